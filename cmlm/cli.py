@@ -21,6 +21,7 @@ import contextlib
 import faulthandler
 import logging
 import os
+import select
 import sys
 import tempfile
 import warnings
@@ -118,6 +119,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except BrokenPipeError:
         if not _stdout_is_broken():
             raise
+        # The interpreter flushes once more at exit; give it somewhere to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
 
 
@@ -176,10 +179,8 @@ def _fail(message: object) -> None:
 
 
 def _stdout_is_broken() -> bool:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more at exit; give it somewhere to flush to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    """Whether nobody reads stdout any more, as after `| head`."""
+    # Flushing again would not tell: Python has dropped what it could not write.
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
