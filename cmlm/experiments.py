@@ -1,0 +1,308 @@
+"""Named recipes, and how a configuration is put together and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Sequence
+
+import tensorflow as tf
+import yaml
+from official.core import config_definitions, exp_factory
+from official.modeling import hyperparams
+
+from cmlm.data import corpus
+from cmlm.data import vocabulary as vocabulary_lib
+from cmlm.errors import UserError
+from cmlm.modeling.encoder import EncoderConfig
+from cmlm.objectives import CmlmConfig, MlmConfig, TaskConfig
+from cmlm.optimization import OptimizerConfig
+
+BUILTIN_CORPUS = "builtin:python-docs"
+
+
+@dataclasses.dataclass
+class TrainerConfig(hyperparams.Config):
+    """How long, how often, and in what portions.
+
+    Attributes:
+      train_steps: weight updates in all.
+      micro_batch_size: examples that one replica holds in memory at a time; 0
+        takes its whole share of the global batch at once. The gradient is the
+        same whatever is set.
+      steps_per_loop: updates between two looks at the clock, at most.
+      summary_interval: updates between two rows of metrics.
+      validation_interval: updates between two validations.
+      validation_steps: batches a validation takes; -1: all.
+      checkpoint_interval: updates between two checkpoints.
+      max_to_keep: checkpoints that stay.
+      best_checkpoint_metric: validation metric, such as `cmlm/loss`, whose best
+        checkpoint is kept in `best/`; empty: none is.
+      best_checkpoint_comparison: `lower` or `higher` is better.
+      optimizer: how weights move.
+      seed: of initial weights and dropout. Data has a seed of its own.
+    """
+
+    train_steps: int = 1_000_000
+    micro_batch_size: int = 0
+    steps_per_loop: int = 100
+    summary_interval: int = 100
+    validation_interval: int = 10_000
+    validation_steps: int = -1
+    checkpoint_interval: int = 5_000
+    max_to_keep: int = 5
+    best_checkpoint_metric: str = ""
+    best_checkpoint_comparison: str = "lower"
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises UserError for a value outside its range."""
+        for field in (
+            "train_steps",
+            "steps_per_loop",
+            "summary_interval",
+            "validation_interval",
+            "checkpoint_interval",
+            "max_to_keep",
+        ):
+            if getattr(self, field) < 1:
+                raise UserError(
+                    f"trainer.{field} is {getattr(self, field)}; at least 1"
+                )
+        if self.micro_batch_size < 0:
+            raise UserError(
+                f"trainer.micro_batch_size is {self.micro_batch_size}; at least 0"
+            )
+        if self.validation_steps < 1 and self.validation_steps != -1:
+            raise UserError(
+                f"trainer.validation_steps is {self.validation_steps}; "
+                "allowed: -1 (all), or at least 1"
+            )
+        if self.best_checkpoint_comparison not in ("lower", "higher"):
+            raise UserError(
+                "trainer.best_checkpoint_comparison is "
+                f"{self.best_checkpoint_comparison!r}; allowed: lower, higher"
+            )
+        self.optimizer.check()
+
+
+@dataclasses.dataclass
+class ExperimentConfig(hyperparams.Config):
+    """A whole run.
+
+    Attributes:
+      model: shape of the encoder.
+      vocabulary: the WordPiece vocabulary, given or learnt.
+      task: the objectives.
+      trainer: steps, intervals, optimizer.
+      runtime: devices and precision; Model Garden's fields.
+      init_checkpoint: a model_dir or a checkpoint of this project whose weights
+        the run starts from. Only weights are taken, not the optimizer.
+    """
+
+    model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
+    vocabulary: vocabulary_lib.VocabularyConfig = dataclasses.field(
+        default_factory=vocabulary_lib.VocabularyConfig
+    )
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
+    runtime: config_definitions.RuntimeConfig = dataclasses.field(
+        default_factory=lambda: config_definitions.RuntimeConfig(
+            distribution_strategy="one_device"
+        )
+    )
+    init_checkpoint: str = ""
+
+    def check(self) -> None:
+        """Fills what follows from other values and checks the rest.
+
+        Raises:
+          UserError: one line that names the value and what is allowed.
+        """
+        _check_types(self, "")
+        self.model.resolve()
+        self.vocabulary.validate()
+        self.trainer.check()
+        enabled = self.task.enabled()
+        if not enabled:
+            raise UserError(
+                "every objective has weight 0; set one, such as task.cmlm.weight=1"
+            )
+        for name, objective in enabled.items():
+            objective.check(name)
+            seq_length = objective.train_data.seq_length
+            limit = self.model.max_position_embeddings - self.model.num_views
+            if seq_length > limit:
+                raise UserError(
+                    f"task.{name}.train_data.seq_length is {seq_length}; at most "
+                    f"{limit}, model.max_position_embeddings less model.num_views"
+                )
+
+
+# ------------------------------------------------------------------ recipes
+
+
+@exp_factory.register_config_factory("cmlm/english")
+def cmlm_english() -> ExperimentConfig:
+    """English CMLM with the paper's numbers (sections 3 and 4.1).
+
+    BERT-base, sequences of 256 tokens with 80 masked, 15 projections, batch
+    2048, LAMB 1e-3 with 10k steps of warm-up and linear decay, 1 M steps.
+    """
+    return ExperimentConfig(
+        vocabulary=vocabulary_lib.VocabularyConfig(size=30_522, lower_case=True),
+        task=TaskConfig(
+            cmlm=CmlmConfig(
+                weight=1.0,
+                train_data=corpus.TextDataConfig(
+                    input_path=BUILTIN_CORPUS, global_batch_size=2048, seq_length=256
+                ),
+            ),
+            mlm=MlmConfig(
+                train_data=corpus.TextDataConfig(
+                    input_path=BUILTIN_CORPUS, global_batch_size=2048, seq_length=256
+                ),
+            ),
+        ),
+        trainer=TrainerConfig(best_checkpoint_metric="cmlm/loss"),
+    )
+
+
+def names() -> list[str]:
+    """The recipes of this project."""
+    return ["cmlm/english"]
+
+
+# ------------------------------------------------------- from flags to a config
+
+
+def load(
+    experiment: str,
+    config_files: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+) -> ExperimentConfig:
+    """Builds a configuration; what comes later wins.
+
+    Args:
+      experiment: a name from `names()`.
+      config_files: YAML files with any part of the configuration.
+      overrides: `a.b.c=value`, several separated by commas, or YAML.
+
+    Raises:
+      UserError: an unknown name, key or file, or a value that does not fit.
+    """
+    if experiment not in names():
+        raise UserError(
+            f"--experiment is {experiment!r}; allowed: {', '.join(names())}"
+        )
+    config = exp_factory.get_exp_config(experiment)
+    for path in config_files:
+        _override(config, _read_yaml(path), f"--config_file={path}")
+    for text in overrides:
+        _override(config, text, f"--params_override={text}")
+    return config
+
+
+def from_yaml(path: str) -> ExperimentConfig:
+    """Reads a whole configuration, as `to_yaml` wrote it."""
+    config = ExperimentConfig()
+    _override(config, _read_yaml(path), path)
+    config.check()
+    return config
+
+
+def to_yaml(config: ExperimentConfig) -> str:
+    """The whole configuration as text; `from_yaml` reads it back equal."""
+    return yaml.safe_dump(config.as_dict(), sort_keys=False)
+
+
+def _read_yaml(path: str) -> dict:
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            values = yaml.safe_load(file.read())
+    except tf.errors.OpError as error:
+        raise UserError(f"{path} cannot be read: {error.message}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} does not hold a YAML mapping")
+    return values
+
+
+def _override(config: ExperimentConfig, values, source: str) -> None:
+    if isinstance(values, str) and "=" not in values and ":" not in values:
+        raise UserError(f"{source} is not of the form a.b.c=value")
+    try:
+        hyperparams.override_params_dict(config, values, is_strict=True)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{source}: {_explain(error, config, values)}") from error
+    except (yaml.YAMLError, tf.errors.OpError) as error:
+        raise UserError(f"{source} is not of the form a.b.c=value") from error
+
+
+def _explain(error: Exception, config: ExperimentConfig, values) -> str:
+    """Says which key is unknown and which ones there are."""
+    paths = [values] if isinstance(values, str) else list(_paths(values))
+    for path in (item for text in paths for item in text.split(",")):
+        node, walked = config, []
+        for key in path.partition("=")[0].strip().split("."):
+            fields = [field.name for field in dataclasses.fields(node)]
+            if key not in fields:
+                where = ".".join(walked) or "the configuration"
+                return f"{where} has no {key!r}; it has: {', '.join(fields)}"
+            walked.append(key)
+            node = getattr(node, key)
+            if not dataclasses.is_dataclass(node):
+                break
+    return str(error)
+
+
+def _paths(values: dict, prefix: str = ""):
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _check_types(config: hyperparams.Config, prefix: str) -> None:
+    """Model Garden takes any value for any field; here it must fit the annotation.
+
+    A number that YAML read as text (`1e-3` has no dot) is put right in place.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, path = getattr(config, field.name), f"{prefix}{field.name}"
+        if isinstance(value, hyperparams.Config):
+            _check_types(value, f"{path}.")
+            continue
+        allowed = _allowed_types(hints[field.name])
+        if isinstance(value, str) and float in allowed and str not in allowed:
+            try:
+                value = float(value)
+            except ValueError:
+                pass
+        if isinstance(value, int) and not isinstance(value, bool) and float in allowed:
+            value = value if int in allowed else float(value)
+        if isinstance(value, float) and value.is_integer() and float not in allowed:
+            value = int(value) if int in allowed else value
+        fits = any(
+            isinstance(value, kind) and not (isinstance(value, bool) and kind is int)
+            for kind in allowed
+        )
+        if not fits:
+            wanted = " or ".join(
+                "null" if kind is type(None) else kind.__name__ for kind in allowed
+            )
+            raise UserError(f"{path} is {value!r}; it must be {wanted}")
+        setattr(config, field.name, value)
+
+
+def _allowed_types(hint) -> tuple[type, ...]:
+    origin = typing.get_origin(hint)
+    if origin is typing.Union:
+        return tuple(
+            kind for part in typing.get_args(hint) for kind in _allowed_types(part)
+        )
+    return (origin or hint,)

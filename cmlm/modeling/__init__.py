@@ -1,0 +1,1 @@
+"""The encoder, the layers it is trained with, and where weights come from."""

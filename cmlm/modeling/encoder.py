@@ -1,0 +1,271 @@
+"""The sentence encoder: a BERT encoder, pooling, and the published output names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import tensorflow as tf
+from official.modeling import hyperparams
+from official.nlp.modeling import networks
+
+from cmlm.errors import UserError
+from cmlm.keras import keras
+from cmlm.modeling import layers
+
+# num_layers, hidden_size, num_attention_heads, intermediate_size: BERT's shapes
+# (Devlin et al., 2018) and its published miniatures (Turc et al., 2019).
+PRESETS = {
+    "tiny": (2, 128, 2, 512),
+    "mini": (4, 256, 4, 1024),
+    "small": (4, 512, 8, 2048),
+    "medium": (8, 512, 8, 2048),
+    "base": (12, 768, 12, 3072),
+    "large": (24, 1024, 16, 4096),
+}
+_SHAPE_FIELDS = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+)
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+SENTENCE_VECTORS = ("pooled", "projected")
+
+
+@dataclasses.dataclass
+class EncoderConfig(hyperparams.Config):
+    """Shape of the encoder.
+
+    Attributes:
+      preset: a row of `PRESETS`; gives every shape below that is not set.
+      num_layers: Transformer layers.
+      hidden_size: width of token and sentence vectors.
+      num_attention_heads: must divide `hidden_size`.
+      intermediate_size: width of the feed-forward layers.
+      hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact one.
+      dropout_rate: on embeddings and on the output of each sub-layer.
+      attention_dropout_rate: on attention probabilities.
+      max_position_embeddings: rows of the position table. The last `num_views`
+        of them belong to CMLM's conditions.
+      num_views: N of CMLM's P(v), the number of conditions.
+      type_vocab_size: rows of the segment table.
+      initializer_range: deviation of the truncated normal weights start from.
+      vocab_size: rows of the embedding table; 0 means as many as the vocabulary.
+      pooling: one of `layers.POOLINGS`.
+      sentence_vector: `pooled`, or `projected` for the paper's ablation `proj`:
+        the mean of the N projected vectors.
+    """
+
+    preset: str = "base"
+    num_layers: Optional[int] = None
+    hidden_size: Optional[int] = None
+    num_attention_heads: Optional[int] = None
+    intermediate_size: Optional[int] = None
+    hidden_activation: str = "gelu"
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    max_position_embeddings: int = 512
+    num_views: int = 15
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    vocab_size: int = 0
+    pooling: str = "mean"
+    sentence_vector: str = "pooled"
+
+    def resolve(self) -> None:
+        """Fills the shape from the preset, in place, and checks every value."""
+        _one_of("model.preset", self.preset, PRESETS)
+        for field, value in zip(_SHAPE_FIELDS, PRESETS[self.preset]):
+            if getattr(self, field) is None:
+                setattr(self, field, value)
+            elif getattr(self, field) < 1:
+                raise UserError(f"model.{field} is {getattr(self, field)}; at least 1")
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"model.num_attention_heads is {self.num_attention_heads}; "
+                f"it must divide model.hidden_size, {self.hidden_size}"
+            )
+        _one_of("model.pooling", self.pooling, layers.POOLINGS)
+        _one_of("model.sentence_vector", self.sentence_vector, SENTENCE_VECTORS)
+        _one_of("model.hidden_activation", self.hidden_activation, ACTIVATIONS)
+        if not 1 <= self.num_views < self.max_position_embeddings:
+            raise UserError(
+                f"model.num_views is {self.num_views}; allowed: 1 to below "
+                f"model.max_position_embeddings, {self.max_position_embeddings}"
+            )
+        for field in ("dropout_rate", "attention_dropout_rate"):
+            if not 0 <= getattr(self, field) < 1:
+                raise UserError(
+                    f"model.{field} is {getattr(self, field)}; allowed: 0 to below 1"
+                )
+
+
+def _one_of(name: str, value, allowed) -> None:
+    if value not in allowed:
+        raise UserError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _gelu_tanh(x: tf.Tensor) -> tf.Tensor:
+    return keras.activations.gelu(x, approximate=True)
+
+
+@keras.utils.register_keras_serializable(package="cmlm")
+class ConditionalBertEncoder(networks.BertEncoderV2):
+    """Model Garden's BERT encoder, with a fixed place for dense inputs.
+
+    The base class appends dense inputs to the word embeddings and numbers all
+    positions from 0, so the position of a condition, and with it every vector,
+    would depend on how far the batch happens to be padded. Here they take the
+    last rows of the position table, wherever padding ends.
+    """
+
+    def _get_embeddings(
+        self, word_ids, type_ids, word_embeddings, dense_inputs, dense_type_ids
+    ):
+        tokens = super()._get_embeddings(
+            word_ids, type_ids, word_embeddings, None, None
+        )
+        if dense_inputs is None:
+            return tokens
+        table = self._position_embedding_layer.trainable_weights[0]
+        positions = tf.cast(table, dense_inputs.dtype)[-tf.shape(dense_inputs)[1] :]
+        types = self._type_embedding_layer(dense_type_ids)
+        dense = dense_inputs + positions[tf.newaxis] + tf.cast(types, positions.dtype)
+        return tf.concat([tokens, tf.cast(dense, tokens.dtype)], axis=1)
+
+
+class SentenceEncoder(keras.Model):
+    """Token ids in, one vector per sentence out.
+
+    Args:
+      config: resolved, with `vocab_size` set.
+      projection: P(v), needed for `sentence_vector="projected"` only.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        projection: Optional[layers.ViewProjection] = None,
+        name: str = "encoder",
+    ):
+        super().__init__(name=name)
+        activation = (
+            _gelu_tanh
+            if config.hidden_activation == "gelu_tanh"
+            else keras.activations.get(config.hidden_activation)
+        )
+        self.bert = ConditionalBertEncoder(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            num_layers=config.num_layers,
+            num_attention_heads=config.num_attention_heads,
+            max_sequence_length=config.max_position_embeddings,
+            type_vocab_size=config.type_vocab_size,
+            inner_dim=config.intermediate_size,
+            inner_activation=activation,
+            output_dropout=config.dropout_rate,
+            attention_dropout=config.attention_dropout_rate,
+            initializer=keras.initializers.TruncatedNormal(
+                stddev=config.initializer_range
+            ),
+            name="bert",
+        )
+        self.pooling = layers.MaskedPooling(config.pooling, name="pooling")
+        self.projection = (
+            projection if config.sentence_vector == "projected" else None
+        )
+        self.hidden_size = config.hidden_size
+        # Variables exist from here on: heads tie to the embedding table, and
+        # checkpoints are matched before the first batch.
+        self(self.dummy_inputs())
+        # BERT's next-sentence transform, which no objective here trains: left
+        # trainable, it would be decayed to nothing without ever being used.
+        self.bert.pooler_layer.trainable = False
+
+    @staticmethod
+    def dummy_inputs() -> dict[str, tf.Tensor]:
+        """A batch of one two-token sentence, enough to build on."""
+        ids = tf.zeros([1, 2], tf.int32)
+        return {
+            "input_word_ids": ids,
+            "input_mask": ids + 1,
+            "input_type_ids": ids,
+        }
+
+    @property
+    def embedding_table(self) -> tf.Variable:
+        """[vocab_size, hidden_size]; the masked-LM head is tied to it."""
+        return self.bert.get_embedding_table()
+
+    def call(self, inputs: dict[str, tf.Tensor], training=None) -> dict:
+        """Encodes.
+
+        Args:
+          inputs: int32 `input_word_ids` and `input_mask` (1 for a real token),
+            each [batch, seq]; `input_type_ids` [batch, seq], zeros if left out.
+          training: whether dropout is on.
+
+        Returns:
+          `default` and `pooled_output`, the sentence vector [batch, dim], not
+          normalised; `sequence_output` [batch, seq, dim]; `encoder_outputs`, a
+          list with the output of every layer.
+        """
+        outputs = self._token_outputs(inputs, training)
+        vectors = self.pooling(outputs["sequence_output"], inputs["input_mask"])
+        if self.projection is not None:
+            vectors = tf.reduce_mean(self.projection(vectors), axis=1)
+        return {
+            "default": vectors,
+            "pooled_output": vectors,
+            "sequence_output": outputs["sequence_output"],
+            "encoder_outputs": outputs["encoder_outputs"],
+        }
+
+    def pooled_vector(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
+        """The sentence vector before any projection, float [batch, dim]."""
+        outputs = self._token_outputs(inputs, training)
+        return self.pooling(outputs["sequence_output"], inputs["input_mask"])
+
+    def _token_outputs(self, inputs, training) -> dict:
+        ids = inputs["input_word_ids"]
+        types = inputs.get("input_type_ids")
+        return self.bert(
+            {
+                "input_word_ids": ids,
+                "input_mask": inputs["input_mask"],
+                "input_type_ids": tf.zeros_like(ids) if types is None else types,
+            },
+            training=training,
+        )
+
+    def conditional_sequence(
+        self,
+        inputs: dict[str, tf.Tensor],
+        conditions: tf.Tensor,
+        training=None,
+    ) -> tf.Tensor:
+        """Reads a sentence with dense conditions among its tokens.
+
+        Args:
+          inputs: as in `call`.
+          conditions: float [batch, num_views, dim].
+          training: whether dropout is on.
+
+        Returns:
+          float [batch, seq, dim], the outputs of the tokens, conditions left out.
+        """
+        ids = inputs["input_word_ids"]
+        batch, views = tf.shape(conditions)[0], tf.shape(conditions)[1]
+        outputs = self.bert(
+            {
+                "input_word_ids": ids,
+                "input_mask": inputs["input_mask"],
+                "input_type_ids": tf.zeros_like(ids),
+                "dense_inputs": conditions,
+                "dense_mask": tf.ones([batch, views], tf.int32),
+                "dense_type_ids": tf.zeros([batch, views], tf.int32),
+            },
+            training=training,
+        )
+        return outputs["sequence_output"][:, : tf.shape(ids)[1]]

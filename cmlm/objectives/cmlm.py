@@ -1,0 +1,69 @@
+"""The conditional masked language model objective of CMLM."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from cmlm.data import pipelines
+from cmlm.modeling.conditional import ConditionalMaskedLM
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
+
+
+@dataclasses.dataclass
+class CmlmConfig(MaskedTextConfig):
+    """CMLM: masked words of a sentence, given its neighbour's vector.
+
+    Attributes:
+      skip: the ablation `skip`: the conditions also reach the outputs.
+    """
+
+    skip: bool = False
+
+
+class CmlmObjective(MaskedTextObjective):
+    """Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3.
+
+    Metrics: `loss` (nats a masked word) and `accuracy`. Validation adds the same
+    with a shuffled neighbour, and `conditioning_gain`, the shuffled loss minus the
+    true one: above 0, the vector says something about the sentence beside it.
+    """
+
+    make_dataset = staticmethod(pipelines.conditional_pairs)
+
+    def __init__(self, name: str, config: CmlmConfig, model: SentenceModel, **data):
+        super().__init__(name, config, model, **data)
+        self.conditional = ConditionalMaskedLM(
+            model.encoder,
+            model.projection(),
+            model.masked_lm(width_factor=2 if config.skip else 1),
+            skip=config.skip,
+        )
+
+    @property
+    def trained_parts(self) -> list[str]:
+        return ["encoder", "projection", self.conditional.masked_lm.name]
+
+    def loss(self, batch):
+        logits = self.conditional(batch, training=True)
+        loss, loss_metric, accuracy = self.masked_metrics(batch, logits)
+        return loss, {"loss": loss_metric, "accuracy": accuracy}
+
+    def evaluate(self, batch):
+        vectors = self.conditional.sentence_vector(batch, training=False)
+        logits = self.conditional.predict_masked(batch, vectors, training=False)
+        _, loss, accuracy = self.masked_metrics(batch, logits)
+        # Each sentence is given its left-hand neighbour in the batch, a sentence
+        # of about the same length from somewhere else in the text.
+        shuffled = tf.roll(vectors, shift=1, axis=0)
+        logits = self.conditional.predict_masked(batch, shuffled, training=False)
+        _, shuffled_loss, shuffled_accuracy = self.masked_metrics(batch, logits)
+        return {
+            "loss": loss,
+            "accuracy": accuracy,
+            "shuffled_loss": shuffled_loss,
+            "shuffled_accuracy": shuffled_accuracy,
+            "conditioning_gain": (shuffled_loss[0] - loss[0], loss[1]),
+        }

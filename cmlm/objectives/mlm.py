@@ -1,0 +1,44 @@
+"""Plain masked language modelling: CMLM's baseline, and a warm start for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cmlm.data import pipelines
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
+
+
+@dataclasses.dataclass
+class MlmConfig(MaskedTextConfig):
+    """Masked words of a sentence, given the rest of it."""
+
+
+class MlmObjective(MaskedTextObjective):
+    """Devlin et al., 2018, https://arxiv.org/abs/1810.04805, one sentence at a time.
+
+    Metrics: `loss` (nats a masked word) and `accuracy`.
+    """
+
+    make_dataset = staticmethod(pipelines.masked_sentences)
+
+    def __init__(self, name: str, config: MlmConfig, model: SentenceModel, **data):
+        super().__init__(name, config, model, **data)
+        self.masked_lm = model.masked_lm()
+
+    @property
+    def trained_parts(self) -> list[str]:
+        return ["encoder", "masked_lm"]
+
+    def _metrics(self, batch, training):
+        sequence = self.model.encoder(batch, training=training)["sequence_output"]
+        logits = self.masked_lm(sequence, batch["masked_lm_positions"])
+        return self.masked_metrics(batch, logits)
+
+    def loss(self, batch):
+        loss, loss_metric, accuracy = self._metrics(batch, training=True)
+        return loss, {"loss": loss_metric, "accuracy": accuracy}
+
+    def evaluate(self, batch):
+        _, loss, accuracy = self._metrics(batch, training=False)
+        return {"loss": loss, "accuracy": accuracy}

@@ -1,0 +1,354 @@
+"""One step of training: the exact gradient of the global batch, then one update.
+
+How the global batch is spread over replicas and micro-batches never changes what
+is computed. Every objective's loss is a sum; its divisor, counted from the inputs
+of the whole global batch before the first forward pass, is the same number on
+every replica and for every micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orbit
+import tensorflow as tf
+
+from cmlm import distributed
+from cmlm.errors import UserError
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives import Objective
+
+# Marks the assertion that a step raises, and the objective in it.
+_NON_FINITE = "non-finite:"
+
+
+class NonFiniteError(Exception):
+    """A loss or gradient stopped being a number; the weights are those before it."""
+
+
+class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
+    """Runs steps of several objectives on one model.
+
+    Build it within the strategy's scope.
+
+    Args:
+      model: all its parts exist.
+      objectives: by name.
+      optimizer: a Keras 2 legacy optimizer, such as Model Garden's.
+      strategy: its replicas share each global batch.
+      clip_norm: global norm gradients are scaled down to; 0 leaves them.
+      micro_batch_size: examples a replica holds at a time; 0: its whole share.
+
+    Raises:
+      UserError: batch sizes that do not divide.
+    """
+
+    def __init__(
+        self,
+        model: SentenceModel,
+        objectives: Mapping[str, Objective],
+        optimizer,
+        strategy: tf.distribute.Strategy,
+        clip_norm: float = 0.0,
+        micro_batch_size: int = 0,
+    ):
+        self.model = model
+        self.objectives = dict(objectives)
+        self.optimizer = optimizer
+        self.strategy = strategy
+        self.clip_norm = clip_norm
+        self.micro_batches = {
+            name: _count_micro_batches(
+                name,
+                objective.global_batch_size,
+                strategy.num_replicas_in_sync,
+                micro_batch_size,
+            )
+            for name, objective in self.objectives.items()
+        }
+        self.batches_seen = {
+            name: tf.Variable(
+                0,
+                dtype=tf.int64,
+                trainable=False,
+                name=f"batches_seen/{name}",
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+            for name in self.objectives
+        }
+        # Slots exist before a checkpoint is restored, so that all of it is matched.
+        optimizer.iterations
+        optimizer._create_all_weights(self._variables(tuple(self.objectives)))
+        self._iterators: dict = {}
+        self._train_functions: dict = {}
+        self._evaluate_functions: dict = {}
+        self._evaluation_datasets: dict = {}
+
+    # ------------------------------------------------------------ training
+
+    @property
+    def step(self) -> int:
+        """Updates done so far."""
+        return int(self.optimizer.iterations.numpy())
+
+    def active(self, step: int) -> tuple[str, ...]:
+        """Names of the objectives that take part in a step."""
+        return tuple(
+            name
+            for name, objective in self.objectives.items()
+            if objective.config.is_active(step)
+        )
+
+    def train(self, num_steps) -> dict[str, float]:
+        """Runs `num_steps` updates.
+
+        Returns:
+          The mean of every metric over these steps, `<objective>/<metric>`, and
+          `gradient_norm`, the global norm before clipping.
+
+        Raises:
+          NonFiniteError: within the step that made it, before its update.
+          UserError: no objective is active in one of the steps.
+        """
+        end = self.step + int(num_steps)
+        totals: dict[str, list[float]] = {}
+        while self.step < end:
+            start = self.step
+            names = self.active(start)
+            if not names:
+                raise UserError(
+                    f"no objective is active at step {start}: see start_step and "
+                    "end_step of every objective, and trainer.train_steps"
+                )
+            stop = start + 1
+            while stop < end and self.active(stop) == names:
+                stop += 1
+            for key, (total, count) in self._run(names, stop - start).items():
+                entry = totals.setdefault(key, [0.0, 0.0])
+                entry[0] += total
+                entry[1] += count
+        return _means(totals)
+
+    def _run(self, names: tuple[str, ...], num_steps: int) -> dict:
+        for name in names:
+            if name not in self._iterators:
+                self._iterators[name] = iter(self._train_dataset(name))
+        if names not in self._train_functions:
+            self._train_functions[names] = self._build_train_function(names)
+        function, keys = self._train_functions[names]
+        iterators = {name: self._iterators[name] for name in names}
+        try:
+            totals = function(iterators, tf.constant(num_steps)).numpy()
+        except tf.errors.InvalidArgumentError as error:
+            what = _non_finite_name(error)
+            if what is None:
+                raise
+            raise NonFiniteError(
+                f"{what} is not finite in step {self.step + 1}"
+            ) from error
+        return dict(zip(keys, totals.tolist()))
+
+    def _train_dataset(self, name: str):
+        objective, seen = self.objectives[name], int(self.batches_seen[name].numpy())
+
+        def dataset(input_context):
+            per_pipeline = (
+                input_context.num_replicas_in_sync // input_context.num_input_pipelines
+            )
+            return objective.train_dataset(
+                input_context, skip_batches=seen * per_pipeline
+            )
+
+        return self.strategy.distribute_datasets_from_function(dataset)
+
+    def _variables(self, names: tuple[str, ...]) -> list[tf.Variable]:
+        """Trainable variables of the parts these objectives move, each once."""
+        found = {}
+        for name in names:
+            for part in self.objectives[name].trained_parts:
+                for variable in self.model.parts[part].trainable_variables:
+                    found[variable.ref()] = variable
+        return list(found.values())
+
+    def _build_train_function(self, names: tuple[str, ...]):
+        variables = self._variables(names)
+        keys = ["gradient_norm"]
+        for name in names:
+            keys += [f"{name}/{key}" for key in self.objectives[name].train_metrics]
+
+        def replica_step(batches):
+            return self._replica_step(batches, variables)
+
+        @tf.function
+        def run(iterators, num_steps):
+            totals = tf.zeros([len(keys), 2])
+            for _ in tf.range(num_steps):
+                batches = {name: next(iterators[name]) for name in names}
+                results = self.strategy.run(replica_step, args=(batches,))
+                # All-reduced: every replica holds the same numbers.
+                totals += self.strategy.experimental_local_results(results)[0]
+                for name in names:
+                    self.batches_seen[name].assign_add(1)
+            return totals
+
+        return run, keys
+
+    def _replica_step(self, batches, variables) -> tf.Tensor:
+        gradients = [tf.zeros_like(variable) for variable in variables]
+        metrics = []
+        for name, batch in batches.items():
+            objective = self.objectives[name]
+            count = distributed.sum_over_replicas(objective.normalizer(batch))
+            scale = tf.math.divide_no_nan(objective.config.weight, count)
+            more, rows = self._gradients(name, batch, scale, variables)
+            gradients = [a + b for a, b in zip(gradients, more)]
+            metrics.append(rows)
+        gradients = distributed.sum_over_replicas(gradients)
+        metrics = distributed.sum_over_replicas(tf.concat(metrics, axis=0))
+        norm = tf.linalg.global_norm(gradients)
+
+        checks = [_assert_finite(norm, "the gradient")]
+        row = 0
+        for name in batches:
+            checks.append(_assert_finite(metrics[row, 0], f"the loss of {name}"))
+            row += len(self.objectives[name].train_metrics)
+        with tf.control_dependencies(checks):
+            factor = (
+                self.clip_norm / tf.maximum(norm, self.clip_norm)
+                if self.clip_norm
+                else 1.0
+            )
+            gradients = [gradient * factor for gradient in gradients]
+        # Summed already; the optimizer must not do so again.
+        self.optimizer.apply_gradients(
+            zip(gradients, variables), experimental_aggregate_gradients=False
+        )
+        return tf.concat([[[norm, 1.0]], metrics], axis=0)
+
+    def _gradients(self, name, batch, scale, variables):
+        """This replica's part of the gradient, and its metrics [metrics, 2]."""
+        objective, pieces = self.objectives[name], self.micro_batches[name]
+        keys = objective.train_metrics
+
+        def micro_gradients(micro_batch):
+            with tf.GradientTape() as tape:
+                loss, metrics = objective.loss(micro_batch)
+                scaled = loss * scale
+            gradients = tape.gradient(
+                scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+            # The embedding table's is sparse plus dense, the head being tied to it.
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+            return gradients, tf.stack([tf.stack(metrics[key]) for key in keys])
+
+        if pieces == 1:
+            return micro_gradients(batch)
+        share = objective.global_batch_size // self.strategy.num_replicas_in_sync
+        size = share // pieces
+
+        def add_micro_batch(i, gradients, metrics):
+            more, rows = micro_gradients(
+                {key: value[i * size : (i + 1) * size] for key, value in batch.items()}
+            )
+            return i + 1, [a + b for a, b in zip(gradients, more)], metrics + rows
+
+        _, gradients, metrics = tf.while_loop(
+            lambda i, *_: i < pieces,
+            add_micro_batch,
+            (
+                tf.constant(0),
+                [tf.zeros_like(variable) for variable in variables],
+                tf.zeros([len(keys), 2]),
+            ),
+            # One at a time: holding one micro-batch in memory is the purpose.
+            parallel_iterations=1,
+        )
+        return gradients, metrics
+
+    # ---------------------------------------------------------- validation
+
+    def evaluate(self, num_steps) -> dict[str, float]:
+        """Validates the objectives of the last step.
+
+        Args:
+          num_steps: batches per objective; -1: all there are.
+
+        Returns:
+          The mean of every validation metric, `<objective>/<metric>`; nothing for
+          an objective whose held-out text is empty.
+        """
+        limit, totals = int(num_steps), {}
+        for name in self.active(max(self.step - 1, 0)):
+            if name not in self._evaluation_datasets:
+                self._evaluation_datasets[name] = (
+                    self.strategy.distribute_datasets_from_function(
+                        self.objectives[name].validation_dataset
+                    )
+                )
+            for i, batch in enumerate(self._evaluation_datasets[name]):
+                if i == limit:
+                    break
+                for key, (total, count) in self._evaluate_batch(name, batch).items():
+                    entry = totals.setdefault(f"{name}/{key}", [0.0, 0.0])
+                    entry[0] += float(total)
+                    entry[1] += float(count)
+        return _means(totals)
+
+    def _evaluate_batch(self, name: str, batch) -> dict:
+        if name not in self._evaluate_functions:
+
+            def replica_evaluate(batch):
+                metrics = self.objectives[name].evaluate(batch)
+                return distributed.sum_over_replicas(
+                    {key: tf.stack(metric) for key, metric in metrics.items()}
+                )
+
+            @tf.function
+            def evaluate(batch):
+                results = self.strategy.run(replica_evaluate, args=(batch,))
+                return {
+                    key: self.strategy.experimental_local_results(value)[0]
+                    for key, value in results.items()
+                }
+
+            self._evaluate_functions[name] = evaluate
+        results = self._evaluate_functions[name](batch)
+        return {key: value.numpy() for key, value in results.items()}
+
+
+def _count_micro_batches(
+    name: str, global_batch_size: int, replicas: int, micro_batch_size: int
+) -> int:
+    where = f"task.{name}.train_data.global_batch_size"
+    if global_batch_size % replicas:
+        raise UserError(
+            f"{where} is {global_batch_size}; it must be a multiple of the "
+            f"{replicas} replicas"
+        )
+    share = global_batch_size // replicas
+    if micro_batch_size == 0 or micro_batch_size >= share:
+        return 1
+    if share % micro_batch_size:
+        raise UserError(
+            f"trainer.micro_batch_size is {micro_batch_size}; it must divide the "
+            f"{share} examples of a replica ({where}={global_batch_size}, "
+            f"{replicas} replicas)"
+        )
+    return share // micro_batch_size
+
+
+def _assert_finite(value: tf.Tensor, what: str) -> tf.Operation:
+    return tf.debugging.Assert(
+        tf.math.is_finite(value), [f"{_NON_FINITE}{what}:", value], name="finite"
+    )
+
+
+def _non_finite_name(error: tf.errors.InvalidArgumentError) -> str | None:
+    _, found, rest = error.message.partition(_NON_FINITE)
+    return rest.partition(":")[0] if found else None
+
+
+def _means(totals: Mapping[str, list[float]]) -> dict[str, float]:
+    return {
+        key: total / count if count else 0.0 for key, (total, count) in totals.items()
+    }
