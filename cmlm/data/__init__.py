@@ -1,0 +1,1 @@
+"""From text files to batches of token ids, all of it inside tf.data."""

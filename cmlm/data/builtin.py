@@ -1,0 +1,1 @@
+PYTHON_DOCS = "builtin:python-docs"

@@ -1,0 +1,239 @@
+"""From sentences to batches: streamed, deterministic, and exact to resume.
+
+Sentences travel as strings through the shuffle and the length buckets; a batch is
+tokenised, masked and swapped at the very end. All of its random choices come from
+(seed, host, number of the batch), so that skipping n batches costs neither masking nor
+a change of what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from cmlm.data import corpus, masking
+from cmlm.data.corpus import TextDataConfig
+from cmlm.data.masking import MaskingConfig
+from cmlm.data.tokenization import Tokenizer
+
+# Strings to tokenise at a time when only their lengths are wanted.
+_CHUNK = 1024
+# Upper ends of the length buckets, in tokens, as far as they are below seq_length.
+_BUCKET_ENDS = (12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384)
+
+
+def conditional_pairs(
+    config: TextDataConfig,
+    masking_config: MaskingConfig,
+    tokenizer: Tokenizer,
+    files: list[str],
+    *,
+    batch_size: int,
+    part: str,
+    input_context: tf.distribute.InputContext | None = None,
+    skip_batches: int = 0,
+    static_shapes: bool = False,
+) -> tf.data.Dataset:
+    """Returns batches of neighbouring sentences, the second of each pair masked.
+
+    For `train` it repeats for ever, each epoch in a new order with new masks, all
+    batches of the same size; for `validation` and `all` it is one pass in a fixed
+    order with fixed masks, whose last batches may be smaller. Which of two neighbours
+    comes first is drawn for each pair.
+
+    Args:
+      config: sequence length, buckets, shuffling, hold-out, seed.
+      masking_config: how the second sentence is masked.
+      tokenizer: strings to ids.
+      files: paths in the training format.
+      batch_size: pairs in a batch of one replica.
+      part: `train`, `validation` or `all`.
+      input_context: splits the data among hosts.
+      skip_batches: leave out this many batches at the start; the rest is what it
+        would have been.
+      static_shapes: give every batch the same shape, as TPUs need.
+
+    Returns:
+      Dataset of dicts: `context_word_ids`, `context_mask`, `input_word_ids`,
+      `input_mask` int32 [batch, length], both sides padded to the longest sentence
+      of the batch (or to seq_length), and `masked_lm_positions`, `masked_lm_ids`
+      int32, `masked_lm_weights` float32 [batch, predictions].
+    """
+
+    def to_features(seed, first, second):
+        n_rows = tf.shape(first)[0]
+        both = tokenizer.encode(tf.concat([first, second], axis=0), config.seq_length)
+        ids = _pad(both, tokenizer, config, static_shapes)
+        ids = tf.reshape(ids, [2, n_rows, tf.shape(ids)[1]])
+        swap_seed, mask_seed = tf.unstack(
+            tf.random.experimental.stateless_split(seed, 2)
+        )
+        swap = tf.random.stateless_uniform([n_rows, 1], swap_seed) < 0.5
+        context = tf.where(swap, ids[1], ids[0])
+        target = tf.where(swap, ids[0], ids[1])
+        return {
+            "context_word_ids": context,
+            "context_mask": tf.cast(context != tokenizer.pad_id, tf.int32),
+            "input_mask": tf.cast(target != tokenizer.pad_id, tf.int32),
+            **masking.mask_tokens(
+                target, tokenizer, masking_config, mask_seed, static_shapes
+            ),
+        }
+
+    return _batches(
+        corpus.sentence_pairs,
+        to_features,
+        config,
+        tokenizer,
+        files,
+        batch_size,
+        part,
+        input_context,
+        skip_batches,
+        static_shapes,
+    )
+
+
+def masked_sentences(
+    config: TextDataConfig,
+    masking_config: MaskingConfig,
+    tokenizer: Tokenizer,
+    files: list[str],
+    *,
+    batch_size: int,
+    part: str,
+    input_context: tf.distribute.InputContext | None = None,
+    skip_batches: int = 0,
+    static_shapes: bool = False,
+) -> tf.data.Dataset:
+    """Returns batches of single masked sentences; arguments as `conditional_pairs`.
+
+    Returns:
+      Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length] and
+      `masked_lm_positions`, `masked_lm_ids` int32, `masked_lm_weights` float32
+      [batch, predictions].
+    """
+
+    def to_features(seed, text):
+        tokens = tokenizer.encode(text, config.seq_length)
+        ids = _pad(tokens, tokenizer, config, static_shapes)
+        return {
+            "input_mask": tf.cast(ids != tokenizer.pad_id, tf.int32),
+            **masking.mask_tokens(ids, tokenizer, masking_config, seed, static_shapes),
+        }
+
+    return _batches(
+        lambda *args, **kwargs: corpus.sentence_dataset(*args, **kwargs).map(
+            lambda text: (text,)
+        ),
+        to_features,
+        config,
+        tokenizer,
+        files,
+        batch_size,
+        part,
+        input_context,
+        skip_batches,
+        static_shapes,
+    )
+
+
+def _batches(
+    source: Callable[..., tf.data.Dataset],
+    to_features: Callable[..., dict[str, tf.Tensor]],
+    config: TextDataConfig,
+    tokenizer: Tokenizer,
+    files: list[str],
+    batch_size: int,
+    part: str,
+    input_context: tf.distribute.InputContext | None,
+    skip_batches: int,
+    static_shapes: bool,
+) -> tf.data.Dataset:
+    """Shuffles, batches and finishes tuples of strings.
+
+    Args:
+      source: called as `corpus.sentence_pairs`, gives a dataset of tuples of strings.
+      to_features: (seed int [2], string [batch], ...) -> features of a batch.
+      See `conditional_pairs` for the rest.
+    """
+    training = part == "train"
+    dataset = source(
+        files,
+        part,
+        config.hold_out_fraction,
+        input_context,
+        seed=config.seed if training else None,
+    )
+    if training:
+        dataset = dataset.shuffle(
+            config.shuffle_buffer_size,
+            seed=config.seed,
+            reshuffle_each_iteration=True,
+        ).repeat()
+    if config.length_buckets and not static_shapes:
+        dataset = _bucket(dataset, tokenizer, config.seq_length, batch_size, training)
+    else:
+        dataset = dataset.batch(batch_size, drop_remainder=training)
+    # After batching and before masking: a skipped batch is never tokenised to ids.
+    dataset = dataset.skip(skip_batches).enumerate(start=skip_batches)
+
+    pipeline_id = input_context.input_pipeline_id if input_context else 0
+
+    def finish(number, texts):
+        seed = tf.random.experimental.stateless_fold_in(
+            [config.seed, pipeline_id], number
+        )
+        return to_features(seed, *texts)
+
+    return dataset.map(
+        finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    ).prefetch(tf.data.AUTOTUNE)
+
+
+def _bucket(
+    dataset: tf.data.Dataset,
+    tokenizer: Tokenizer,
+    seq_length: int,
+    batch_size: int,
+    drop_remainder: bool,
+) -> tf.data.Dataset:
+    """Batches tuples of strings so that a batch holds sentences of like length.
+
+    The length of a pair is that of its longer sentence. Only lengths are taken from
+    the tokens here: strings are cheaper to carry one by one than ragged rows.
+    """
+
+    def measure(*texts):
+        lengths = [tokenizer.tokenize(text).row_lengths() + 2 for text in texts]
+        longest = tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0), seq_length)
+        return (tf.cast(longest, tf.int32), texts)
+
+    ends = [end for end in _BUCKET_ENDS if end < seq_length]
+    return (
+        dataset.batch(_CHUNK)
+        .map(measure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        .unbatch()
+        .bucket_by_sequence_length(
+            element_length_func=lambda length, texts: length,
+            bucket_boundaries=[end + 1 for end in ends],
+            bucket_batch_sizes=[batch_size] * (len(ends) + 1),
+            no_padding=True,
+            drop_remainder=drop_remainder,
+        )
+        .map(lambda length, texts: texts)
+    )
+
+
+def _pad(
+    tokens: tf.RaggedTensor,
+    tokenizer: Tokenizer,
+    config: TextDataConfig,
+    static_shapes: bool,
+) -> tf.Tensor:
+    """Pads rows to the longest of them, or to seq_length: int32 [rows, length]."""
+    full = static_shapes or not config.length_buckets
+    return tokens.to_tensor(
+        tokenizer.pad_id, shape=[None, config.seq_length if full else None]
+    )
