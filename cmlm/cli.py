@@ -126,6 +126,9 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the command line; any mistake is one line on stderr and exit code 1."""
+    # For --help, absl formats the docstring with the % operator.
+    program = sys.modules["__main__"]
+    program.__doc__ = (program.__doc__ or "").replace("%", "%%")
     try:
         arguments = flags.FLAGS(argv)
     except SystemExit:

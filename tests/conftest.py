@@ -1,0 +1,50 @@
+"""Every run of the tests has two logical CPU devices and is seeded."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cmlm import cli
+
+with cli.quiet_imports():
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  (registers the ops that loaded graphs need)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure() -> None:
+    # Before anything initialises TensorFlow: the set of devices is frozen then.
+    tf.config.set_visible_devices([], "GPU")
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Seeds Python, numpy, TensorFlow and Keras before each test."""
+    from cmlm.keras import keras
+
+    keras.utils.set_random_seed(20)
+
+
+@pytest.fixture
+def one_device() -> tf.distribute.Strategy:
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+@pytest.fixture
+def two_replicas() -> tf.distribute.Strategy:
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real corpora and task data, which are not part of the repository."""
+    path = Path(os.environ.get("CMLM_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    if not path.is_dir():
+        pytest.skip(f"no shared data: {path} is no directory (CMLM_SHARED_DATA)")
+    return path
