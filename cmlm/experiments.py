@@ -56,7 +56,7 @@ class TrainerConfig(hyperparams.Config):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     seed: int = 0
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises UserError for a value outside its range."""
         for field in (
             "train_steps",
@@ -84,7 +84,7 @@ class TrainerConfig(hyperparams.Config):
                 "trainer.best_checkpoint_comparison is "
                 f"{self.best_checkpoint_comparison!r}; allowed: lower, higher"
             )
-        self.optimizer.check()
+        self.optimizer.validate()
 
 
 @dataclasses.dataclass
@@ -114,7 +114,7 @@ class ExperimentConfig(hyperparams.Config):
     )
     init_checkpoint: str = ""
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Fills what follows from other values and checks the rest.
 
         Raises:
@@ -123,14 +123,14 @@ class ExperimentConfig(hyperparams.Config):
         _check_types(self, "")
         self.model.resolve()
         self.vocabulary.validate()
-        self.trainer.check()
+        self.trainer.validate()
         enabled = self.task.enabled()
         if not enabled:
             raise UserError(
                 "every objective has weight 0; set one, such as task.cmlm.weight=1"
             )
         for name, objective in enabled.items():
-            objective.check(name)
+            objective.validate(name)
             seq_length = objective.train_data.seq_length
             limit = self.model.max_position_embeddings - self.model.num_views
             if seq_length > limit:
@@ -208,7 +208,7 @@ def from_yaml(path: str) -> ExperimentConfig:
     """Reads a whole configuration, as `to_yaml` wrote it."""
     config = ExperimentConfig()
     _override(config, _read_yaml(path), path)
-    config.check()
+    config.validate()
     return config
 
 

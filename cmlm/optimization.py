@@ -42,7 +42,7 @@ class OptimizerConfig(hyperparams.Config):
     weight_decay_rate: float = 0.01
     clip_norm: float = 1.0
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises UserError for a value outside its range."""
         name = "trainer.optimizer"
         if self.type not in OPTIMIZERS:

@@ -31,7 +31,7 @@ class ObjectiveConfig(hyperparams.Config):
     start_step: int = 0
     end_step: Optional[int] = None
 
-    def check(self, name: str) -> None:
+    def validate(self, name: str) -> None:
         """Raises UserError for a value outside its range.
 
         Args:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from cmlm import losses
 from cmlm.data import corpus, masking, tokenization
+from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Metric, Objective, ObjectiveConfig
 
@@ -31,6 +32,14 @@ class MaskedTextConfig(ObjectiveConfig):
     masking: masking.MaskingConfig = dataclasses.field(
         default_factory=masking.MaskingConfig
     )
+
+    def validate(self, name: str) -> None:
+        super().validate(name)
+        for field in (self.train_data, self.masking):
+            try:
+                field.validate()
+            except UserError as error:
+                raise UserError(f"task.{name}: {error}") from error
 
 
 @dataclasses.dataclass
@@ -81,9 +90,9 @@ class MaskedTextObjective(Objective):
     def global_batch_size(self) -> int:
         return self.config.train_data.global_batch_size
 
-    def _dataset(self, files, part, input_context, skip_batches=0):
+    def _dataset(self, files, part, hold_out_fraction, input_context, skip_batches=0):
         return self.make_dataset(
-            self.config.train_data,
+            self.config.train_data.replace(hold_out_fraction=hold_out_fraction),
             self.config.masking,
             self.tokenizer,
             files,
@@ -94,14 +103,21 @@ class MaskedTextObjective(Objective):
             static_shapes=self.static_shapes,
         )
 
+    def _held_out(self) -> float:
+        has_own_text = self.files.validation is not None
+        return 0.0 if has_own_text else self.config.train_data.hold_out_fraction
+
     def train_dataset(self, input_context, skip_batches=0):
-        part = "all" if self.files.validation else "train"
-        return self._dataset(self.files.train, part, input_context, skip_batches)
+        return self._dataset(
+            self.files.train, "train", self._held_out(), input_context, skip_batches
+        )
 
     def validation_dataset(self, input_context):
-        if self.files.validation:
-            return self._dataset(self.files.validation, "validation_all", input_context)
-        return self._dataset(self.files.train, "validation", input_context)
+        if self.files.validation is not None:
+            return self._dataset(self.files.validation, "all", 0.0, input_context)
+        return self._dataset(
+            self.files.train, "validation", self._held_out(), input_context
+        )
 
     def normalizer(self, batch):
         return tf.reduce_sum(batch["masked_lm_weights"])

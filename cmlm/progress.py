@@ -1,0 +1,127 @@
+"""What a person sees of a run, and what a program reads: one line, and rows of metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from cmlm import files
+
+
+class ProgressLine:
+    """One line on stderr: step, losses, learning rate, examples/s, time to go.
+
+    On a terminal it rewrites itself; in a log file it is printed every 10 seconds at
+    most.
+
+    Args:
+      total_steps: where the run ends.
+      start_step: where it begins, above 0 for a resumed run.
+    """
+
+    def __init__(self, total_steps: int, start_step: int):
+        self._total = total_steps
+        self._terminal = sys.stderr.isatty()
+        self._last_print = 0.0
+        # (time, step) at both ends of what the pace is measured over. The first
+        # steps include the compilation of the graph, so the window moves on.
+        self._window = [(time.monotonic(), start_step)]
+
+    def update(
+        self, step: int, metrics: Mapping[str, float], examples_per_step: float
+    ) -> None:
+        """Shows the state after `step` steps.
+
+        Args:
+          step: updates done.
+          metrics: name to value, in the order to be shown.
+          examples_per_step: global batch, summed over objectives.
+        """
+        now = time.monotonic()
+        self._window.append((now, step))
+        if len(self._window) > 30:
+            self._window.pop(0)
+        since, first = self._window[0]
+        steps_per_second = (step - first) / max(now - since, 1e-9)
+        done = step >= self._total
+        if not (self._terminal or done or now - self._last_print >= 10):
+            return
+        self._last_print = now
+        parts = [f"step {step:,}/{self._total:,}"]
+        parts += [f"{name} {_short(value)}" for name, value in metrics.items()]
+        parts.append(f"{steps_per_second * examples_per_step:,.0f} examples/s")
+        if not done and steps_per_second:
+            parts.append(f"ETA {duration((self._total - step) / steps_per_second)}")
+        line = "  ".join(parts)
+        if self._terminal:
+            width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+            end = "\n" if done else ""
+            print("\r" + line[:width].ljust(width), end=end, file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def interrupt(self) -> None:
+        """Ends the line, so that something else can be printed."""
+        if self._terminal:
+            print(file=sys.stderr)
+
+
+class MetricsLog:
+    """Rows of metrics in `metrics.jsonl` and in TensorBoard.
+
+    Args:
+      path: of the JSON lines file.
+      tensorboard_dir: directory for event files.
+      start_step: rows beyond it are dropped: they belong to steps that a resumed
+        run is going to repeat.
+    """
+
+    def __init__(self, path: str, tensorboard_dir: str, start_step: int):
+        self._path = path
+        if tf.io.gfile.exists(path):
+            rows = [row for row in read_metrics(path) if row["step"] <= start_step]
+            with files.atomic_text(path) as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        self._writer = tf.summary.create_file_writer(tensorboard_dir)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds one row; it is on disk when this returns."""
+        row = {"step": step, "time": round(time.time(), 3), **metrics}
+        with tf.io.gfile.GFile(self._path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        with self._writer.as_default():
+            for name, value in metrics.items():
+                tf.summary.scalar(name, value, step=step)
+        self._writer.flush()
+
+
+def read_metrics(path: str) -> list[dict]:
+    """The rows of a `metrics.jsonl`; a last line cut off by a kill is left out."""
+    rows = []
+    with tf.io.gfile.GFile(path) as file:
+        for line in file:
+            if line.endswith("\n"):
+                rows.append(json.loads(line))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """`75` -> `1m 15s`; `1e9` -> `31.7 years`."""
+    if seconds >= 2 * 365 * 86_400:
+        return f"{seconds / (365 * 86_400):,.1f} years"
+    if seconds >= 2 * 86_400:
+        return f"{seconds / 86_400:,.1f} days"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"
+
+
+def _short(value: float) -> str:
+    return f"{value:.1e}" if 0 < abs(value) < 1e-2 else f"{value:.3f}"

@@ -1,0 +1,163 @@
+"""Trains a sentence encoder.
+
+    python -m cmlm.train --flagfile=configs/quickstart.flags
+    python -m cmlm.train --flagfile=configs/en_small.flags \\
+        --train_data='corpus/*.txt.gz' --model_dir=/tmp/my_encoder
+
+Text is plain: one sentence a line, a blank line between documents. The same command
+goes on where a stopped run left off.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+flags.DEFINE_string("experiment", "cmlm/english", "Name of the recipe.")
+flags.DEFINE_string(
+    "model_dir", None, "Where the run lives: configuration, vocabulary, checkpoints."
+)
+flags.DEFINE_enum(
+    "mode",
+    "train_and_eval",
+    ["train", "train_and_eval", "eval"],
+    "Train, train with validation, or validate the latest checkpoint.",
+)
+flags.DEFINE_string(
+    "train_data",
+    None,
+    "Files, globs or a comma-separated list of them (.txt, .txt.gz), or "
+    "builtin:python-docs. For every objective that reads plain text.",
+)
+flags.DEFINE_string(
+    "validation_data",
+    None,
+    "As --train_data; without it a share of the training text is held out.",
+)
+flags.DEFINE_string(
+    "vocab_file", None, "WordPiece vocabulary; without it one is learnt from the text."
+)
+flags.DEFINE_string(
+    "init_checkpoint", None, "A model_dir or checkpoint whose weights to start from."
+)
+flags.DEFINE_multi_string("config_file", [], "YAML file with settings; repeatable.")
+flags.DEFINE_multi_string(
+    "params_override",
+    [],
+    "Settings as a.b.c=value, comma-separated; repeatable, the last one wins.",
+)
+flags.DEFINE_string(
+    "distribution_strategy",
+    None,
+    "one_device, mirrored, multi_worker_mirrored or tpu.",
+)
+flags.DEFINE_string("tpu", None, "TPU to use: a name, an address or 'local'.")
+
+FLAGS = flags.FLAGS
+
+
+def main(_) -> int | None:
+    with cli.quiet_imports():
+        import tensorflow as tf
+
+        from cmlm import engine, experiments
+        from cmlm.trainer import NonFiniteError
+
+    # ------------------------------------------------------- configuration
+    if not FLAGS.model_dir:
+        raise UserError("--model_dir is not given; allowed: a directory, new or old")
+    if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
+        raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
+    config = experiments.load(
+        FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
+    )
+    for objective in config.task.enabled().values():
+        if FLAGS.train_data:
+            objective.train_data.input_path = FLAGS.train_data
+        if FLAGS.validation_data:
+            objective.validation_data = FLAGS.validation_data
+    if FLAGS.vocab_file:
+        config.vocabulary.file = FLAGS.vocab_file
+    if FLAGS.init_checkpoint:
+        config.init_checkpoint = FLAGS.init_checkpoint
+    if FLAGS.tpu:
+        config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu
+    strategy = FLAGS.distribution_strategy or ("tpu" if FLAGS.tpu else None)
+    if strategy:
+        config.runtime.distribution_strategy = strategy
+    config.validate()
+
+    # ------------------------------------------- text, vocabulary and model
+    print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
+    for name, objective in config.task.enabled().items():
+        if objective.train_data.input_path == experiments.BUILTIN_CORPUS:
+            print(
+                f"{name}: training on {experiments.BUILTIN_CORPUS}, English from this "
+                "machine's own Python; --train_data=FILES takes yours",
+                file=sys.stderr,
+            )
+    run = engine.build(config, FLAGS.model_dir)
+    print(_describe(run), file=sys.stderr)
+
+    # ------------------------------------------------------------- running
+    if FLAGS.mode == "eval":
+        if run.trainer.step == 0:
+            raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
+        for name, value in engine.evaluate(run).items():
+            print(f"{name}\t{value:.4f}")
+        return None
+    try:
+        engine.train(run, validate=FLAGS.mode == "train_and_eval")
+    except engine.Stopped as stopped:
+        print(f"{stopped}; the same command goes on from there", file=sys.stderr)
+        return 128 + stopped.signum
+    except NonFiniteError as error:
+        last = run.manager.latest_checkpoint or "none yet"
+        raise UserError(
+            f"{error}; stopped, the last checkpoint is {last}. A lower "
+            "trainer.optimizer.learning_rate or a longer warm-up may help"
+        ) from error
+
+    # -------------------------------------------------------- where it is
+    print(f"checkpoint   {run.manager.latest_checkpoint}")
+    print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
+    print(f"TensorBoard  tensorboard --logdir={FLAGS.model_dir}")
+    print(
+        f"export       python -m export.tfhub --model_dir={FLAGS.model_dir} "
+        f"--export_dir={os.path.join(FLAGS.model_dir, 'export')}"
+    )
+    return None
+
+
+def _describe(run) -> str:
+    """What is about to happen, in two lines."""
+    model, trainer = run.config.model, run.config.trainer
+    weights = {
+        variable.ref(): variable.shape.num_elements()
+        for part in run.trainer.model.parts.values()
+        for variable in part.trainable_variables
+    }
+    batches = ", ".join(
+        f"{name} {objective.global_batch_size} a step"
+        + (
+            f" in {run.trainer.micro_batches[name]} micro-batches"
+            if run.trainer.micro_batches[name] > 1
+            else ""
+        )
+        for name, objective in run.trainer.objectives.items()
+    )
+    replicas = run.strategy.num_replicas_in_sync
+    return (
+        f"model: {model.num_layers} layers of {model.hidden_size}, "
+        f"{model.vocab_size:,} words, {sum(weights.values()) / 1e6:.1f} M weights\n"
+        f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {batches}; "
+        f"{replicas} replica{'s' * (replicas > 1)}, {trainer.optimizer.type} "
+        f"{trainer.optimizer.learning_rate:g}"
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)
