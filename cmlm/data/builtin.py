@@ -172,9 +172,7 @@ def _docstrings(path: str) -> Iterator[str]:
         stack.extend(
             child
             for child in reversed(node.body)
-            if isinstance(
-                child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-            )
+            if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         )
 
 

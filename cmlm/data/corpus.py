@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+from typing import BinaryIO
 
 import tensorflow as tf
 from official.modeling import hyperparams
@@ -26,6 +27,14 @@ MAX_SENTENCE_BYTES = 16_384
 # a corpus of one document to have some, large enough to lose few pairs at the borders.
 HOLD_OUT_BLOCK = 128
 
+# Beyond this, a line is no sentence, and reading it costs its size in memory.
+MAX_LINE_CHARACTERS = 1_000_000
+# Some broken bytes are in every web corpus; more than this is another encoding.
+MAX_INVALID_SHARE = 0.1
+
+# What tf.strings.strip takes for white space, so that both count the same lines.
+_BLANK = b" \t\n\v\f\r"
+_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 _PARTS = ("train", "validation", "all")
 _BUCKETS = 1_000_000
 
@@ -66,9 +75,7 @@ class TextDataConfig(hyperparams.Config):
     def validate(self) -> None:
         """Raises UserError where a value makes no sense."""
         if not self.input_path:
-            raise UserError(
-                f"input_path is empty: name files or {builtin.PYTHON_DOCS}"
-            )
+            raise UserError(f"input_path is empty: name files or {builtin.PYTHON_DOCS}")
         for name, least in (
             ("global_batch_size", 1),
             ("seq_length", 3),
@@ -120,9 +127,7 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
     return _split_once(paths, config, work_dir)
 
 
-def _split_once(
-    paths: list[str], config: TextDataConfig, work_dir: str
-) -> list[str]:
+def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list[str]:
     """Splits raw files into `work_dir`, unless an equal input was split there."""
     stats = [(path, tf.io.gfile.stat(path)) for path in paths]
     state = [(path, stat.length, stat.mtime_nsec) for path, stat in stats]
@@ -138,6 +143,143 @@ def _split_once(
                     path, target, config.raw_layout, config.raw_language
                 )
     return files_lib.expand(os.path.join(directory, "*.txt.gz"))
+
+
+# ------------------------------------------------------------------ inspection
+
+
+@dataclasses.dataclass
+class CorpusReport:
+    """What a corpus holds, and what was wrong with it.
+
+    Attributes:
+        files, bytes: files read and bytes of unpacked text.
+        documents, sentences, pairs: the content.
+        one_sentence_documents: documents that give no pair.
+        invalid_lines: lines with bytes that are not UTF-8.
+        replaced_characters: the U+FFFD these bytes become.
+        longest_line: in characters.
+        whole: false where the inspection ended at its limit.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    documents: int = 0
+    sentences: int = 0
+    pairs: int = 0
+    one_sentence_documents: int = 0
+    invalid_lines: int = 0
+    replaced_characters: int = 0
+    longest_line: int = 0
+    whole: bool = True
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.files:,} files, {self.documents:,} documents,"
+            f" {self.sentences:,} sentences, {self.pairs:,} pairs"
+            f" ({self.one_sentence_documents:,} documents of one sentence give none)"
+        )
+        if self.invalid_lines:
+            text += (
+                f"; {self.invalid_lines:,} lines are not UTF-8:"
+                f" {self.replaced_characters:,} characters replaced"
+            )
+        if not self.whole:
+            text += f"; in the first {self.bytes / 2**20:.0f} MB, more was not counted"
+        return text
+
+
+def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
+    """Counts what a corpus holds and refuses what cannot be trained on.
+
+    Args:
+        files: paths in the training format; read one after the other, as a stream.
+        max_bytes: of unpacked text to read; a corpus may be larger.
+
+    Raises:
+        UserError: a file is not text, not UTF-8 or has a line of more than
+            MAX_LINE_CHARACTERS, or there is no pair of sentences.
+    """
+    report = CorpusReport()
+    for path in files:
+        if report.bytes >= max_bytes:
+            break
+        report.files += 1
+        _inspect_file(path, report, max_bytes)
+    report.whole = report.whole and report.files == len(files)
+    if not report.pairs:
+        named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+        what = "has no two sentences in a row" if report.sentences else "is empty"
+        raise UserError(
+            f"text {named} {what}: write one sentence a line, a blank line between"
+            " documents, or split raw text with python -m cmlm.prepare"
+        )
+    return report
+
+
+def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
+    """Adds one file to a report."""
+    number = invalid = first_invalid = in_document = 0
+
+    def end_document():
+        report.documents += in_document > 0
+        report.one_sentence_documents += in_document == 1
+        report.pairs += max(in_document - 1, 0)
+
+    with files_lib.open_bytes(path) as stream:
+        # Bounded, so that a file without line ends does not fill the memory.
+        while line := stream.readline(4 * MAX_LINE_CHARACTERS):
+            number += 1
+            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise UserError(f"{path} is UTF-16: convert it to UTF-8")
+            if b"\0" in line:
+                raise UserError(f"{path} is not text: line {number} has a NUL byte")
+            length = len(line)
+            if length > MAX_LINE_CHARACTERS or length > report.longest_line:
+                length = _characters(line, stream)
+                report.longest_line = max(report.longest_line, length)
+            if length > MAX_LINE_CHARACTERS:
+                raise UserError(
+                    f"{path} line {number} has {length:,} characters, allowed are"
+                    f" {MAX_LINE_CHARACTERS:,}: split it into sentences with"
+                    " python -m cmlm.prepare"
+                )
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                invalid += 1
+                first_invalid = first_invalid or number
+                report.replaced_characters += line.decode(errors="replace").count(
+                    "\ufffd"
+                ) - line.count("\ufffd".encode())
+            if line.strip(_BLANK):
+                report.sentences += 1
+                in_document += 1
+            else:
+                end_document()
+                in_document = 0
+            report.bytes += len(line)
+            if report.bytes >= max_bytes:
+                report.whole = False
+                break
+    end_document()
+    report.invalid_lines += invalid
+    if invalid > MAX_INVALID_SHARE * number:
+        raise UserError(
+            f"{path} is not UTF-8: {invalid:,} of its {number:,} lines are not, the"
+            f" first is line {first_invalid}"
+        )
+
+
+def _characters(line: bytes, stream: BinaryIO) -> int:
+    """Counts the characters of a line of which `line` is the part read so far."""
+    length = 0
+    while line:
+        length += len(line.translate(None, _CONTINUATION_BYTES))
+        if line.endswith(b"\n"):
+            return length - 1
+        line = stream.readline(4 * MAX_LINE_CHARACTERS)
+    return length
 
 
 # ------------------------------------------------------------------ tf.data
@@ -202,7 +344,7 @@ def _elements(files, part, hold_out_fraction, input_context, seed, pairs):
         lambda path: _read_file(path, part, hold_out_fraction, pairs),
         cycle_length=min(8, len(files)),
         block_length=16,
-        num_parallel_calls=2,
+        num_parallel_calls=min(2, len(files)),
         deterministic=True,
     )
     return dataset if by_file else dataset.shard(*shard)

@@ -8,14 +8,19 @@ are hidden from it, and put back where they belong.
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Iterable, Iterator
 
 import sentencex
+import tqdm
 
+from cmlm import files
 from cmlm.errors import UserError
 
 LAYOUTS = ("lines", "wrapped", "wikitext")
+# A "sentence" of more characters is a table, a list of names or binary data.
+MAX_CHARACTERS = 10_000
 
 # Double marks and brackets always; single ones only where they are no apostrophe.
 _QUOTES = re.compile(r"""["“”„«»‟()\[\]「」『』]|(?<!\w)['‘]|(?<=[.!?…,])['’]""")
@@ -91,40 +96,88 @@ def paragraphs(lines: Iterable[str], layout: str) -> Iterator[str | None]:
     """Reads the paragraphs of a raw text file.
 
     Args:
-      lines: the lines of the file.
-      layout: `lines` (one paragraph a line, a blank line ends a document),
-        `wrapped` (hard-wrapped lines, a blank line ends a paragraph, the file is one
-        document) or `wikitext` (one paragraph a line in WikiText's tokenisation,
-        a `= Title =` heading starts a document).
+        lines: the lines of the file.
+        layout: `lines` (one paragraph a line, a blank line ends a document),
+            `wrapped` (hard-wrapped lines, a blank line ends a paragraph, the file is
+            one document) or `wikitext` (one paragraph a line in WikiText's
+            tokenisation, a `= Title =` heading starts a document).
 
     Yields:
-      Paragraphs, and None wherever a document ends.
+        Paragraphs, and None wherever a document ends.
 
     Raises:
-      UserError: an unknown layout.
+        UserError: an unknown layout.
     """
     if layout not in LAYOUTS:
         raise UserError(f"layout {layout!r}: allowed are {', '.join(LAYOUTS)}")
-    if layout == "wrapped":
-        wrapped: list[str] = []
-        for line in lines:
-            if line.strip():
-                wrapped.append(line.strip())
-            elif wrapped:
-                yield " ".join(wrapped)
-                wrapped = []
-        if wrapped:
-            yield " ".join(wrapped)
-        return
+    read = {"lines": _lines, "wrapped": _wrapped, "wikitext": _wikitext}[layout]
+    yield from read(lines)
+
+
+def _lines(lines: Iterable[str]) -> Iterator[str | None]:
+    for line in lines:
+        yield line.strip() or None
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str | None]:
+    paragraph: list[str] = []
+    for line in lines:
+        if line.strip():
+            paragraph.append(line.strip())
+        elif paragraph:
+            yield " ".join(paragraph)
+            paragraph = []
+    if paragraph:
+        yield " ".join(paragraph)
+
+
+def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
     for line in lines:
         line = line.strip()
-        if layout == "wikitext":
-            heading = _HEADING.match(line)
-            if heading:
-                # Section headings (`= = Name = =`) are no prose and end nothing.
-                if not heading[2].startswith("="):
-                    yield None
-            elif line:
-                yield detokenize_wikitext(line)
-        else:
-            yield line or None
+        heading = _HEADING.match(line)
+        # `= = Section = =` is a heading too: no prose, but it ends no document.
+        if heading and not heading[2].startswith("="):
+            yield None
+        elif line and not heading:
+            yield detokenize_wikitext(line)
+
+
+def write_sentences(
+    path: str, target: str, layout: str, language: str, progress: bool = False
+) -> collections.Counter:
+    """Splits a raw text file into the training format, atomically.
+
+    Args:
+        path: raw text, plain or gzip; bytes that are not UTF-8 become U+FFFD.
+        target: file to write, one sentence a line, a blank line between documents.
+        layout: see `paragraphs`.
+        language: ISO 639 code.
+        progress: show a progress bar.
+
+    Returns:
+        Counts of `documents`, `sentences`, `no letter` (dropped), `too long`
+        (dropped: over MAX_CHARACTERS) and `invalid UTF-8` (kept).
+    """
+    counts: collections.Counter = collections.Counter()
+    with files.open_text(path) as lines, files.atomic_text(target) as output:
+        if progress:
+            lines = tqdm.tqdm(lines, path.rsplit("/", 1)[-1], unit=" lines")
+        open_document = False
+        for paragraph in paragraphs(lines, layout):
+            if paragraph is None:
+                if open_document:
+                    output.write("\n")
+                open_document = False
+                continue
+            for sentence in split(paragraph, language):
+                if not any(map(str.isalpha, sentence)):
+                    counts["no letter"] += 1
+                elif len(sentence) > MAX_CHARACTERS:
+                    counts["too long"] += 1
+                else:
+                    counts["sentences"] += 1
+                    counts["invalid UTF-8"] += "\ufffd" in sentence
+                    counts["documents"] += not open_document
+                    open_document = True
+                    output.write(f"{sentence}\n")
+    return counts

@@ -9,6 +9,7 @@ import math
 import os
 import time
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 from official.modeling import hyperparams
@@ -28,6 +29,9 @@ MAX_LEARNER_WORDS = 100_000
 # Distinct words to count at a time; above it, words seen once are forgotten.
 _MAX_COUNTED_WORDS = 3_000_000
 _MAX_WORD_LENGTH = 50
+# Share of all characters that may be left without a token: one stray foreign letter
+# in a hundred thousand must not cost two tokens, the letter and its ## form.
+_UNCOVERED_CHARACTERS = 1e-5
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +139,9 @@ def learn(files: list[str], config: VocabularyConfig, output_path: str) -> list[
     if not counts:
         raise UserError(f"no word in {', '.join(files[:3])}: no vocabulary to learn")
     logger.info(
-        "learning a vocabulary of %d tokens from %d words", config.size, sum(counts.values())
+        "learning a vocabulary of %d tokens from %d words",
+        config.size,
+        sum(counts.values()),
     )
     tokens = learn_from_counts(counts, config.size)
     _write(tokens, output_path)
@@ -171,7 +177,9 @@ def count_words(
     # A vocabulary without usable pieces (the normaliser removes control characters)
     # makes each word one [UNK], whose offsets are the word's: the very rules of the
     # tokenizer, at its speed.
-    splitter = tf_text.FastWordpieceTokenizer(["[UNK]", "\x01"], token_out_type=tf.int32)
+    splitter = tf_text.FastWordpieceTokenizer(
+        ["[UNK]", "\x01"], token_out_type=tf.int32
+    )
 
     def words(lines):
         n_bytes = tf.reduce_sum(tf.strings.length(lines))
@@ -190,7 +198,7 @@ def count_words(
     seen = 0
     chunks = corpus.sentence_dataset(files).batch(corpus.LINES_PER_CHUNK)
     for n_bytes, unique, count in chunks.map(words).prefetch(2).as_numpy_iterator():
-        counts.update(dict(zip(unique.tolist(), count.tolist())))
+        counts.update(dict(zip(unique.tolist(), count.tolist(), strict=True)))
         if len(counts) > _MAX_COUNTED_WORDS:
             counts = collections.Counter({w: n for w, n in counts.items() if n > 1})
         seen += int(n_bytes)
@@ -213,7 +221,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
       size: number of tokens; a text with few pieces gives fewer.
     """
     words = counts.most_common(MAX_LEARNER_WORDS)
-    max_characters = max(10, min(1000, size // 8))
+    max_characters = min(_characters_worth_a_token(words), size // 8)
 
     def at(threshold: int) -> list[str]:
         return learner.learn(
@@ -227,7 +235,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
         )
 
     # Invariant: `large` gives size tokens or more; a threshold of 1 gives the most.
-    threshold = max(1, sum(counts.values()) // (20 * size))
+    threshold = max(1, counts.total() // (7 * size))
     tried: dict[int, list[str]] = {}
     low, high = 1, max(counts.values())
     for _ in range(6):
@@ -247,6 +255,21 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     if not enough:
         enough = [tried.get(low) or at(low)]
     return _shorten(min(enough, key=len), size)
+
+
+def _characters_worth_a_token(words: list[tuple[str, int]]) -> int:
+    """The number of most frequent characters that make up nearly all of a text."""
+    counts: collections.Counter = collections.Counter()
+    for word, count in words:
+        for character in word:
+            counts[character] += count
+    uncovered = counts.total()
+    allowed = _UNCOVERED_CHARACTERS * uncovered
+    for number, (_, count) in enumerate(counts.most_common()):
+        if uncovered <= allowed:
+            return number
+        uncovered -= count
+    return len(counts)
 
 
 def _next(tried: dict[int, list[str]], size: int, last: int) -> int:
@@ -273,3 +296,34 @@ def _shorten(tokens: list[str], size: int) -> list[str]:
         else:
             kept.append(token)
     return kept[::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """How a vocabulary fits a text: shares of its words and tokens, and their ratio."""
+
+    words_in_one_piece: float
+    tokens_per_word: float
+    unknown_tokens: float
+
+
+def coverage(tokenizer, counts: collections.Counter) -> Coverage:
+    """Measures how a tokenizer cuts counted words.
+
+    Args:
+        tokenizer: a `tokenization.Tokenizer`.
+        counts: words and how often each occurs, from `count_words`.
+    """
+    pieces = tokenizer.tokenize(tf.constant(list(counts)))
+    occurrences = np.array(list(counts.values()), np.float64)
+    unknown = tf.reduce_any(pieces == tokenizer.unk_id, axis=1).numpy()
+    lengths = pieces.row_lengths().numpy()
+    whole = (lengths == 1) & ~unknown
+    n_words, n_tokens = occurrences.sum(), (occurrences * lengths).sum()
+    return Coverage(
+        words_in_one_piece=float(
+            occurrences[(lengths == 1) & ~unknown].sum() / n_words
+        ),
+        tokens_per_word=float(n_tokens / n_words),
+        unknown_tokens=float(occurrences[unknown].sum() / n_tokens),
+    )
