@@ -23,13 +23,13 @@ def expand(patterns: str) -> list[str]:
     """Returns the files that a comma-separated list of paths and globs names.
 
     Args:
-      patterns: for example `a.txt,corpus/*.txt.gz`.
+        patterns: for example `a.txt,corpus/*.txt.gz`.
 
     Returns:
-      The paths, those of one glob sorted, each path once.
+        The paths, those of one glob sorted, each path once.
 
     Raises:
-      UserError: a pattern matches no file.
+        UserError: a pattern matches no file.
     """
     paths: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -85,7 +85,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
     """Opens a file for streaming; a name that ends in `.gz` is unpacked on the way.
 
     Raises:
-      UserError: the file cannot be read, or is not a whole gzip file.
+        UserError: the file cannot be read, or is not a whole gzip file.
     """
     try:
         with _GFileStream(path, "rb") as raw:
@@ -158,12 +158,12 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     """Yields a new directory to fill; it becomes `path` when the block succeeds.
 
     Args:
-      path: the directory to make. An empty one that exists is as good as none.
-      overwrite: replace what is there. The old directory stays in place until the
-        new one is whole.
+        path: the directory to make. An empty one that exists is as good as none.
+        overwrite: replace what is there. The old directory stays in place until the
+            new one is whole.
 
     Raises:
-      UserError: `path` exists and `overwrite` is not set.
+        UserError: `path` exists and `overwrite` is not set.
     """
     path = path.rstrip("/")
     suffix = uuid.uuid4().hex[:8]

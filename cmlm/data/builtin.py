@@ -71,7 +71,7 @@ def python_docs(directory: str) -> str:
     """Returns the path of the corpus, one sentence a line, written on first use.
 
     Args:
-      directory: where it lies, normally inside model_dir.
+        directory: where it lies, normally inside model_dir.
     """
     path = os.path.join(directory, _FILE_NAME)
     if tf.io.gfile.exists(path):

@@ -46,20 +46,20 @@ class TextDataConfig(hyperparams.Config):
     """Plain text to train on, and how it is batched.
 
     Attributes:
-      input_path: files, globs or a comma-separated list of them, `.txt` or
-        `.txt.gz`; or `builtin:python-docs`.
-      global_batch_size: sentences or pairs a step, over all replicas.
-      seq_length: longest sentence in tokens, [CLS] and [SEP] included.
-      raw_layout: empty for text with one sentence a line; `lines`, `wrapped` or
-        `wikitext` for raw text, which is then split into sentences once, before
-        training.
-      raw_language: ISO 639 code for that splitting.
-      shuffle_buffer_size: pairs to shuffle at a time.
-      length_buckets: batch sentences of like length; false gives every batch
-        `seq_length` columns.
-      hold_out_fraction: share of the text kept for validation where there is no
-        validation text.
-      seed: of every random choice in the pipeline.
+        input_path: files, globs or a comma-separated list of them, `.txt` or
+            `.txt.gz`; or `builtin:python-docs`.
+        global_batch_size: sentences or pairs a step, over all replicas.
+        seq_length: longest sentence in tokens, [CLS] and [SEP] included.
+        raw_layout: empty for text with one sentence a line; `lines`, `wrapped` or
+            `wikitext` for raw text, which is then split into sentences once, before
+            training.
+        raw_language: ISO 639 code for that splitting.
+        shuffle_buffer_size: pairs to shuffle at a time.
+        length_buckets: batch sentences of like length; false gives every batch
+            `seq_length` columns.
+        hold_out_fraction: share of the text kept for validation where there is no
+            validation text.
+        seed: of every random choice in the pipeline.
     """
 
     input_path: str = ""
@@ -104,11 +104,11 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
     first use; the next run with the same input finds them there.
 
     Args:
-      config: says where the text is and in which layout.
-      work_dir: directory for what has to be made, normally inside model_dir.
+        config: says where the text is and in which layout.
+        work_dir: directory for what has to be made, normally inside model_dir.
 
     Raises:
-      UserError: no file matches, or the built-in corpus is asked for in a layout.
+        UserError: no file matches, or the built-in corpus is asked for in a layout.
     """
     if config.input_path == builtin.PYTHON_DOCS:
         if config.raw_layout:
@@ -198,7 +198,7 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
 
     Raises:
         UserError: a file is not text, not UTF-8 or has a line of more than
-            MAX_LINE_CHARACTERS, or there is no pair of sentences.
+        MAX_LINE_CHARACTERS, or there is no pair of sentences.
     """
     report = CorpusReport()
     for path in files:
@@ -312,16 +312,16 @@ def sentence_pairs(
     so no line of a validation pair is in a training pair.
 
     Args:
-      files: paths in the training format.
-      part: `train`, `validation`, or `all`, which holds out nothing.
-      hold_out_fraction: share of the blocks that is validation.
-      input_context: splits the data among hosts: by file if each host gets at least
-        one, else by element. The shares differ a little in size.
-      seed: reads the files in a new random order in each pass over the dataset,
-        a rebuilt dataset in the same orders; None keeps their order.
+        files: paths in the training format.
+        part: `train`, `validation`, or `all`, which holds out nothing.
+        hold_out_fraction: share of the blocks that is validation.
+        input_context: splits the data among hosts: by file if each host gets at least
+            one, else by element. The shares differ a little in size.
+        seed: reads the files in a new random order in each pass over the dataset,
+            a rebuilt dataset in the same orders; None keeps their order.
 
     Returns:
-      Dataset of (string [], string []).
+        Dataset of (string [], string []).
     """
     return _elements(files, part, hold_out_fraction, input_context, seed, pairs=True)
 
@@ -402,10 +402,10 @@ def _in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
     """Tells which lines are in a part: bool [lines].
 
     Args:
-      document: int64 [lines], fingerprint of each line's document.
-      line_in_document: int32 [lines].
-      part: `train`, `validation` or `all`.
-      hold_out_fraction: share of the blocks that is validation.
+        document: int64 [lines], fingerprint of each line's document.
+        line_in_document: int32 [lines].
+        part: `train`, `validation` or `all`.
+        hold_out_fraction: share of the blocks that is validation.
     """
     if part == "all":
         return tf.ones_like(line_in_document, tf.bool)

@@ -16,13 +16,13 @@ class MaskingConfig(hyperparams.Config):
     """Which tokens are masked and what stands in their place.
 
     Attributes:
-      rate: share of a sentence's tokens, [CLS] and [SEP] included, to predict. CMLM
-        masks 80 of 256.
-      max_predictions: the most tokens of one sentence to predict.
-      mask_token_share: share of those that become [MASK].
-      random_token_share: share of those that become a random token; what is left
-        stays as it is.
-      whole_word: mask all pieces of a word or none.
+        rate: share of a sentence's tokens, [CLS] and [SEP] included, to predict. CMLM
+            masks 80 of 256.
+        max_predictions: the most tokens of one sentence to predict.
+        mask_token_share: share of those that become [MASK].
+        random_token_share: share of those that become a random token; what is left
+            stays as it is.
+        whole_word: mask all pieces of a word or none.
     """
 
     rate: float = 80 / 256
@@ -63,21 +63,21 @@ def mask_tokens(
     of the first is masked.
 
     Args:
-      ids: int32 [batch, length], padded with `tokenizer.pad_id`.
-      tokenizer: says which ids are special and which continue a word.
-      config: rates, see `MaskingConfig`.
-      seed: int [2], the state of the random numbers.
-      static_predictions: give the masked_lm_* tensors `config.max_predictions`
-        columns instead of as many as the batch needs.
+        ids: int32 [batch, length], padded with `tokenizer.pad_id`.
+        tokenizer: says which ids are special and which continue a word.
+        config: rates, see `MaskingConfig`.
+        seed: int [2], the state of the random numbers.
+        static_predictions: give the masked_lm_* tensors `config.max_predictions`
+            columns instead of as many as the batch needs.
 
     Returns:
-      `input_word_ids` int32 [batch, length], the masked rows, and
-      `masked_lm_positions` int32, `masked_lm_ids` int32 and `masked_lm_weights`
-      float32, each [batch, predictions]; positions ascend, unused columns are 0 with
-      weight 0.
+        `input_word_ids` int32 [batch, length], the masked rows, and
+        `masked_lm_positions` int32, `masked_lm_ids` int32 and `masked_lm_weights`
+        float32, each [batch, predictions]; positions ascend, unused columns are 0 with
+        weight 0.
 
     Reference:
-      Devlin et al., arXiv:1810.04805, section 3.1; CMLM, arXiv:2012.14388, section 2.
+        Devlin et al., arXiv:1810.04805, section 3.1; CMLM, arXiv:2012.14388, section 2.
     """
     shape = tf.shape(ids)
     length = shape[1]
@@ -133,14 +133,14 @@ def _choose(
     """Chooses at most `budget` tokens of each row, none of them special.
 
     Args:
-      ids: int32 [batch, length].
-      tokenizer: says which ids are special and which continue a word.
-      budget: int32 [batch], at least 1.
-      whole_word: choose words instead of tokens.
-      seed: int [2].
+        ids: int32 [batch, length].
+        tokenizer: says which ids are special and which continue a word.
+        budget: int32 [batch], at least 1.
+        whole_word: choose words instead of tokens.
+        seed: int [2].
 
     Returns:
-      bool [batch, length].
+        bool [batch, length].
     """
     maskable = ~tf.gather(tf.constant(tokenizer.is_special), ids)
     score = tf.random.stateless_uniform(tf.shape(ids), seed)

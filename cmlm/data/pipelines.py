@@ -43,22 +43,22 @@ def conditional_pairs(
     comes first is drawn for each pair.
 
     Args:
-      config: sequence length, buckets, shuffling, hold-out, seed.
-      masking_config: how the second sentence is masked.
-      tokenizer: strings to ids.
-      files: paths in the training format.
-      batch_size: pairs in a batch of one replica.
-      part: `train`, `validation` or `all`.
-      input_context: splits the data among hosts.
-      skip_batches: leave out this many batches at the start; the rest is what it
-        would have been.
-      static_shapes: give every batch the same shape, as TPUs need.
+        config: sequence length, buckets, shuffling, hold-out, seed.
+        masking_config: how the second sentence is masked.
+        tokenizer: strings to ids.
+        files: paths in the training format.
+        batch_size: pairs in a batch of one replica.
+        part: `train`, `validation` or `all`.
+        input_context: splits the data among hosts.
+        skip_batches: leave out this many batches at the start; the rest is what it
+            would have been.
+        static_shapes: give every batch the same shape, as TPUs need.
 
     Returns:
-      Dataset of dicts: `context_word_ids`, `context_mask`, `input_word_ids`,
-      `input_mask` int32 [batch, length], both sides padded to the longest sentence
-      of the batch (or to seq_length), and `masked_lm_positions`, `masked_lm_ids`
-      int32, `masked_lm_weights` float32 [batch, predictions].
+        Dataset of dicts: `context_word_ids`, `context_mask`, `input_word_ids`,
+        `input_mask` int32 [batch, length], both sides padded to the longest sentence
+        of the batch (or to seq_length), and `masked_lm_positions`, `masked_lm_ids`
+        int32, `masked_lm_weights` float32 [batch, predictions].
     """
 
     def to_features(seed, first, second):
@@ -110,9 +110,9 @@ def masked_sentences(
     """Returns batches of single masked sentences; arguments as `conditional_pairs`.
 
     Returns:
-      Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length] and
-      `masked_lm_positions`, `masked_lm_ids` int32, `masked_lm_weights` float32
-      [batch, predictions].
+        Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length] and
+        `masked_lm_positions`, `masked_lm_ids` int32, `masked_lm_weights` float32
+        [batch, predictions].
     """
 
     def to_features(seed, text):
@@ -154,9 +154,9 @@ def _batches(
     """Shuffles, batches and finishes tuples of strings.
 
     Args:
-      source: called as `corpus.sentence_pairs`, gives a dataset of tuples of strings.
-      to_features: (seed int [2], string [batch], ...) -> features of a batch.
-      See `conditional_pairs` for the rest.
+        source: called as `corpus.sentence_pairs`, gives a dataset of tuples of strings.
+        to_features: (seed int [2], string [batch], ...) -> features of a batch.
+        See `conditional_pairs` for the rest.
     """
     training = part == "train"
     dataset = source(

@@ -33,13 +33,13 @@ def split(paragraph: str, language: str = "en") -> list[str]:
     """Splits one paragraph into its sentences.
 
     Args:
-      paragraph: text of one paragraph; runs of white space count as one space.
-      language: ISO 639 code; a language that sentencex does not know is split by
-        the rules of its fallback.
+        paragraph: text of one paragraph; runs of white space count as one space.
+        language: ISO 639 code; a language that sentencex does not know is split by
+            the rules of its fallback.
 
     Returns:
-      The sentences, stripped, none of them empty. Joined by spaces they give the
-      paragraph back.
+        The sentences, stripped, none of them empty. Joined by spaces they give the
+        paragraph back.
     """
     text = " ".join(paragraph.split())
     hidden = _QUOTES.sub(" ", text)
@@ -98,9 +98,9 @@ def paragraphs(lines: Iterable[str], layout: str) -> Iterator[str | None]:
     Args:
         lines: the lines of the file.
         layout: `lines` (one paragraph a line, a blank line ends a document),
-            `wrapped` (hard-wrapped lines, a blank line ends a paragraph, the file is
-            one document) or `wikitext` (one paragraph a line in WikiText's
-            tokenisation, a `= Title =` heading starts a document).
+        `wrapped` (hard-wrapped lines, a blank line ends a paragraph, the file is
+        one document) or `wikitext` (one paragraph a line in WikiText's
+        tokenisation, a `= Title =` heading starts a document).
 
     Yields:
         Paragraphs, and None wherever a document ends.

@@ -16,22 +16,22 @@ class Tokenizer(tf.Module):
     an object which holds one can be exported.
 
     Attributes:
-      vocab_file: path of the vocabulary.
-      lower_case: whether text is lower-cased and stripped of accents.
-      vocab: list of str, the tokens by id.
-      vocab_size: number of tokens.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-      special_ids: int32 [5], those ids.
-      is_special: bool [vocab_size].
-      is_continuation: bool [vocab_size], true for the `##` pieces inside a word.
-      ordinary_ids: int32 [vocab_size - 5], every id that is not special.
+        vocab_file: path of the vocabulary.
+        lower_case: whether text is lower-cased and stripped of accents.
+        vocab: list of str, the tokens by id.
+        vocab_size: number of tokens.
+        pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
+        special_ids: int32 [5], those ids.
+        is_special: bool [vocab_size].
+        is_continuation: bool [vocab_size], true for the `##` pieces inside a word.
+        ordinary_ids: int32 [vocab_size - 5], every id that is not special.
 
     Args:
-      vocab_file: a WordPiece vocabulary, one token a line.
-      lower_case: as the vocabulary was learnt.
+        vocab_file: a WordPiece vocabulary, one token a line.
+        lower_case: as the vocabulary was learnt.
 
     Raises:
-      UserError: the vocabulary is not usable, see `vocabulary.load`.
+        UserError: the vocabulary is not usable, see `vocabulary.load`.
     """
 
     def __init__(self, vocab_file: str, lower_case: bool = True):
@@ -61,10 +61,10 @@ class Tokenizer(tf.Module):
         """Tokenises sentences.
 
         Args:
-          text: string [n].
+            text: string [n].
 
         Returns:
-          int32 [n, (tokens)], without special tokens; an empty string gives none.
+            int32 [n, (tokens)], without special tokens; an empty string gives none.
         """
         return self._wordpiece.tokenize(
             tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
@@ -74,12 +74,12 @@ class Tokenizer(tf.Module):
         """Tokenises sentences and adds the special tokens.
 
         Args:
-          text: string [n].
-          seq_length: longest result in tokens, [CLS] and [SEP] included; what is
-            longer loses its end, never its [SEP].
+            text: string [n].
+            seq_length: longest result in tokens, [CLS] and [SEP] included; what is
+                longer loses its end, never its [SEP].
 
         Returns:
-          int32 [n, (tokens)] as `[CLS] ... [SEP]`.
+            int32 [n, (tokens)] as `[CLS] ... [SEP]`.
         """
         tokens = self.tokenize(text)[:, : seq_length - 2]
         column = tf.ones([tokens.nrows(), 1], tf.int32)

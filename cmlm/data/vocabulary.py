@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import math
 import os
+import string
 import time
 
 import numpy as np
@@ -41,11 +42,11 @@ class VocabularyConfig(hyperparams.Config):
     """The WordPiece vocabulary.
 
     Attributes:
-      file: an existing vocabulary, one token a line; empty to learn one.
-      size: tokens of a learnt vocabulary, special ones included. A small text may
-        give fewer.
-      lower_case: lower-case the text and strip its accents.
-      max_text_bytes: text to learn from, from the start of the corpus.
+        file: an existing vocabulary, one token a line; empty to learn one.
+        size: tokens of a learnt vocabulary, special ones included. A small text may
+            give fewer.
+        lower_case: lower-case the text and strip its accents.
+        max_text_bytes: text to learn from, from the start of the corpus.
     """
 
     file: str = ""
@@ -55,8 +56,8 @@ class VocabularyConfig(hyperparams.Config):
 
     def validate(self) -> None:
         """Raises UserError where a value makes no sense."""
-        if self.size < 100:
-            raise UserError(f"vocabulary size={self.size}: allowed is 100 or more")
+        if self.size < 200:
+            raise UserError(f"vocabulary size={self.size}: allowed is 200 or more")
         if self.max_text_bytes < 1:
             raise UserError(
                 f"vocabulary max_text_bytes={self.max_text_bytes}: allowed is 1 or more"
@@ -67,8 +68,8 @@ def load(path: str) -> list[str]:
     """Reads a vocabulary, one token a line, its id being its line.
 
     Raises:
-      UserError: the file is missing, empty, has a token twice or an empty line, or
-        lacks one of BERT's special tokens.
+        UserError: the file is missing, empty, has a token twice or an empty line, or
+            lacks one of BERT's special tokens.
     """
     if not tf.io.gfile.exists(path):
         raise UserError(f"vocabulary {path} does not exist")
@@ -102,8 +103,8 @@ def prepare(config: VocabularyConfig, files: list[str], model_dir: str) -> str:
     learnt from `files`.
 
     Raises:
-      UserError: the vocabulary is not usable, or `config.file` is another one than
-        the run was begun with.
+        UserError: the vocabulary is not usable, or `config.file` is another one than
+            the run was begun with.
     """
     target = os.path.join(model_dir, FILE_NAME)
     present = tf.io.gfile.exists(target)
@@ -126,12 +127,12 @@ def learn(files: list[str], config: VocabularyConfig, output_path: str) -> list[
     """Learns a WordPiece vocabulary from text and writes it.
 
     Args:
-      files: text in the training format.
-      config: size, case, and how much text to read.
-      output_path: where to write it, atomically.
+        files: text in the training format.
+        config: size, case, and how much text to read.
+        output_path: where to write it, atomically.
 
     Returns:
-      The tokens: the special ones, single characters, then by falling count.
+        The tokens: the special ones, single characters, then by falling count.
     """
     config.validate()
     began = time.monotonic()
@@ -165,13 +166,13 @@ def count_words(
     """Counts words as the tokenizer sees them before it cuts them into pieces.
 
     Args:
-      files: text in the training format.
-      lower_case: count lower-cased words without accents.
-      max_text_bytes: stop after this much text.
+        files: text in the training format.
+        lower_case: count lower-cased words without accents.
+        max_text_bytes: stop after this much text.
 
     Returns:
-      Counter of str; flat in memory, as rare words are forgotten if there are
-      millions.
+        Counter of str; flat in memory, as rare words are forgotten if there are
+        millions.
     """
     normalizer = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case)
     # A vocabulary without usable pieces (the normaliser removes control characters)
@@ -217,8 +218,8 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     single characters stay, as without them a word would be unknown.
 
     Args:
-      counts: words and how often each occurs.
-      size: number of tokens; a text with few pieces gives fewer.
+        counts: words and how often each occurs.
+        size: number of tokens; a text with few pieces gives fewer.
     """
     words = counts.most_common(MAX_LEARNER_WORDS)
     max_characters = min(_characters_worth_a_token(words), size // 8)
@@ -227,7 +228,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
         return learner.learn(
             words,
             vocab_size=size,
-            reserved_tokens=list(SPECIAL_TOKENS),
+            reserved_tokens=[*SPECIAL_TOKENS, *_ascii_tokens(counts)],
             lower_thresh=threshold,
             upper_thresh=threshold,
             max_token_length=_MAX_WORD_LENGTH,
@@ -255,6 +256,17 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     if not enough:
         enough = [tried.get(low) or at(low)]
     return _shorten(min(enough, key=len), size)
+
+
+def _ascii_tokens(counts: collections.Counter) -> list[str]:
+    """Every ASCII character, whether the text has it or not, alone and in a word.
+
+    A vocabulary learnt from prose would else read every `$` or `3D` as unknown.
+    """
+    cased = any(word != word.lower() for word in counts)
+    letters = string.ascii_letters if cased else string.ascii_lowercase
+    alone = [*string.punctuation, *string.digits, *letters]
+    return alone + [f"##{character}" for character in alone if character.isalnum()]
 
 
 def _characters_worth_a_token(words: list[tuple[str, int]]) -> int:
@@ -321,9 +333,7 @@ def coverage(tokenizer, counts: collections.Counter) -> Coverage:
     whole = (lengths == 1) & ~unknown
     n_words, n_tokens = occurrences.sum(), (occurrences * lengths).sum()
     return Coverage(
-        words_in_one_piece=float(
-            occurrences[(lengths == 1) & ~unknown].sum() / n_words
-        ),
+        words_in_one_piece=float(occurrences[whole].sum() / n_words),
         tokens_per_word=float(n_tokens / n_words),
         unknown_tokens=float(occurrences[unknown].sum() / n_tokens),
     )
