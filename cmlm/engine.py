@@ -180,8 +180,6 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
             checkpoint,
             directory,
             max_to_keep=config.trainer.max_to_keep,
-            step_counter=optimizer.iterations,
-            checkpoint_interval=config.trainer.checkpoint_interval,
         )
         if manager.latest_checkpoint:
             checkpoints.restore(
@@ -232,9 +230,12 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
 
         def after_loop(metrics):
             reporter.trained(metrics)
-            if signals.received is not None:
-                controller.save_checkpoint()
-                raise Stopped(signals.received, trainer.step)
+            step = trainer.step
+            stop = signals.received is not None
+            if stop or step % settings.checkpoint_interval == 0:
+                run.manager.save(checkpoint_number=step)
+            if stop:
+                raise Stopped(signals.received, step)
 
         # The controller prints what the reporter says better.
         with contextlib.redirect_stdout(io.StringIO()):
@@ -247,7 +248,6 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                 train_actions=[after_loop],
                 eval_actions=[reporter.validated],
             )
-            controller.checkpoint_manager = run.manager
             if validate:
                 controller.train_and_evaluate(
                     train_steps=settings.train_steps,
@@ -256,6 +256,9 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                 )
             else:
                 controller.train(settings.train_steps)
+        last = os.path.join(run.directory, f"ckpt-{trainer.step}")
+        if run.manager.latest_checkpoint != last:
+            run.manager.save(checkpoint_number=trainer.step)
     return reporter.validation
 
 
