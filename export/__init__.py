@@ -1,0 +1,1 @@
+"""What leaves the project: SavedModels that other people's programs load."""

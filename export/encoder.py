@@ -1,0 +1,79 @@
+"""OUT/encoder: token ids to vectors, ready to be fine-tuned, by the TF Hub text API.
+
+    encoder = hub.load("OUT/encoder")
+    encoder(preprocessor(["a sentence"]))["default"]  # float32 [batch, dim]
+    hub.KerasLayer("OUT/encoder", trainable=True)
+
+Reference: https://www.tensorflow.org/hub/common_saved_model_apis/text,
+"Transformer Encoders", and .../reusable_saved_models for the attributes.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from cmlm.modeling.encoder import SentenceEncoder
+
+INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+
+
+def build(
+    encoder: SentenceEncoder, vocab_file: str, lower_case: bool
+) -> tuple[tf.train.Checkpoint, dict[str, tf.types.experimental.ConcreteFunction]]:
+    """Makes the object to save.
+
+    Args:
+      encoder: in float32.
+      vocab_file: copied into the SavedModel's assets.
+      lower_case: how the vocabulary is to be used.
+
+    Returns:
+      A trackable object, callable with a dict of int32 [batch, seq] and
+      `training=True` or `False`, and the signatures to save it with.
+      `serving_default` has the same inputs and gives `default`, `pooled_output`
+      and `sequence_output`.
+    """
+    # Not the Keras model itself: saving that stores a function for every layer
+    # and Keras' own description of it, which only Keras of one version can read.
+    exported = tf.train.Checkpoint()
+
+    @tf.function(autograph=False)
+    def call(inputs, training=False):
+        return encoder(inputs, training=training)
+
+    inputs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
+    traced = [call.get_concrete_function(inputs, training=on) for on in (True, False)]
+
+    @tf.function(
+        input_signature=[inputs[name] for name in INPUTS],
+        autograph=False,
+    )
+    def serving_default(input_word_ids, input_mask, input_type_ids):
+        outputs = call(
+            {
+                "input_word_ids": input_word_ids,
+                "input_mask": input_mask,
+                "input_type_ids": input_type_ids,
+            },
+            training=False,
+        )
+        return {
+            name: outputs[name]
+            for name in ("default", "pooled_output", "sequence_output")
+        }
+
+    exported.__call__ = call
+    exported.trainable_variables = list(encoder.trainable_variables)
+    exported.variables = list(encoder.variables)
+    exported.regularization_losses = []
+    known = {variable.ref() for variable in encoder.variables}
+    # After training in the same process dropout keeps its state in variables,
+    # which Keras does not list.
+    exported.dropout_state = [
+        variable
+        for variable in traced[0].graph.variables
+        if variable.ref() not in known
+    ]
+    exported.vocab_file = tf.saved_model.Asset(vocab_file)
+    exported.do_lower_case = tf.Variable(lower_case, trainable=False)
+    return exported, {"serving_default": serving_default}

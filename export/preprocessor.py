@@ -1,0 +1,142 @@
+"""OUT/preprocessor: strings to the encoder's inputs, by the TF Hub text API.
+
+    preprocessor = hub.load("OUT/preprocessor")
+    preprocessor(["a sentence"])  # dict of int32 [batch, seq_length]
+    tokens = preprocessor.tokenize(["a sentence"])  # int32 [batch, (tokens)]
+    preprocessor.tokenize.get_special_tokens_dict()
+    preprocessor.bert_pack_inputs([tokens, more_tokens], seq_length=64)
+
+Reference: https://www.tensorflow.org/hub/common_saved_model_apis/text,
+"Transformer Encoders".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from cmlm.data.tokenization import Tokenizer
+
+
+def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
+    """Makes the object to save.
+
+    Args:
+      tokenizer: of the encoder.
+      seq_length: width of the result where a call does not say another.
+
+    Returns:
+      A trackable object with the functions above.
+    """
+    # tf.train.Checkpoint, because a saved function must hang on an object that
+    # can be tracked, and a Keras model would freeze the number of segments.
+    preprocessor = tf.train.Checkpoint()
+    preprocessor.tokenize = tf.train.Checkpoint()
+    preprocessor.bert_pack_inputs = tf.train.Checkpoint()
+    special_tokens = {
+        "vocab_size": tokenizer.vocab_size,
+        "start_of_sequence_id": tokenizer.cls_id,
+        "end_of_segment_id": tokenizer.sep_id,
+        "padding_id": tokenizer.pad_id,
+        "mask_id": tokenizer.mask_id,
+    }
+    strings = [tf.TensorSpec([None], tf.string, name="sentences")]
+
+    @tf.function(autograph=False)
+    def pack(segments, seq_length=seq_length):
+        return pack_segments(segments, seq_length, tokenizer)
+
+    for ragged_rank in (1, 2):
+        for num_segments in (1, 2):
+            spec = tf.RaggedTensorSpec([None] * (ragged_rank + 1), tf.int32)
+            pack.get_concrete_function(
+                [spec] * num_segments, seq_length=tf.TensorSpec([], tf.int32)
+            )
+
+    preprocessor.__call__ = tf.function(
+        lambda sentences: pack_segments(
+            [tokenizer.tokenize(sentences)], seq_length, tokenizer
+        ),
+        input_signature=strings,
+        autograph=False,
+    )
+    preprocessor.tokenize.__call__ = tf.function(
+        tokenizer.tokenize, input_signature=strings, autograph=False
+    )
+    preprocessor.tokenize.get_special_tokens_dict = tf.function(
+        lambda: {name: tf.constant(value) for name, value in special_tokens.items()},
+        input_signature=[],
+    )
+    preprocessor.bert_pack_inputs.__call__ = pack
+    return preprocessor
+
+
+def pack_segments(
+    segments: Sequence[tf.RaggedTensor],
+    seq_length: int | tf.Tensor,
+    tokenizer: Tokenizer,
+) -> dict[str, tf.Tensor]:
+    """Joins one or two segments as `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+
+    Args:
+      segments: int32 [batch, (tokens)] or [batch, (words), (tokens)], one or two.
+      seq_length: width of the result; what is too long is trimmed as by
+        `trim_round_robin`, special tokens never are.
+      tokenizer: gives the special tokens.
+
+    Returns:
+      `input_word_ids`, `input_mask`, `input_type_ids`, int32 [batch, seq_length].
+    """
+    segments = [
+        segment.merge_dims(1, -1) if segment.shape.rank > 2 else segment
+        for segment in segments
+    ]
+    segments = trim_round_robin(segments, seq_length - len(segments) - 1)
+    ids, segment_ids = tf_text.combine_segments(
+        segments,
+        start_of_sequence_id=tokenizer.cls_id,
+        end_of_segment_id=tokenizer.sep_id,
+    )
+    word_ids, mask = tf_text.pad_model_inputs(ids, seq_length, tokenizer.pad_id)
+    type_ids, _ = tf_text.pad_model_inputs(segment_ids, seq_length)
+    # Ragged operations lose the static number of dimensions.
+    shape = [segments[0].nrows(out_type=tf.int32), seq_length]
+    return {
+        "input_word_ids": tf.reshape(tf.cast(word_ids, tf.int32), shape),
+        "input_mask": tf.reshape(tf.cast(mask, tf.int32), shape),
+        "input_type_ids": tf.reshape(tf.cast(type_ids, tf.int32), shape),
+    }
+
+
+def trim_round_robin(
+    segments: Sequence[tf.RaggedTensor], budget: int | tf.Tensor
+) -> list[tf.RaggedTensor]:
+    """Cuts the ends of segments until a row of all of them fits the budget.
+
+    Tokens are granted one at a time to the first and the second segment in turn,
+    which is what tf_text.RoundRobinTrimmer does; but its op, TFText>RoundRobinTrim,
+    is unknown to TensorFlow Serving 2.17 to 2.19, so here it is arithmetic.
+
+    Args:
+      segments: int32 [batch, (tokens)], one or two.
+      budget: tokens that all segments of a row may have together.
+
+    Returns:
+      The segments, trimmed.
+    """
+    budget = tf.cast(budget, tf.int64)
+    lengths = [segment.row_lengths() for segment in segments]
+    if len(segments) == 1:
+        kept = [tf.minimum(lengths[0], budget)]
+    else:
+        # The first gets the odd token, and whatever the second cannot use.
+        first = tf.minimum(
+            lengths[0], tf.maximum(budget - lengths[1], (budget + 1) // 2)
+        )
+        kept = [first, tf.minimum(lengths[1], budget - first)]
+    return [
+        tf.gather(segment, tf.ragged.range(keep), batch_dims=1)
+        for segment, keep in zip(segments, kept)
+    ]

@@ -1,0 +1,76 @@
+"""Exports a trained encoder as SavedModels, by the TF Hub text API.
+
+    python -m export.tfhub --model_dir=/tmp/my_encoder --export_dir=/tmp/my_encoder/export
+
+writes preprocessor/ (strings to token ids), encoder/ (token ids to vectors),
+serving/1/ (strings to vectors, for a model server) and export.json (what it is), and
+compares what it wrote with the checkpoint.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+flags.DEFINE_string("model_dir", None, "The run to export.")
+flags.DEFINE_string("export_dir", None, "The folder to write.")
+flags.DEFINE_string(
+    "checkpoint", "latest", "latest, best, or the path of a checkpoint."
+)
+flags.DEFINE_integer(
+    "seq_length",
+    None,
+    "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
+    "By default 128, or what the encoder has positions for.",
+)
+flags.DEFINE_bool(
+    "overwrite", False, "Replace --export_dir; the old one stays until then."
+)
+
+FLAGS = flags.FLAGS
+
+
+def main(_) -> None:
+    for flag in ("model_dir", "export_dir"):
+        if not FLAGS[flag].value:
+            raise UserError(f"--{flag} is not given; allowed: a directory")
+    with cli.quiet_imports():
+        from cmlm import encoding, files, model_dir
+        from export import saved_models
+
+    # ------------------------------------------------------------- reading
+    # Entered first: an --export_dir that may not be written is refused at once.
+    with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
+        trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
+        seq_length = encoding.resolve_seq_length(trained.config.model, FLAGS.seq_length)
+        print(
+            f"{trained.checkpoint} -> {FLAGS.export_dir}, up to {seq_length} tokens",
+            file=sys.stderr,
+        )
+        if seq_length > trained.seq_length:
+            print(
+                f"note: trained on {trained.seq_length} tokens; the positions up to "
+                f"{seq_length} are as they were initialised",
+                file=sys.stderr,
+            )
+
+        # ------------------------------------------------ writing, comparing
+        saved_models.write(trained, directory, seq_length)
+        difference = saved_models.compare(trained, directory, seq_length)
+        print(f"largest difference to the checkpoint: {difference:.1e}")
+
+    # -------------------------------------------------------- where it is
+    out = FLAGS.export_dir.rstrip("/")
+    print(f"preprocessor  {os.path.join(out, 'preprocessor')}")
+    print(f"encoder       {os.path.join(out, 'encoder')}")
+    print(f"serving       {os.path.join(out, 'serving', '1')}")
+    print(
+        f"encode        python -m cmlm.encode --model={out} --input=FILE --output=..."
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)
