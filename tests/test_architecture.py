@@ -21,12 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = [
     ["cmlm.errors"],
     ["cmlm.files", "cmlm.keras"],
+    ["cmlm.progress"],
     ["cmlm.data", "cmlm.losses", "cmlm.distributed", "cmlm.optimization"],
     ["cmlm.modeling"],
     ["cmlm.objectives"],
     ["cmlm.experiments"],
     ["cmlm.model_dir", "cmlm.trainer"],
-    ["cmlm.engine"],
+    ["cmlm.encoding", "cmlm.engine"],
 ]
 # These see vectors, never how they were trained.
 APART = {"cmlm.evaluation": {"cmlm", "cmlm.errors", "cmlm.files"}}
