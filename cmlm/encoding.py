@@ -211,6 +211,7 @@ def progress_bar(total: int, disable: bool = False) -> tqdm.tqdm:
         unit=" sentences",
         disable=disable,
         leave=False,
+        delay=1,
         mininterval=0.1 if sys.stderr.isatty() else 10,
     )
 

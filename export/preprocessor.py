@@ -138,5 +138,5 @@ def trim_round_robin(
         kept = [first, tf.minimum(lengths[1], budget - first)]
     return [
         tf.gather(segment, tf.ragged.range(keep), batch_dims=1)
-        for segment, keep in zip(segments, kept)
+        for segment, keep in zip(segments, kept, strict=True)
     ]

@@ -1,6 +1,6 @@
 """Exports a trained encoder as SavedModels, by the TF Hub text API.
 
-    python -m export.tfhub --model_dir=/tmp/my_encoder --export_dir=/tmp/my_encoder/export
+    python -m export.tfhub --model_dir=/tmp/my_encoder --export_dir=/tmp/my_export
 
 writes preprocessor/ (strings to token ids), encoder/ (token ids to vectors),
 serving/1/ (strings to vectors, for a model server) and export.json (what it is), and
