@@ -32,15 +32,15 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
+    for name in ("input", "output"):
+        if not getattr(FLAGS, name):
+            raise UserError(f"--{name} is not given")
     with cli.quiet_imports():
         import collections
 
         from cmlm import files
         from cmlm.data import sentences
 
-    for name in ("input", "output"):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
     paths = files.expand(FLAGS.input)
 
     # ------------------------------------------------------------------ split

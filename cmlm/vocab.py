@@ -28,15 +28,15 @@ _COVERAGE_BYTES = 16 * 2**20
 
 
 def main(_) -> None:
+    for name in ("input", "output"):
+        if not getattr(FLAGS, name):
+            raise UserError(f"--{name} is not given")
     with cli.quiet_imports():
         import tensorflow as tf
 
         from cmlm import files
         from cmlm.data import tokenization, vocabulary
 
-    for name in ("input", "output"):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
     if tf.io.gfile.exists(FLAGS.output) and not FLAGS.overwrite:
         raise UserError(
             f"--output={FLAGS.output} exists: name another file or pass --overwrite"

@@ -195,7 +195,7 @@ _KEPT_DIRECTIVE = re.compile(
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\(?\d{1,2}[.)]|\(?[a-zA-Z][.)])\s+")
 _CODE_LINE = re.compile(
     r"^\s*(?:>>>|\.\.\. |[$%#@] ?\w|In \[|Out\[|\w+(?:\.\w+)*\s*=[^=]|import |from \w+ "
-    r"import|def \w+\(|class \w+[(:]|for .*:$|return\b|print\(|:\w[^:]*:)"
+    r"import|def \w+\(|class \w+[(:]|for .*:$|return\b|print\(|:\w[^:`]*:(?:\s|$))"
 )
 _TABLE_LINE = re.compile(r"\||\+[-=]{2,}|^\s*[-=]{2,}(\s+[-=]{2,})+|\S {3,}\S.* {2,}\S")
 
@@ -315,6 +315,7 @@ _NOT_PROSE = re.compile(
     r"[{}<>|\\=@#$^~`*\[\]]|::|\(\)|->|https?:|www\.|__|/\w+/|\.\.\.|TODO|FIXME"
     r"|\S{35}|\b[A-Z]{2,} [A-Z]{2,} [A-Z]{2,}|(?:^|\s)[-+/%&]\S|[a-z]\.[A-Z]|\.py\b"
     r"|\w\(\w|\s[:;,.](?:\s|$)|\s\.\w|\d\s*[-+]\s+\d|Copyright|[Ll]icen[sc]e"
+    r"|\bin version \d"
 )
 _NAME = re.compile(r"\w_\w|\w\.\w|[a-z][A-Z]|^_|\d[a-z]|\w/\w")
 
@@ -337,8 +338,9 @@ def _is_prose(sentence: str) -> bool:
         return False
     if sum(bool(_NAME.search(word)) for word in words) > max(1, len(words) // 8):
         return False
-    plain = {word.strip(".,;:!?()\"'").lower() for word in words}
-    return len(plain & _FUNCTION_WORDS) >= (1 if len(words) < 8 else 2)
+    plain = [word.strip(".,;:!?()\"'").lower() for word in words]
+    n_function_words = sum(word in _FUNCTION_WORDS for word in plain)
+    return n_function_words >= (1 if len(words) < 8 else 2)
 
 
 _TYPOGRAPHIC = str.maketrans("‘’“”–—…é", "''\"\"--.e")

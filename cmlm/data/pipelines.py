@@ -63,8 +63,9 @@ def conditional_pairs(
 
     def to_features(seed, first, second):
         n_rows = tf.shape(first)[0]
-        both = tokenizer.encode(tf.concat([first, second], axis=0), config.seq_length)
-        ids = _pad(both, tokenizer, config, static_shapes)
+        ids = _encode(
+            tf.concat([first, second], axis=0), tokenizer, config, static_shapes
+        )
         ids = tf.reshape(ids, [2, n_rows, tf.shape(ids)[1]])
         swap_seed, mask_seed = tf.unstack(
             tf.random.experimental.stateless_split(seed, 2)
@@ -116,8 +117,7 @@ def masked_sentences(
     """
 
     def to_features(seed, text):
-        tokens = tokenizer.encode(text, config.seq_length)
-        ids = _pad(tokens, tokenizer, config, static_shapes)
+        ids = _encode(text, tokenizer, config, static_shapes)
         return {
             "input_mask": tf.cast(ids != tokenizer.pad_id, tf.int32),
             **masking.mask_tokens(ids, tokenizer, masking_config, seed, static_shapes),
@@ -226,14 +226,13 @@ def _bucket(
     )
 
 
-def _pad(
-    tokens: tf.RaggedTensor,
-    tokenizer: Tokenizer,
-    config: TextDataConfig,
-    static_shapes: bool,
+def _encode(
+    text: tf.Tensor, tokenizer: Tokenizer, config: TextDataConfig, static_shapes: bool
 ) -> tf.Tensor:
-    """Pads rows to the longest of them, or to seq_length: int32 [rows, length]."""
-    full = static_shapes or not config.length_buckets
-    return tokens.to_tensor(
-        tokenizer.pad_id, shape=[None, config.seq_length if full else None]
+    """Tokenises and pads to the longest row, or to seq_length: int32 [n, length]."""
+    padded_to = (
+        config.seq_length if static_shapes or not config.length_buckets else None
     )
+    tokens = tokenizer.encode(text, config.seq_length)
+    # Row counts of ragged tensors are not static even where those of the text are.
+    return tokens.to_tensor(tokenizer.pad_id, shape=[text.shape[0], padded_to])

@@ -59,6 +59,8 @@ def split(paragraph: str, language: str = "en") -> list[str]:
         following = text[end:].lstrip(_OPENING)[:1]
         if following.islower():  # 'Stop!' she said: no sentence starts here.
             continue
+        if text[end - 1] in ".!?" and text[end : end + 1].isalnum():  # tf.data.Dataset
+            continue
         _append(sentences, text[start:end].strip())
         start = end
     _append(sentences, text[start:].strip())

@@ -1,0 +1,117 @@
+"""Files are found, streamed, and written whole or not at all."""
+
+import gzip
+import os
+
+import pytest
+
+from cmlm import files
+from cmlm.errors import UserError
+
+
+def test_expand_takes_lists_and_globs_and_names_each_file_once(tmp_path):
+    for name in ("b.txt", "a.txt", "c.txt.gz"):
+        (tmp_path / name).touch()
+    patterns = f"{tmp_path}/*.txt, {tmp_path}/c.txt.gz,{tmp_path}/a.txt"
+    names = [os.path.basename(path) for path in files.expand(patterns)]
+    assert names == ["a.txt", "b.txt", "c.txt.gz"]
+
+
+def test_expand_takes_a_name_with_glob_characters_literally(tmp_path):
+    (tmp_path / "[1].txt").touch()
+    assert files.expand(f"{tmp_path}/[1].txt") == [f"{tmp_path}/[1].txt"]
+
+
+@pytest.mark.parametrize("pattern", ["", ",", "missing.txt", "*.nothing", "."])
+def test_expand_names_the_pattern_that_matches_nothing(tmp_path, pattern, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no file matches"):
+        files.expand(pattern)
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
+def test_what_is_written_is_read_back(tmp_path, name):
+    path = str(tmp_path / "new" / name)
+    text = "first line\nsecond \u2028 line: ä€𝄞\r\n" + "x" * 3_000_000 + "\n"
+    with files.atomic_text(path) as stream:
+        stream.write(text)
+    with files.open_text(path) as stream:
+        lines = list(stream)
+    assert "".join(lines) == text
+    assert len(lines) == 3
+    opened = gzip.open if name.endswith("gz") else open
+    with opened(path, "rb") as stream:
+        assert stream.read() == text.encode()
+
+
+def test_equal_text_gives_equal_gzip_bytes(tmp_path):
+    for name in ("a.gz", "b.gz"):
+        with files.atomic_text(str(tmp_path / name)) as stream:
+            stream.write("text\n")
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+def test_open_text_drops_the_byte_order_mark_and_replaces_bad_bytes(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\xef\xbb\xbfcaf\xe9\n")
+    with files.open_text(str(path)) as stream:
+        assert stream.read() == "caf\ufffd\n"
+
+
+def test_a_broken_gzip_file_is_named(tmp_path):
+    whole = gzip.compress(os.urandom(1000))
+    for content in (b"plain text", whole[:500]):
+        path = tmp_path / "text.gz"
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="text.gz is not a whole gzip file"):
+            with files.open_bytes(str(path)) as stream:
+                stream.read()
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "text.txt.gz"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        with files.atomic_text(str(path)) as stream:
+            stream.write("new" * 1_000_000)
+            raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["text.txt.gz"]
+
+
+def test_a_directory_appears_when_it_is_whole(tmp_path):
+    target = tmp_path / "target"
+    with files.atomic_directory(str(target)) as temporary:
+        (tmp_path / temporary / "file").write_text("new")
+        assert not target.exists()
+    assert (target / "file").read_text() == "new"
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_an_existing_directory_is_replaced_only_on_request_and_only_by_a_whole_one(
+    tmp_path,
+):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old").touch()
+    with pytest.raises(UserError, match="target exists"):
+        with files.atomic_directory(str(target)):
+            pass
+    with pytest.raises(ZeroDivisionError):
+        with files.atomic_directory(str(target), overwrite=True) as temporary:
+            (tmp_path / temporary / "new").touch()
+            raise ZeroDivisionError
+    assert os.listdir(target) == ["old"]
+    with files.atomic_directory(str(target), overwrite=True) as temporary:
+        (tmp_path / temporary / "new").touch()
+        assert os.listdir(target) == ["old"]
+    assert os.listdir(target) == ["new"]
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_an_empty_directory_counts_as_none(tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    with files.atomic_directory(str(target)) as temporary:
+        (tmp_path / temporary / "new").touch()
+    assert os.listdir(target) == ["new"]

@@ -1,0 +1,108 @@
+"""Raw text of each layout becomes sentences and documents."""
+
+import gzip
+
+import pytest
+
+from cmlm.data import sentences
+from cmlm.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["Dr. Smith went to Washington, D.C.", "He liked it.", "See Fig. 3 for more."],
+        ['"No!" cried he.', '"Why not?', 'Tell me."', "He left."],
+        ["“Really?”", "She stared.", "“Yes.”"],
+        ["'Well,' said Mr. J. R. Jones, 'it isn't.'", "It was the boys' own."],
+        ["He paid $3.50 (see below).", "(It is so.)", "The end."],
+        ['A mark that is never closed: "Here it is.', "Then more.", "And more."],
+        ["His days in Wham! through to more recent events."],
+        ["It returns a tf.data.Dataset of version 2.15.Final here.", "Next."],
+        ["No full stop at the end"],
+    ],
+)
+def test_english_sentences(expected):
+    assert sentences.split(" ".join(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "language, text, number",
+    [
+        ("de", "Das kostet z. B. 3,50 Euro. Am 3. Mai kam Hr. Dr. Müller.", 2),
+        ("hi", "यह पहला वाक्य है। यह दूसरा वाक्य है।", 2),
+        ("zh", "他进入了三一学院。他喜欢阅读。", 2),
+        ("xx", "An unknown language. It still splits.", 2),
+    ],
+)
+def test_other_languages(language, text, number):
+    assert len(sentences.split(text, language)) == number
+
+
+def test_no_character_is_lost(shared_data):
+    path = shared_data / "text/en/novels/Stevenson_Treasure_1883.txt.gz"
+    with gzip.open(path, "rt") as lines:
+        paragraphs = [p for p in sentences.paragraphs(lines, "wrapped") if p]
+    for paragraph in paragraphs:
+        found = sentences.split(paragraph)
+        assert "".join("".join(found).split()) == "".join(paragraph.split())
+        assert all(sentence.strip() == sentence != "" for sentence in found)
+
+
+@pytest.mark.parametrize("paragraph", ["", "  \t ", "\ufeff"])
+def test_nothing_gives_nothing(paragraph):
+    assert sentences.split(paragraph.replace("\ufeff", "")) == []
+
+
+def test_layout_lines():
+    lines = ["One paragraph. \n", "Two.\n", "\n", "\n", "Next document.\n"]
+    expected = ["One paragraph.", "Two.", None, None, "Next document."]
+    assert list(sentences.paragraphs(lines, "lines")) == expected
+
+
+def test_layout_wrapped():
+    lines = ["A paragraph\n", "goes on.\n", " \n", "\n", "Another.\n"]
+    expected = ["A paragraph goes on.", "Another."]
+    assert list(sentences.paragraphs(lines, "wrapped")) == expected
+
+
+def test_layout_wikitext():
+    lines = [
+        " \n",
+        " = Title = \n",
+        ' The 1 @,@ 000 men , 2 @.@ 5 of them well @-@ known , said " Go ! " ( 1 ) .',
+        " = = Section = = \n",
+        " It 's the boy 's .\n",
+        " = Next = \n",
+        " More .\n",
+    ]
+    assert list(sentences.paragraphs(lines, "wikitext")) == [
+        None,
+        'The 1,000 men, 2.5 of them well-known, said "Go!" (1).',
+        "It's the boy's.",
+        None,
+        "More.",
+    ]
+
+
+def test_an_unknown_layout_names_the_allowed_ones():
+    with pytest.raises(UserError, match="'html': allowed are lines, wrapped, wikitext"):
+        list(sentences.paragraphs([], "html"))
+
+
+def test_write_sentences_counts_and_drops(tmp_path):
+    source, target = tmp_path / "raw.txt", tmp_path / "out.txt.gz"
+    too_long = "word " * 3000
+    source.write_bytes(
+        b"One. Two.\n12 34.\n\n\n" + too_long.encode() + b"\nCaf\xe9 three.\n\n5.\n"
+    )
+    counts = sentences.write_sentences(str(source), str(target), "lines", "en")
+    with gzip.open(target, "rt") as file:
+        assert file.read() == "One.\nTwo.\n\nCaf\ufffd three.\n\n"
+    assert counts == {
+        "documents": 2,
+        "sentences": 3,
+        "no letter": 2,
+        "too long": 1,
+        "invalid UTF-8": 1,
+    }

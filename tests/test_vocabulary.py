@@ -1,0 +1,145 @@
+"""Vocabularies are checked when read, and learnt ones cover their text."""
+
+import collections
+import re
+
+import pytest
+
+from cmlm.data import vocabulary
+from cmlm.data.tokenization import Tokenizer
+from cmlm.data.vocabulary import VocabularyConfig
+from cmlm.errors import UserError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    """A text whose words repeat by Zipf's law."""
+    stems = "walk talk play work jump look call turn open start".split()
+    endings = ["", "s", "ed", "ing", "er", "ers"]
+    words = [stem + ending for ending in endings for stem in stems]
+    lines = []
+    for number in range(2000):
+        rank = [int(60 / (1 + (number * 7 + i * 13) % 60)) % 60 for i in range(8)]
+        lines.append("The " + " ".join(words[r] for r in rank) + ", Café!")
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def write(path, tokens):
+    path.write_text("\n".join(tokens) + "\n")
+    return str(path)
+
+
+def test_load_gives_tokens_by_id(tmp_path):
+    tokens = [*SPECIAL, "the", "##s", "\u2028"]
+    assert vocabulary.load(write(tmp_path / "v.txt", tokens)) == tokens
+
+
+@pytest.mark.parametrize(
+    "tokens, message",
+    [
+        ([], "v.txt is empty"),
+        (["the", "[CLS]", "[SEP]", "[PAD]"], r"v.txt lacks \[UNK\], \[MASK\]"),
+        ([*SPECIAL, "a", "b", "a"], "'a' twice: lines 6 and 8"),
+        ([*SPECIAL, "a", "", "b"], "line 7 is empty"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(tmp_path, tokens, message):
+    path = write(tmp_path / "v.txt", tokens)
+    with pytest.raises(UserError, match=message):
+        vocabulary.load(path)
+    with pytest.raises(UserError, match=message):
+        Tokenizer(path)
+
+
+def test_a_missing_vocabulary_is_named(tmp_path):
+    with pytest.raises(UserError, match="missing.txt does not exist"):
+        vocabulary.load(str(tmp_path / "missing.txt"))
+
+
+def test_words_are_counted_as_a_plain_reader_counts_them(text_file):
+    with open(text_file) as file:
+        words = re.findall(r"\w+|[^\w\s]", file.read().lower().replace("é", "e"))
+    counts = vocabulary.count_words([text_file], True, 1 << 30)
+    assert counts == collections.Counter(words)
+
+
+def test_cased_counts_and_the_limit_on_text(text_file):
+    counts = vocabulary.count_words([text_file], False, 1)
+    assert counts["Café"] == counts["The"] == 2000  # one chunk of lines at least
+    assert "the" not in counts and "cafe" not in counts
+
+
+def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
+    path = str(tmp_path / "v.txt")
+    tokens = vocabulary.learn([text_file], VocabularyConfig(size=220), path)
+    assert tokens[:5] == SPECIAL
+    assert tokens == vocabulary.load(path)
+    assert 110 < len(tokens) <= 220
+    tokenizer = Tokenizer(path)
+    counts = vocabulary.count_words([text_file], True, 1 << 30)
+    coverage = vocabulary.coverage(tokenizer, counts)
+    assert coverage.unknown_tokens == 0.0
+    assert 1.0 <= coverage.tokens_per_word < 1.5
+    assert tokenizer.unk_id not in tokenizer.tokenize(["$3D {x} zq#@~ |9^"]).values
+
+
+def test_the_size_is_kept_exactly_where_the_text_has_enough_pieces():
+    counts = collections.Counter(
+        {f"{a}{b}{c}": 1 + (ord(a) * ord(b) * ord(c)) % 50
+         for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"}
+    )  # fmt: skip
+    for size in (300, 500):
+        tokens = vocabulary.learn_from_counts(counts, size)
+        assert len(tokens) == len(set(tokens)) == size
+        assert set("abcdefghijklmnopqrstuvwxyz") <= set(tokens)
+
+
+def test_coverage_by_hand(tmp_path):
+    tokens = [*SPECIAL, "the", "cat", "##s"]
+    tokenizer = Tokenizer(write(tmp_path / "v.txt", tokens))
+    counts = collections.Counter({"the": 6, "cats": 3, "dog": 1})
+    coverage = vocabulary.coverage(tokenizer, counts)
+    assert coverage.words_in_one_piece == pytest.approx(6 / 10)
+    assert coverage.tokens_per_word == pytest.approx(13 / 10)
+    assert coverage.unknown_tokens == pytest.approx(1 / 13)
+
+
+def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):
+    model_dir = str(tmp_path / "model")
+    config = VocabularyConfig(size=220)
+    path = vocabulary.prepare(config, [text_file], model_dir)
+    assert path == f"{model_dir}/vocab.txt"
+    learnt = vocabulary.load(path)
+    missing = [str(tmp_path / "missing.txt")]
+    assert vocabulary.prepare(config, missing, model_dir) == path
+    assert vocabulary.load(path) == learnt
+
+
+def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
+    given = write(tmp_path / "given.txt", [*SPECIAL, "the"])
+    other = write(tmp_path / "other.txt", [*SPECIAL, "a"])
+    model_dir = str(tmp_path / "model")
+    path = vocabulary.prepare(VocabularyConfig(file=given), [], model_dir)
+    assert vocabulary.load(path) == [*SPECIAL, "the"]
+    assert vocabulary.prepare(VocabularyConfig(file=given), [], model_dir) == path
+    with pytest.raises(UserError, match="other.txt is not the one"):
+        vocabulary.prepare(VocabularyConfig(file=other), [], model_dir)
+
+
+def test_a_text_without_words_teaches_nothing(tmp_path):
+    path = write(tmp_path / "text.txt", ["", "  "])
+    with pytest.raises(UserError, match="no word in"):
+        vocabulary.learn([path], VocabularyConfig(), str(tmp_path / "v.txt"))
+    assert not (tmp_path / "v.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "changes, message", [({"size": 10}, "size=10"), ({"max_text_bytes": 0}, "=0")]
+)
+def test_wrong_values_are_named(changes, message):
+    with pytest.raises(UserError, match=message):
+        VocabularyConfig(**changes).validate()
