@@ -1,0 +1,1 @@
+"""Scoring of sentence vectors; knows `encode`, not where vectors come from."""

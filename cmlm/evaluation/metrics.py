@@ -1,0 +1,50 @@
+"""Figures of merit: arrays in, plain numbers out."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Cosine of corresponding rows; 0 where one of them is all zeros.
+
+    Args:
+      a, b: float [n, dim].
+
+    Returns:
+      float64 [n].
+    """
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    products = np.einsum("nd,nd->n", a, b)
+    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+
+
+def correlations(predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
+    """Spearman and Pearson correlation, times 100 as papers print them.
+
+    Args:
+      predicted, gold: float [n].
+
+    Returns:
+      `spearman` and `pearson`; 0 where one side is constant, which has none.
+    """
+    if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
+        return {"spearman": 0.0, "pearson": 0.0}
+    return {
+        "spearman": 100 * float(stats.spearmanr(predicted, gold).statistic),
+        "pearson": 100 * float(stats.pearsonr(predicted, gold).statistic),
+    }
+
+
+def accuracy(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Share of equal labels, times 100."""
+    return 100 * float(np.mean(np.asarray(predicted) == np.asarray(gold)))
+
+
+def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """F1 of label 1 against the rest, times 100; 0 where nothing is right."""
+    predicted, gold = np.asarray(predicted) == 1, np.asarray(gold) == 1
+    hits = np.sum(predicted & gold)
+    return 100 * float(2 * hits / max(np.sum(predicted) + np.sum(gold), 1))
