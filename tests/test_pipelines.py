@@ -179,6 +179,12 @@ def test_shapes_types_and_masks(data, make, static_shapes):
         assert len(widths) > 4 and max(widths) <= 32
 
 
+def test_any_first_part_of_a_pass_has_short_and_long_sentences(data):
+    dataset = build(data, part="all", seq_length=64)
+    widths = [batch["input_mask"].shape[1] for batch in take(dataset, 8)]
+    assert max(widths) > 36 and widths != sorted(widths)
+
+
 def test_buckets_waste_little(data):
     def padding(length_buckets):
         batches = take(build(data, length_buckets=length_buckets), 60)
@@ -191,7 +197,10 @@ def test_buckets_waste_little(data):
 
 @BOTH
 @pytest.mark.parametrize("length_buckets", [False, True])
-def test_a_rebuilt_dataset_repeats_itself_and_skips_exactly(data, make, length_buckets):
+def test_a_rebuilt_dataset_repeats_itself_and_skips_exactly(
+    data, make, length_buckets, monkeypatch
+):
+    monkeypatch.setattr(pipelines, "_MOST_BATCHES", 16)  # 90 batches: six windows
     kwargs = {"length_buckets": length_buckets}
     straight = take(build(data, make, **kwargs), 90)  # more than three epochs
     again = take(build(data, make, **kwargs), 90)

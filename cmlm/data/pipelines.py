@@ -1,9 +1,9 @@
 """From sentences to batches: streamed, deterministic, and exact to resume.
 
-Sentences travel as strings through the shuffle and the length buckets; a batch is
-tokenised, masked and swapped at the very end. All of its random choices come from
-(seed, host, number of the batch), so that skipping n batches costs neither masking nor
-a change of what follows.
+Sentences travel as strings through the shuffle; a batch is tokenised, masked and
+swapped at the very end. All of its random choices come from (seed, host, number of the
+batch), so that skipped batches cost neither tokenising nor masking, nor a change of
+what follows.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 
-# Strings to tokenise at a time when only their lengths are wanted.
-_CHUNK = 1024
-# Upper ends of the length buckets, in tokens, as far as they are below seq_length.
-_BUCKET_ENDS = (12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384)
+# Rows to sort by length at a time, and bounds for the batches they make: enough that
+# those of a batch are alike, few enough to be there soon.
+_WINDOW = 16_384
+_FEWEST_BATCHES, _MOST_BATCHES = 8, 128
 
 
 def conditional_pairs(
@@ -39,7 +39,7 @@ def conditional_pairs(
 
     For `train` it repeats for ever, each epoch in a new order with new masks, all
     batches of the same size; for `validation` and `all` it is one pass in a fixed
-    order with fixed masks, whose last batches may be smaller. Which of two neighbours
+    order with fixed masks, of which one batch may be smaller. Which of two neighbours
     comes first is drawn for each pair.
 
     Args:
@@ -172,57 +172,92 @@ def _batches(
             seed=config.seed,
             reshuffle_each_iteration=True,
         ).repeat()
-    if config.length_buckets and not static_shapes:
-        dataset = _bucket(dataset, tokenizer, config.seq_length, batch_size, training)
-    else:
-        dataset = dataset.batch(batch_size, drop_remainder=training)
-    # After batching and before masking: a skipped batch is never tokenised to ids.
-    dataset = dataset.skip(skip_batches).enumerate(start=skip_batches)
-
     pipeline_id = input_context.input_pipeline_id if input_context else 0
+    window_seed, batch_seed = tf.unstack(
+        tf.random.experimental.stateless_split([config.seed, pipeline_id], 2)
+    )
+    if config.length_buckets and not static_shapes:
+        dataset = _batch_by_length(
+            dataset,
+            tokenizer,
+            config.seq_length,
+            batch_size,
+            window_seed,
+            skip_batches,
+            drop_remainder=training,
+        )
+    else:
+        dataset = dataset.skip(skip_batches * batch_size).batch(
+            batch_size, drop_remainder=training
+        )
 
     def finish(number, texts):
-        seed = tf.random.experimental.stateless_fold_in(
-            [config.seed, pipeline_id], number
-        )
+        seed = tf.random.experimental.stateless_fold_in(batch_seed, number)
         return to_features(seed, *texts)
 
-    return dataset.map(
-        finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    ).prefetch(tf.data.AUTOTUNE)
+    return (
+        dataset.enumerate(start=skip_batches)
+        .map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        .prefetch(tf.data.AUTOTUNE)
+    )
 
 
-def _bucket(
+def _batch_by_length(
     dataset: tf.data.Dataset,
     tokenizer: Tokenizer,
     seq_length: int,
     batch_size: int,
+    seed: tf.Tensor,
+    skip_batches: int,
     drop_remainder: bool,
 ) -> tf.data.Dataset:
     """Batches tuples of strings so that a batch holds sentences of like length.
 
-    The length of a pair is that of its longer sentence. Only lengths are taken from
-    the tokens here: strings are cheaper to carry one by one than ragged rows.
+    A window of many batches is sorted by length, cut into batches, and these are
+    shuffled. Unlike buckets that fill one by one, each window gives a known number of
+    batches: skipped ones are never tokenised. The length of a pair is that of its
+    longer sentence.
+
+    Args:
+        dataset: of tuples of string [].
+        tokenizer: says how many tokens a string has.
+        seq_length: longer strings count as this long.
+        batch_size: rows of a batch.
+        seed: int [2], for the order of the batches in a window.
+        skip_batches: leave out this many batches at the start.
+        drop_remainder: leave out a last window that is not full.
     """
+    per_window = min(max(_WINDOW // batch_size, _FEWEST_BATCHES), _MOST_BATCHES)
+    window = per_window * batch_size
+    n_windows, n_batches = divmod(skip_batches, per_window)
 
-    def measure(*texts):
-        lengths = [tokenizer.tokenize(text).row_lengths() + 2 for text in texts]
-        longest = tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0), seq_length)
-        return (tf.cast(longest, tf.int32), texts)
-
-    ends = [end for end in _BUCKET_ENDS if end < seq_length]
-    return (
-        dataset.batch(_CHUNK)
-        .map(measure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        .unbatch()
-        .bucket_by_sequence_length(
-            element_length_func=lambda length, texts: length,
-            bucket_boundaries=[end + 1 for end in ends],
-            bucket_batch_sizes=[batch_size] * (len(ends) + 1),
-            no_padding=True,
-            drop_remainder=drop_remainder,
+    def cut(number, texts):
+        lengths = [tokenizer.tokenize(text).row_lengths() for text in texts]
+        longest = tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0), seq_length - 2)
+        by_length = tf.argsort(longest, stable=True)
+        n_cuts = (tf.size(by_length) + batch_size - 1) // batch_size
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(n_cuts), tf.random.experimental.stateless_fold_in(seed, number)
         )
-        .map(lambda length, texts: texts)
+        return order, by_length, texts
+
+    def batches(order, by_length, texts):
+        def one(cut_number):
+            begin = cut_number * batch_size
+            rows = by_length[begin : begin + batch_size]
+            if drop_remainder:
+                rows = tf.ensure_shape(rows, [batch_size])
+            return tuple(tf.gather(text, rows) for text in texts)
+
+        return tf.data.Dataset.from_tensor_slices(order).map(one)
+
+    return (
+        dataset.skip(n_windows * window)
+        .batch(window, drop_remainder=drop_remainder)
+        .enumerate(start=n_windows)
+        .map(cut, num_parallel_calls=2, deterministic=True)
+        .flat_map(batches)
+        .skip(n_batches)
     )
 
 

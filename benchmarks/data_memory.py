@@ -1,0 +1,111 @@
+"""Peak memory and speed of the training pipeline for a corpus and for ten times it.
+
+    python benchmarks/data_memory.py --input='corpus/*.txt.gz'
+    python benchmarks/data_memory.py            # the built-in corpus
+
+The corpus is copied under distinct names until it has about --megabytes, and ten times
+that. Each size runs in a process of its own, one pass over its pairs as training reads
+them: shuffled, bucketed, tokenised, masked. "skip" is the time to the first batch of a
+run that resumes in the middle of that pass. Takes about two minutes on two cores.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+BATCH_SIZE = 64
+
+
+def measure(files: list[str], vocab_file: str) -> dict[str, float]:
+    """Reads one pass of training batches; returns the numbers of this process."""
+    from cmlm.data import corpus, masking, pipelines, tokenization
+
+    tokenizer = tokenization.Tokenizer(vocab_file)
+    config = corpus.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)
+    report = corpus.inspect(files, max_bytes=1 << 40)
+
+    def batches(skip_batches):
+        return iter(
+            pipelines.conditional_pairs(
+                config,
+                masking.MaskingConfig(),
+                tokenizer,
+                files,
+                batch_size=BATCH_SIZE,
+                part="train",
+                skip_batches=skip_batches,
+            )
+        )
+
+    n_batches = report.pairs // BATCH_SIZE
+    began = time.monotonic()
+    iterator = batches(0)
+    n_tokens = n_cells = 0
+    for _ in range(n_batches):
+        batch = next(iterator)
+        for side in ("context_mask", "input_mask"):
+            n_tokens += int(batch[side].numpy().sum())
+            n_cells += batch[side].numpy().size
+    seconds = time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began = time.monotonic()
+    next(batches(n_batches // 2))
+    return {
+        "text_mb": report.bytes / 1e6,
+        "pairs": report.pairs,
+        "peak_rss_mb": peak,
+        "pairs_per_s": n_batches * BATCH_SIZE / seconds,
+        "tokens_per_s": n_tokens / seconds,
+        "padding": 1 - n_tokens / n_cells,
+        "skipped_batches": n_batches // 2,
+        "skip_s": time.monotonic() - began,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--input", default="builtin:python-docs")
+    parser.add_argument("--megabytes", type=float, default=20)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        directory, vocab_file = arguments.child
+        files = sorted(entry.path for entry in os.scandir(directory))
+        print(json.dumps(measure(files, vocab_file)))
+        return
+
+    from cmlm.data import corpus, vocabulary
+
+    with tempfile.TemporaryDirectory() as work:
+        config = corpus.TextDataConfig(input_path=arguments.input, global_batch_size=1)
+        files = corpus.resolve(config, work)
+        vocab_file = vocabulary.prepare(
+            vocabulary.VocabularyConfig(size=8000), files, work
+        )
+        n_bytes = corpus.inspect(files, max_bytes=1 << 40).bytes
+        for size in (arguments.megabytes, 10 * arguments.megabytes):
+            directory = os.path.join(work, f"{size:.0f}")
+            os.mkdir(directory)
+            for copy in range(max(1, round(size * 1e6 / n_bytes))):
+                for path in files:
+                    name = f"{copy:04d}-{os.path.basename(path)}"
+                    shutil.copy(path, os.path.join(directory, name))
+            command = [sys.executable, __file__, "--child", directory, vocab_file]
+            result = json.loads(subprocess.check_output(command))
+            print(
+                "{text_mb:.0f} MB text, {pairs:,} pairs: peak RSS {peak_rss_mb:.0f} MB,"
+                " {pairs_per_s:,.0f} pairs/s, {tokens_per_s:,.0f} tokens/s,"
+                " {padding:.0%} padding, skip of {skipped_batches:,} batches"
+                " {skip_s:.1f} s".format(**result)
+            )
+
+
+if __name__ == "__main__":
+    main()
