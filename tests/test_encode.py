@@ -1,0 +1,270 @@
+"""Sentences to vectors: order, batches, windows of a file, where models come from."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cmlm import encoding, model_dir, vectors
+from cmlm.errors import UserError
+from export import saved_models
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return model_dirs.write(tmp_path_factory.mktemp("source") / "model_dir")
+
+
+@pytest.fixture(scope="module")
+def encoder(source):
+    return encoding.load(source)
+
+
+@pytest.fixture(scope="module")
+def exported(source, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("exported")
+    saved_models.write(
+        model_dir.load_encoder(source), str(directory), model_dirs.SEQ_LENGTH
+    )
+    return directory
+
+
+class Recorder(encoding.Encoder):
+    """An encoder of words by their length, which remembers its batches."""
+
+    def __init__(self):
+        self.batches = []
+        super().__init__(self._encode, self._lengths, dim=2, seq_length=16, info={})
+
+    def _encode(self, text):
+        self.batches.append([item.decode() for item in text.numpy()])
+        lengths = tf.cast(tf.strings.length(text), tf.float32)
+        return tf.stack([lengths, lengths * 0 + 1], axis=1)
+
+    def _lengths(self, text):
+        return tf.strings.length(text)
+
+
+# -------------------------------------------------------------------- encode
+
+
+def test_each_vector_is_the_sentences_own(source, encoder):
+    trained = model_dir.load_encoder(source)
+    expected = []
+    for text in model_dirs.SENTENCES:
+        ids = trained.tokenizer.encode(tf.constant([text]), model_dirs.SEQ_LENGTH)
+        inputs = {"input_word_ids": ids.to_tensor()}
+        inputs["input_mask"] = tf.ones_like(inputs["input_word_ids"])
+        expected.append(trained.encoder(inputs)["default"][0])
+    encoded = encoder.encode(model_dirs.SENTENCES)
+    assert encoded.dtype == np.float32
+    np.testing.assert_allclose(encoded, expected, atol=1e-6)
+    # Or the order could not be told.
+    assert len(np.unique(encoded.round(3), axis=0)) == len(set(model_dirs.SENTENCES))
+
+
+def test_no_sentences_and_the_empty_one(encoder):
+    assert encoder.encode([]).shape == (0, encoder.dim)
+    assert encoder.encode([]).dtype == np.float32
+    empty = encoder.encode([""])
+    assert empty.shape == (1, encoder.dim) and np.abs(empty).max() > 0
+
+
+def test_each_distinct_sentence_is_encoded_once_among_its_like():
+    recorder = Recorder()
+    sentences = ["ccc", "a", "ccc", "", "bb", "a"] * 3
+    encoded = recorder.encode(sentences)
+    np.testing.assert_array_equal(encoded[:, 0], [len(text) for text in sentences])
+    assert recorder.batches == [["ccc", "bb", "a", ""]]
+
+
+def test_batches_hold_every_row_once_within_the_budget():
+    random = np.random.default_rng(0)
+    lengths = np.concatenate([random.integers(0, 30, 500), [200]])
+    batches = list(encoding.length_batches(lengths, 100))
+    rows = np.concatenate(batches)
+    assert sorted(rows) == list(range(len(lengths)))
+    assert list(lengths[rows]) == sorted(lengths, reverse=True)
+    costs = [len(batch) * lengths[batch].max() for batch in batches[1:]]
+    assert len(batches[0]) == 1, "a row beyond the budget goes alone"
+    assert max(costs) <= 100 and np.mean(costs[:-5]) > 80
+
+
+def test_normalize(encoder):
+    raw = encoder.encode(model_dirs.SENTENCES)
+    unit = encoder.encode(model_dirs.SENTENCES, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        unit * np.linalg.norm(raw, axis=1)[:, None], raw, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_lone_surrogate_is_an_unknown_character(encoder):
+    encoded = encoder.encode(["the \ud800", "the \ufffd\ufffd\ufffd"])
+    np.testing.assert_allclose(encoded[0], encoded[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "said"),
+    [
+        ("a sentence", "single string"),
+        (["a", None], "item 1 is NoneType"),
+        ([b"a"], "0"),
+    ],
+)
+def test_what_is_no_list_of_str_is_refused(encoder, sentences, said):
+    with pytest.raises(TypeError, match=said):
+        encoder.encode(sentences)
+
+
+def test_lengths_are_those_before_the_cut(encoder):
+    lengths = encoder.lengths(["", "the cat", "the " * 100])
+    assert list(lengths) == [2, 4, 102]
+    assert encoder.lengths([]).shape == (0,)
+
+
+# ---------------------------------------------------------------------- load
+
+
+@pytest.mark.parametrize("part", ["", "serving", "serving/1"])
+def test_an_export_gives_the_vectors_of_its_model_dir(encoder, exported, part):
+    opened = encoding.load(str(exported / part))
+    assert opened.dim == encoder.dim and opened.info["step"] == 3
+    np.testing.assert_allclose(
+        opened.encode(model_dirs.SENTENCES),
+        encoder.encode(model_dirs.SENTENCES),
+        atol=1e-6,
+    )
+
+
+def test_the_newest_version_is_opened(exported, tmp_path):
+    for version in ("2", "10"):
+        (tmp_path / version).symlink_to(exported / "serving" / "1")
+    (tmp_path / "models.config").write_text("")
+    assert encoding._find_saved_model(str(tmp_path)) == str(tmp_path / "10")
+
+
+def test_bag_of_words_is_the_mean_of_the_embeddings(source):
+    table = model_dir.load_encoder(source).encoder.embedding_table.numpy()
+    rows = [
+        table[[model_dirs.VOCAB.index(word) for word in words]]
+        for words in (
+            ["the", "cat", "sat"],
+            ["dog", "##s"],
+            ["[UNK]", "."],
+        )
+    ]
+    bag = encoding.load(f"bow:{source}").encode(["The cat sat", "dogs", "xyz .", ""])
+    np.testing.assert_allclose(bag[:3], [row.mean(axis=0) for row in rows], atol=1e-6)
+    np.testing.assert_array_equal(bag[3], 0)
+
+
+def test_untrained_is_where_the_seed_starts(source, encoder):
+    first, second = (encoding.load(f"untrained:{source}") for _ in range(2))
+    vectors_of = first.encode(model_dirs.SENTENCES)
+    np.testing.assert_array_equal(vectors_of, second.encode(model_dirs.SENTENCES))
+    assert np.abs(vectors_of - encoder.encode(model_dirs.SENTENCES)).max() > 0.1
+
+
+def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
+    cases = {
+        str(tmp_path / "nothing"): "no directory",
+        str(exported.parent): "neither an export",
+        f"best:{source}": "best",
+    }
+    damaged = tmp_path / "serving" / "1"
+    (damaged / "assets.extra").mkdir(parents=True)
+    for name in ("saved_model.pb", encoding.PROVENANCE):
+        content = (exported / "serving" / "1" / name).read_bytes()
+        (damaged / name).write_bytes(content[:1000] if name.endswith("pb") else content)
+    cases[str(damaged)] = "not a whole export"
+    for model, said in cases.items():
+        with pytest.raises(UserError, match=said):
+            encoding.load(model)
+
+
+# --------------------------------------------------------------------- files
+
+
+def test_windows_give_every_line_in_order(tmp_path, monkeypatch):
+    lines = ["first", "", "\u2028 inside", " x ", "last"]
+    plain, packed = tmp_path / "a.txt", tmp_path / "b.txt.gz"
+    plain.write_bytes("\r\n".join(lines).encode())
+    packed.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
+    monkeypatch.setattr(vectors, "_WINDOW_LINES", 3)
+    paths = [str(plain), str(packed)]
+    found = list(vectors.windows(paths))
+    assert [len(window) for window in found] == [3, 3, 3, 1]
+    assert sum(found, []) == lines * 2
+    assert vectors.count_lines(paths) == 10
+    monkeypatch.setattr(vectors, "_WINDOW_CHARACTERS", 6)
+    assert max(sum(map(len, window[:-1])) for window in vectors.windows(paths)) < 6
+
+
+def test_npy_is_whole_or_not_there(tmp_path):
+    path, rows = str(tmp_path / "x.npy"), np.arange(12, dtype=np.float32).reshape(4, 3)
+    with vectors.npy_writer(path, (4, 3)) as write:
+        write(rows[:3])
+        write(rows[3:])
+    loaded = np.load(path, mmap_mode="r")
+    np.testing.assert_array_equal(loaded, rows)
+    assert loaded.dtype == np.float32
+    with pytest.raises(RuntimeError), vectors.npy_writer(path, (9, 9)) as write:
+        write(rows)
+        raise RuntimeError
+    np.testing.assert_array_equal(np.load(path), rows)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_nearest_lines_are_those_of_brute_force():
+    random = np.random.default_rng(1)
+    lines = [f"line {row}" for row in range(60)]
+    matrix = random.normal(size=[60, 5]).astype(np.float32)
+    queries = random.normal(size=[2, 5]).astype(np.float32)
+    nearest = vectors.NearestLines(queries, 4)
+    for start in range(0, 60, 20):
+        rows = [*range(start, start + 20), *range(3)]  # lines 0 to 2 again and again
+        nearest.add([lines[row] for row in rows] + [" "], matrix[[*rows, 0]])
+    for query, found in zip(queries, nearest.found, strict=True):
+        cosines = matrix @ query / np.linalg.norm(query)
+        cosines /= np.linalg.norm(matrix, axis=1)
+        best = np.argsort(-cosines)[:4]
+        assert [line for _, line in found] == [lines[row] for row in best]
+        np.testing.assert_allclose([score for score, _ in found], cosines[best], 1e-5)
+
+
+def test_command_writes_vectors_and_prints_neighbours(encoder, exported, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(model_dirs.SENTENCES) + "\n", "utf-8")
+    output = tmp_path / "vectors.npy"
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "cmlm.encode", f"--model={exported}"),
+            *(f"--input={text}", f"--output={output}", "--normalize"),
+            *("--query=The cat sat on the mat.", "--neighbours=2"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    np.testing.assert_allclose(
+        np.load(output),
+        encoder.encode(model_dirs.SENTENCES, normalize=True),
+        atol=1e-6,
+    )
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["The cat sat on the mat.", "  1.000  The cat sat on the mat."]
+    assert len(lines) == 4
+    assert lines[-1] == f"{output}  float32 [7, 16]"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("text.txt", "vectors.npy")
+    ]

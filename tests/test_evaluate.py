@@ -1,0 +1,342 @@
+"""Readers take the public files as they are; scores are those of other programs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, classifier, metrics, senteval, sts
+
+ROOT = Path(__file__).resolve().parent.parent
+TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
+
+
+class WordCounts:
+    """Vectors of a text by its words and their order; remembers what it was asked."""
+
+    def __init__(self, dim=12):
+        self.asked, self._dim = [], dim
+
+    def encode(self, sentences):
+        self.asked += sentences
+        rows = np.zeros([len(sentences), self._dim], np.float32)
+        for row, text in zip(rows, sentences, strict=True):
+            for place, word in enumerate(text.lower().split()):
+                row[sum(word.encode()) % self._dim] += 1 + 0.1 * place
+        return rows
+
+
+def write(path: Path, content, encoding="utf-8"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode(encoding))
+
+
+# ------------------------------------------------------------------- metrics
+
+
+def test_cosine_by_hand():
+    a = np.array([[1, 0], [1, 1], [0, 0], [2, 0]], np.float32)
+    b = np.array([[0, 3], [1, 0], [1, 0], [-1, 0]], np.float32)
+    np.testing.assert_allclose(metrics.cosine(a, b), [0, 0.5**0.5, 0, -1])
+
+
+def test_correlations_by_hand():
+    # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15) = 0.8.
+    found = metrics.correlations(np.array([1, 2, 3, 9]), np.array([0, 5, 4, 6]))
+    assert found["spearman"] == pytest.approx(80)
+    assert found["pearson"] == pytest.approx(
+        100 * np.corrcoef([1, 2, 3, 9], [0, 5, 4, 6])[0, 1]
+    )
+    constant = metrics.correlations(np.ones(3), np.arange(3))
+    assert constant == {"spearman": 0, "pearson": 0}
+
+
+def test_accuracy_and_f1_by_hand():
+    predicted, gold = np.array([1, 1, 1, 0, 0]), np.array([1, 0, 1, 1, 0])
+    assert metrics.accuracy(predicted, gold) == pytest.approx(60)
+    assert metrics.f1(predicted, gold) == pytest.approx(100 * 4 / 6)
+    assert metrics.f1(np.zeros(2), np.zeros(2)) == 0
+
+
+# ------------------------------------------------------------------- vectors
+
+
+def test_each_sentence_is_encoded_once():
+    model = WordCounts()
+    vectors = base.Vectors(model)
+    vectors.add(["a b", "c", "a b"])
+    found = vectors(["c", "a b", "new", "c"])
+    assert sorted(model.asked) == ["a b", "c", "new"]
+    np.testing.assert_array_equal(found, WordCounts().encode(["c", "a b", "new", "c"]))
+
+
+@pytest.mark.parametrize(
+    ("vectors_of", "said"),
+    [
+        (lambda texts: np.full([len(texts), 2], np.nan), "'bad one' is not finite"),
+        (lambda texts: np.zeros([1, 2]), "shape"),
+    ],
+)
+def test_vectors_that_are_none_are_refused(vectors_of, said):
+    class Broken:
+        encode = staticmethod(vectors_of)
+
+    with pytest.raises(UserError, match=said):
+        base.Vectors(Broken()).add(["bad one", "bad two"])
+
+
+# ----------------------------------------------------------------------- STS
+
+
+@pytest.fixture
+def sts16(tmp_path):
+    """STS16 in the original layout: tabs, further columns, blank gold lines."""
+    random = np.random.default_rng(0)
+    words = "one two three four five six seven".split()
+    pairs = {}
+    for subset in TASKS["sts16"]._subsets:
+        rows, gold = [], []
+        for number in range(9):
+            rows.append([" ".join(random.choice(words, 4)) for _ in range(2)])
+            gold.append("" if number % 3 == 1 else f"{random.integers(0, 6)}")
+        pairs[subset] = (rows, gold)
+        folder = tmp_path / "STS" / "STS16-en-test"
+        lines = ["\t".join([*row, "http://source", "more"]) for row in rows]
+        write(folder / f"STS.input.{subset}.txt", "\n".join(lines) + "\n")
+        write(folder / f"STS.gs.{subset}.txt", "\n".join(gold) + "\n")
+    return tmp_path, pairs
+
+
+def test_sts_with_blank_gold_lines_and_both_aggregations(sts16):
+    data_dir, pairs = sts16
+    task, model = TASKS["sts16"], WordCounts()
+    scores = task.score(task.read(str(data_dir)), base.Vectors(model))
+    cosines, gold = {}, {}
+    for subset, (rows, golds) in pairs.items():
+        rows = [row for row, score in zip(rows, golds, strict=True) if score]
+        gold[subset] = [float(score) for score in golds if score]
+        assert len(rows) == 6
+        a, b = (WordCounts().encode(list(column)) for column in zip(*rows, strict=True))
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosines[subset] = (a * b).sum(axis=1) / norms
+    together = stats.spearmanr(
+        np.concatenate(list(cosines.values())), np.concatenate(list(gold.values()))
+    ).statistic
+    each = [stats.spearmanr(cosines[name], gold[name]).statistic for name in pairs]
+    assert scores["spearman"] == pytest.approx(100 * together, abs=1e-4)
+    assert scores["spearman_mean"] == pytest.approx(100 * np.mean(each), abs=1e-4)
+    assert scores["spearman/plagiarism"] == pytest.approx(100 * each[2], abs=1e-4)
+    assert abs(scores["spearman"] - scores["spearman_mean"]) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text + "5\n", "9 pairs, .* 10 scores"),
+        (
+            lambda text: text.replace("\n\n", "\n7\n", 1),
+            "line 2: score '7'; allowed: 0",
+        ),
+        (lambda text: text.replace("\n\n", "\nx\n", 1), "line 2: score 'x'"),
+    ],
+)
+def test_damaged_gold_is_refused(sts16, change, said):
+    data_dir, _ = sts16
+    gold = data_dir / "STS" / "STS16-en-test" / "STS.gs.headlines.txt"
+    gold.write_text(change(gold.read_text()))
+    with pytest.raises(UserError, match=said):
+        TASKS["sts16"].read(str(data_dir))
+
+
+def test_sts_benchmark_and_sick_files(tmp_path):
+    row = 'main\tMSRvid\t2012test\t0001\t2.500\tA "girl".\tB\tlicence\tx\n'
+    write(tmp_path / "stsbenchmark" / "sts-test.csv", row * 3)
+    (pairs,) = TASKS["stsb-test"].read(str(tmp_path)).values()
+    assert pairs.first == ['A "girl".'] * 3 and pairs.second == ["B"] * 3
+    assert list(pairs.gold) == [2.5] * 3
+    head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
+    write(
+        tmp_path / "senteval" / "SICK" / "SICK_test_annotated.txt",
+        head + "6\tNo boy\tKids\t3.3\tNEUTRAL\r\n7\tA\tB\t1\tNEUTRAL\r\n",
+    )
+    (pairs,) = TASKS["sick-r"].read(str(tmp_path)).values()
+    assert pairs.first == ["No boy", "A"] and list(pairs.gold) == [3.3, 1]
+
+
+# ------------------------------------------------------------------ SentEval
+
+
+def test_latin_1_and_control_characters_stay_in_their_line(tmp_path):
+    write(tmp_path / "MR" / "rt-polarity.pos", "caf\xe9 good\x85 film\n", "latin-1")
+    write(tmp_path / "MR" / "rt-polarity.neg", "bad\nvery , very bad \n", "latin-1")
+    examples = TASKS["mr"].read(str(tmp_path))["train"]
+    # In the toolkit's order: by words, then by label.
+    assert examples.texts == [("bad",), ("caf\xe9 good film",), ("very , very bad",)]
+    assert list(examples.labels) == [0, 1, 0]
+
+
+def test_trec_files(tmp_path):
+    write(
+        tmp_path / "TREC" / "train_5500.label",
+        "NUM:dist How far is it ?\nABBR:exp What is \xa3 ?\n",
+        "latin-1",
+    )
+    write(tmp_path / "TREC" / "TREC_10.label", "LOC:city Where ?\nHUM:ind Who : him ?")
+    data = TASKS["trec"].read(str(tmp_path))
+    assert data["train"].texts == [("What is \xa3 ?",), ("How far is it ?",)]
+    assert list(data["train"].labels) == [0, 5]
+    assert data["test"].texts == [("Where ?",), ("Who : him ?",)]
+    assert list(data["test"].labels) == [4, 3]
+    write(tmp_path / "TREC" / "TREC_10.label", "XXX:city Where ?\nHUM:ind Who ?\n")
+    with pytest.raises(UserError, match="line 1: label 'XXX'; allowed: ABBR"):
+        TASKS["trec"].read(str(tmp_path))
+
+
+def test_mrpc_files_and_pair_features(tmp_path):
+    head = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    rows = '1\t7\t8\tHe said " yes "\tYes , he said\n0\t9\t9\tA b\tA\n'
+    for part in ("train", "test"):
+        write(tmp_path / "MRPC" / f"msr_paraphrase_{part}.txt", head + rows)
+    data = TASKS["mrpc"].read(str(tmp_path))
+    assert data["train"].texts == [("A b", "A"), ('He said " yes "', "Yes , he said")]
+    assert list(data["train"].labels) == [0, 1]
+    u, v = WordCounts().encode(["A b", "A"])
+    features = senteval._features(data["train"], base.Vectors(WordCounts()))
+    np.testing.assert_array_equal(features[0], [*abs(u - v), *(u * v)])
+
+
+def test_sst_uses_the_validation_file(tmp_path):
+    for part, text in {"train": "good\t1\nbad\t0\n", "dev": "fine\t1\nno\t0\n"}.items():
+        write(tmp_path / "SST" / "binary" / f"sentiment-{part}", text * 4)
+    with pytest.raises(base.MissingData, match="sentiment-test"):
+        TASKS["sst2"].read(str(tmp_path))
+    write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\t1\n\t0\n")
+    data = TASKS["sst2"].read(str(tmp_path))
+    scores = TASKS["sst2"].score(data, base.Vectors(WordCounts()))
+    assert set(scores) == {"accuracy", "dev_accuracy", "f1"}
+    write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\nbad\t0\n")
+    with pytest.raises(UserError, match="line 1: 1 columns"):
+        TASKS["sst2"].read(str(tmp_path))
+
+
+# ---------------------------------------------------------------- classifier
+
+
+def blobs(count, classes, seed, dim=6):
+    random = np.random.default_rng(seed)
+    y = random.integers(0, classes, count)
+    centres = np.random.default_rng(9).normal(0, 0.7, [classes, dim])
+    return (centres[y] + random.normal(size=[count, dim])).astype(np.float32), y
+
+
+def fit(x, y, c):
+    return LogisticRegression(C=c, tol=1e-8, max_iter=5000).fit(x.astype(float), y)
+
+
+def best_c(x, y, seed):
+    """SentEval's choice, loop by loop."""
+    folds = StratifiedKFold(10, shuffle=True, random_state=seed)
+    means = []
+    for c in [0.25, 0.5, 1, 2, 4, 8]:
+        scores = [fit(x[a], y[a], c).score(x[b], y[b]) for a, b in folds.split(x, y)]
+        means.append(round(100 * np.mean(scores), 2))
+    return [0.25, 0.5, 1, 2, 4, 8][int(np.argmax(means))], max(means)
+
+
+def test_nested_cross_validation_is_the_toolkits():
+    x, y = blobs(150, 2, seed=0)
+    found = classifier.nested_cross_validation(x, y, seed=3)
+    tests, devs = [], []
+    folds = StratifiedKFold(10, shuffle=True, random_state=3)
+    for train, test in folds.split(x, y):
+        c, dev = best_c(x[train], y[train], seed=3)
+        devs.append(dev)
+        tests.append(100 * fit(x[train], y[train], c).score(x[test], y[test]))
+    assert 60 < found["accuracy"] < 97
+    assert found["accuracy"] == pytest.approx(np.mean(tests), abs=0.1)
+    assert found["dev_accuracy"] == pytest.approx(np.mean(devs), abs=0.1)
+
+
+def test_cross_validation_then_test_is_the_toolkits():
+    (x, y), (x_test, _) = blobs(120, 3, seed=1), blobs(80, 3, seed=2)
+    predicted, dev = classifier.cross_validation_then_test(x, y, x_test, seed=3)
+    c, best = best_c(x, y, seed=3)
+    np.testing.assert_array_equal(predicted, fit(x, y, c).predict(x_test))
+    assert dev == pytest.approx(best, abs=0.1)
+
+
+def test_validation_then_test_chooses_on_the_validation_set():
+    (x, y), (x_dev, y_dev) = blobs(60, 2, seed=1), blobs(40, 2, seed=2)
+    x_test, _ = blobs(50, 2, seed=3)
+    predicted, dev = classifier.validation_then_test(x, y, x_dev, y_dev, x_test, seed=3)
+    scores = [100 * fit(x, y, c).score(x_dev, y_dev) for c in classifier.GRID]
+    assert dev == pytest.approx(max(scores))
+    chosen = classifier.GRID[int(np.argmax(scores))]
+    np.testing.assert_array_equal(predicted, fit(x, y, chosen).predict(x_test))
+
+
+# ----------------------------------------------------------------- real data
+
+
+def test_public_files_have_their_published_sizes(shared_data):
+    data_dir = str(shared_data / "eval")
+    sizes = {}
+    for name, task in TASKS.items():
+        parts = task.read(data_dir).values()
+        sizes[name] = [
+            len(getattr(part, "texts", None) or part.first) for part in parts
+        ]
+    assert {name: sum(size) for name, size in sizes.items() if name[:3] == "sts"} == {
+        **{"sts12": 3108, "sts13": 1500, "sts14": 3750, "sts15": 3000, "sts16": 1186},
+        **{"stsb-dev": 1500, "stsb-test": 1379},
+    }
+    assert sizes["sick-r"] == [4927]
+    assert sizes["mr"] == [10662] and sizes["mpqa"] == [10606]
+    assert sizes["sst2"] == [67349, 872, 1821]
+    assert sizes["trec"] == [5452, 500] and sizes["mrpc"] == [4076, 1725]
+
+
+# ------------------------------------------------------------------- command
+
+
+def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
+    source = model_dirs.write(tmp_path / "model_dir")
+    data, output = tmp_path / "data", tmp_path / "results.json"
+    texts = ["the cat", "a dog ran", "far away", "the mat . " * 20, "sat on the mat"]
+    rows = [
+        f"a\tb\tc\td\t{score}\t{text}\tthe dog ran"
+        for score, text in zip([0, 1, 2, 3, 4], texts, strict=True)
+    ]
+    write(data / "stsbenchmark" / "sts-test.csv", "\n".join(rows) + "\n")
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "cmlm.evaluate", f"--model={source}"),
+            *(f"--model=bow:{source}", f"--data_dir={data}", f"--output={output}"),
+            "--tasks=stsb-test,mr",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 1
+    assert str(data / "MR" / "rt-polarity.pos") in result.stderr
+    assert "Traceback" not in result.stderr
+    results = json.loads(output.read_text())
+    assert list(results["missing"]) == ["mr"]
+    assert list(results["models"]) == [source, f"bow:{source}"]
+    model = results["models"][source]
+    assert model["truncated_sentences"] == 1 and model["sentences"] == 6
+    assert (model["pooling"], model["seq_length"], model["step"]) == ("mean", 37, 3)
+    assert results["seed"] == 1111 and results["versions"]["scipy"]
+    shown = f"{model['scores']['stsb-test']['spearman']:.2f}"
+    (row,) = [line for line in result.stdout.splitlines() if "stsb-test" in line]
+    assert row.split()[:3] == ["stsb-test", "spearman", shown]
