@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 from official.common import distribute_utils
 from official.core import config_definitions
@@ -33,8 +35,7 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
             f"runtime.num_gpus is {runtime.num_gpus}; this machine has {gpus}"
         )
     if name == "mirrored" and not runtime.num_gpus:
-        cpus = tf.config.list_logical_devices("CPU")
-        return tf.distribute.MirroredStrategy([device.name for device in cpus])
+        return _mirrored_cpus()
     if name == "tpu" and runtime.tpu is None:
         raise UserError("--distribution_strategy=tpu needs --tpu=NAME (or local)")
     distribute_utils.configure_cluster(runtime.worker_hosts, runtime.task_index)
@@ -48,6 +49,14 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
         )
     except ValueError as error:
         raise UserError(f"--distribution_strategy={name}: {error}") from error
+
+
+@functools.cache
+def _mirrored_cpus() -> tf.distribute.MirroredStrategy:
+    # One for the whole process: every strategy numbers its collective operations
+    # from the same start, and two over the same devices take each other's.
+    cpus = tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in cpus])
 
 
 def set_precision(dtype: str | None) -> None:

@@ -385,9 +385,7 @@ class _BestCheckpoint:
             max_to_keep=1,
         )
         if self._metric and self._manager.latest_checkpoint:
-            checkpoints.restore(
-                self._manager.latest_checkpoint, best_value=self._value
-            )
+            checkpoints.restore(self._manager.latest_checkpoint, best_value=self._value)
 
     def offer(self, metrics: Mapping[str, float]) -> str:
         """Saves if `metrics` are the best so far; says so, for the log."""

@@ -1,12 +1,12 @@
 """A model_dir: what a run leaves, and all that is needed to resume, export, evaluate.
 
-    params.yaml       the resolved configuration
-    vocab.txt         the vocabulary, given or learnt
-    ckpt-N.*          the latest checkpoints, with optimizer and data position
-    best/ckpt-N.*     the best one by `trainer.best_checkpoint_metric`
-    metrics.jsonl     one row of metrics an interval
-    tensorboard/      the same for TensorBoard
-    text/             training text made from `builtin:` or raw text
+params.yaml       the resolved configuration
+vocab.txt         the vocabulary, given or learnt
+ckpt-N.*          the latest checkpoints, with optimizer and data position
+best/ckpt-N.*     the best one by `trainer.best_checkpoint_metric`
+metrics.jsonl     one row of metrics an interval
+tensorboard/      the same for TensorBoard
+text/             training text made from `builtin:` or raw text
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def read_config(model_dir: str) -> experiments.ExperimentConfig:
     """
     path = os.path.join(model_dir, PARAMS)
     if not tf.io.gfile.exists(path):
-        raise UserError(f"--model_dir={model_dir} has no {PARAMS}: nothing trained there")
+        raise UserError(
+            f"--model_dir={model_dir} has no {PARAMS}: nothing trained there"
+        )
     return experiments.from_yaml(path)
 
 

@@ -57,8 +57,7 @@ class OptimizerConfig(hyperparams.Config):
         for field in ("beta_1", "beta_2"):
             if not 0 <= getattr(self, field) < 1:
                 raise UserError(
-                    f"{name}.{field} is {getattr(self, field)}; "
-                    "allowed: 0 to below 1"
+                    f"{name}.{field} is {getattr(self, field)}; allowed: 0 to below 1"
                 )
         for field in (
             "warmup_steps",
@@ -67,9 +66,7 @@ class OptimizerConfig(hyperparams.Config):
             "clip_norm",
         ):
             if getattr(self, field) < 0:
-                raise UserError(
-                    f"{name}.{field} is {getattr(self, field)}; at least 0"
-                )
+                raise UserError(f"{name}.{field} is {getattr(self, field)}; at least 0")
 
 
 def build_optimizer(config: OptimizerConfig, train_steps: int):

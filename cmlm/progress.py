@@ -1,4 +1,4 @@
-"""What a person sees of a run, and what a program reads: one line, and rows of metrics."""
+"""What a person sees of a run, one line, and what a program reads, rows of metrics."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class ProgressLine:
         if self._terminal:
             width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
             end = "\n" if done else ""
-            print("\r" + line[:width].ljust(width), end=end, file=sys.stderr, flush=True)
+            print(
+                "\r" + line[:width].ljust(width), end=end, file=sys.stderr, flush=True
+            )
         else:
             print(line, file=sys.stderr, flush=True)
 

@@ -77,7 +77,6 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             for name in self.objectives
         }
         # Slots exist before a checkpoint is restored, so that all of it is matched.
-        optimizer.iterations
         optimizer._create_all_weights(self._variables(tuple(self.objectives)))
         self._iterators: dict = {}
         self._train_functions: dict = {}
@@ -146,7 +145,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             raise NonFiniteError(
                 f"{what} is not finite in step {self.step + 1}"
             ) from error
-        return dict(zip(keys, totals.tolist()))
+        return dict(zip(keys, totals.tolist(), strict=True))
 
     def _train_dataset(self, name: str):
         objective, seen = self.objectives[name], int(self.batches_seen[name].numpy())
@@ -201,18 +200,18 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             count = distributed.sum_over_replicas(objective.normalizer(batch))
             scale = tf.math.divide_no_nan(objective.config.weight, count)
             more, rows = self._gradients(name, batch, scale, variables)
-            gradients = [a + b for a, b in zip(gradients, more)]
+            gradients = [a + b for a, b in zip(gradients, more, strict=True)]
             metrics.append(rows)
         gradients = distributed.sum_over_replicas(gradients)
         metrics = distributed.sum_over_replicas(tf.concat(metrics, axis=0))
         norm = tf.linalg.global_norm(gradients)
 
-        checks = [_assert_finite(norm, "the gradient")]
-        row = 0
+        values, row = {}, 0
         for name in batches:
-            checks.append(_assert_finite(metrics[row, 0], f"the loss of {name}"))
+            values[f"the loss of {name}"] = metrics[row, 0]
             row += len(self.objectives[name].train_metrics)
-        with tf.control_dependencies(checks):
+        values["the gradient"] = norm
+        with tf.control_dependencies([_assert_finite(values)]):
             factor = (
                 self.clip_norm / tf.maximum(norm, self.clip_norm)
                 if self.clip_norm
@@ -221,7 +220,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             gradients = [gradient * factor for gradient in gradients]
         # Summed already; the optimizer must not do so again.
         self.optimizer.apply_gradients(
-            zip(gradients, variables), experimental_aggregate_gradients=False
+            zip(gradients, variables, strict=True),
+            experimental_aggregate_gradients=False,
         )
         return tf.concat([[[norm, 1.0]], metrics], axis=0)
 
@@ -250,7 +250,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             more, rows = micro_gradients(
                 {key: value[i * size : (i + 1) * size] for key, value in batch.items()}
             )
-            return i + 1, [a + b for a, b in zip(gradients, more)], metrics + rows
+            return (
+                i + 1,
+                [a + b for a, b in zip(gradients, more, strict=True)],
+                metrics + rows,
+            )
 
         _, gradients, metrics = tf.while_loop(
             lambda i, *_: i < pieces,
@@ -337,9 +341,17 @@ def _count_micro_batches(
     return share // micro_batch_size
 
 
-def _assert_finite(value: tf.Tensor, what: str) -> tf.Operation:
+def _assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:
+    """Fails if any value is not finite and names the first that is not.
+
+    The values are all-reduced: every replica finds the same, so none is left
+    waiting for another.
+    """
+    finite = tf.math.is_finite(tf.stack(list(values.values())))
+    first = tf.argmin(tf.cast(finite, tf.int32))
     return tf.debugging.Assert(
-        tf.math.is_finite(value), [f"{_NON_FINITE}{what}:", value], name="finite"
+        tf.reduce_all(finite),
+        [_NON_FINITE + tf.gather(list(values), first) + ":"],
     )
 
 

@@ -38,7 +38,13 @@ def one_device() -> tf.distribute.Strategy:
 
 @pytest.fixture
 def two_replicas() -> tf.distribute.Strategy:
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    from official.core import config_definitions
+
+    from cmlm import distributed
+
+    return distributed.build_strategy(
+        config_definitions.RuntimeConfig(distribution_strategy="mirrored")
+    )
 
 
 @pytest.fixture(scope="session")

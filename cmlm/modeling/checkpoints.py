@@ -70,7 +70,11 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
     if "encoder" not in parts:
         raise UserError(f"{path} has no encoder; is it a checkpoint of this project?")
     table = next(
-        (shape for key, shape in stored.items() if "encoder/bert/_embedding_layer" in key),
+        (
+            shape
+            for key, shape in stored.items()
+            if "encoder/bert/_embedding_layer" in key
+        ),
         None,
     )
     rows = model.encoder.embedding_table.shape[0]

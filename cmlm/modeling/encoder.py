@@ -76,7 +76,7 @@ class EncoderConfig(hyperparams.Config):
     def resolve(self) -> None:
         """Fills the shape from the preset, in place, and checks every value."""
         _one_of("model.preset", self.preset, PRESETS)
-        for field, value in zip(_SHAPE_FIELDS, PRESETS[self.preset]):
+        for field, value in zip(_SHAPE_FIELDS, PRESETS[self.preset], strict=True):
             if getattr(self, field) is None:
                 setattr(self, field, value)
             elif getattr(self, field) < 1:
@@ -172,9 +172,7 @@ class SentenceEncoder(keras.Model):
             name="bert",
         )
         self.pooling = layers.MaskedPooling(config.pooling, name="pooling")
-        self.projection = (
-            projection if config.sentence_vector == "projected" else None
-        )
+        self.projection = projection if config.sentence_vector == "projected" else None
         self.hidden_size = config.hidden_size
         # Variables exist from here on: heads tie to the embedding table, and
         # checkpoints are matched before the first batch.

@@ -85,7 +85,6 @@ class MaskedTextObjective(Objective):
         self.files = files
         self.static_shapes = static_shapes
 
-
     @property
     def global_batch_size(self) -> int:
         return self.config.train_data.global_batch_size

@@ -1,0 +1,147 @@
+"""Independent numpy versions of what the project computes, and toy objects for it.
+
+Nothing here calls the code under test, except to read the weights of a model.
+"""
+
+import numpy as np
+from scipy.special import erf
+
+
+def gelu(x):
+    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def layer_norm(x, gamma, beta, epsilon=1e-12):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * gamma + beta
+
+
+def weights_by_name(layer) -> dict[str, np.ndarray]:
+    """Weights of a Keras layer in float64, by name without the layer's own prefix."""
+    return {
+        weight.name.split(":")[0].removeprefix(f"{layer.name}/"): weight.numpy().astype(
+            np.float64
+        )
+        for weight in layer.weights
+    }
+
+
+def bert(weights, ids, mask, num_layers, dense=None):
+    """BERT's encoder, token by token, one row at a time: [batch, seq (+ dense), dim].
+
+    Args:
+      weights: from `weights_by_name(encoder)`.
+      ids: int [batch, seq]; mask: [batch, seq].
+      num_layers: Transformer layers.
+      dense: float [batch, n, dim], vectors that join the tokens after padding, at the
+        last n positions of the position table.
+    """
+    table = weights["bert/word_embeddings/embeddings"]
+    positions = weights["bert/position_embedding/embeddings"]
+    types = weights["bert/type_embeddings/embeddings"]
+    rows = []
+    for row, keep in zip(np.asarray(ids), np.asarray(mask)):
+        index = len(rows)
+        x = table[row] + positions[: len(row)]
+        if dense is not None:
+            x = np.concatenate([x, dense[index] + positions[-dense.shape[1] :]])
+            keep = np.concatenate([keep, np.ones(dense.shape[1])])
+        x = x + types[0]
+        x = layer_norm(
+            x,
+            weights["bert/embeddings/layer_norm/gamma"],
+            weights["bert/embeddings/layer_norm/beta"],
+        )
+        for number in range(num_layers):
+            x = _block(weights, f"bert/transformer/layer_{number}/", x, keep)
+        rows.append(x)
+    return np.stack(rows)
+
+
+def _block(weights, at, x, keep):
+    def project(name):
+        kernel = weights[f"{at}self_attention/{name}/kernel"]
+        return (
+            np.einsum("td,dhk->htk", x, kernel)
+            + (weights[f"{at}self_attention/{name}/bias"][:, None])
+        )
+
+    query, key, value = project("query"), project("key"), project("value")
+    scores = query @ key.transpose(0, 2, 1) / np.sqrt(query.shape[-1])
+    scores = np.where(np.asarray(keep)[None, None] > 0, scores, -1e9)
+    mixed = np.einsum(
+        "htk,hkd->td",
+        softmax(scores) @ value,
+        weights[f"{at}self_attention/attention_output/kernel"],
+    )
+    x = layer_norm(
+        x + mixed + weights[f"{at}self_attention/attention_output/bias"],
+        weights[f"{at}self_attention_layer_norm/gamma"],
+        weights[f"{at}self_attention_layer_norm/beta"],
+    )
+    inner = gelu(
+        x @ weights[f"{at}intermediate/kernel"] + weights[f"{at}intermediate/bias"]
+    )
+    return layer_norm(
+        x + inner @ weights[f"{at}output/kernel"] + weights[f"{at}output/bias"],
+        weights[f"{at}output_layer_norm/gamma"],
+        weights[f"{at}output_layer_norm/beta"],
+    )
+
+
+def pool(tokens, mask, mode):
+    """One row at a time, over its real tokens only."""
+    rows = []
+    for row, keep in zip(tokens, np.asarray(mask)):
+        real = row[keep > 0]
+        rows.append({"mean": real.mean(0), "max": real.max(0), "cls": row[0]}[mode])
+    return np.stack(rows)
+
+
+def project_views(networks, vectors):
+    """P(v): `networks` is a list of [(kernel, bias)] * 3, the identity comes first."""
+    views = [vectors]
+    for layers in networks:
+        x = vectors
+        for i, (kernel, bias) in enumerate(layers):
+            x = x @ kernel + bias
+            if i < 2:
+                x = np.maximum(x, 0)
+        views.append(x)
+    return np.stack(views, axis=1)
+
+
+def masked_lm_loss(head, table, sequence, positions, labels, weights):
+    """Summed cross-entropy of masked words, and how many are right."""
+    loss = right = 0.0
+    for row in range(len(labels)):
+        for position, label, weight in zip(positions[row], labels[row], weights[row]):
+            x = sequence[row, position]
+            x = gelu(x @ head["transform/dense/kernel"] + head["transform/dense/bias"])
+            x = layer_norm(
+                x, head["transform/LayerNorm/gamma"], head["transform/LayerNorm/beta"]
+            )
+            logits = x @ table.T + head["output_bias/bias"]
+            loss -= weight * np.log(softmax(logits)[label])
+            right += weight * (logits.argmax() == label)
+    return loss, right
+
+
+def lamb_step(w, m, v, g, step, lr, beta_1, beta_2, epsilon, decay, adapt=True):
+    """One LAMB update (You et al., 2019, algorithm 2) of one variable; step from 1."""
+    m = beta_1 * m + (1 - beta_1) * g
+    v = beta_2 * v + (1 - beta_2) * g * g
+    update = (m / (1 - beta_1**step)) / (
+        np.sqrt(v / (1 - beta_2**step)) + epsilon
+    ) + decay * w
+    ratio = 1.0
+    if adapt:
+        w_norm, u_norm = np.linalg.norm(w), np.linalg.norm(update)
+        ratio = w_norm / u_norm if w_norm > 0 and u_norm > 0 else 1.0
+    return w - lr * ratio * update, m, v

@@ -1,0 +1,104 @@
+"""LAMB and AdamW as Model Garden builds them, against numpy and TensorFlow Addons."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from oracles import lamb_step
+
+from cmlm import optimization
+from cmlm.errors import UserError
+from cmlm.optimization import OptimizerConfig
+
+
+def config(**values) -> OptimizerConfig:
+    return OptimizerConfig(learning_rate=0.01, warmup_steps=0, **values)
+
+
+def variables():
+    random = np.random.default_rng(3)
+    kernel = tf.Variable(
+        random.normal(size=[4, 3]), name="dense/kernel", dtype=tf.float32
+    )
+    bias = tf.Variable(random.normal(size=[3]), name="dense/bias", dtype=tf.float32)
+    return kernel, bias
+
+
+def gradients(step):
+    random = np.random.default_rng(100 + step)
+    return random.normal(size=[4, 3]).astype("f4"), random.normal(size=[3]).astype("f4")
+
+
+def test_lamb_equals_numpy_over_ten_steps():
+    optimizer = optimization.build_optimizer(config(), train_steps=100)
+    kernel, bias = variables()
+    k, b = kernel.numpy().astype("f8"), bias.numpy().astype("f8")
+    km = kv = bm = bv = 0.0
+    for step in range(1, 11):
+        gk, gb = gradients(step)
+        optimizer.apply_gradients([(tf.constant(gk), kernel), (tf.constant(gb), bias)])
+        lr = 0.01 * (1 - (step - 1) / 100)
+        k, km, kv = lamb_step(k, km, kv, gk, step, lr, 0.9, 0.999, 1e-6, 0.01)
+        # Neither decay nor layer adaptation for a bias.
+        b, bm, bv = lamb_step(b, bm, bv, gb, step, lr, 0.9, 0.999, 1e-6, 0.0, False)
+    np.testing.assert_allclose(kernel, k, rtol=2e-5)
+    np.testing.assert_allclose(bias, b, rtol=2e-5)
+
+
+def test_lamb_equals_addons():
+    addons = pytest.importorskip("tensorflow_addons", reason="Python 3.11 only")
+    theirs = addons.optimizers.LAMB(
+        learning_rate=0.01,
+        weight_decay=0.01,
+        exclude_from_weight_decay=list(optimization.NO_WEIGHT_DECAY),
+    )
+    # A schedule that stays at its start: one hundred million steps long.
+    ours = optimization.build_optimizer(config(), train_steps=10**8)
+    mine, other = variables(), variables()
+    for step in range(1, 11):
+        pairs = [tf.constant(g) for g in gradients(step)]
+        ours.apply_gradients(zip(pairs, mine))
+        theirs.apply_gradients(zip(pairs, other))
+    for a, b in zip(mine, other):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_adamw_decays_kernels_only():
+    optimizer = optimization.build_optimizer(
+        config(type="adamw", weight_decay_rate=0.5), train_steps=10**8
+    )
+    kernel, bias = variables()
+    before = kernel.numpy(), bias.numpy()
+    optimizer.apply_gradients(
+        [(tf.zeros([4, 3]), kernel), (tf.zeros([3]), bias)],
+        experimental_aggregate_gradients=False,
+    )
+    np.testing.assert_allclose(kernel, before[0] * (1 - 0.01 * 0.5), rtol=1e-6)
+    np.testing.assert_array_equal(bias, before[1])
+
+
+def test_schedule_warms_up_and_falls_to_zero():
+    optimizer = optimization.build_optimizer(
+        OptimizerConfig(learning_rate=1e-3, warmup_steps=10), train_steps=110
+    )
+    rate = optimizer.learning_rate
+    assert float(rate(0)) == 0.0
+    np.testing.assert_allclose(rate(5), 1e-3 * (1 - 10 / 110) / 2, rtol=1e-5)
+    np.testing.assert_allclose(rate(60), 1e-3 * (1 - 60 / 110), rtol=1e-5)
+    np.testing.assert_allclose(rate(110), 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("type", "sgd"),
+        ("learning_rate", 0.0),
+        ("epsilon", 0.0),
+        ("beta_1", 1.0),
+        ("warmup_steps", -1),
+        ("clip_norm", -0.1),
+    ],
+)
+def test_values_out_of_range_are_named(field, value):
+    bad = OptimizerConfig(**{field: value})
+    with pytest.raises(UserError, match=rf"trainer\.optimizer\.{field} is .*{value}"):
+        bad.validate()

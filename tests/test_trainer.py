@@ -1,0 +1,194 @@
+"""One step: the same however its batch is spread; it stops at what is no number."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.errors import UserError
+from cmlm.keras import keras
+from cmlm.trainer import NonFiniteError, Trainer
+
+
+def build(strategy, batches, names=("cmlm",), micro_batch_size=0, lr=0.1, **values):
+    """A trainer with plain SGD, whose update shows the gradient itself."""
+    size = len(batches[0]["input_mask"])
+    with strategy.scope():
+        model = toys.model(num_layers=1)
+        objectives = {
+            name: toys.objective(name, model, batches, size, **values) for name in names
+        }
+        optimizer = keras.optimizers.legacy.SGD(lr)
+        return Trainer(
+            model, objectives, optimizer, strategy, micro_batch_size=micro_batch_size
+        )
+
+
+def weights(trainer):
+    variables = {
+        weight.ref(): weight
+        for part in trainer.model.parts.values()
+        for weight in part.trainable_weights
+    }
+    return [weight.numpy() for weight in variables.values()]
+
+
+def copy_weights(source, target):
+    for name, part in source.model.parts.items():
+        target.model.parts[name].set_weights(part.get_weights())
+
+
+@pytest.fixture
+def batches():
+    # Sentences of many lengths: replicas and micro-batches have unequal numbers of
+    # masked words, so a mean of means would be another number.
+    return [toys.pair_batch(batch=8, seed=seed) for seed in range(3)]
+
+
+@pytest.mark.parametrize("names", [("cmlm",), ("mlm",), ("cmlm", "mlm")])
+def test_two_replicas_equal_one_device(one_device, two_replicas, batches, names):
+    reference = build(one_device, batches, names)
+    trainer = build(two_replicas, batches, names)
+    copy_weights(reference, trainer)
+    before = weights(reference)
+    want, got = reference.train(1), trainer.train(1)
+    assert got.keys() == want.keys()
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
+    for a, b in zip(weights(trainer), weights(reference)):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    moved = [np.abs(a - b).max() for a, b in zip(before, weights(reference))]
+    assert max(moved) > 1e-3
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
+def test_micro_batches_equal_the_whole_batch(one_device, batches, micro_batch_size):
+    reference = build(one_device, batches)
+    trainer = build(one_device, batches, micro_batch_size=micro_batch_size)
+    assert trainer.micro_batches["cmlm"] == 8 // micro_batch_size
+    copy_weights(reference, trainer)
+    for _ in range(2):
+        want, got = reference.train(1), trainer.train(1)
+        for key in want:
+            np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
+    for a, b in zip(weights(trainer), weights(reference)):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_micro_batches_on_two_replicas(one_device, two_replicas, batches):
+    reference = build(one_device, batches)
+    trainer = build(two_replicas, batches, micro_batch_size=2)
+    assert trainer.micro_batches["cmlm"] == 2
+    copy_weights(reference, trainer)
+    want, got = reference.train(2), trainer.train(2)
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
+    for a, b in zip(weights(trainer), weights(reference)):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_loss_is_the_mean_over_all_masked_words(one_device, batches):
+    trainer = build(one_device, batches[:1])
+    loss, _ = trainer.objectives["cmlm"].loss(batches[0])
+    count = float(tf.reduce_sum(batches[0]["masked_lm_weights"]))
+    metrics = trainer.train(1)
+    np.testing.assert_allclose(metrics["cmlm/loss"], float(loss) / count, rtol=1e-5)
+
+
+def test_weight_scales_the_gradient_not_the_metric(one_device, batches):
+    plain = build(one_device, batches)
+    double = build(one_device, batches)
+    double.objectives["cmlm"].config.weight = 2.0
+    copy_weights(plain, double)
+    want, got = plain.train(1), double.train(1)
+    np.testing.assert_allclose(got["cmlm/loss"], want["cmlm/loss"], rtol=1e-6)
+    np.testing.assert_allclose(
+        got["gradient_norm"], 2 * want["gradient_norm"], rtol=1e-5
+    )
+
+
+def test_gradients_are_clipped_to_the_norm(one_device, batches):
+    trainer = build(one_device, batches, lr=1.0)
+    trainer.clip_norm = 0.5
+    before = weights(trainer)
+    norm = trainer.train(1)["gradient_norm"]
+    updates = [a - b for a, b in zip(before, weights(trainer))]
+    assert norm > 0.5
+    total = np.sqrt(sum((update**2).sum() for update in updates))
+    np.testing.assert_allclose(total, 0.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_non_finite_loss_stops_before_its_update(one_device, batches, bad):
+    trainer = build(one_device, batches, names=("cmlm", "mlm"))
+    trainer.train(1)
+    # Only CMLM reads the projection.
+    kernel = trainer.model.projection().weights[0]
+    kernel.assign(tf.fill(kernel.shape, bad))
+    before = weights(trainer)
+    with pytest.raises(
+        NonFiniteError, match="the loss of cmlm is not finite in step 2"
+    ):
+        trainer.train(5)
+    assert trainer.step == 1
+    for a, b in zip(before, weights(trainer)):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_objectives_take_turns(one_device, batches):
+    trainer = build(one_device, batches, names=("cmlm", "mlm"))
+    trainer.objectives["mlm"].config.end_step = 2
+    trainer.objectives["cmlm"].config.start_step = 1
+    assert [trainer.active(step) for step in range(4)] == [
+        ("mlm",),
+        ("cmlm", "mlm"),
+        ("cmlm",),
+        ("cmlm",),
+    ]
+    projection = trainer.model.projection().weights[0].numpy()
+    assert set(trainer.train(1)) == {"gradient_norm", "mlm/loss", "mlm/accuracy"}
+    # Parts that no active objective moves stay as they are.
+    np.testing.assert_array_equal(
+        projection, trainer.model.projection().weights[0].numpy()
+    )
+    assert "cmlm/loss" in trainer.train(3)
+    seen = {name: int(count.numpy()) for name, count in trainer.batches_seen.items()}
+    assert seen == {"cmlm": 3, "mlm": 2}
+
+
+def test_a_step_without_objective_is_an_error(one_device, batches):
+    trainer = build(one_device, batches)
+    trainer.objectives["cmlm"].config.end_step = 1
+    trainer.train(1)
+    with pytest.raises(UserError, match="no objective is active at step 1"):
+        trainer.train(1)
+
+
+@pytest.mark.parametrize("names", [("cmlm",), ("mlm",)])
+def test_validation_is_the_same_on_two_replicas(
+    one_device, two_replicas, batches, names
+):
+    reference = build(one_device, batches, names)
+    trainer = build(two_replicas, batches, names)
+    copy_weights(reference, trainer)
+    want, got = reference.evaluate(1), trainer.evaluate(1)
+    # Shuffling neighbours stays within a replica's share.
+    for key in (f"{names[0]}/loss", f"{names[0]}/accuracy"):
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
+
+
+def test_conditioning_gain_is_shuffled_minus_true(one_device, batches):
+    metrics = build(one_device, batches).evaluate(-1)
+    np.testing.assert_allclose(
+        metrics["cmlm/conditioning_gain"],
+        metrics["cmlm/shuffled_loss"] - metrics["cmlm/loss"],
+        atol=1e-5,
+    )
+
+
+def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):
+    batches = [toys.pair_batch(batch=7)]
+    with pytest.raises(UserError, match="global_batch_size is 7; .* 2 replicas"):
+        build(two_replicas, batches)
+    with pytest.raises(UserError, match="micro_batch_size is 2; .* divide the 7"):
+        build(one_device, batches, micro_batch_size=2)

@@ -1,0 +1,158 @@
+"""Small real objects for tests: a model of two layers, a corpus, a vocabulary."""
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm import experiments
+from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives import CmlmConfig, CmlmObjective, MlmConfig, MlmObjective
+
+VOCAB_SIZE = 50
+
+
+def encoder_config(**values) -> EncoderConfig:
+    """Two layers of width 16, no dropout unless asked for."""
+    config = EncoderConfig(
+        num_layers=2,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=24,
+        num_views=3,
+        vocab_size=VOCAB_SIZE,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        # Large, so that no path through the network is lost in rounding.
+        initializer_range=0.3,
+    )
+    for field, value in values.items():
+        setattr(config, field, value)
+    config.resolve()
+    return config
+
+
+def model(**values) -> SentenceModel:
+    """A model whose biases and norms are not the zeros and ones it starts with."""
+    made = SentenceModel(encoder_config(**values))
+    made.projection()
+    made.masked_lm()
+    randomize(made)
+    return made
+
+
+def randomize(made: SentenceModel) -> None:
+    random = np.random.default_rng(7)
+    for part in made.parts.values():
+        for weight in part.weights:
+            if weight.dtype.is_floating and len(weight.shape) == 1:
+                noise = random.normal(0, 0.2, weight.shape).astype(np.float32)
+                weight.assign_add(noise)
+
+
+def pair_batch(batch=4, seq=7, predictions=3, seed=0) -> dict[str, tf.Tensor]:
+    """What `pipelines.conditional_pairs` yields, with sentences of every length."""
+    random = np.random.default_rng(seed)
+
+    def sentences():
+        lengths = random.integers(3, seq + 1, batch)
+        lengths[0] = seq
+        mask = (np.arange(seq) < lengths[:, None]).astype(np.int32)
+        return (random.integers(5, VOCAB_SIZE, [batch, seq]) * mask), mask
+
+    context, context_mask = sentences()
+    words, mask = sentences()
+    counts = random.integers(1, predictions + 1, batch)
+    weights = (np.arange(predictions) < counts[:, None]).astype(np.float32)
+    positions = np.stack(
+        [np.sort(random.choice(np.arange(1, 3), predictions)) for _ in range(batch)]
+    )
+    labels = random.integers(5, VOCAB_SIZE, [batch, predictions])
+    return {
+        "context_word_ids": tf.constant(context, tf.int32),
+        "context_mask": tf.constant(context_mask, tf.int32),
+        "input_word_ids": tf.constant(words, tf.int32),
+        "input_mask": tf.constant(mask, tf.int32),
+        "masked_lm_positions": tf.constant(positions, tf.int32),
+        "masked_lm_ids": tf.constant(labels, tf.int32),
+        "masked_lm_weights": tf.constant(weights, tf.float32),
+    }
+
+
+def objective(
+    name: str, made: SentenceModel, batches=(), global_batch_size=4, **values
+):
+    """An objective on batches in memory; each holds the global batch."""
+    config_class, base = {
+        "cmlm": (CmlmConfig, CmlmObjective),
+        "mlm": (MlmConfig, MlmObjective),
+    }[name]
+    config = config_class(weight=1.0, **values)
+    config.train_data.global_batch_size = global_batch_size
+
+    class InMemory(base):
+        """Reads what it is given instead of text."""
+
+        def train_dataset(self, input_context, skip_batches=0):
+            size = input_context.get_per_replica_batch_size(global_batch_size)
+            rows = {
+                key: np.concatenate([batch[key] for batch in batches])
+                for key in batches[0]
+            }
+            dataset = tf.data.Dataset.from_tensor_slices(rows)
+            return dataset.batch(size, drop_remainder=True).repeat().skip(skip_batches)
+
+        def validation_dataset(self, input_context):
+            return self.train_dataset(input_context).take(2 * len(batches))
+
+    return InMemory(name, config, made, tokenizer=None, files=None)
+
+
+def write_corpus(path, documents=40, sentences=8, seed=0) -> str:
+    """Text in the training format whose neighbours share words."""
+    random = np.random.default_rng(seed)
+    topics = [
+        "river boat water fish bridge".split(),
+        "garden flower rain earth seed".split(),
+        "engine wheel road driver speed".split(),
+    ]
+    common = "the a small old and near with slowly".split()
+    lines = []
+    for _ in range(documents):
+        topic = topics[random.integers(len(topics))]
+        for _ in range(sentences):
+            words = random.choice(topic + common, random.integers(4, 12))
+            lines.append(" ".join(words).capitalize() + " .")
+        lines.append("")
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def run_config(text: str, **values) -> experiments.ExperimentConfig:
+    """A whole experiment on `text` that takes seconds; `values` override it."""
+    settings = {
+        "model.preset": "tiny",
+        "model.num_layers": 1,
+        "model.hidden_size": 16,
+        "model.intermediate_size": 32,
+        "model.max_position_embeddings": 40,
+        "model.num_views": 3,
+        "vocabulary.size": 120,
+        "task.cmlm.train_data.global_batch_size": 8,
+        "task.cmlm.train_data.seq_length": 16,
+        "task.cmlm.train_data.shuffle_buffer_size": 200,
+        "task.cmlm.train_data.hold_out_fraction": 0.2,
+        "trainer.train_steps": 20,
+        "trainer.checkpoint_interval": 10,
+        "trainer.validation_interval": 10,
+        "trainer.validation_steps": 2,
+        "trainer.summary_interval": 5,
+        "trainer.optimizer.warmup_steps": 2,
+        **values,
+    }
+    config = experiments.load(
+        "cmlm/english", (), [f"{key}={value}" for key, value in settings.items()]
+    )
+    config.task.cmlm.train_data.input_path = text
+    config.validate()
+    return config
