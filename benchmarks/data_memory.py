@@ -69,41 +69,58 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
     }
 
 
+def prepare(input_path: str, work: str) -> dict[str, object]:
+    """Makes the corpus and a vocabulary for it."""
+    from cmlm.data import corpus, vocabulary
+
+    config = corpus.TextDataConfig(input_path=input_path, global_batch_size=1)
+    files = corpus.resolve(config, work)
+    vocab_file = vocabulary.prepare(vocabulary.VocabularyConfig(size=8000), files, work)
+    n_bytes = corpus.inspect(files, max_bytes=1 << 40).bytes
+    return {"files": files, "vocab_file": vocab_file, "bytes": n_bytes}
+
+
+def run(*arguments: str) -> dict:
+    """Runs a step in a process of its own.
+
+    Linux counts a parent's memory into the peak of a child that it forks, so that this
+    process must stay small: it imports nothing of TensorFlow.
+    """
+    command = [sys.executable, __file__, "--child", *arguments]
+    return json.loads(subprocess.check_output(command).splitlines()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--input", default="builtin:python-docs")
     parser.add_argument("--megabytes", type=float, default=20)
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        directory, vocab_file = arguments.child
-        files = sorted(entry.path for entry in os.scandir(directory))
-        print(json.dumps(measure(files, vocab_file)))
+        step, first, second = arguments.child
+        if step == "prepare":
+            result = prepare(first, second)
+        else:
+            result = measure(sorted(entry.path for entry in os.scandir(first)), second)
+        print(json.dumps(result))
         return
 
-    from cmlm.data import corpus, vocabulary
-
     with tempfile.TemporaryDirectory() as work:
-        config = corpus.TextDataConfig(input_path=arguments.input, global_batch_size=1)
-        files = corpus.resolve(config, work)
-        vocab_file = vocabulary.prepare(
-            vocabulary.VocabularyConfig(size=8000), files, work
-        )
-        n_bytes = corpus.inspect(files, max_bytes=1 << 40).bytes
+        corpus = run("prepare", arguments.input, work)
         for size in (arguments.megabytes, 10 * arguments.megabytes):
             directory = os.path.join(work, f"{size:.0f}")
             os.mkdir(directory)
-            for copy in range(max(1, round(size * 1e6 / n_bytes))):
-                for path in files:
+            for copy in range(max(1, round(size * 1e6 / corpus["bytes"]))):
+                for path in corpus["files"]:
                     name = f"{copy:04d}-{os.path.basename(path)}"
                     shutil.copy(path, os.path.join(directory, name))
-            command = [sys.executable, __file__, "--child", directory, vocab_file]
-            result = json.loads(subprocess.check_output(command))
+            result = run("measure", directory, corpus["vocab_file"])
             print(
                 "{text_mb:.0f} MB text, {pairs:,} pairs: peak RSS {peak_rss_mb:.0f} MB,"
                 " {pairs_per_s:,.0f} pairs/s, {tokens_per_s:,.0f} tokens/s,"
                 " {padding:.0%} padding, skip of {skipped_batches:,} batches"
-                " {skip_s:.1f} s".format(**result)
+                " {skip_s:.1f} s".format(**result),
+                flush=True,
             )
 
 
