@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import corpus, pipelines
+from cmlm.data import pipelines, streams
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 N_DOCUMENTS, N_SENTENCES = 10, 21  # 200 pairs
@@ -229,7 +230,12 @@ def test_parts_share_no_sentence(data):
         itertools.chain.from_iterable(places(validation.as_numpy_iterator()))
     )
     assert held_out and not seen & held_out
-    assert corpus.has_pairs(data[1], "validation", 0.3)
+    assert streams.has_pairs(data[1], "validation", 0.3)
+
+
+def test_nothing_to_train_on_is_an_error_and_no_endless_wait(data):
+    with pytest.raises(UserError, match="hold_out_fraction=0.9999999"):
+        build(data, hold_out_fraction=0.9999999)
 
 
 def test_hosts_differ_in_text_and_in_random_numbers(data):

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-
-from tests.conftest import ROOT
+from conftest import ROOT
 
 
 def run(module, *arguments):

@@ -1,4 +1,4 @@
-"""Plain text as a stream of sentences and of pairs of neighbours.
+"""Which text a run trains on: its configuration, its files, and whether they will do.
 
 The training format is one sentence a line and a blank line between documents, `.txt`
 or `.txt.gz`. Two lines that follow each other inside a document are a pair.
@@ -19,14 +19,6 @@ from cmlm import files as files_lib
 from cmlm.data import builtin, sentences
 from cmlm.errors import UserError
 
-LINES_PER_CHUNK = 4096
-# A sentence is cut here before it is tokenised, so that no line, however long, costs
-# more than this in the shuffle buffer: 64 bytes a token for 256 tokens.
-MAX_SENTENCE_BYTES = 16_384
-# Held-out text is chosen in blocks of this many lines of a document: small enough for
-# a corpus of one document to have some, large enough to lose few pairs at the borders.
-HOLD_OUT_BLOCK = 128
-
 # Beyond this, a line is no sentence, and reading it costs its size in memory.
 MAX_LINE_CHARACTERS = 1_000_000
 # Some broken bytes are in every web corpus; more than this is another encoding.
@@ -35,8 +27,6 @@ MAX_INVALID_SHARE = 0.1
 # What tf.strings.strip takes for white space, so that both count the same lines.
 _BLANK = b" \t\n\v\f\r"
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
-_PARTS = ("train", "validation", "all")
-_BUCKETS = 1_000_000
 
 logger = logging.getLogger(__name__)
 
@@ -280,152 +270,3 @@ def _characters(line: bytes, stream: BinaryIO) -> int:
             return length - 1
         line = stream.readline(4 * MAX_LINE_CHARACTERS)
     return length
-
-
-# ------------------------------------------------------------------ tf.data
-
-
-def sentence_dataset(
-    files: list[str],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
-) -> tf.data.Dataset:
-    """Returns the sentences of a corpus, as string scalars; see `sentence_pairs`."""
-    return _elements(files, part, hold_out_fraction, input_context, seed, pairs=False)
-
-
-def sentence_pairs(
-    files: list[str],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
-) -> tf.data.Dataset:
-    """Returns the pairs of neighbours of a corpus: one pass, streamed.
-
-    A pair is two lines that follow each other in one document. Held-out text is
-    chosen by a fingerprint of the document's first line and the block of
-    `HOLD_OUT_BLOCK` lines a line is in: it stays the same whatever the seed, the
-    order of the files or the number of hosts. Both lines of a pair are in its part,
-    so no line of a validation pair is in a training pair.
-
-    Args:
-        files: paths in the training format.
-        part: `train`, `validation`, or `all`, which holds out nothing.
-        hold_out_fraction: share of the blocks that is validation.
-        input_context: splits the data among hosts: by file if each host gets at least
-            one, else by element. The shares differ a little in size.
-        seed: reads the files in a new random order in each pass over the dataset,
-            a rebuilt dataset in the same orders; None keeps their order.
-
-    Returns:
-        Dataset of (string [], string []).
-    """
-    return _elements(files, part, hold_out_fraction, input_context, seed, pairs=True)
-
-
-def _elements(files, part, hold_out_fraction, input_context, seed, pairs):
-    if part not in _PARTS:
-        raise ValueError(f"part {part!r}: allowed are {', '.join(_PARTS)}")
-    shard = (
-        (input_context.num_input_pipelines, input_context.input_pipeline_id)
-        if input_context is not None
-        else (1, 0)
-    )
-    by_file = len(files) >= shard[0]
-    if by_file:
-        files = files[shard[1] :: shard[0]]
-    paths = tf.data.Dataset.from_tensor_slices(files)
-    if seed is not None:
-        paths = paths.shuffle(len(files), seed=seed, reshuffle_each_iteration=True)
-    dataset = paths.interleave(
-        lambda path: _read_file(path, part, hold_out_fraction, pairs),
-        cycle_length=min(8, len(files)),
-        block_length=16,
-        num_parallel_calls=min(2, len(files)),
-        deterministic=True,
-    )
-    return dataset if by_file else dataset.shard(*shard)
-
-
-def _read_file(path, part, hold_out_fraction, pairs) -> tf.data.Dataset:
-    """Streams one file, a chunk of lines at a time."""
-    compression = tf.where(tf.strings.regex_full_match(path, r".*\.gz"), "GZIP", "")
-    chunks = tf.data.TextLineDataset(path, compression).batch(LINES_PER_CHUNK)
-    # What a chunk must know of the one before: its last line ("" where no document is
-    # open), whether that line is in this part, the fingerprint of the open document
-    # and how many lines of it have gone by.
-    start = (
-        tf.constant(""),
-        tf.constant(False),
-        tf.constant(0, tf.int64),
-        tf.constant(0),
-    )
-
-    def step(state, lines):
-        last_line, last_in_part, last_document, n_before = state
-        lines = tf.strings.substr(lines, 0, MAX_SENTENCE_BYTES)
-        lines = tf.strings.strip(tf.strings.regex_replace(lines, "^\ufeff", ""))
-        previous = tf.concat([[last_line], lines[:-1]], axis=0)
-        filled = tf.strings.length(lines) > 0
-        follows = filled & (tf.strings.length(previous) > 0)
-
-        opens = filled & ~follows
-        openings = tf.cast(tf.where(opens)[:, 0], tf.int32)
-        index = tf.cumsum(tf.cast(opens, tf.int32))  # 0: the document still open
-        fingerprints = tf.strings.to_hash_bucket_fast(
-            tf.gather(lines, openings), 1 << 62
-        )
-        document = tf.gather(tf.concat([[last_document], fingerprints], 0), index)
-        first = tf.gather(tf.concat([[-n_before], openings], axis=0), index)
-        line_in_document = tf.range(tf.size(lines)) - first
-
-        in_part = _in_part(document, line_in_document, part, hold_out_fraction)
-        both_in_part = in_part & tf.concat([[last_in_part], in_part[:-1]], axis=0)
-        state = (
-            lines[-1],
-            in_part[-1],
-            document[-1],
-            line_in_document[-1] + 1,
-        )
-        if pairs:
-            chosen = follows & both_in_part
-            return state, (previous[chosen], lines[chosen])
-        return state, lines[filled & in_part]
-
-    return chunks.scan(start, step).unbatch()
-
-
-def _in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
-    """Tells which lines are in a part: bool [lines].
-
-    Args:
-        document: int64 [lines], fingerprint of each line's document.
-        line_in_document: int32 [lines].
-        part: `train`, `validation` or `all`.
-        hold_out_fraction: share of the blocks that is validation.
-    """
-    if part == "all":
-        return tf.ones_like(line_in_document, tf.bool)
-    block = tf.strings.join(
-        [
-            tf.strings.as_string(document),
-            tf.strings.as_string(line_in_document // HOLD_OUT_BLOCK),
-        ],
-        separator="/",
-    )
-    bucket = tf.strings.to_hash_bucket_fast(block, _BUCKETS)
-    held_out = bucket < round(hold_out_fraction * _BUCKETS)
-    return held_out if part == "validation" else ~held_out
-
-
-def has_pairs(files: list[str], part: str, hold_out_fraction: float) -> bool:
-    """Tells whether a part of a corpus has a pair at all.
-
-    A small corpus may have no held-out block; a large one answers at once.
-    """
-    for _ in sentence_pairs(files, part, hold_out_fraction).take(1):
-        return True
-    return False

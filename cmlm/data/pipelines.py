@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import corpus, masking
+from cmlm.data import masking, streams
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
 
 # Rows to sort by length at a time, and bounds for the batches they make: enough that
 # those of a batch are alike, few enough to be there soon.
@@ -83,7 +84,7 @@ def conditional_pairs(
         }
 
     return _batches(
-        corpus.sentence_pairs,
+        streams.sentence_pairs,
         to_features,
         config,
         tokenizer,
@@ -124,7 +125,7 @@ def masked_sentences(
         }
 
     return _batches(
-        lambda *args, **kwargs: corpus.sentence_dataset(*args, **kwargs).map(
+        lambda *args, **kwargs: streams.sentences(*args, **kwargs).map(
             lambda text: (text,)
         ),
         to_features,
@@ -154,7 +155,7 @@ def _batches(
     """Shuffles, batches and finishes tuples of strings.
 
     Args:
-        source: called as `corpus.sentence_pairs`, gives a dataset of tuples of strings.
+        source: as `streams.sentence_pairs`; gives a dataset of tuples of strings.
         to_features: (seed int [2], string [batch], ...) -> features of a batch.
         See `conditional_pairs` for the rest.
     """
@@ -167,6 +168,13 @@ def _batches(
         seed=config.seed if training else None,
     )
     if training:
+        # Repeating nothing for ever would be a run that hangs.
+        if not any(True for _ in dataset.take(1)):
+            raise UserError(
+                f"no text is left to train on in {files[0]} and the like with"
+                f" hold_out_fraction={config.hold_out_fraction}: allowed is more text,"
+                " a smaller fraction, or validation text of its own"
+            )
         dataset = dataset.shuffle(
             config.shuffle_buffer_size,
             seed=config.seed,

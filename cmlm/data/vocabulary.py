@@ -19,7 +19,7 @@ from tensorflow_text.tools.wordpiece_vocab import (
 )
 
 from cmlm import files as files_lib
-from cmlm.data import corpus
+from cmlm.data import streams
 from cmlm.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -197,7 +197,7 @@ def count_words(
 
     counts: collections.Counter = collections.Counter()
     seen = 0
-    chunks = corpus.sentence_dataset(files).batch(corpus.LINES_PER_CHUNK)
+    chunks = streams.sentences(files).batch(streams.LINES_PER_CHUNK)
     for n_bytes, unique, count in chunks.map(words).prefetch(2).as_numpy_iterator():
         counts.update(dict(zip(unique.tolist(), count.tolist(), strict=True)))
         if len(counts) > _MAX_COUNTED_WORDS:

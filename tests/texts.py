@@ -1,0 +1,31 @@
+"""Small corpora in the training format, together with what they hold."""
+
+import gzip
+import random
+
+
+def write(path, text):
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def make_corpus(directory, n_files=7, seed=0, documents_a_file=30):
+    """Writes files of documents with unique lines; returns paths and the documents."""
+    rng = random.Random(seed)
+    paths, documents = [], []
+    for f in range(n_files):
+        text = rng.choice(["", "\n", " \n\n"])
+        for d in range(documents_a_file):
+            length = rng.choice([1, 1, 2, 3, 7, 40, 300])
+            document = [f"file {f} document {d} line {i}" for i in range(length)]
+            documents.append(document)
+            text += rng.choice(["\n", "\r\n"]).join(document)
+            text += "\n" + rng.choice(["\n", "\n\n", " \t\n"])
+        suffix = ".txt.gz" if f % 2 else ".txt"
+        paths.append(write(directory / f"part-{f}{suffix}", text.rstrip()))
+    return paths, documents
+
+
+def neighbours(documents):
+    return [pair for lines in documents for pair in zip(lines, lines[1:], strict=False)]
