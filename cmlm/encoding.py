@@ -336,13 +336,10 @@ def _from_export(path: str) -> Encoder:
     except (tf.errors.OpError, OSError, ValueError, KeyError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is not a whole export: {reason}") from error
-    # `served` owns the variables; the signature alone would not keep them alive.
-    encoder = Encoder(
-        lambda text: signature(text=text)["default"],
-        lengths,
-        info["dim"],
-        info["seq_length"],
-        {key: value for key, value in info.items() if key != "config"},
-    )
-    encoder.saved_model = served
-    return encoder
+
+    def vectors(text, keep_alive=served):
+        # The signature alone does not own its variables; `served` does.
+        return signature(text=text)["default"]
+
+    info = {key: value for key, value in info.items() if key != "config"}
+    return Encoder(vectors, lengths, info["dim"], info["seq_length"], info)
