@@ -1,9 +1,9 @@
 """A run from its configuration to its last checkpoint, and on from any kill.
 
 Everything that decides what the next step computes is in the checkpoint: weights,
-optimizer, the number of batches each objective has consumed, and the state of every
-dropout layer's random generator. A resumed run gives the weights of one that was
-never stopped, bit for bit.
+optimizer, and the number of batches each objective has consumed; dropout is a function
+of seed and step. A resumed run gives the weights of one that was never stopped, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
 
     distributed.set_precision(config.runtime.mixed_precision_dtype)
     strategy = distributed.build_strategy(config.runtime)
-    # Dropout layers draw from tf.random.Generators, whose state can be saved.
+    # Dropout layers draw from tf.random.Generators, whose state can be set.
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(config.trainer.seed)
     with strategy.scope():
@@ -169,12 +169,12 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
             strategy,
             clip_norm=config.trainer.optimizer.clip_norm,
             micro_batch_size=config.trainer.micro_batch_size,
+            seed=config.trainer.seed,
         )
         checkpoint = tf.train.Checkpoint(
             model=model,
             optimizer=optimizer,
             batches_seen=trainer.batches_seen,
-            random_generators=model.random_generators(),
         )
         manager = tf.train.CheckpointManager(
             checkpoint,
@@ -187,7 +187,6 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
                 model=model,
                 optimizer=optimizer,
                 batches_seen=trainer.batches_seen,
-                random_generators=checkpoint.random_generators,
             )
         elif config.init_checkpoint:
             parts = checkpoints.initialize(model, config.init_checkpoint)

@@ -19,6 +19,7 @@ import tensorflow as tf
 from cmlm import experiments, files
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
+from cmlm.keras import keras
 from cmlm.modeling import checkpoints
 from cmlm.modeling.encoder import SentenceEncoder
 from cmlm.modeling.model import SentenceModel
@@ -93,6 +94,8 @@ def load_encoder(model_dir: str, checkpoint: str = "latest") -> TrainedEncoder:
             f"{vocab_file} has {tokenizer.vocab_size} entries, "
             f"the encoder has {config.model.vocab_size} embedding rows"
         )
+    # The seed of the run: without a checkpoint these are the weights it began with.
+    keras.utils.set_random_seed(config.trainer.seed)
     model = SentenceModel(config.model)
     if checkpoint != "untrained":
         path = {"latest": model_dir, "best": os.path.join(model_dir, BEST)}.get(

@@ -38,6 +38,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
       strategy: its replicas share each global batch.
       clip_norm: global norm gradients are scaled down to; 0 leaves them.
       micro_batch_size: examples a replica holds at a time; 0: its whole share.
+      seed: of dropout.
 
     Raises:
       UserError: batch sizes that do not divide.
@@ -51,6 +52,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         strategy: tf.distribute.Strategy,
         clip_norm: float = 0.0,
         micro_batch_size: int = 0,
+        seed: int = 0,
     ):
         self.model = model
         self.objectives = dict(objectives)
@@ -76,6 +78,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             )
             for name in self.objectives
         }
+        model.build_dropout(seed)
         # Slots exist before a checkpoint is restored, so that all of it is matched.
         optimizer._create_all_weights(self._variables(tuple(self.objectives)))
         self._iterators: dict = {}
@@ -182,6 +185,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         def run(iterators, num_steps):
             totals = tf.zeros([len(keys), 2])
             for _ in tf.range(num_steps):
+                self.model.reset_dropout(self.optimizer.iterations)
                 batches = {name: next(iterators[name]) for name in names}
                 results = self.strategy.run(replica_step, args=(batches,))
                 # All-reduced: every replica holds the same numbers.

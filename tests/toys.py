@@ -137,7 +137,7 @@ def run_config(text: str, **values) -> experiments.ExperimentConfig:
         "model.intermediate_size": 32,
         "model.max_position_embeddings": 40,
         "model.num_views": 3,
-        "vocabulary.size": 120,
+        "vocabulary.size": 200,
         "task.cmlm.train_data.global_batch_size": 8,
         "task.cmlm.train_data.seq_length": 16,
         "task.cmlm.train_data.shuffle_buffer_size": 200,

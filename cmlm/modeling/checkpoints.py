@@ -9,6 +9,11 @@ from cmlm.modeling.model import SentenceModel
 
 # Where a checkpoint keeps the parts of a SentenceModel.
 _PARTS_PREFIX = "model/parts/"
+# The embedding table, under the name of whichever layer the checkpoint met first.
+_TABLE_KEYS = tuple(
+    f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
+    for name in ("bert/_embedding_layer/embeddings", "/embedding_table")
+)
 
 
 def find(path: str) -> str:
@@ -69,19 +74,13 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
     }
     if "encoder" not in parts:
         raise UserError(f"{path} has no encoder; is it a checkpoint of this project?")
-    table = next(
-        (
-            shape
-            for key, shape in stored.items()
-            if "encoder/bert/_embedding_layer" in key
-        ),
-        None,
-    )
     rows = model.encoder.embedding_table.shape[0]
-    if table and table[0] != rows:
-        raise UserError(
-            f"{path} has {table[0]} embedding rows, the vocabulary has {rows} entries"
-        )
+    for key, shape in stored.items():
+        if key.endswith(_TABLE_KEYS) and shape[0] != rows:
+            raise UserError(
+                f"{path} has {shape[0]} embedding rows, "
+                f"the vocabulary has {rows} entries"
+            )
     holder = tf.Module()
     holder.parts = parts
     restore(path, model=holder)

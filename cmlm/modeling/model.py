@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
@@ -67,18 +68,39 @@ class SentenceModel(tf.Module):
             self.parts[name] = head
         return self.parts[name]
 
-    def random_generators(self) -> list[tf.random.Generator]:
-        """The state behind every dropout layer, in a fixed order.
+    def build_dropout(self, seed: int) -> None:
+        """Creates the random state of every dropout layer; call it once, in scope.
 
-        Keras leaves these out of checkpoints; a resumed run that is to repeat a
-        straight one needs them.
+        Args:
+          seed: of the run.
         """
-        generators = []
+        self._dropout_states = []
         for part in self.parts.values():
             for layer in part._flatten_layers():
                 random = getattr(layer, "_random_generator", None)
                 if random is not None:
                     random._maybe_init()
                     if random._generator is not None:
-                        generators.append(random._generator)
-        return generators
+                        self._dropout_states.append(random._generator.state)
+        # Philox keys, one a layer, not what Keras happened to draw.
+        keys = np.random.SeedSequence(seed).generate_state(
+            len(self._dropout_states), np.uint64
+        )
+        self._dropout_keys = keys.astype(np.int64).tolist()
+
+    def reset_dropout(self, step: tf.Tensor) -> None:
+        """Makes what dropout draws next a function of seed, layer, replica and step.
+
+        Keras keeps random state out of checkpoints, and replicas that saw batches of
+        different shape have drawn different amounts from it. Started anew in every
+        step, it needs no saving, and a step can be repeated.
+
+        Call it outside replica context.
+
+        Args:
+          step: int64 scalar.
+        """
+        zero = tf.zeros_like(step)
+        for state, key in zip(self._dropout_states, self._dropout_keys, strict=True):
+            # [counter low, counter high, key]; replicas hash their number into it.
+            state.assign(tf.stack([zero, step, tf.constant(key, tf.int64)]))

@@ -18,7 +18,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 @dataclasses.dataclass
 class TaskConfig(hyperparams.Config):
-    """Every objective under its own name; a weight above 0 switches one on."""
+    """Every objective under its own name; a weight other than 0 switches one on."""
 
     cmlm: CmlmConfig = dataclasses.field(default_factory=CmlmConfig)
     mlm: MlmConfig = dataclasses.field(default_factory=MlmConfig)
@@ -28,5 +28,5 @@ class TaskConfig(hyperparams.Config):
         return {
             name: getattr(self, name)
             for name in OBJECTIVES
-            if getattr(self, name).weight > 0
+            if getattr(self, name).weight != 0
         }

@@ -1,0 +1,330 @@
+"""Whole runs: exact resume after kill -9, signals, best checkpoint, what is refused."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm import engine, experiments, model_dir, progress
+from cmlm.errors import UserError
+from cmlm.trainer import NonFiniteError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> str:
+    return toys.write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt")
+
+
+def stored(path) -> dict[str, np.ndarray]:
+    """Every number of a checkpoint, optimizer and random state included."""
+    reader = tf.train.load_checkpoint(str(path))
+    values = {
+        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
+    }
+    return {
+        name: value
+        for name, value in values.items()
+        if not isinstance(value, bytes) and not name.startswith("save_counter")
+    }
+
+
+def assert_equal_checkpoints(a, b) -> None:
+    want, got = stored(a), stored(b)
+    assert want.keys() == got.keys()
+    assert any("optimizer" in name for name in want)
+    different = [name for name in want if not np.array_equal(want[name], got[name])]
+    assert not different
+
+
+def command(text, directory, strategy, *overrides) -> list[str]:
+    """`python -m cmlm.train` in a process of its own, on two logical CPUs."""
+    config = toys.run_config(text)
+    config.model.dropout_rate = config.model.attention_dropout_rate = 0.2
+    path = Path(directory).with_suffix(".yaml")
+    path.write_text(experiments.to_yaml(config))
+    two_cpus = (
+        "import runpy, sys, tensorflow as tf; "
+        "tf.config.set_logical_device_configuration("
+        "tf.config.list_physical_devices('CPU')[0], "
+        "[tf.config.LogicalDeviceConfiguration()] * 2); "
+        "runpy.run_module('cmlm.train', run_name='__main__', alter_sys=True)"
+    )
+    return [
+        *(sys.executable, "-c", two_cpus),
+        f"--config_file={path}",
+        f"--model_dir={directory}",
+        f"--distribution_strategy={strategy}",
+        *(f"--params_override={override}" for override in overrides),
+    ]
+
+
+def run(arguments, **kwargs) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        arguments, cwd=ROOT, capture_output=True, text=True, timeout=300, **kwargs
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.time() + 240
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.time() < deadline, f"no {path.name}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+@pytest.mark.large
+def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path, strategy):
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    done = run(command(text, straight, strategy))
+    assert done.returncode == 0, done.stderr
+    # Killed at some step after the first checkpoint, wherever that is.
+    process = subprocess.Popen(
+        command(text, killed, strategy, "trainer.train_steps=20"),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(killed / "ckpt-10.index", process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    for leftover in killed.glob("ckpt-20*"):
+        pytest.skip(f"the run was over before it could be killed: {leftover.name}")
+    done = run(command(text, killed, strategy))
+    assert done.returncode == 0, done.stderr
+    assert "steps 10 to 20" in done.stderr
+    assert_equal_checkpoints(straight / "ckpt-20", killed / "ckpt-20")
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+def test_resume_in_a_new_run_equals_a_straight_run(text, tmp_path, strategy):
+    config = toys.run_config(text, **{"trainer.train_steps": 6})
+    config.runtime.distribution_strategy = strategy
+    config.model.dropout_rate = config.model.attention_dropout_rate = 0.2
+    config.trainer.checkpoint_interval = 3
+    straight = engine.build(config, str(tmp_path / "straight"))
+    engine.train(straight, validate=False)
+
+    first = engine.build(config, str(tmp_path / "resumed"))
+    with pytest.raises(RuntimeError, match="power cut"):
+        cut_power_after(first, steps=4)
+        engine.train(first, validate=False)
+    second = engine.build(config, str(tmp_path / "resumed"))
+    assert second.trainer.step == 3
+    engine.train(second, validate=False)
+    assert_equal_checkpoints(
+        straight.manager.latest_checkpoint, second.manager.latest_checkpoint
+    )
+    rows = progress.read_metrics(str(tmp_path / "resumed" / model_dir.METRICS))
+    assert [row["step"] for row in rows] == sorted({row["step"] for row in rows})
+
+
+def cut_power_after(run, steps):
+    """Makes the run die, without any chance to save, once it is past `steps`."""
+    real_train = run.trainer.train
+
+    def train(num_steps):
+        if run.trainer.step >= steps:
+            raise RuntimeError("power cut")
+        return real_train(1)
+
+    run.trainer.train = train
+
+
+@pytest.mark.large
+def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
+    directory = tmp_path / "run"
+    process = subprocess.Popen(
+        command(text, directory, "one_device", "trainer.train_steps=100000"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(directory / "ckpt-10.index", process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in stderr
+    step = int(re.search(r"stopped by SIGTERM at step (\d+)", stderr).group(1))
+    assert tf.train.latest_checkpoint(str(directory)).endswith(f"ckpt-{step}")
+
+
+def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
+    config = toys.run_config(text)
+    config.trainer.best_checkpoint_metric = "cmlm/loss"
+    run = engine.build(config, str(tmp_path))
+    validation = engine.train(run)
+    assert set(validation) == {
+        "cmlm/loss",
+        "cmlm/accuracy",
+        "cmlm/shuffled_loss",
+        "cmlm/shuffled_accuracy",
+        "cmlm/conditioning_gain",
+    }
+    rows = progress.read_metrics(str(tmp_path / model_dir.METRICS))
+    trained = [row for row in rows if "train/cmlm/loss" in row]
+    assert [row["step"] for row in trained] == [5, 10, 15, 20]
+    assert all(row["train/examples_per_second"] > 0 for row in trained)
+    assert [row["step"] for row in rows if "validation/cmlm/loss" in row] == [10, 20]
+    assert trained[-1]["train/cmlm/loss"] < trained[0]["train/cmlm/loss"]
+    assert list((tmp_path / model_dir.TENSORBOARD).glob("events.*"))
+    best = tf.train.latest_checkpoint(str(tmp_path / model_dir.BEST))
+    losses = {
+        row["step"]: row["validation/cmlm/loss"]
+        for row in rows
+        if "validation/cmlm/loss" in row
+    }
+    assert best.endswith(f"ckpt-{min(losses, key=losses.get)}")
+    # The last line of the progress names the last step and the losses.
+    out, err = capfd.readouterr()
+    assert not out
+    assert re.search(r"step 20/20  cmlm/loss \d+\.\d+ .*lr .*examples/s", err)
+    # A second run of the same command has nothing left to do and harms nothing.
+    before = stored(tmp_path / "ckpt-20")
+    again = engine.build(toys.run_config(text), str(tmp_path))
+    engine.train(again)
+    assert stored(tmp_path / "ckpt-20").keys() == before.keys()
+
+
+def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
+    config = toys.run_config(text)
+    config.trainer.checkpoint_interval = 2
+    run = engine.build(config, str(tmp_path))
+    real_train = run.trainer.train
+
+    def poisoned(num_steps):
+        if run.trainer.step == 3:
+            kernel = run.trainer.model.projection().weights[4]
+            kernel.assign(tf.fill(kernel.shape, np.nan))
+        return real_train(1)
+
+    run.trainer.train = poisoned
+    with pytest.raises(
+        NonFiniteError, match="the loss of cmlm is not finite in step 4"
+    ):
+        engine.train(run, validate=False)
+    latest = tf.train.latest_checkpoint(str(tmp_path))
+    assert latest.endswith("ckpt-2")
+    assert all(np.isfinite(value).all() for value in stored(latest).values())
+
+
+def test_warm_start_takes_the_parts_there_are(text, tmp_path):
+    config = toys.run_config(
+        text,
+        **{
+            "task.cmlm.weight": 0,
+            "task.mlm.weight": 1,
+            "task.mlm.train_data.seq_length": 16,
+            "task.mlm.train_data.global_batch_size": 8,
+            "task.mlm.train_data.hold_out_fraction": 0.2,
+            "trainer.train_steps": 2,
+        },
+    )
+    config.task.mlm.train_data.input_path = text
+    source = engine.build(config, str(tmp_path / "mlm"))
+    engine.train(source, validate=False)
+
+    warm = toys.run_config(text, init_checkpoint=str(tmp_path / "mlm"))
+    run = engine.build(warm, str(tmp_path / "cmlm"))
+    assert run.trainer.step == 0
+    for part in ("encoder", "masked_lm"):
+        for a, b in zip(
+            source.trainer.model.parts[part].get_weights(),
+            run.trainer.model.parts[part].get_weights(),
+        ):
+            np.testing.assert_array_equal(a, b)
+    same = (tmp_path / "cmlm" / "vocab.txt").read_text()
+    assert same == (tmp_path / "mlm" / "vocab.txt").read_text()
+
+
+def test_another_models_directory_is_refused(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 1})
+    engine.train(engine.build(config, str(tmp_path)), validate=False)
+    other = toys.run_config(text, **{"model.hidden_size": 32})
+    with pytest.raises(UserError, match="holds a model with hidden_size=16, .* 32"):
+        engine.build(other, str(tmp_path))
+
+
+def test_a_vocabulary_of_another_size_is_refused(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 1})
+    engine.train(engine.build(config, str(tmp_path / "a")), validate=False)
+    words = (tmp_path / "a" / "vocab.txt").read_text() + "onemore\n"
+    (tmp_path / "vocab.txt").write_text(words)
+    warm = toys.run_config(
+        text,
+        **{
+            "init_checkpoint": str(tmp_path / "a"),
+            "vocabulary.file": str(tmp_path / "vocab.txt"),
+        },
+    )
+    rows = len(words.splitlines())
+    with pytest.raises(
+        UserError, match=f"has {rows - 1} embedding rows, the vocabulary has {rows}"
+    ):
+        engine.build(warm, str(tmp_path / "b"))
+
+
+def test_a_truncated_checkpoint_is_named(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 1})
+    engine.train(engine.build(config, str(tmp_path)), validate=False)
+    data = next(tmp_path.glob("ckpt-1.data*"))
+    data.write_bytes(data.read_bytes()[: os.path.getsize(data) // 2])
+    with pytest.raises(UserError, match="ckpt-1 is damaged or of another model"):
+        engine.build(toys.run_config(text), str(tmp_path))
+
+
+def test_untrained_encoder_is_the_one_the_run_began_with(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 2})
+    run = engine.build(config, str(tmp_path))
+    before = run.trainer.model.encoder.get_weights()
+    engine.train(run, validate=False)
+    untrained = model_dir.load_encoder(str(tmp_path), "untrained").encoder
+    latest = model_dir.load_encoder(str(tmp_path)).encoder
+    for a, b in zip(untrained.get_weights(), before):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(latest.get_weights(), run.trainer.model.encoder.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_params_yaml_reads_back_equal(text, tmp_path):
+    run = engine.build(toys.run_config(text), str(tmp_path))
+    again = model_dir.read_config(str(tmp_path))
+    assert again.as_dict() == run.config.as_dict()
+    assert again.model.vocab_size > 50
+
+
+def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
+    path = str(tmp_path / "metrics.jsonl")
+    rows = [{"step": step, "time": 1.0} for step in (5, 10, 15)]
+    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20, "ti'
+    Path(path).write_text(text)
+    log = progress.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    log.write(12, {"a": 1.0})
+    assert [row["step"] for row in progress.read_metrics(path)] == [5, 10, 12]
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (5, "5s"),
+        (75, "1m 15s"),
+        (3720, "1h 02m"),
+        (3e5, "3.5 days"),
+        (1e9, "31.7 years"),
+    ],
+)
+def test_durations(seconds, text):
+    assert progress.duration(seconds) == text
