@@ -19,7 +19,6 @@ import tqdm
 from cmlm import model_dir
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.keras import keras
 
 # The published encoders of this kind cut at 128 tokens.
 DEFAULT_SEQ_LENGTH = 128
@@ -297,9 +296,6 @@ def describe(trained: model_dir.TrainedEncoder, seq_length: int) -> dict:
 
 
 def _from_model_dir(directory: str, which: str) -> Encoder:
-    if which == "untrained":
-        # The weights a run starts from are the first thing it draws.
-        keras.utils.set_random_seed(model_dir.read_config(directory).trainer.seed)
     trained = model_dir.load_encoder(directory, "latest" if which == "bow" else which)
     seq_length = resolve_seq_length(trained.config.model)
     encoder, info = trained.encoder, describe(trained, seq_length)
