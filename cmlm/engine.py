@@ -306,11 +306,17 @@ class _Reporter:
         self._last_loop = (time.monotonic(), start)
         self._seconds_per_step: float | None = None
         self.validation: dict[str, float] = {}
+        # A TPU program cannot call back, and does not need to.
+        if not distributed.is_static(run.strategy):
+            run.trainer.on_micro_batch = self._micro_batch
+
+    def _micro_batch(self, _name: str, done: int, of: int) -> None:
+        self._line.within_step(self._last_loop[1], done, of)
 
     def next_loop(self, step: int) -> int:
         """Steps until the next look: about a second's, and never past an interval."""
         settings = self._run.config.trainer
-        self._last_loop = (time.monotonic(), step)
+        self._last_loop = (time.monotonic(), int(step))
         steps = 1
         if self._seconds_per_step:
             steps = min(

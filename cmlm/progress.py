@@ -28,9 +28,9 @@ class ProgressLine:
         self._total = total_steps
         self._terminal = sys.stderr.isatty()
         self._last_print = 0.0
-        # (time, step) at both ends of what the pace is measured over. The first
-        # steps include the compilation of the graph, so the window moves on.
+        # (time, step) of the last loops: what the pace is measured over.
         self._window = [(time.monotonic(), start_step)]
+        self._paced = False
 
     def update(
         self, step: int, metrics: Mapping[str, float], examples_per_step: float
@@ -44,20 +44,44 @@ class ProgressLine:
         """
         now = time.monotonic()
         self._window.append((now, step))
-        if len(self._window) > 30:
+        # The first loop includes the compilation of the graph: not the pace.
+        if len(self._window) > 30 or (len(self._window) > 2 and not self._paced):
             self._window.pop(0)
+            self._paced = True
         since, first = self._window[0]
         steps_per_second = (step - first) / max(now - since, 1e-9)
         done = step >= self._total
+        parts = [f"{name} {_short(value)}" for name, value in metrics.items()]
+        if self._paced:
+            parts.append(f"{steps_per_second * examples_per_step:,.0f} examples/s")
+            if not done:
+                parts.append(self._time_to_go(step, 1 / steps_per_second))
+        self._print(step, parts, done)
+
+    def within_step(self, step: int, done: int, of: int) -> None:
+        """Shows how far a long step is.
+
+        Args:
+          step: updates done before it.
+          done: micro-batches of it that are done.
+          of: micro-batches it has.
+        """
+        since, first = self._window[-1]
+        parts = [f"micro-batch {done + 1} of {of} of the next step"]
+        if done:
+            steps = step - first + done / of
+            parts.append(self._time_to_go(step, (time.monotonic() - since) / steps))
+        self._print(step, parts, False)
+
+    def _time_to_go(self, step: int, seconds_per_step: float) -> str:
+        return f"ETA {duration((self._total - step) * seconds_per_step)}"
+
+    def _print(self, step: int, parts: list[str], done: bool) -> None:
+        now = time.monotonic()
         if not (self._terminal or done or now - self._last_print >= 10):
             return
         self._last_print = now
-        parts = [f"step {step:,}/{self._total:,}"]
-        parts += [f"{name} {_short(value)}" for name, value in metrics.items()]
-        parts.append(f"{steps_per_second * examples_per_step:,.0f} examples/s")
-        if not done and steps_per_second:
-            parts.append(f"ETA {duration((self._total - step) / steps_per_second)}")
-        line = "  ".join(parts)
+        line = "  ".join([f"step {step:,}/{self._total:,}", *parts])
         if self._terminal:
             width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
             end = "\n" if done else ""

@@ -8,7 +8,7 @@ every replica and for every micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import orbit
 import tensorflow as tf
@@ -81,6 +81,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         model.build_dropout(seed)
         # Slots exist before a checkpoint is restored, so that all of it is matched.
         optimizer._create_all_weights(self._variables(tuple(self.objectives)))
+        # Called as (objective, done, of) before each micro-batch, where a step takes
+        # long enough for someone to wonder. Set it before the first step.
+        self.on_micro_batch: Callable[[str, int, int], None] | None = None
         self._iterators: dict = {}
         self._train_functions: dict = {}
         self._evaluate_functions: dict = {}
@@ -250,7 +253,12 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         share = objective.global_batch_size // self.strategy.num_replicas_in_sync
         size = share // pieces
 
+        def notify(i):
+            self.on_micro_batch(name, int(i), pieces)
+
         def add_micro_batch(i, gradients, metrics):
+            if self.on_micro_batch is not None:
+                tf.numpy_function(notify, [i], [])
             more, rows = micro_gradients(
                 {key: value[i * size : (i + 1) * size] for key, value in batch.items()}
             )

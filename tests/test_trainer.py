@@ -75,6 +75,14 @@ def test_micro_batches_equal_the_whole_batch(one_device, batches, micro_batch_si
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
+def test_micro_batches_are_announced(one_device, batches):
+    trainer = build(one_device, batches, micro_batch_size=2)
+    calls = []
+    trainer.on_micro_batch = lambda *call: calls.append(call)
+    trainer.train(2)
+    assert calls == [("cmlm", done, 4) for done in range(4)] * 2
+
+
 def test_micro_batches_on_two_replicas(one_device, two_replicas, batches):
     reference = build(one_device, batches)
     trainer = build(two_replicas, batches, micro_batch_size=2)
