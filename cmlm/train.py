@@ -59,18 +59,11 @@ flags.DEFINE_string("tpu", None, "TPU to use: a name, an address or 'local'.")
 FLAGS = flags.FLAGS
 
 
-def main(_) -> int | None:
+def configure():
+    """The flags as an ExperimentConfig, complete and checked."""
     with cli.quiet_imports():
-        import tensorflow as tf
+        from cmlm import experiments
 
-        from cmlm import engine, experiments
-        from cmlm.trainer import NonFiniteError
-
-    # ------------------------------------------------------- configuration
-    if not FLAGS.model_dir:
-        raise UserError("--model_dir is not given; allowed: a directory, new or old")
-    if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
-        raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = experiments.load(
         FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
     )
@@ -89,16 +82,32 @@ def main(_) -> int | None:
     if strategy:
         config.runtime.distribution_strategy = strategy
     config.validate()
+    return config
+
+
+def main(_) -> int | None:
+    with cli.quiet_imports():
+        import tensorflow as tf
+
+        from cmlm import engine, experiments
+        from cmlm.trainer import NonFiniteError
+
+    # ------------------------------------------------------- configuration
+    if not FLAGS.model_dir:
+        raise UserError("--model_dir is not given; allowed: a directory, new or old")
+    if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
+        raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
+    config = configure()
 
     # ------------------------------------------- text, vocabulary and model
     print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
-    for name, objective in config.task.enabled().items():
-        if objective.train_data.input_path == experiments.BUILTIN_CORPUS:
-            print(
-                f"{name}: training on {experiments.BUILTIN_CORPUS}, English from this "
-                "machine's own Python; --train_data=FILES takes yours",
-                file=sys.stderr,
-            )
+    texts = {task.train_data.input_path for task in config.task.enabled().values()}
+    if experiments.BUILTIN_CORPUS in texts:
+        print(
+            f"training on {experiments.BUILTIN_CORPUS}, the English in this machine's "
+            "own Python; --train_data=FILES takes yours",
+            file=sys.stderr,
+        )
     run = engine.build(config, FLAGS.model_dir)
     print(_describe(run), file=sys.stderr)
 

@@ -1,0 +1,135 @@
+"""`python -m cmlm.train`: every file in configs/ runs, every mistake is named."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import toys
+from absl import flags
+from absl.testing import flagsaver
+
+from cmlm import engine, train
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*.flags"))
+
+
+def configure(*arguments):
+    with flagsaver.flagsaver():
+        flags.FLAGS(["train", *map(str, arguments)])
+        return train.configure(), flags.FLAGS.model_dir
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_is_whole(path):
+    config, model_dir = configure(f"--flagfile={path}")
+    assert model_dir
+    for objective in config.task.enabled().values():
+        assert objective.train_data.input_path == "builtin:python-docs"
+    header = path.read_text().split("\n--")[0]
+    assert f"--flagfile=configs/{path.name}" in header
+    # The steps of all objectives together cover the run.
+    total = config.trainer.train_steps
+    borders = {0, total - 1}
+    for objective in config.task.enabled().values():
+        borders |= {objective.start_step, (objective.end_step or total) - 1}
+    for step in borders:
+        assert any(task.is_active(step) for task in config.task.enabled().values())
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_trains(path, tmp_path):
+    """Two steps, made small in every dimension; what it switches on stays on."""
+    config, _ = configure(f"--flagfile={path}")
+    text = toys.write_corpus(tmp_path / "corpus.txt")
+    config.model.num_layers, config.model.num_attention_heads = 1, 2
+    config.model.hidden_size, config.model.intermediate_size = 16, 32
+    config.vocabulary.size = 200
+    config.trainer.train_steps = config.trainer.validation_steps = 2
+    config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
+    for objective in config.task.enabled().values():
+        objective.train_data.input_path = text
+        objective.train_data.global_batch_size = 8
+        objective.start_step = min(objective.start_step, 1)
+        if objective.end_step is not None:
+            objective.end_step = min(objective.end_step, 1)
+    config.validate()
+    run = engine.build(config, str(tmp_path / "run"))
+    engine.train(run)
+    assert run.trainer.step == 2
+    seen = {name: count.numpy() for name, count in run.trainer.batches_seen.items()}
+    assert all(seen.values())
+
+
+def test_flags_win_over_the_flagfile():
+    config, model_dir = configure(
+        f"--flagfile={ROOT}/configs/en_base.flags",
+        "--model_dir=/elsewhere",
+        "--train_data=a.txt,b.txt",
+        "--validation_data=c.txt",
+        "--vocab_file=v.txt",
+        "--distribution_strategy=mirrored",
+        "--params_override=trainer.train_steps=3",
+    )
+    assert model_dir == "/elsewhere"
+    assert config.task.cmlm.train_data.input_path == "a.txt,b.txt"
+    assert config.task.cmlm.validation_data == "c.txt"
+    assert config.vocabulary.file == "v.txt"
+    assert config.runtime.distribution_strategy == "mirrored"
+    assert config.trainer.train_steps == 3
+
+
+def test_tpu_implies_its_strategy():
+    config, _ = configure("--tpu=local")
+    assert config.runtime.distribution_strategy == "tpu"
+    assert config.runtime.tpu == ""
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+SENTENCES = b"One sentence here.\nAnother sentence there.\n\n" * 20
+
+
+@pytest.mark.parametrize(
+    "name, data, flag, message",
+    [
+        ("none", None, "--train_data={}/*.md", "*.md"),
+        ("empty", b"", "--train_data={}/text.txt", "text.txt"),
+        ("utf16", "Olá\n".encode("utf-16") * 9, "--train_data={}/text.txt", "text.txt"),
+        ("long", b"a " * 2_000_000, "--train_data={}/text.txt", "line 1"),
+        ("vocab", SENTENCES, "--vocab_file={}/text.txt", "[PAD]"),
+        ("file", SENTENCES, "--model_dir={}/text.txt", "is a file"),
+        ("start", SENTENCES, "--init_checkpoint={}/nothing", "nothing"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isalnum() else "",
+)
+@pytest.mark.large
+def test_mistakes_are_one_line_and_leave_no_checkpoint(
+    name, data, flag, message, tmp_path
+):
+    if data is not None:
+        write(tmp_path / "text.txt", data)
+    good = write(tmp_path / "good.txt", SENTENCES)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "cmlm.train"),
+            f"--model_dir={tmp_path}/run",
+            f"--train_data={good}",
+            "--params_override=model.preset=tiny,vocabulary.size=200",
+            flag.format(tmp_path),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.strip().splitlines()
+    assert lines[-1].startswith("error: ") and message in lines[-1]
+    assert "Traceback" not in done.stderr and not done.stdout
+    assert not list(tmp_path.glob("run/ckpt*"))
+    assert not list(tmp_path.glob("run/params.yaml"))
