@@ -14,13 +14,12 @@ import io
 import logging
 import os
 import signal
-import time
 from collections.abc import Mapping
 
 import orbit
 import tensorflow as tf
 
-from cmlm import distributed, experiments, model_dir, optimization, progress
+from cmlm import distributed, experiments, model_dir, optimization
 from cmlm.data import corpus, vocabulary
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -29,6 +28,7 @@ from cmlm.modeling import checkpoints
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES
 from cmlm.objectives.masked_text import TextFiles
+from cmlm.reporting import Reporter
 from cmlm.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
       NonFiniteError: see `Trainer.train`; the last checkpoint stays as it was.
     """
     settings, trainer = run.config.trainer, run.trainer
-    reporter = _Reporter(run)
+    reporter = Reporter(run.directory, settings, trainer)
     with _Signals() as signals:
 
         def after_loop(metrics):
@@ -285,139 +285,3 @@ class _Signals:
     def _note(self, signum, _frame):
         self.received = signum
         signal.signal(signum, self._previous[signum])
-
-
-class _Reporter:
-    """Turns what the loops return into the progress line, metrics and `best/`."""
-
-    def __init__(self, run: Run):
-        self._run = run
-        start = run.trainer.step
-        at = run.directory
-        self._line = progress.ProgressLine(run.config.trainer.train_steps, start)
-        self._log = progress.MetricsLog(
-            os.path.join(at, model_dir.METRICS),
-            os.path.join(at, model_dir.TENSORBOARD),
-            start,
-        )
-        self._best = _BestCheckpoint(run)
-        self._rows: list[tuple[int, Mapping[str, float]]] = []
-        self._row_start = (time.monotonic(), start)
-        self._last_loop = (time.monotonic(), start)
-        self._seconds_per_step: float | None = None
-        self.validation: dict[str, float] = {}
-        # A TPU program cannot call back, and does not need to.
-        if not distributed.is_static(run.strategy):
-            run.trainer.on_micro_batch = self._micro_batch
-
-    def _micro_batch(self, _name: str, done: int, of: int) -> None:
-        self._line.within_step(self._last_loop[1], done, of)
-
-    def next_loop(self, step: int) -> int:
-        """Steps until the next look: about a second's, and never past an interval."""
-        settings = self._run.config.trainer
-        self._last_loop = (time.monotonic(), int(step))
-        steps = 1
-        if self._seconds_per_step:
-            steps = min(
-                settings.steps_per_loop, max(1, int(1.0 / self._seconds_per_step))
-            )
-        for interval in (settings.summary_interval, settings.checkpoint_interval):
-            steps = min(steps, interval - int(step) % interval)
-        return steps
-
-    def trained(self, metrics: Mapping[str, float]) -> None:
-        """After every loop of training steps."""
-        run, step = self._run, self._run.trainer.step
-        began, before = self._last_loop
-        self._seconds_per_step = (time.monotonic() - began) / max(step - before, 1)
-        rate = float(run.trainer.optimizer._decayed_lr(tf.float32))
-        examples = sum(
-            run.trainer.objectives[name].global_batch_size
-            for name in run.trainer.active(max(step - 1, 0))
-        )
-        shown = {
-            name: value for name, value in metrics.items() if name != "gradient_norm"
-        }
-        for name, value in self.validation.items():
-            if name.endswith("/conditioning_gain"):
-                shown[name.replace("conditioning_gain", "gain")] = value
-        self._line.update(step, {**shown, "lr": rate}, examples)
-
-        self._rows.append((step - before, metrics))
-        done = step >= run.config.trainer.train_steps
-        if step % run.config.trainer.summary_interval == 0 or done:
-            since, first = self._row_start
-            seconds = max(time.monotonic() - since, 1e-9)
-            row = {
-                f"train/{key}": value for key, value in _weighted(self._rows).items()
-            }
-            row["train/learning_rate"] = rate
-            row["train/examples_per_second"] = examples * (step - first) / seconds
-            self._log.write(step, row)
-            self._rows, self._row_start = [], (time.monotonic(), step)
-
-    def validated(self, metrics: Mapping[str, float]) -> None:
-        """After every validation."""
-        step = self._run.trainer.step
-        self.validation = dict(metrics)
-        self._line.interrupt()
-        if not metrics:
-            logger.warning("no held-out text: give --validation_data to validate")
-            return
-        row = {f"validation/{key}": value for key, value in metrics.items()}
-        self._log.write(step, row)
-        best = self._best.offer(metrics)
-        text = "  ".join(f"{key} {value:.4f}" for key, value in metrics.items())
-        logger.info("validation at step %s: %s%s", f"{step:,}", text, best)
-        # Validation is not training time: it must not slow the measured pace.
-        self._row_start = (time.monotonic(), step)
-
-
-class _BestCheckpoint:
-    """Keeps the checkpoint with the best value of one validation metric."""
-
-    def __init__(self, run: Run):
-        settings = run.config.trainer
-        self._run = run
-        self._metric = settings.best_checkpoint_metric
-        self._sign = 1 if settings.best_checkpoint_comparison == "higher" else -1
-        # The value travels in the checkpoint itself, so it cannot disagree with it.
-        self._value = tf.Variable(float("nan"), trainable=False, dtype=tf.float32)
-        self._manager = tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=run.trainer.model, best_value=self._value),
-            os.path.join(run.directory, model_dir.BEST),
-            max_to_keep=1,
-        )
-        if self._metric and self._manager.latest_checkpoint:
-            checkpoints.restore(self._manager.latest_checkpoint, best_value=self._value)
-
-    def offer(self, metrics: Mapping[str, float]) -> str:
-        """Saves if `metrics` are the best so far; says so, for the log."""
-        if not self._metric:
-            return ""
-        if self._metric not in metrics:
-            # Its objective may not have begun; a name that never comes is an error.
-            known = sorted(self._run.trainer.objectives)
-            if self._metric.split("/")[0] not in known:
-                raise UserError(
-                    f"trainer.best_checkpoint_metric is {self._metric!r}; validation "
-                    f"gives: {', '.join(metrics)}"
-                )
-            return ""
-        value, best = metrics[self._metric], float(self._value.numpy())
-        if best == best and self._sign * value <= self._sign * best:
-            return ""
-        self._value.assign(value)
-        self._manager.save(checkpoint_number=self._run.trainer.step)
-        return f"  (best {self._metric}, kept)"
-
-
-def _weighted(rows: list[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Means over loops of different length."""
-    totals: dict[str, tuple[float, int]] = {}
-    for steps, metrics in rows:
-        for key, value in metrics.items():
-            total, count = totals.get(key, (0.0, 0))
-            totals[key] = (total + steps * value, count + steps)
-    return {key: total / count for key, (total, count) in totals.items()}

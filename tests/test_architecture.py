@@ -27,7 +27,8 @@ ORDER = [
     ["cmlm.objectives"],
     ["cmlm.experiments"],
     ["cmlm.model_dir", "cmlm.trainer"],
-    ["cmlm.encoding", "cmlm.engine"],
+    ["cmlm.encoding", "cmlm.reporting"],
+    ["cmlm.engine"],
 ]
 # These see vectors, never how they were trained.
 APART = {"cmlm.evaluation": {"cmlm", "cmlm.errors", "cmlm.files"}}

@@ -1,0 +1,163 @@
+"""What a run reports as it goes: progress, metrics, and its best checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from cmlm import distributed, experiments, model_dir, progress
+from cmlm.errors import UserError
+from cmlm.modeling import checkpoints
+from cmlm.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Turns what the loops return into the progress line, metrics and `best/`.
+
+    Args:
+      directory: the model_dir.
+      settings: intervals, and which metric decides on `best/`.
+      trainer: restored.
+    """
+
+    def __init__(
+        self, directory: str, settings: experiments.TrainerConfig, trainer: Trainer
+    ):
+        self._settings = settings
+        self._trainer = trainer
+        start = trainer.step
+        self._line = progress.ProgressLine(settings.train_steps, start)
+        self._log = progress.MetricsLog(
+            os.path.join(directory, model_dir.METRICS),
+            os.path.join(directory, model_dir.TENSORBOARD),
+            start,
+        )
+        self._best = _BestCheckpoint(directory, settings, trainer)
+        self._rows: list[tuple[int, Mapping[str, float]]] = []
+        self._row_start = (time.monotonic(), start)
+        self._last_loop = (time.monotonic(), start)
+        self._seconds_per_step: float | None = None
+        self.validation: dict[str, float] = {}
+        # A TPU program cannot call back, and does not need to.
+        if not distributed.is_static(trainer.strategy):
+            trainer.on_micro_batch = self._micro_batch
+
+    def _micro_batch(self, _name: str, done: int, of: int) -> None:
+        self._line.within_step(self._last_loop[1], done, of)
+
+    def next_loop(self, step: int) -> int:
+        """Steps until the next look: about a second's, and never past an interval."""
+        settings = self._settings
+        self._last_loop = (time.monotonic(), int(step))
+        steps = 1
+        if self._seconds_per_step:
+            steps = min(
+                settings.steps_per_loop, max(1, int(1.0 / self._seconds_per_step))
+            )
+        for interval in (settings.summary_interval, settings.checkpoint_interval):
+            steps = min(steps, interval - int(step) % interval)
+        return steps
+
+    def trained(self, metrics: Mapping[str, float]) -> None:
+        """After every loop of training steps."""
+        trainer, settings = self._trainer, self._settings
+        step = trainer.step
+        began, before = self._last_loop
+        self._seconds_per_step = (time.monotonic() - began) / max(step - before, 1)
+        rate = float(trainer.optimizer._decayed_lr(tf.float32))
+        examples = sum(
+            trainer.objectives[name].global_batch_size
+            for name in trainer.active(max(step - 1, 0))
+        )
+        shown = {
+            name: value for name, value in metrics.items() if name != "gradient_norm"
+        }
+        for name, value in self.validation.items():
+            if name.endswith("/conditioning_gain"):
+                shown[name.replace("conditioning_gain", "gain")] = value
+        self._line.update(step, {**shown, "lr": rate}, examples)
+
+        self._rows.append((step - before, metrics))
+        done = step >= settings.train_steps
+        if step % settings.summary_interval == 0 or done:
+            since, first = self._row_start
+            seconds = max(time.monotonic() - since, 1e-9)
+            row = {
+                f"train/{key}": value for key, value in _weighted(self._rows).items()
+            }
+            row["train/learning_rate"] = rate
+            row["train/examples_per_second"] = examples * (step - first) / seconds
+            self._log.write(step, row)
+            self._rows, self._row_start = [], (time.monotonic(), step)
+
+    def validated(self, metrics: Mapping[str, float]) -> None:
+        """After every validation."""
+        step = self._trainer.step
+        self.validation = dict(metrics)
+        self._line.interrupt()
+        if not metrics:
+            logger.warning("no held-out text: give --validation_data to validate")
+            return
+        row = {f"validation/{key}": value for key, value in metrics.items()}
+        self._log.write(step, row)
+        best = self._best.offer(metrics)
+        text = "  ".join(f"{key} {value:.4f}" for key, value in metrics.items())
+        logger.info("validation at step %s: %s%s", f"{step:,}", text, best)
+        # Validation is not training time: it must not slow the measured pace.
+        self._row_start = (time.monotonic(), step)
+
+
+class _BestCheckpoint:
+    """Keeps the checkpoint with the best value of one validation metric."""
+
+    def __init__(
+        self, directory: str, settings: experiments.TrainerConfig, trainer: Trainer
+    ):
+        self._trainer = trainer
+        self._metric = settings.best_checkpoint_metric
+        self._sign = 1 if settings.best_checkpoint_comparison == "higher" else -1
+        # The value travels in the checkpoint itself, so it cannot disagree with it.
+        self._value = tf.Variable(float("nan"), trainable=False, dtype=tf.float32)
+        self._manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(model=trainer.model, best_value=self._value),
+            os.path.join(directory, model_dir.BEST),
+            max_to_keep=1,
+        )
+        if self._metric and self._manager.latest_checkpoint:
+            checkpoints.restore(self._manager.latest_checkpoint, best_value=self._value)
+
+    def offer(self, metrics: Mapping[str, float]) -> str:
+        """Saves if `metrics` are the best so far; says so, for the log."""
+        if not self._metric:
+            return ""
+        if self._metric not in metrics:
+            # Its objective may not have begun; a name that never comes is an error.
+            known = sorted(self._trainer.objectives)
+            if self._metric.split("/")[0] not in known:
+                raise UserError(
+                    f"trainer.best_checkpoint_metric is {self._metric!r}; validation "
+                    f"gives: {', '.join(metrics)}"
+                )
+            return ""
+        value, best = metrics[self._metric], float(self._value.numpy())
+        if best == best and self._sign * value <= self._sign * best:
+            return ""
+        self._value.assign(value)
+        self._manager.save(checkpoint_number=self._trainer.step)
+        return f"  (best {self._metric}, kept)"
+
+
+def _weighted(rows: list[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Means over loops of different length."""
+    totals: dict[str, tuple[float, int]] = {}
+    for steps, metrics in rows:
+        for key, value in metrics.items():
+            total, count = totals.get(key, (0.0, 0))
+            totals[key] = (total + steps * value, count + steps)
+    return {key: total / count for key, (total, count) in totals.items()}
