@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm import engine, experiments, model_dir, progress
+from cmlm import distributed, engine, experiments, model_dir, progress
 from cmlm.errors import UserError
 from cmlm.trainer import NonFiniteError
 
@@ -297,6 +297,45 @@ def test_untrained_encoder_is_the_one_the_run_began_with(text, tmp_path):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(latest.get_weights(), run.trainer.model.encoder.get_weights()):
         np.testing.assert_array_equal(a, b)
+
+
+def test_bfloat16_trains_on_float32_weights(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 2})
+    config.runtime.mixed_precision_dtype = "bfloat16"
+    try:
+        run = engine.build(config, str(tmp_path))
+        validation = engine.train(run)
+    finally:
+        distributed.set_precision("float32")
+    assert np.isfinite(validation["cmlm/loss"])
+    floats = [value for value in stored(tmp_path / "ckpt-2").values() if value.ndim]
+    assert {value.dtype for value in floats if value.dtype.kind == "f"} == {
+        np.dtype(np.float32)
+    }
+
+
+def test_evaluating_a_finished_run_repeats_its_last_validation(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 2})
+    validation = engine.train(engine.build(config, str(tmp_path)))
+    again = engine.evaluate(engine.build(config, str(tmp_path)))
+    assert again == validation
+
+
+def test_unknown_devices_and_precisions_are_named(text, tmp_path):
+    for field, value, message in (
+        (
+            "distribution_strategy",
+            "horovod",
+            "'horovod'; allowed: one_device, mirrored",
+        ),
+        ("mixed_precision_dtype", "float16", "'float16'; allowed: float32, bfloat16"),
+        ("num_gpus", 64, "num_gpus is 64; this machine has"),
+    ):
+        config = toys.run_config(text)
+        setattr(config.runtime, field, value)
+        with pytest.raises(UserError, match=message):
+            engine.build(config, str(tmp_path))
+    assert not (tmp_path / model_dir.PARAMS).exists()
 
 
 def test_params_yaml_reads_back_equal(text, tmp_path):
