@@ -1,6 +1,5 @@
 """Whole runs: exact resume after kill -9, signals, best checkpoint, what is refused."""
 
-import json
 import os
 import re
 import signal
@@ -343,27 +342,3 @@ def test_params_yaml_reads_back_equal(text, tmp_path):
     again = model_dir.read_config(str(tmp_path))
     assert again.as_dict() == run.config.as_dict()
     assert again.model.vocab_size > 50
-
-
-def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
-    path = str(tmp_path / "metrics.jsonl")
-    rows = [{"step": step, "time": 1.0} for step in (5, 10, 15)]
-    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20, "ti'
-    Path(path).write_text(text)
-    log = progress.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
-    log.write(12, {"a": 1.0})
-    assert [row["step"] for row in progress.read_metrics(path)] == [5, 10, 12]
-
-
-@pytest.mark.parametrize(
-    "seconds, text",
-    [
-        (5, "5s"),
-        (75, "1m 15s"),
-        (3720, "1h 02m"),
-        (3e5, "3.5 days"),
-        (1e9, "31.7 years"),
-    ],
-)
-def test_durations(seconds, text):
-    assert progress.duration(seconds) == text

@@ -1,0 +1,77 @@
+"""The progress line and the rows of metrics."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cmlm import progress
+
+
+def lines(capsys) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_line_shows_step_metrics_pace_and_time_to_go(capsys, monkeypatch):
+    clock = iter([0.0, 60.0, 60.0, 70.0, 70.0, 80.0, 80.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    line = progress.ProgressLine(total_steps=100, start_step=0)
+    # The first loop compiles for a minute: no pace is taken from it.
+    line.update(10, {"cmlm/loss": 9.5}, examples_per_step=32)
+    line.update(20, {"cmlm/loss": 8.25, "lr": 1e-4}, examples_per_step=32)
+    line.update(30, {"cmlm/loss": 8.0}, examples_per_step=32)
+    assert lines(capsys) == [
+        "step 10/100  cmlm/loss 9.500",
+        "step 20/100  cmlm/loss 8.250  lr 1.0e-04  32 examples/s  ETA 1m 20s",
+        "step 30/100  cmlm/loss 8.000  32 examples/s  ETA 1m 10s",
+    ]
+
+
+def test_a_log_file_gets_a_line_every_ten_seconds_and_the_last(capsys, monkeypatch):
+    seconds = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    line = progress.ProgressLine(total_steps=30, start_step=0)
+    for step in range(1, 31):
+        seconds += 1.0
+        line.update(step, {}, examples_per_step=1)
+    shown = [text.split("  ")[0] for text in lines(capsys)]
+    assert shown == ["step 1/30", "step 11/30", "step 21/30", "step 30/30"]
+
+
+def test_a_long_step_shows_its_micro_batches(capsys, monkeypatch):
+    seconds = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    line = progress.ProgressLine(total_steps=10, start_step=0)
+    seconds = 30.0
+    line.within_step(0, 0, 4)
+    seconds = 60.0
+    # Half a step in a minute: two minutes a step, ten steps to go.
+    line.within_step(0, 2, 4)
+    assert lines(capsys) == [
+        "step 0/10  micro-batch 1 of 4 of the next step",
+        "step 0/10  micro-batch 3 of 4 of the next step  ETA 20m 00s",
+    ]
+
+
+def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
+    path = str(tmp_path / "metrics.jsonl")
+    rows = [{"step": step, "time": 1.0} for step in (5, 10, 15)]
+    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20, "ti'
+    Path(path).write_text(text)
+    log = progress.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    log.write(12, {"a": 1.0})
+    assert [row["step"] for row in progress.read_metrics(path)] == [5, 10, 12]
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (5, "5s"),
+        (75, "1m 15s"),
+        (3720, "1h 02m"),
+        (3e5, "3.5 days"),
+        (1e9, "31.7 years"),
+    ],
+)
+def test_durations(seconds, text):
+    assert progress.duration(seconds) == text
