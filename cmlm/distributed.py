@@ -21,7 +21,7 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
     every logical CPU device, which is how several replicas are tested.
 
     Raises:
-      UserError: the strategy is unknown or the devices for it are not there.
+        UserError: the strategy is unknown or the devices for it are not there.
     """
     name = (runtime.distribution_strategy or "").lower()
     if name not in STRATEGIES:
@@ -63,7 +63,7 @@ def set_precision(dtype: str | None) -> None:
     """Sets Keras' policy: `float32` (or None) or `bfloat16` for mixed precision.
 
     Raises:
-      UserError: any other value. float16 would need loss scaling.
+        UserError: any other value. float16 would need loss scaling.
     """
     policies = {None: "float32", "float32": "float32", "bfloat16": "mixed_bfloat16"}
     if dtype not in policies:

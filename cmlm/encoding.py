@@ -34,16 +34,16 @@ class SentenceGraph:
     """Strings to vectors inside TensorFlow: what is exported, and what runs here.
 
     Args:
-      tokenizer: of the encoder.
-      encoder: a dict of int32 [batch, seq] `input_word_ids` and `input_mask` to a
-        dict with `default`, float [batch, dim].
-      seq_length: longest sentence in tokens, [CLS] and [SEP] included; a longer
-        one is cut.
+        tokenizer: of the encoder.
+        encoder: a dict of int32 [batch, seq] `input_word_ids` and `input_mask` to a
+            dict with `default`, float [batch, dim].
+        seq_length: longest sentence in tokens, [CLS] and [SEP] included; a longer one
+            is cut.
 
     Attributes:
-      vectors: tf.function, string [n] to float32 [n, dim].
-      lengths: tf.function, string [n] to int32 [n], tokens before any cut, [CLS]
-        and [SEP] included.
+        vectors: tf.function, string [n] to float32 [n, dim].
+        lengths: tf.function, string [n] to int32 [n], tokens before any cut, [CLS] and
+            [SEP] included.
     """
 
     TEXT = tf.TensorSpec([None], tf.string, name="text")
@@ -84,8 +84,8 @@ class BagOfWords:
     and [SEP] do not count; a sentence without words is all zeros.
 
     Args:
-      table: float [vocab_size, dim].
-      tokenizer: of the table.
+        table: float [vocab_size, dim].
+        tokenizer: of the table.
     """
 
     def __init__(self, table: tf.Variable, tokenizer: Tokenizer):
@@ -107,11 +107,11 @@ class Encoder:
     """Sentences in, vectors out; made by `load`.
 
     Args:
-      vectors: string [n] to float32 [n, dim].
-      lengths: string [n] to int32 [n], tokens before any cut.
-      dim: width of a vector.
-      seq_length: where sentences are cut, in tokens.
-      info: what the encoder is, for reports: checkpoint, pooling and so on.
+        vectors: string [n] to float32 [n, dim].
+        lengths: string [n] to int32 [n], tokens before any cut.
+        dim: width of a vector.
+        seq_length: where sentences are cut, in tokens.
+        info: what the encoder is, for reports: checkpoint, pooling and so on.
     """
 
     def __init__(
@@ -140,15 +140,15 @@ class Encoder:
         vector does not depend on the other sentences.
 
         Args:
-          sentences: any number of them; "" is a sentence too.
-          normalize: scale every vector to length 1.
-          progress: show a bar on stderr; by default only for long lists.
+            sentences: any number of them; "" is a sentence too.
+            normalize: scale every vector to length 1.
+            progress: show a bar on stderr; by default only for long lists.
 
         Returns:
-          float32 [len(sentences), dim], in the order of `sentences`.
+            float32 [len(sentences), dim], in the order of `sentences`.
 
         Raises:
-          TypeError: `sentences` is not a list of str.
+            TypeError: `sentences` is not a list of str.
         """
         _check_sentences(sentences)
         distinct: dict[str, int] = {}
@@ -172,7 +172,7 @@ class Encoder:
         """Tokens of each sentence before any cut, [CLS] and [SEP] included.
 
         Returns:
-          int32 [len(sentences)]; what exceeds `seq_length` is cut by `encode`.
+            int32 [len(sentences)]; what exceeds `seq_length` is cut by `encode`.
         """
         _check_sentences(sentences)
         return self._count(_to_bytes(sentences))
@@ -189,12 +189,12 @@ def length_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     """Groups rows of like length into batches of like cost.
 
     Args:
-      lengths: int [n], in tokens.
-      budget: tokens of a batch, padding included; a longer row is a batch alone.
+        lengths: int [n], in tokens.
+        budget: tokens of a batch, padding included; a longer row is a batch alone.
 
     Yields:
-      Indices into `lengths`; every row once, the longest first, so that what does
-      not fit into memory fails at once and the time to go is not underestimated.
+        Indices into `lengths`; every row once, the longest first, so that what does not
+        fit into memory fails at once and the time to go is not underestimated.
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -239,13 +239,13 @@ def load(model: str) -> Encoder:
     """Opens an encoder.
 
     Args:
-      model: an export (the folder, its `serving` or a version of that), a
-        model_dir, or a model_dir after one of the prefixes
-        `best:` (its best checkpoint), `untrained:` (the weights it started from)
-        and `bow:` (the mean of its word embeddings).
+        model: an export (the folder, its `serving` or a version of that), a model_dir,
+            or a model_dir after one of the prefixes `best:` (its best checkpoint),
+            `untrained:` (the weights it started from) and `bow:` (the mean of its word
+            embeddings).
 
     Raises:
-      UserError: there is no such thing, or it is damaged.
+        UserError: there is no such thing, or it is damaged.
     """
     prefix, _, directory = model.rpartition(":")
     if prefix in ("best", "untrained", "bow"):
@@ -263,11 +263,11 @@ def resolve_seq_length(config, seq_length: int | None = None) -> int:
     """Checks a sentence length against the encoder's position table.
 
     Args:
-      config: EncoderConfig.
-      seq_length: in tokens; None means the default.
+        config: EncoderConfig.
+        seq_length: in tokens; None means the default.
 
     Raises:
-      UserError: there are not so many positions.
+        UserError: there are not so many positions.
     """
     limit = config.max_position_embeddings - config.num_views
     if seq_length is None:

@@ -47,12 +47,12 @@ class Run:
     """A built run, ready for its next step.
 
     Attributes:
-      directory: its model_dir.
-      config: resolved.
-      trainer: model, objectives, optimizer.
-      checkpoint: everything that is saved.
-      manager: of the checkpoints in `directory`.
-      strategy: the devices.
+        directory: its model_dir.
+        config: resolved.
+        trainer: model, objectives, optimizer.
+        checkpoint: everything that is saved.
+        manager: of the checkpoints in `directory`.
+        strategy: the devices.
     """
 
     directory: str
@@ -72,7 +72,7 @@ def prepare_text(
     """Resolves the text of every enabled objective and says what it holds.
 
     Raises:
-      UserError: text that is missing, empty, or not text.
+        UserError: text that is missing, empty, or not text.
     """
     work_dir = os.path.join(directory, model_dir.TEXT)
     resolved: dict[tuple[str, str], TextFiles] = {}
@@ -104,7 +104,7 @@ def prepare_vocabulary(
     A warm start takes the vocabulary of the run it starts from, unless one is given.
 
     Raises:
-      UserError: a vocabulary that cannot be used or that does not fit.
+        UserError: a vocabulary that cannot be used or that does not fit.
     """
     settings = config.vocabulary
     if config.init_checkpoint and not settings.file:
@@ -130,11 +130,11 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
     """Builds a run and restores the latest checkpoint, if there is one.
 
     Args:
-      config: checked; filled in place with what the data decides.
-      directory: the model_dir.
+        config: checked; filled in place with what the data decides.
+        directory: the model_dir.
 
     Raises:
-      UserError: configuration, text, vocabulary or checkpoint do not fit.
+        UserError: configuration, text, vocabulary or checkpoint do not fit.
     """
     tf.io.gfile.makedirs(directory)
     text = prepare_text(config, directory)
@@ -217,11 +217,11 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
     """Trains to the last step, from wherever the run stands.
 
     Returns:
-      The last validation's metrics.
+        The last validation's metrics.
 
     Raises:
-      Stopped: a signal came; the checkpoint is written.
-      NonFiniteError: see `Trainer.train`; the last checkpoint stays as it was.
+        Stopped: a signal came; the checkpoint is written.
+        NonFiniteError: see `Trainer.train`; the last checkpoint stays as it was.
     """
     settings, trainer = run.config.trainer, run.trainer
     reporter = Reporter(run.directory, settings, trainer)

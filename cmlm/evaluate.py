@@ -116,11 +116,11 @@ def select(names: list[str], families: dict[str, list]) -> list:
     """The tasks that names stand for, in the order of the families, each once.
 
     Args:
-      names: `all`, families or tasks.
-      families: the tasks of each.
+        names: `all`, families or tasks.
+        families: the tasks of each.
 
     Raises:
-      UserError: an unknown name.
+        UserError: an unknown name.
     """
     tasks = [task for family in families.values() for task in family]
     chosen = set()

@@ -26,21 +26,21 @@ class TrainerConfig(hyperparams.Config):
     """How long, how often, and in what portions.
 
     Attributes:
-      train_steps: weight updates in all.
-      micro_batch_size: examples that one replica holds in memory at a time; 0
-        takes its whole share of the global batch at once. The gradient is the
-        same whatever is set.
-      steps_per_loop: updates between two looks at the clock, at most.
-      summary_interval: updates between two rows of metrics.
-      validation_interval: updates between two validations.
-      validation_steps: batches a validation takes; -1: all.
-      checkpoint_interval: updates between two checkpoints.
-      max_to_keep: checkpoints that stay.
-      best_checkpoint_metric: validation metric, such as `cmlm/loss`, whose best
-        checkpoint is kept in `best/`; empty: none is.
-      best_checkpoint_comparison: `lower` or `higher` is better.
-      optimizer: how weights move.
-      seed: of initial weights and dropout. Data has a seed of its own.
+        train_steps: weight updates in all.
+        micro_batch_size: examples that one replica holds in memory at a time; 0 takes
+            its whole share of the global batch at once. The gradient is the same
+            whatever is set.
+        steps_per_loop: updates between two looks at the clock, at most.
+        summary_interval: updates between two rows of metrics.
+        validation_interval: updates between two validations.
+        validation_steps: batches a validation takes; -1: all.
+        checkpoint_interval: updates between two checkpoints.
+        max_to_keep: checkpoints that stay.
+        best_checkpoint_metric: validation metric, such as `cmlm/loss`, whose best
+            checkpoint is kept in `best/`; empty: none is.
+        best_checkpoint_comparison: `lower` or `higher` is better.
+        optimizer: how weights move.
+        seed: of initial weights and dropout. Data has a seed of its own.
     """
 
     train_steps: int = 1_000_000
@@ -92,13 +92,13 @@ class ExperimentConfig(hyperparams.Config):
     """A whole run.
 
     Attributes:
-      model: shape of the encoder.
-      vocabulary: the WordPiece vocabulary, given or learnt.
-      task: the objectives.
-      trainer: steps, intervals, optimizer.
-      runtime: devices and precision; Model Garden's fields.
-      init_checkpoint: a model_dir or a checkpoint of this project whose weights
-        the run starts from. Only weights are taken, not the optimizer.
+        model: shape of the encoder.
+        vocabulary: the WordPiece vocabulary, given or learnt.
+        task: the objectives.
+        trainer: steps, intervals, optimizer.
+        runtime: devices and precision; Model Garden's fields.
+        init_checkpoint: a model_dir or a checkpoint of this project whose weights the
+            run starts from. Only weights are taken, not the optimizer.
     """
 
     model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
@@ -118,7 +118,7 @@ class ExperimentConfig(hyperparams.Config):
         """Fills what follows from other values and checks the rest.
 
         Raises:
-          UserError: one line that names the value and what is allowed.
+            UserError: one line that names the value and what is allowed.
         """
         _check_types(self, "")
         self.model.resolve()
@@ -185,12 +185,12 @@ def load(
     """Builds a configuration; what comes later wins.
 
     Args:
-      experiment: a name from `names()`.
-      config_files: YAML files with any part of the configuration.
-      overrides: `a.b.c=value`, several separated by commas, or YAML.
+        experiment: a name from `names()`.
+        config_files: YAML files with any part of the configuration.
+        overrides: `a.b.c=value`, several separated by commas, or YAML.
 
     Raises:
-      UserError: an unknown name, key or file, or a value that does not fit.
+        UserError: an unknown name, key or file, or a value that does not fit.
     """
     if experiment not in names():
         raise UserError(

@@ -16,12 +16,12 @@ def masked_lm(
     """Cross-entropy of masked words, -sum_t w_t log p(y_t), in nats.
 
     Args:
-      logits: float [batch, predictions, vocab_size].
-      labels: int32 [batch, predictions], the words that were there.
-      weights: float [batch, predictions], 1 for a prediction and 0 for padding.
+        logits: float [batch, predictions, vocab_size].
+        labels: int32 [batch, predictions], the words that were there.
+        weights: float [batch, predictions], 1 for a prediction and 0 for padding.
 
     Returns:
-      The summed loss and the summed number of right predictions, float32 scalars.
+        The summed loss and the summed number of right predictions, float32 scalars.
     """
     logits = tf.cast(logits, tf.float32)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

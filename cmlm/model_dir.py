@@ -37,12 +37,12 @@ class TrainedEncoder:
     """An encoder with what it takes to use it.
 
     Attributes:
-      encoder: with the weights of the checkpoint.
-      tokenizer: of its vocabulary.
-      config: of the run.
-      checkpoint: path of the checkpoint.
-      vocab_file: path of the vocabulary.
-      seq_length: tokens it was trained on, [CLS] and [SEP] included.
+        encoder: with the weights of the checkpoint.
+        tokenizer: of its vocabulary.
+        config: of the run.
+        checkpoint: path of the checkpoint.
+        vocab_file: path of the vocabulary.
+        seq_length: tokens it was trained on, [CLS] and [SEP] included.
     """
 
     encoder: SentenceEncoder
@@ -63,7 +63,7 @@ def read_config(model_dir: str) -> experiments.ExperimentConfig:
     """Reads `params.yaml`.
 
     Raises:
-      UserError: `model_dir` is not one.
+        UserError: `model_dir` is not one.
     """
     path = os.path.join(model_dir, PARAMS)
     if not tf.io.gfile.exists(path):
@@ -77,12 +77,12 @@ def load_encoder(model_dir: str, checkpoint: str = "latest") -> TrainedEncoder:
     """Loads the encoder of a run.
 
     Args:
-      model_dir: of the run.
-      checkpoint: `latest`, `best`, `untrained` (the weights the run's seed starts
-        from, the honest baseline of small runs) or the path of one.
+        model_dir: of the run.
+        checkpoint: `latest`, `best`, `untrained` (the weights the run's seed starts
+            from, the honest baseline of small runs) or the path of one.
 
     Raises:
-      UserError: the directory or its checkpoint is missing or damaged.
+        UserError: the directory or its checkpoint is missing or damaged.
     """
     config = read_config(model_dir)
     vocab_file = os.path.join(model_dir, VOCABULARY)

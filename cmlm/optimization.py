@@ -19,16 +19,16 @@ class OptimizerConfig(hyperparams.Config):
     """How weights move. Defaults are CMLM's: LAMB 1e-3, 10k warm-up, linear decay.
 
     Attributes:
-      type: `lamb` or `adamw`.
-      learning_rate: at the end of the warm-up.
-      end_learning_rate: what it decays to, reached at the last step.
-      warmup_steps: steps of linear growth from 0.
-      decay_steps: step at which the decay ends; None: `trainer.train_steps`.
-      beta_1: decay of the first moment.
-      beta_2: decay of the second moment.
-      epsilon: added to the square root of the second moment; above 0.
-      weight_decay_rate: decoupled; layer norms and biases are left out.
-      clip_norm: gradients are scaled down to this global norm; 0 leaves them.
+        type: `lamb` or `adamw`.
+        learning_rate: at the end of the warm-up.
+        end_learning_rate: what it decays to, reached at the last step.
+        warmup_steps: steps of linear growth from 0.
+        decay_steps: step at which the decay ends; None: `trainer.train_steps`.
+        beta_1: decay of the first moment.
+        beta_2: decay of the second moment.
+        epsilon: added to the square root of the second moment; above 0.
+        weight_decay_rate: decoupled; layer norms and biases are left out.
+        clip_norm: gradients are scaled down to this global norm; 0 leaves them.
     """
 
     type: str = "lamb"
@@ -78,8 +78,8 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
     put it.
 
     Args:
-      config: checked.
-      train_steps: length of the run, in steps.
+        config: checked.
+        train_steps: length of the run, in steps.
     """
     decay_steps = config.decay_steps or train_steps
     params = {

@@ -20,8 +20,8 @@ class ProgressLine:
     most.
 
     Args:
-      total_steps: where the run ends.
-      start_step: where it begins, above 0 for a resumed run.
+        total_steps: where the run ends.
+        start_step: where it begins, above 0 for a resumed run.
     """
 
     def __init__(self, total_steps: int, start_step: int):
@@ -38,9 +38,9 @@ class ProgressLine:
         """Shows the state after `step` steps.
 
         Args:
-          step: updates done.
-          metrics: name to value, in the order to be shown.
-          examples_per_step: global batch, summed over objectives.
+            step: updates done.
+            metrics: name to value, in the order to be shown.
+            examples_per_step: global batch, summed over objectives.
         """
         now = time.monotonic()
         self._window.append((now, step))
@@ -62,9 +62,9 @@ class ProgressLine:
         """Shows how far a long step is.
 
         Args:
-          step: updates done before it.
-          done: micro-batches of it that are done.
-          of: micro-batches it has.
+            step: updates done before it.
+            done: micro-batches of it that are done.
+            of: micro-batches it has.
         """
         since, first = self._window[-1]
         parts = [f"micro-batch {done + 1} of {of} of the next step"]
@@ -101,10 +101,10 @@ class MetricsLog:
     """Rows of metrics in `metrics.jsonl` and in TensorBoard.
 
     Args:
-      path: of the JSON lines file.
-      tensorboard_dir: directory for event files.
-      start_step: rows beyond it are dropped: they belong to steps that a resumed
-        run is going to repeat.
+        path: of the JSON lines file.
+        tensorboard_dir: directory for event files.
+        start_step: rows beyond it are dropped: they belong to steps that a resumed run
+            is going to repeat.
     """
 
     def __init__(self, path: str, tensorboard_dir: str, start_step: int):

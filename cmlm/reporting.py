@@ -21,9 +21,9 @@ class Reporter:
     """Turns what the loops return into the progress line, metrics and `best/`.
 
     Args:
-      directory: the model_dir.
-      settings: intervals, and which metric decides on `best/`.
-      trainer: restored.
+        directory: the model_dir.
+        settings: intervals, and which metric decides on `best/`.
+        trainer: restored.
     """
 
     def __init__(

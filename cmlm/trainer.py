@@ -32,16 +32,16 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
     Build it within the strategy's scope.
 
     Args:
-      model: all its parts exist.
-      objectives: by name.
-      optimizer: a Keras 2 legacy optimizer, such as Model Garden's.
-      strategy: its replicas share each global batch.
-      clip_norm: global norm gradients are scaled down to; 0 leaves them.
-      micro_batch_size: examples a replica holds at a time; 0: its whole share.
-      seed: of dropout.
+        model: all its parts exist.
+        objectives: by name.
+        optimizer: a Keras 2 legacy optimizer, such as Model Garden's.
+        strategy: its replicas share each global batch.
+        clip_norm: global norm gradients are scaled down to; 0 leaves them.
+        micro_batch_size: examples a replica holds at a time; 0: its whole share.
+        seed: of dropout.
 
     Raises:
-      UserError: batch sizes that do not divide.
+        UserError: batch sizes that do not divide.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         """Runs `num_steps` updates.
 
         Returns:
-          The mean of every metric over these steps, `<objective>/<metric>`, and
-          `gradient_norm`, the global norm before clipping.
+            The mean of every metric over these steps, `<objective>/<metric>`, and
+            `gradient_norm`, the global norm before clipping.
 
         Raises:
-          NonFiniteError: within the step that made it, before its update.
-          UserError: no objective is active in one of the steps.
+            NonFiniteError: within the step that made it, before its update.
+            UserError: no objective is active in one of the steps.
         """
         end = self.step + int(num_steps)
         totals: dict[str, list[float]] = {}
@@ -287,11 +287,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         """Validates the objectives of the last step.
 
         Args:
-          num_steps: batches per objective; -1: all there are.
+            num_steps: batches per objective; -1: all there are.
 
         Returns:
-          The mean of every validation metric, `<objective>/<metric>`; nothing for
-          an objective whose held-out text is empty.
+            The mean of every validation metric, `<objective>/<metric>`; nothing for an
+            objective whose held-out text is empty.
         """
         limit, totals = int(num_steps), {}
         for name in self.active(max(self.step - 1, 0)):

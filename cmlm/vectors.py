@@ -21,10 +21,10 @@ def windows(paths: Sequence[str]) -> Iterator[list[str]]:
     """Reads files line by line, a window of lines at a time.
 
     Args:
-      paths: UTF-8 text, `.gz` or not.
+        paths: UTF-8 text, `.gz` or not.
 
     Yields:
-      Lists of lines in order, without their ends; an empty line is a line.
+        Lists of lines in order, without their ends; an empty line is a line.
     """
     lines, characters = [], 0
     for path in paths:
@@ -49,11 +49,11 @@ def npy_writer(path: str, shape: tuple[int, int]):
     """Opens an .npy file for float32 rows; it exists when it is complete.
 
     Args:
-      path: of the file.
-      shape: [n, dim], which an .npy file says at its beginning.
+        path: of the file.
+        shape: [n, dim], which an .npy file says at its beginning.
 
     Yields:
-      A function that appends float32 [k, dim].
+        A function that appends float32 [k, dim].
     """
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
@@ -69,12 +69,12 @@ class NearestLines:
     """The lines nearest to some queries, among all that are shown.
 
     Args:
-      queries: float32 [n, dim].
-      count: lines to keep for each query.
+        queries: float32 [n, dim].
+        count: lines to keep for each query.
 
     Attributes:
-      found: for each query its nearest lines as (cosine, line), the best first,
-        each text once.
+        found: for each query its nearest lines as (cosine, line), the best first, each
+            text once.
     """
 
     def __init__(self, queries: np.ndarray, count: int):
@@ -86,8 +86,8 @@ class NearestLines:
         """Shows it lines.
 
         Args:
-          lines: empty ones are passed over.
-          vectors: float32 [len(lines), dim].
+            lines: empty ones are passed over.
+            vectors: float32 [len(lines), dim].
         """
         first = {line: row for row, line in reversed(list(enumerate(lines)))}
         rows = [row for line, row in first.items() if line.strip()]

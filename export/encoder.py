@@ -23,15 +23,15 @@ def build(
     """Makes the object to save.
 
     Args:
-      encoder: in float32.
-      vocab_file: copied into the SavedModel's assets.
-      lower_case: how the vocabulary is to be used.
+        encoder: in float32.
+        vocab_file: copied into the SavedModel's assets.
+        lower_case: how the vocabulary is to be used.
 
     Returns:
-      A trackable object, callable with a dict of int32 [batch, seq] and
-      `training=True` or `False`, and the signatures to save it with.
-      `serving_default` has the same inputs and gives `default`, `pooled_output`
-      and `sequence_output`.
+        A trackable object, callable with a dict of int32 [batch, seq] and
+        `training=True` or `False`, and the signatures to save it with.
+        `serving_default` has the same inputs and gives `default`, `pooled_output` and
+        `sequence_output`.
     """
     # Not the Keras model itself: saving that stores a function for every layer
     # and Keras' own description of it, which only Keras of one version can read.

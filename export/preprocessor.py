@@ -24,11 +24,11 @@ def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
     """Makes the object to save.
 
     Args:
-      tokenizer: of the encoder.
-      seq_length: width of the result where a call does not say another.
+        tokenizer: of the encoder.
+        seq_length: width of the result where a call does not say another.
 
     Returns:
-      A trackable object with the functions above.
+        A trackable object with the functions above.
     """
     # tf.train.Checkpoint, because a saved function must hang on an object that
     # can be tracked, and a Keras model would freeze the number of segments.
@@ -81,13 +81,13 @@ def pack_segments(
     """Joins one or two segments as `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     Args:
-      segments: int32 [batch, (tokens)] or [batch, (words), (tokens)], one or two.
-      seq_length: width of the result; what is too long is trimmed as by
-        `trim_round_robin`, special tokens never are.
-      tokenizer: gives the special tokens.
+        segments: int32 [batch, (tokens)] or [batch, (words), (tokens)], one or two.
+        seq_length: width of the result; what is too long is trimmed as by
+            `trim_round_robin`, special tokens never are.
+        tokenizer: gives the special tokens.
 
     Returns:
-      `input_word_ids`, `input_mask`, `input_type_ids`, int32 [batch, seq_length].
+        `input_word_ids`, `input_mask`, `input_type_ids`, int32 [batch, seq_length].
     """
     segments = [
         segment.merge_dims(1, -1) if segment.shape.rank > 2 else segment
@@ -120,11 +120,11 @@ def trim_round_robin(
     is unknown to TensorFlow Serving 2.17 to 2.19, so here it is arithmetic.
 
     Args:
-      segments: int32 [batch, (tokens)], one or two.
-      budget: tokens that all segments of a row may have together.
+        segments: int32 [batch, (tokens)], one or two.
+        budget: tokens that all segments of a row may have together.
 
     Returns:
-      The segments, trimmed.
+        The segments, trimmed.
     """
     budget = tf.cast(budget, tf.int64)
     lengths = [segment.row_lengths() for segment in segments]

@@ -37,9 +37,9 @@ def write(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
     """Writes preprocessor, encoder, serving/1 and export.json.
 
     Args:
-      trained: what is exported.
-      directory: an empty one.
-      seq_length: longest sentence in tokens.
+        trained: what is exported.
+        directory: an empty one.
+        seq_length: longest sentence in tokens.
     """
     provenance = {
         **encoding.describe(trained, seq_length),
@@ -73,11 +73,11 @@ def compare(trained: TrainedEncoder, directory: str, seq_length: int) -> float:
     it, and has been seen to change layer norm's epsilon on the way.
 
     Returns:
-      The largest absolute difference over some sentences, one at a time from the
-      checkpoint, in one batch from the SavedModels.
+        The largest absolute difference over some sentences, one at a time from the
+        checkpoint, in one batch from the SavedModels.
 
     Raises:
-      UserError: it is more than rounding.
+        UserError: it is more than rounding.
     """
     text = tf.constant(_CHECKED_SENTENCES)
     expected = []

@@ -24,10 +24,10 @@ def build(
     """Makes the object to save.
 
     Args:
-      graph: what is served.
+        graph: what is served.
 
     Returns:
-      A trackable object and the signatures to save it with.
+        A trackable object and the signatures to save it with.
     """
     served = tf.train.Checkpoint()
     served.__call__ = graph.vectors

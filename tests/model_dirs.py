@@ -30,7 +30,7 @@ def write(directory: Path, step: int = 3, **settings) -> str:
     """Makes a model_dir; `settings` override the configuration.
 
     Returns:
-      Its path. Weights are seeded, biases and norms are not zeros and ones.
+        Its path. Weights are seeded, biases and norms are not zeros and ones.
     """
     config = toys.run_config(
         "corpus.txt",

@@ -36,11 +36,11 @@ def bert(weights, ids, mask, num_layers, dense=None):
     """BERT's encoder, token by token, one row at a time: [batch, seq (+ dense), dim].
 
     Args:
-      weights: from `weights_by_name(encoder)`.
-      ids: int [batch, seq]; mask: [batch, seq].
-      num_layers: Transformer layers.
-      dense: float [batch, n, dim], vectors that join the tokens after padding, at the
-        last n positions of the position table.
+        weights: from `weights_by_name(encoder)`.
+        ids: int [batch, seq]; mask: [batch, seq].
+        num_layers: Transformer layers.
+        dense: float [batch, n, dim], vectors that join the tokens after padding, at the
+            last n positions of the position table.
     """
     table = weights["bert/word_embeddings/embeddings"]
     positions = weights["bert/position_embedding/embeddings"]

@@ -1,7 +1,7 @@
 """What a task is, how its files are read, and how tasks share their vectors.
 
 A new task is a subclass of `Task` in a file of its own, or a row in a table of an
-existing one, listed in `cmlm.evaluate.FAMILIES`.
+existing one, listed in the `families` of `cmlm.evaluate`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Vectors:
     """The vectors of sentences; each distinct one is encoded once.
 
     Args:
-      encoder: the model.
+        encoder: the model.
     """
 
     def __init__(self, encoder: SentenceEncoder):
@@ -52,7 +52,7 @@ class Vectors:
         """Encodes those that are new, all at once.
 
         Raises:
-          UserError: the model gives numbers that are not finite, or the wrong shape.
+            UserError: the model gives numbers that are not finite, or the wrong shape.
         """
         new = [text for text in dict.fromkeys(sentences) if text not in self._rows]
         if not new:
@@ -81,9 +81,9 @@ class Task(abc.ABC):
     """One data set and how a model is scored on it.
 
     Attributes:
-      name: as it stands in tables and in --tasks.
-      main_metric: the key of `score`'s result that stands for the task.
-      protocol: one line for reports: what is measured, and how.
+        name: as it stands in tables and in --tasks.
+        main_metric: the key of `score`'s result that stands for the task.
+        protocol: one line for reports: what is measured, and how.
     """
 
     name: str
@@ -95,8 +95,8 @@ class Task(abc.ABC):
         """Reads the data set.
 
         Raises:
-          MissingData: it is not there.
-          UserError: it is there and damaged.
+            MissingData: it is not there.
+            UserError: it is there and damaged.
         """
 
     @abc.abstractmethod
@@ -115,11 +115,11 @@ def find(data_dir: str, *names: str) -> str:
     """The first file that exists, as it is or in SentEval's folder.
 
     Args:
-      data_dir: SentEval's `downstream`, or a folder with it as `senteval`.
-      names: paths relative to it, the same file under different names.
+        data_dir: SentEval's `downstream`, or a folder with it as `senteval`.
+        names: paths relative to it, the same file under different names.
 
     Raises:
-      MissingData: none of them is there; `.gz` is looked for too.
+        MissingData: none of them is there; `.gz` is looked for too.
     """
     looked_for = [
         os.path.join(folder, name)
@@ -140,7 +140,7 @@ def read_lines(path: str, encoding: str = "utf-8-sig") -> list[str]:
     control characters, and some of these files have them inside a sentence.
 
     Raises:
-      UserError: the file is not text of this encoding.
+        UserError: the file is not text of this encoding.
     """
     with files.open_bytes(path) as file:
         content = file.read()
@@ -155,7 +155,7 @@ def read_table(path: str, columns: int, **kwargs) -> list[list[str]]:
     """Tab-separated rows of at least so many columns.
 
     Raises:
-      UserError: a row is shorter.
+        UserError: a row is shorter.
     """
     rows = [line.split("\t") for line in read_lines(path, **kwargs)]
     for number, row in enumerate(rows, 1):
@@ -170,7 +170,7 @@ def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
     """The class of a label.
 
     Raises:
-      UserError: there is no such label.
+        UserError: there is no such label.
     """
     if text not in allowed:
         raise UserError(f"{where}: label {text!r}; allowed: {', '.join(allowed)}")
@@ -181,7 +181,7 @@ def parse_score(text: str, lowest: float, highest: float, where: str) -> float:
     """A gold score.
 
     Raises:
-      UserError: it is no number, or outside its range.
+        UserError: it is no number, or outside its range.
     """
     try:
         score = float(text)

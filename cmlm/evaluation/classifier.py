@@ -87,12 +87,12 @@ def nested_cross_validation(
     """Ten folds, in each of which ten more choose C (the toolkit's InnerKFold).
 
     Args:
-      x: float [n, dim].
-      y: int [n].
-      seed: of the folds.
+        x: float [n, dim].
+        y: int [n].
+        seed: of the folds.
 
     Returns:
-      `accuracy` on the outer folds, `dev_accuracy` on the inner ones, both means.
+        `accuracy` on the outer folds, `dev_accuracy` on the inner ones, both means.
     """
     outer = _folds(y, seed)
     inner = [
@@ -123,7 +123,7 @@ def cross_validation_then_test(
     """C by ten folds of the training set, then one fit (the toolkit's KFold).
 
     Returns:
-      Labels predicted for `x_test`, and the best accuracy of the cross-validation.
+        Labels predicted for `x_test`, and the best accuracy of the cross-validation.
     """
     (accuracies,) = _cross_validate(x, y, [_folds(y, seed)], seed)
     both = np.concatenate([x, x_test])
@@ -143,7 +143,7 @@ def validation_then_test(
     """C by a fixed validation set (the toolkit's Split).
 
     Returns:
-      Labels predicted for `x_test`, and the best accuracy on the validation set.
+        Labels predicted for `x_test`, and the best accuracy on the validation set.
     """
     every = np.concatenate([x, x_dev, x_test])
     ends = np.cumsum([len(x), len(x_dev)])

@@ -10,10 +10,10 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Cosine of corresponding rows; 0 where one of them is all zeros.
 
     Args:
-      a, b: float [n, dim].
+        a, b: float [n, dim].
 
     Returns:
-      float64 [n].
+        float64 [n].
     """
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
@@ -25,10 +25,10 @@ def correlations(predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
     """Spearman and Pearson correlation, times 100 as papers print them.
 
     Args:
-      predicted, gold: float [n].
+        predicted, gold: float [n].
 
     Returns:
-      `spearman` and `pearson`; 0 where one side is constant, which has none.
+        `spearman` and `pearson`; 0 where one side is constant, which has none.
     """
     if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
         return {"spearman": 0.0, "pearson": 0.0}

@@ -24,8 +24,8 @@ class Examples:
     """Labelled sentences, or pairs of them.
 
     Attributes:
-      texts: for each example its one or two sentences.
-      labels: int [n].
+        texts: for each example its one or two sentences.
+        labels: int [n].
     """
 
     texts: list[tuple[str, ...]]

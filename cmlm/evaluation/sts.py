@@ -25,8 +25,8 @@ class Pairs:
     """Sentence pairs with what people say of them.
 
     Attributes:
-      first, second: the sentences, [n].
-      gold: float [n].
+        first, second: the sentences, [n].
+        gold: float [n].
     """
 
     first: list[str]
@@ -82,11 +82,11 @@ class PairFileTask(StsTask):
     """A test set that is one file.
 
     Args:
-      name: of the task.
-      paths: the file's possible places.
-      columns: those of the first sentence, the second and the gold score.
-      lowest, highest: the range of the gold score.
-      header: whether the first line is one.
+        name: of the task.
+        paths: the file's possible places.
+        columns: those of the first sentence, the second and the gold score.
+        lowest, highest: the range of the gold score.
+        header: whether the first line is one.
     """
 
     def __init__(

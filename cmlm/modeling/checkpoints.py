@@ -20,7 +20,7 @@ def find(path: str) -> str:
     """The checkpoint meant by `path`: itself, or the latest of a directory.
 
     Raises:
-      UserError: there is none.
+        UserError: there is none.
     """
     if tf.io.gfile.isdir(path):
         latest = tf.train.latest_checkpoint(path)
@@ -36,7 +36,7 @@ def restore(path: str, **objects) -> None:
     """Restores objects, each under its keyword; all of their variables must be there.
 
     Raises:
-      UserError: the checkpoint is damaged, or is of another model.
+        UserError: the checkpoint is damaged, or is of another model.
     """
     try:
         status = tf.train.Checkpoint(**objects).restore(path)
@@ -53,14 +53,14 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
     """Gives a model the weights of a checkpoint, part by part.
 
     Args:
-      model: to be changed. Parts that the checkpoint lacks keep what they have.
-      path: a checkpoint, or a directory of them.
+        model: to be changed. Parts that the checkpoint lacks keep what they have.
+        path: a checkpoint, or a directory of them.
 
     Returns:
-      The names of the parts that were taken.
+        The names of the parts that were taken.
 
     Raises:
-      UserError: no checkpoint, no encoder in it, or a part of another shape.
+        UserError: no checkpoint, no encoder in it, or a part of another shape.
     """
     path = find(path)
     try:

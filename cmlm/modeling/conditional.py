@@ -22,11 +22,11 @@ class ConditionalMaskedLM(keras.layers.Layer):
     figure 1.
 
     Args:
-      encoder: shared by both sentences.
-      projection: P(v).
-      masked_lm: the prediction head.
-      skip: the ablation `skip`: the mean of the conditions is also concatenated
-        to each output of s2, so the head must take vectors of twice the width.
+        encoder: shared by both sentences.
+        projection: P(v).
+        masked_lm: the prediction head.
+        skip: the ablation `skip`: the mean of the conditions is also concatenated to
+            each output of s2, so the head must take vectors of twice the width.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class ConditionalMaskedLM(keras.layers.Layer):
         """The vector the conditions are made from, before any projection.
 
         Args:
-          inputs: `context_word_ids`, `context_mask`, int32 [batch, seq].
-          training: whether dropout is on.
+            inputs: `context_word_ids`, `context_mask`, int32 [batch, seq].
+            training: whether dropout is on.
 
         Returns:
-          float [batch, dim].
+            float [batch, dim].
         """
         context = {
             "input_word_ids": inputs["context_word_ids"],
@@ -65,13 +65,13 @@ class ConditionalMaskedLM(keras.layers.Layer):
         """Predicts the masked words of s2 given sentence vectors.
 
         Args:
-          inputs: `input_word_ids`, `input_mask` [batch, seq] and
-            `masked_lm_positions` [batch, predictions], all int32.
-          vectors: float [batch, dim].
-          training: whether dropout is on.
+            inputs: `input_word_ids`, `input_mask` [batch, seq] and
+                `masked_lm_positions` [batch, predictions], all int32.
+            vectors: float [batch, dim].
+            training: whether dropout is on.
 
         Returns:
-          logits, float [batch, predictions, vocab_size].
+            logits, float [batch, predictions, vocab_size].
         """
         conditions = self.projection(vectors)
         sequence = self.encoder.conditional_sequence(

@@ -38,23 +38,23 @@ class EncoderConfig(hyperparams.Config):
     """Shape of the encoder.
 
     Attributes:
-      preset: a row of `PRESETS`; gives every shape below that is not set.
-      num_layers: Transformer layers.
-      hidden_size: width of token and sentence vectors.
-      num_attention_heads: must divide `hidden_size`.
-      intermediate_size: width of the feed-forward layers.
-      hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact one.
-      dropout_rate: on embeddings and on the output of each sub-layer.
-      attention_dropout_rate: on attention probabilities.
-      max_position_embeddings: rows of the position table. The last `num_views`
-        of them belong to CMLM's conditions.
-      num_views: N of CMLM's P(v), the number of conditions.
-      type_vocab_size: rows of the segment table.
-      initializer_range: deviation of the truncated normal weights start from.
-      vocab_size: rows of the embedding table; 0 means as many as the vocabulary.
-      pooling: one of `layers.POOLINGS`.
-      sentence_vector: `pooled`, or `projected` for the paper's ablation `proj`:
-        the mean of the N projected vectors.
+        preset: a row of `PRESETS`; gives every shape below that is not set.
+        num_layers: Transformer layers.
+        hidden_size: width of token and sentence vectors.
+        num_attention_heads: must divide `hidden_size`.
+        intermediate_size: width of the feed-forward layers.
+        hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact one.
+        dropout_rate: on embeddings and on the output of each sub-layer.
+        attention_dropout_rate: on attention probabilities.
+        max_position_embeddings: rows of the position table. The last `num_views` of
+            them belong to CMLM's conditions.
+        num_views: N of CMLM's P(v), the number of conditions.
+        type_vocab_size: rows of the segment table.
+        initializer_range: deviation of the truncated normal weights start from.
+        vocab_size: rows of the embedding table; 0 means as many as the vocabulary.
+        pooling: one of `layers.POOLINGS`.
+        sentence_vector: `pooled`, or `projected` for the paper's ablation `proj`: the
+            mean of the N projected vectors.
     """
 
     preset: str = "base"
@@ -139,8 +139,8 @@ class SentenceEncoder(keras.Model):
     """Token ids in, one vector per sentence out.
 
     Args:
-      config: resolved, with `vocab_size` set.
-      projection: P(v), needed for `sentence_vector="projected"` only.
+        config: resolved, with `vocab_size` set.
+        projection: P(v), needed for `sentence_vector="projected"` only.
     """
 
     def __init__(
@@ -200,14 +200,14 @@ class SentenceEncoder(keras.Model):
         """Encodes.
 
         Args:
-          inputs: int32 `input_word_ids` and `input_mask` (1 for a real token),
-            each [batch, seq]; `input_type_ids` [batch, seq], zeros if left out.
-          training: whether dropout is on.
+            inputs: int32 `input_word_ids` and `input_mask` (1 for a real token), each
+                [batch, seq]; `input_type_ids` [batch, seq], zeros if left out.
+            training: whether dropout is on.
 
         Returns:
-          `default` and `pooled_output`, the sentence vector [batch, dim], not
-          normalised; `sequence_output` [batch, seq, dim]; `encoder_outputs`, a
-          list with the output of every layer.
+            `default` and `pooled_output`, the sentence vector [batch, dim], not
+            normalised; `sequence_output` [batch, seq, dim]; `encoder_outputs`, a list
+            with the output of every layer.
         """
         outputs = self._token_outputs(inputs, training)
         vectors = self.pooling(outputs["sequence_output"], inputs["input_mask"])
@@ -246,12 +246,12 @@ class SentenceEncoder(keras.Model):
         """Reads a sentence with dense conditions among its tokens.
 
         Args:
-          inputs: as in `call`.
-          conditions: float [batch, num_views, dim].
-          training: whether dropout is on.
+            inputs: as in `call`.
+            conditions: float [batch, num_views, dim].
+            training: whether dropout is on.
 
         Returns:
-          float [batch, seq, dim], the outputs of the tokens, conditions left out.
+            float [batch, seq, dim], the outputs of the tokens, conditions left out.
         """
         ids = inputs["input_word_ids"]
         batch, views = tf.shape(conditions)[0], tf.shape(conditions)[1]

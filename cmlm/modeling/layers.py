@@ -18,7 +18,7 @@ class MaskedPooling(keras.layers.Layer):
     `mean` and `max`.
 
     Args:
-      mode: one of `POOLINGS`.
+        mode: one of `POOLINGS`.
     """
 
     def __init__(self, mode: str = "mean", **kwargs):
@@ -31,11 +31,11 @@ class MaskedPooling(keras.layers.Layer):
         """Pools.
 
         Args:
-          sequence: float [batch, seq, dim].
-          mask: [batch, seq], 1 for a real token and 0 for padding.
+            sequence: float [batch, seq, dim].
+            mask: [batch, seq], 1 for a real token and 0 for padding.
 
         Returns:
-          float [batch, dim], in the dtype of `sequence`.
+            float [batch, dim], in the dtype of `sequence`.
         """
         if self.mode == "cls":
             return sequence[:, 0]
@@ -66,8 +66,8 @@ class ViewProjection(keras.layers.Layer):
     Reference: Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3.
 
     Args:
-      num_views: N, at least 1 (the paper: 15).
-      initializer: of the kernels.
+        num_views: N, at least 1 (the paper: 15).
+        initializer: of the kernels.
     """
 
     def __init__(self, num_views: int, initializer="glorot_uniform", **kwargs):
@@ -109,10 +109,10 @@ class ViewProjection(keras.layers.Layer):
         """Projects.
 
         Args:
-          vectors: float [batch, dim].
+            vectors: float [batch, dim].
 
         Returns:
-          float [batch, num_views, dim]; view 0 is `vectors`.
+            float [batch, num_views, dim]; view 0 is `vectors`.
         """
         views = [vectors] + [network(vectors) for network in self._networks]
         return tf.stack(views, axis=1)

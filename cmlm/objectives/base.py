@@ -22,9 +22,9 @@ class ObjectiveConfig(hyperparams.Config):
     """What every objective has.
 
     Attributes:
-      weight: its factor in the summed loss; 0 switches the objective off.
-      start_step: first step it takes part in.
-      end_step: first step it no longer takes part in; None: to the end.
+        weight: its factor in the summed loss; 0 switches the objective off.
+        start_step: first step it takes part in.
+        end_step: first step it no longer takes part in; None: to the end.
     """
 
     weight: float = 0.0
@@ -35,7 +35,7 @@ class ObjectiveConfig(hyperparams.Config):
         """Raises UserError for a value outside its range.
 
         Args:
-          name: of the objective, for the message: `task.<name>`.
+            name: of the objective, for the message: `task.<name>`.
         """
         if self.weight < 0:
             raise UserError(f"task.{name}.weight is {self.weight}; at least 0")
@@ -60,9 +60,9 @@ class Objective(tf.Module, abc.ABC):
     """One training signal. The engine knows objectives only through this class.
 
     Args:
-      name: its field in `task`, the prefix of its metrics.
-      config: its configuration.
-      model: shared with the other objectives; the objective asks it for heads.
+        name: its field in `task`, the prefix of its metrics.
+        config: its configuration.
+        model: shared with the other objectives; the objective asks it for heads.
     """
 
     def __init__(self, name: str, config: ObjectiveConfig, model: SentenceModel):
@@ -108,7 +108,7 @@ class Objective(tf.Module, abc.ABC):
         """Sums the loss of a (micro-)batch in training mode.
 
         Returns:
-          The summed loss, a float32 scalar, and `train_metrics` by name.
+            The summed loss, a float32 scalar, and `train_metrics` by name.
         """
 
     @abc.abstractmethod

@@ -17,7 +17,7 @@ class CmlmConfig(MaskedTextConfig):
     """CMLM: masked words of a sentence, given its neighbour's vector.
 
     Attributes:
-      skip: the ablation `skip`: the conditions also reach the outputs.
+        skip: the ablation `skip`: the conditions also reach the outputs.
     """
 
     skip: bool = False

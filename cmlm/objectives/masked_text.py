@@ -19,10 +19,10 @@ class MaskedTextConfig(ObjectiveConfig):
     """Masked prediction on monolingual text.
 
     Attributes:
-      train_data: the text, batch and length.
-      validation_data: files or globs; empty: a held-out share of the training
-        text, `train_data.hold_out_fraction`.
-      masking: how many words are hidden and what replaces them.
+        train_data: the text, batch and length.
+        validation_data: files or globs; empty: a held-out share of the training text,
+            `train_data.hold_out_fraction`.
+        masking: how many words are hidden and what replaces them.
     """
 
     train_data: corpus.TextDataConfig = dataclasses.field(
@@ -47,8 +47,8 @@ class TextFiles:
     """Where an objective's text lies, once resolved.
 
     Attributes:
-      train: files in the training format.
-      validation: files of their own, or None for a held-out share of `train`.
+        train: files in the training format.
+        validation: files of their own, or None for a held-out share of `train`.
     """
 
     train: list[str]
@@ -59,12 +59,12 @@ class MaskedTextObjective(Objective):
     """Base of the objectives that predict masked words of monolingual text.
 
     Args:
-      name: see `Objective`.
-      config: see `Objective`.
-      model: see `Objective`.
-      tokenizer: of the model's vocabulary.
-      files: the resolved text.
-      static_shapes: every batch is [batch, seq_length], as TPUs need.
+        name: see `Objective`.
+        config: see `Objective`.
+        model: see `Objective`.
+        tokenizer: of the model's vocabulary.
+        files: the resolved text.
+        static_shapes: every batch is [batch, seq_length], as TPUs need.
     """
 
     train_metrics = ("loss", "accuracy")
