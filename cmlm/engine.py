@@ -247,14 +247,15 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                 train_actions=[after_loop],
                 eval_actions=[reporter.validated],
             )
-            if validate:
-                controller.train_and_evaluate(
-                    train_steps=settings.train_steps,
-                    eval_steps=settings.validation_steps,
-                    eval_interval=settings.validation_interval,
-                )
-            else:
-                controller.train(settings.train_steps)
+            interval = (
+                settings.validation_interval if validate else settings.train_steps
+            )
+            while trainer.step < settings.train_steps:
+                # Multiples of the interval, wherever the run was resumed.
+                target = (trainer.step // interval + 1) * interval
+                controller.train(min(target, settings.train_steps))
+                if validate:
+                    controller.evaluate(settings.validation_steps)
         last = os.path.join(run.directory, f"ckpt-{trainer.step}")
         if run.manager.latest_checkpoint != last:
             run.manager.save(checkpoint_number=trainer.step)
