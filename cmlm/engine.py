@@ -113,6 +113,7 @@ def prepare_vocabulary(
             source = os.path.dirname(source)
         beside = os.path.join(source, model_dir.VOCABULARY)
         if tf.io.gfile.exists(beside):
+            settings.lower_case = model_dir.read_config(source).vocabulary.lower_case
             settings = settings.replace(file=beside)
     files = sorted({path for entry in text.values() for path in entry.train})
     path = vocabulary.prepare(settings, files, directory)

@@ -230,6 +230,7 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path):
             "task.mlm.train_data.global_batch_size": 8,
             "task.mlm.train_data.hold_out_fraction": 0.2,
             "trainer.train_steps": 2,
+            "vocabulary.lower_case": False,
         },
     )
     config.task.mlm.train_data.input_path = text
@@ -245,6 +246,8 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path):
             run.trainer.model.parts[part].get_weights(),
         ):
             np.testing.assert_array_equal(a, b)
+    # The vocabulary comes along, and with it how text is to be read.
+    assert warm.vocabulary.lower_case is False
     same = (tmp_path / "cmlm" / "vocab.txt").read_text()
     assert same == (tmp_path / "mlm" / "vocab.txt").read_text()
 
