@@ -259,9 +259,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         def add_micro_batch(i, gradients, metrics):
             if self.on_micro_batch is not None:
                 tf.numpy_function(notify, [i], [])
-            more, rows = micro_gradients(
-                {key: value[i * size : (i + 1) * size] for key, value in batch.items()}
-            )
+            rows = {
+                key: value[i * size : (i + 1) * size] for key, value in batch.items()
+            }
+            # The pipeline sorts a batch by length: most micro-batches are narrower.
+            more, rows = micro_gradients(objective.trim(rows))
             return (
                 i + 1,
                 [a + b for a, b in zip(gradients, more, strict=True)],

@@ -75,6 +75,23 @@ def test_micro_batches_equal_the_whole_batch(one_device, batches, micro_batch_si
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
+def test_trimming_drops_padding_and_nothing_else(one_device, batches):
+    objective = build(one_device, batches).objectives["cmlm"]
+    batch = toys.pair_batch(batch=3, seq=7, predictions=3, seed=5)
+    wide = {
+        key: tf.pad(value, [[0, 0], [0, 6]]) if value.shape[1] == 7 else value
+        for key, value in batch.items()
+    }
+    trimmed = objective.trim(wide)
+    predictions = int(tf.reduce_max(tf.reduce_sum(batch["masked_lm_weights"], axis=1)))
+    for key, value in batch.items():
+        width = predictions if key.startswith("masked") else 7
+        np.testing.assert_array_equal(trimmed[key], value[:, :width])
+    np.testing.assert_allclose(
+        objective.loss(trimmed)[0], objective.loss(wide)[0], rtol=1e-5
+    )
+
+
 def test_micro_batches_are_announced(one_device, batches):
     trainer = build(one_device, batches, micro_batch_size=2)
     calls = []

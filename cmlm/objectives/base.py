@@ -103,6 +103,10 @@ class Objective(tf.Module, abc.ABC):
         adds it over replicas and then knows the scale of every micro-batch.
         """
 
+    def trim(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Drops what is padding in every row of a micro-batch; by default nothing."""
+        return batch
+
     @abc.abstractmethod
     def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:
         """Sums the loss of a (micro-)batch in training mode.

@@ -121,6 +121,23 @@ class MaskedTextObjective(Objective):
     def normalizer(self, batch):
         return tf.reduce_sum(batch["masked_lm_weights"])
 
+    def trim(self, batch):
+        if self.static_shapes:
+            return batch
+        # The names of a batch begin with what they belong to.
+        widths = {
+            prefix: tf.reduce_max(tf.reduce_sum(tf.cast(batch[key], tf.int32), axis=1))
+            for prefix, key in (
+                ("context", "context_mask"),
+                ("input", "input_mask"),
+                ("masked", "masked_lm_weights"),
+            )
+            if key in batch
+        }
+        return {
+            key: value[:, : widths[key.split("_")[0]]] for key, value in batch.items()
+        }
+
     def masked_metrics(
         self, batch: dict[str, tf.Tensor], logits: tf.Tensor
     ) -> tuple[tf.Tensor, Metric, Metric]:
