@@ -200,14 +200,16 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         return run, keys
 
     def _replica_step(self, batches, variables) -> tf.Tensor:
-        gradients = [tf.zeros_like(variable) for variable in variables]
-        metrics = []
+        gradients, metrics = None, []
         for name, batch in batches.items():
             objective = self.objectives[name]
             count = distributed.sum_over_replicas(objective.normalizer(batch))
             scale = tf.math.divide_no_nan(objective.config.weight, count)
             more, rows = self._gradients(name, batch, scale, variables)
-            gradients = [a + b for a, b in zip(gradients, more, strict=True)]
+            if gradients is None:
+                gradients = more
+            else:
+                gradients = [a + b for a, b in zip(gradients, more, strict=True)]
             metrics.append(rows)
         gradients = distributed.sum_over_replicas(gradients)
         metrics = distributed.sum_over_replicas(tf.concat(metrics, axis=0))
