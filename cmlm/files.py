@@ -58,6 +58,9 @@ class _GFileStream(io.RawIOBase):
         super().__init__()
         self._file = tf.io.gfile.GFile(path, mode)
         self._writes = "w" in mode
+        if self._writes:
+            # A GFile comes into being with its first write: an empty one has to, too.
+            self._file.write(b"")
 
     def readable(self) -> bool:
         return not self._writes

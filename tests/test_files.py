@@ -44,6 +44,14 @@ def test_what_is_written_is_read_back(tmp_path, name):
         assert stream.read() == text.encode()
 
 
+@pytest.mark.parametrize("name", ["empty.txt", "empty.txt.gz"])
+def test_an_empty_text_is_a_file_too(tmp_path, name):
+    with files.atomic_text(str(tmp_path / name)):
+        pass
+    with files.open_text(str(tmp_path / name)) as stream:
+        assert stream.read() == ""
+
+
 def test_equal_text_gives_equal_gzip_bytes(tmp_path):
     for name in ("a.gz", "b.gz"):
         with files.atomic_text(str(tmp_path / name)) as stream:

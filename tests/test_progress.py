@@ -63,6 +63,15 @@ def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
     assert [row["step"] for row in progress.read_metrics(path)] == [5, 10, 12]
 
 
+def test_metrics_log_begins_anew_where_no_row_is_left(tmp_path):
+    path = str(tmp_path / "metrics.jsonl")
+    Path(path).write_text('{"step": 15, "time": 1.0}\n')
+    log = progress.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    assert progress.read_metrics(path) == []
+    log.write(12, {"a": 1.0})
+    assert [row["step"] for row in progress.read_metrics(path)] == [12]
+
+
 @pytest.mark.parametrize(
     "seconds, text",
     [
