@@ -13,7 +13,6 @@ A data set that is missing is named, the rest is scored, and the exit code is 1.
 
 import json
 import sys
-import time
 
 from absl import flags
 
@@ -30,6 +29,9 @@ flags.DEFINE_string("data_dir", None, "Where the test sets are.")
 flags.DEFINE_list(
     "tasks", ["all"], "Names of families or tasks, comma-separated; or all."
 )
+flags.DEFINE_integer(
+    "seeds", 1, "How many seeds for tasks that train a classifier.", lower_bound=1
+)
 flags.DEFINE_string("output", None, "The .json file to write.")
 
 FLAGS = flags.FLAGS
@@ -44,7 +46,7 @@ def main(_) -> int:
         raise UserError(f"--output={FLAGS.output} must end in .json")
     with cli.quiet_imports():
         try:
-            from cmlm.evaluation import base, senteval, sts
+            from cmlm.evaluation import base, catalogue, run
         except ModuleNotFoundError as error:
             raise UserError(
                 f"{error.name} is not installed: pip install 'cmlm[evaluate]'"
@@ -52,89 +54,63 @@ def main(_) -> int:
         from cmlm import encoding, files
 
     # ---------------------------------------------------------------- tasks
-    families = {"sts": sts.TASKS, "senteval": senteval.TASKS}
-    tasks = select(FLAGS.tasks, families)
-    data, missing = {}, {}
-    for task in tasks:
-        try:
-            data[task.name] = task.read(FLAGS.data_dir)
-        except base.MissingData as error:
-            missing[task.name] = str(error)
-            print(f"{task.name}: {error}", file=sys.stderr)
-    tasks = [task for task in tasks if task.name in data]
+    seeds = range(base.SEED, base.SEED + FLAGS.seeds)
+    tasks, failed = run.read(catalogue.select(FLAGS.tasks, seeds), FLAGS.data_dir)
+    for name, reason in failed.items():
+        print(f"{name}: {reason}", file=sys.stderr)
 
     # -------------------------------------------------------------- scoring
     models = {}
     for name in dict.fromkeys(FLAGS.model) if tasks else ():
         encoder = encoding.load(name)
-        vectors = base.Vectors(encoder)
-        start = time.monotonic()
-        vectors.add(text for task in tasks for text in task.sentences(data[task.name]))
-        encoding_seconds = time.monotonic() - start
-        count = len(vectors.sentences)
-        print(f"{name}: {count:,} sentences encoded", file=sys.stderr)
-        scores = {}
-        for task in tasks:
-            scores[task.name] = task.score(data[task.name], vectors)
-            main_score = scores[task.name][task.main_metric]
-            print(f"{name}: {task.name} {main_score:.2f}", file=sys.stderr)
-        lengths = encoder.lengths(vectors.sentences)
+
+        def report(task, scores, name=name):
+            score = scores[task.main_metric]
+            print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
+
+        result = run.score(encoder, tasks, progress=True, report=report)
         models[name] = {
             **encoder.info,
-            "sentences": count,
-            "truncated_sentences": int((lengths > encoder.seq_length).sum()),
-            "encoding_seconds": round(encoding_seconds, 1),
-            "scoring_seconds": round(time.monotonic() - start - encoding_seconds, 1),
-            "scores": scores,
+            "sentences": result.sentences,
+            "encoded": result.encoded,
+            "truncated_sentences": truncated(encoder, tasks),
+            "encoding_seconds": round(result.encoding_seconds, 1),
+            "scoring_seconds": round(result.scoring_seconds, 1),
+            "scores": result.scores,
         }
 
     # --------------------------------------------- table, and where it all is
     if models:
-        print(table(tasks, models))
+        print(table([item.task for item in tasks], models))
     if FLAGS.output:
         results = {
             "data_dir": FLAGS.data_dir,
-            "seed": base.SEED,
+            "seeds": list(seeds),
             "versions": versions(),
             "tasks": {
-                task.name: {"main_metric": task.main_metric, "protocol": task.protocol}
-                for task in tasks
+                item.task.name: {
+                    "main_metric": item.task.main_metric,
+                    "protocol": item.task.protocol,
+                    "sha256": item.checksums,
+                }
+                for item in tasks
             },
-            "missing": missing,
+            "not_scored": failed,
             "models": models,
         }
         with files.atomic_text(FLAGS.output) as file:
             json.dump(results, file, indent=2)
             file.write("\n")
         print(f"results  {FLAGS.output}")
-    if missing:
-        print(f"not scored: {', '.join(missing)}", file=sys.stderr)
-    return 1 if missing else 0
+    if failed:
+        print(f"not scored: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def select(names: list[str], families: dict[str, list]) -> list:
-    """The tasks that names stand for, in the order of the families, each once.
-
-    Args:
-        names: `all`, families or tasks.
-        families: the tasks of each.
-
-    Raises:
-        UserError: an unknown name.
-    """
-    tasks = [task for family in families.values() for task in family]
-    chosen = set()
-    for name in names:
-        if name == "all":
-            chosen.update(task.name for task in tasks)
-        elif name in families:
-            chosen.update(task.name for task in families[name])
-        elif name in [task.name for task in tasks]:
-            chosen.add(name)
-        else:
-            allowed = ["all", *families, *(task.name for task in tasks)]
-            raise UserError(f"--tasks has {name!r}; allowed: {', '.join(allowed)}")
-    return [task for task in tasks if task.name in chosen]
+def truncated(encoder, tasks: list) -> int:
+    """How many of the tasks' distinct sentences the encoder cuts."""
+    texts = {text for item in tasks for text in item.task.sentences(item.data)}
+    return int((encoder.lengths(list(texts)) > encoder.seq_length).sum())
 
 
 def table(tasks: list, models: dict[str, dict]) -> str:

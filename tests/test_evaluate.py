@@ -8,30 +8,26 @@ from pathlib import Path
 import model_dirs
 import numpy as np
 import pytest
+from encoders import WordCounts
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, metrics, senteval, sts
+from cmlm.evaluation import (
+    classifier,
+    metrics,
+    reading,
+    senteval,
+    sts,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
 
 
-class WordCounts:
-    """Vectors of a text by its words and their order; remembers what it was asked."""
-
-    def __init__(self, dim=12):
-        self.asked, self._dim = [], dim
-
-    def encode(self, sentences):
-        self.asked += sentences
-        rows = np.zeros([len(sentences), self._dim], np.float32)
-        for row, text in zip(rows, sentences, strict=True):
-            for place, word in enumerate(text.lower().split()):
-                row[sum(word.encode()) % self._dim] += 1 + 0.1 * place
-        return rows
+def read(name, data_dir):
+    return TASKS[name].read(reading.DataDir(str(data_dir)))
 
 
 def write(path: Path, content, encoding="utf-8"):
@@ -66,33 +62,6 @@ def test_accuracy_and_f1_by_hand():
     assert metrics.f1(np.zeros(2), np.zeros(2)) == 0
 
 
-# ------------------------------------------------------------------- vectors
-
-
-def test_each_sentence_is_encoded_once():
-    model = WordCounts()
-    vectors = base.Vectors(model)
-    vectors.add(["a b", "c", "a b"])
-    found = vectors(["c", "a b", "new", "c"])
-    assert sorted(model.asked) == ["a b", "c", "new"]
-    np.testing.assert_array_equal(found, WordCounts().encode(["c", "a b", "new", "c"]))
-
-
-@pytest.mark.parametrize(
-    ("vectors_of", "said"),
-    [
-        (lambda texts: np.full([len(texts), 2], np.nan), "'bad one' is not finite"),
-        (lambda texts: np.zeros([1, 2]), "shape"),
-    ],
-)
-def test_vectors_that_are_none_are_refused(vectors_of, said):
-    class Broken:
-        encode = staticmethod(vectors_of)
-
-    with pytest.raises(UserError, match=said):
-        base.Vectors(Broken()).add(["bad one", "bad two"])
-
-
 # ----------------------------------------------------------------------- STS
 
 
@@ -118,7 +87,7 @@ def sts16(tmp_path):
 def test_sts_with_blank_gold_lines_and_both_aggregations(sts16):
     data_dir, pairs = sts16
     task, model = TASKS["sts16"], WordCounts()
-    scores = task.score(task.read(str(data_dir)), base.Vectors(model))
+    scores = task.score(read("sts16", data_dir), model.encode)
     cosines, gold = {}, {}
     for subset, (rows, golds) in pairs.items():
         rows = [row for row, score in zip(rows, golds, strict=True) if score]
@@ -153,13 +122,13 @@ def test_damaged_gold_is_refused(sts16, change, said):
     gold = data_dir / "STS" / "STS16-en-test" / "STS.gs.headlines.txt"
     gold.write_text(change(gold.read_text()))
     with pytest.raises(UserError, match=said):
-        TASKS["sts16"].read(str(data_dir))
+        read("sts16", data_dir)
 
 
 def test_sts_benchmark_and_sick_files(tmp_path):
     row = 'main\tMSRvid\t2012test\t0001\t2.500\tA "girl".\tB\tlicence\tx\n'
     write(tmp_path / "stsbenchmark" / "sts-test.csv", row * 3)
-    (pairs,) = TASKS["stsb-test"].read(str(tmp_path)).values()
+    (pairs,) = read("stsb-test", tmp_path).values()
     assert pairs.first == ['A "girl".'] * 3 and pairs.second == ["B"] * 3
     assert list(pairs.gold) == [2.5] * 3
     head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
@@ -167,7 +136,7 @@ def test_sts_benchmark_and_sick_files(tmp_path):
         tmp_path / "senteval" / "SICK" / "SICK_test_annotated.txt",
         head + "6\tNo boy\tKids\t3.3\tNEUTRAL\r\n7\tA\tB\t1\tNEUTRAL\r\n",
     )
-    (pairs,) = TASKS["sick-r"].read(str(tmp_path)).values()
+    (pairs,) = read("sick-r", tmp_path).values()
     assert pairs.first == ["No boy", "A"] and list(pairs.gold) == [3.3, 1]
 
 
@@ -177,7 +146,7 @@ def test_sts_benchmark_and_sick_files(tmp_path):
 def test_latin_1_and_control_characters_stay_in_their_line(tmp_path):
     write(tmp_path / "MR" / "rt-polarity.pos", "caf\xe9 good\x85 film\n", "latin-1")
     write(tmp_path / "MR" / "rt-polarity.neg", "bad\nvery , very bad \n", "latin-1")
-    examples = TASKS["mr"].read(str(tmp_path))["train"]
+    examples = read("mr", tmp_path)["train"]
     # In the toolkit's order: by words, then by label.
     assert examples.texts == [("bad",), ("caf\xe9 good film",), ("very , very bad",)]
     assert list(examples.labels) == [0, 1, 0]
@@ -190,14 +159,14 @@ def test_trec_files(tmp_path):
         "latin-1",
     )
     write(tmp_path / "TREC" / "TREC_10.label", "LOC:city Where ?\nHUM:ind Who : him ?")
-    data = TASKS["trec"].read(str(tmp_path))
+    data = read("trec", tmp_path)
     assert data["train"].texts == [("What is \xa3 ?",), ("How far is it ?",)]
     assert list(data["train"].labels) == [0, 5]
     assert data["test"].texts == [("Where ?",), ("Who : him ?",)]
     assert list(data["test"].labels) == [4, 3]
     write(tmp_path / "TREC" / "TREC_10.label", "XXX:city Where ?\nHUM:ind Who ?\n")
     with pytest.raises(UserError, match="line 1: label 'XXX'; allowed: ABBR"):
-        TASKS["trec"].read(str(tmp_path))
+        read("trec", tmp_path)
 
 
 def test_mrpc_files_and_pair_features(tmp_path):
@@ -205,26 +174,26 @@ def test_mrpc_files_and_pair_features(tmp_path):
     rows = '1\t7\t8\tHe said " yes "\tYes , he said\n0\t9\t9\tA b\tA\n'
     for part in ("train", "test"):
         write(tmp_path / "MRPC" / f"msr_paraphrase_{part}.txt", head + rows)
-    data = TASKS["mrpc"].read(str(tmp_path))
+    data = read("mrpc", tmp_path)
     assert data["train"].texts == [("A b", "A"), ('He said " yes "', "Yes , he said")]
     assert list(data["train"].labels) == [0, 1]
     u, v = WordCounts().encode(["A b", "A"])
-    features = senteval._features(data["train"], base.Vectors(WordCounts()))
+    features = senteval._features(data["train"], WordCounts().encode)
     np.testing.assert_array_equal(features[0], [*abs(u - v), *(u * v)])
 
 
 def test_sst_uses_the_validation_file(tmp_path):
     for part, text in {"train": "good\t1\nbad\t0\n", "dev": "fine\t1\nno\t0\n"}.items():
         write(tmp_path / "SST" / "binary" / f"sentiment-{part}", text * 4)
-    with pytest.raises(base.MissingData, match="sentiment-test"):
-        TASKS["sst2"].read(str(tmp_path))
+    with pytest.raises(reading.MissingData, match="sentiment-test"):
+        read("sst2", tmp_path)
     write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\t1\n\t0\n")
-    data = TASKS["sst2"].read(str(tmp_path))
-    scores = TASKS["sst2"].score(data, base.Vectors(WordCounts()))
+    data = read("sst2", tmp_path)
+    scores = TASKS["sst2"].score(data, WordCounts().encode)
     assert set(scores) == {"accuracy", "dev_accuracy", "f1"}
     write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\nbad\t0\n")
     with pytest.raises(UserError, match="line 1: 1 columns"):
-        TASKS["sst2"].read(str(tmp_path))
+        read("sst2", tmp_path)
 
 
 # ---------------------------------------------------------------- classifier
@@ -290,7 +259,7 @@ def test_public_files_have_their_published_sizes(shared_data):
     data_dir = str(shared_data / "eval")
     sizes = {}
     for name, task in TASKS.items():
-        parts = task.read(data_dir).values()
+        parts = task.read(reading.DataDir(data_dir)).values()
         sizes[name] = [
             len(getattr(part, "texts", None) or part.first) for part in parts
         ]
@@ -331,12 +300,12 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     assert str(data / "MR" / "rt-polarity.pos") in result.stderr
     assert "Traceback" not in result.stderr
     results = json.loads(output.read_text())
-    assert list(results["missing"]) == ["mr"]
+    assert list(results["not_scored"]) == ["mr"]
     assert list(results["models"]) == [source, f"bow:{source}"]
     model = results["models"][source]
     assert model["truncated_sentences"] == 1 and model["sentences"] == 6
     assert (model["pooling"], model["seq_length"], model["step"]) == ("mean", 37, 3)
-    assert results["seed"] == 1111 and results["versions"]["scipy"]
+    assert results["seeds"] == [1111] and results["versions"]["scipy"]
     shown = f"{model['scores']['stsb-test']['spearman']:.2f}"
     (row,) = [line for line in result.stdout.splitlines() if "stsb-test" in line]
     assert row.split()[:3] == ["stsb-test", "spearman", shown]

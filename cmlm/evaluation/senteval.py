@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, metrics
+from cmlm.evaluation import base, classifier, metrics, reading
 
 _BINARY = {"0": 0, "1": 1}
 _QUESTION_TYPES = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
@@ -46,14 +46,13 @@ class ClassificationTask(base.Task):
     main_metric = "accuracy"
     protocol = "accuracy of a logistic regression, SentEval's protocol, x 100"
 
-    def __init__(self, name: str, read: Callable[[str], Parts]):
+    def __init__(self, name: str, read: Callable[[reading.DataDir], Parts]):
         self.name = name
         self._read = read
 
-    def read(self, data_dir: str) -> Parts:
+    def read(self, source: reading.DataDir) -> Parts:
         return {
-            part: _by_length(examples)
-            for part, examples in self._read(data_dir).items()
+            part: _by_length(examples) for part, examples in self._read(source).items()
         }
 
     def sentences(self, data: Parts) -> Iterable[str]:
@@ -115,52 +114,57 @@ def _examples(path: str, rows: list[tuple[tuple[str, ...], int]]) -> Examples:
     return Examples(list(texts), np.array(labels))
 
 
-def _polarity(positive: str, negative: str) -> Callable[[str], Parts]:
-    """One file of positive examples, one of negative ones; Latin-1."""
+def _polarity(positive: str, negative: str) -> Callable[[reading.DataDir], Parts]:
+    """One file of positive examples, one of negative ones."""
 
-    def read(data_dir: str) -> Parts:
+    def read(source: reading.DataDir) -> Parts:
         rows = []
         for name, label in ((positive, 1), (negative, 0)):
-            path = base.find(data_dir, name)
-            rows += [((text,), label) for text in base.read_lines(path, "latin-1")]
+            path = source.find(name, within="senteval")
+            rows += [((text,), label) for text in source.lines(path, reading.EITHER)]
         return {"train": _examples(path, rows)}
 
     return read
 
 
-def _sst2(data_dir: str) -> Parts:
+def _sst2(source: reading.DataDir) -> Parts:
     parts = {}
     for part in ("train", "dev", "test"):
-        path = base.find(data_dir, f"SST/binary/sentiment-{part}")
+        path = source.find(f"SST/binary/sentiment-{part}", within="senteval")
         rows = [
-            ((text,), base.parse_label(label, _BINARY, f"{path}, line {number}"))
-            for number, (text, label, *_) in enumerate(base.read_table(path, 2), 1)
+            ((text,), reading.parse_label(label, _BINARY, f"{path}, line {number}"))
+            for number, (text, label, *_) in enumerate(source.table(path, 2), 1)
         ]
         parts[part] = _examples(path, rows)
     return parts
 
 
-def _trec(data_dir: str) -> Parts:
+def _trec(source: reading.DataDir) -> Parts:
     parts = {}
     for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
-        path = base.find(data_dir, f"TREC/{name}")
+        path = source.find(f"TREC/{name}", within="senteval")
         rows = []
-        for number, line in enumerate(base.read_lines(path, "latin-1"), 1):
+        for number, line in enumerate(source.lines(path, reading.EITHER), 1):
             label, _, rest = line.partition(":")
             where = f"{path}, line {number}"
             question = rest.partition(" ")[2]
-            rows.append(((question,), base.parse_label(label, _QUESTION_TYPES, where)))
+            rows.append(
+                ((question,), reading.parse_label(label, _QUESTION_TYPES, where))
+            )
         parts[part] = _examples(path, rows)
     return parts
 
 
-def _mrpc(data_dir: str) -> Parts:
+def _mrpc(source: reading.DataDir) -> Parts:
     parts = {}
     for part in ("train", "test"):
-        path = base.find(data_dir, f"MRPC/msr_paraphrase_{part}.txt")
+        path = source.find(f"MRPC/msr_paraphrase_{part}.txt", within="senteval")
         rows = [
-            ((row[3], row[4]), base.parse_label(row[0], _BINARY, f"{path}, pair {n}"))
-            for n, row in enumerate(base.read_table(path, 5)[1:], 1)
+            (
+                (row[3], row[4]),
+                reading.parse_label(row[0], _BINARY, f"{path}, pair {n}"),
+            )
+            for n, row in enumerate(source.table(path, 5)[1:], 1)
         ]
         parts[part] = _examples(path, rows)
     return parts

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, metrics
+from cmlm.evaluation import base, metrics, reading
 
 
 @dataclasses.dataclass
@@ -34,7 +34,7 @@ class Pairs:
     gold: np.ndarray
 
 
-class StsTask(base.Task):
+class StsTask(base.Task[dict[str, Pairs]]):
     """One STS test set of one or several subsets."""
 
     main_metric = "spearman"
@@ -45,10 +45,9 @@ class StsTask(base.Task):
         self._year = year
         self._subsets = subsets
 
-    def read(self, data_dir: str) -> dict[str, Pairs]:
+    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
         return {
-            subset: _read_subset(data_dir, self._year, subset)
-            for subset in self._subsets
+            subset: _read_subset(source, self._year, subset) for subset in self._subsets
         }
 
     def sentences(self, data: dict[str, Pairs]) -> Iterable[str]:
@@ -104,16 +103,18 @@ class PairFileTask(StsTask):
         self._range = (lowest, highest)
         self._header = header
 
-    def read(self, data_dir: str) -> dict[str, Pairs]:
-        path = base.find(data_dir, *self._paths)
-        rows = base.read_table(path, max(self._columns) + 1)[int(self._header) :]
+    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+        path = source.find(*self._paths, within="senteval")
+        rows = source.table(path, max(self._columns) + 1)[int(self._header) :]
         first, second, gold = self._columns
         pairs = Pairs(
             [row[first].strip() for row in rows],
             [row[second].strip() for row in rows],
             np.array(
                 [
-                    base.parse_score(row[gold], *self._range, f"{path}, pair {number}")
+                    reading.parse_score(
+                        row[gold], *self._range, f"{path}, pair {number}"
+                    )
                     for number, row in enumerate(rows, 1)
                 ]
             ),
@@ -121,12 +122,12 @@ class PairFileTask(StsTask):
         return {self.name: pairs}
 
 
-def _read_subset(data_dir: str, year: str, subset: str) -> Pairs:
+def _read_subset(source: reading.DataDir, year: str, subset: str) -> Pairs:
     """Reads STS.input.X.txt and STS.gs.X.txt, pairs without a gold score left out."""
     folder = f"STS/{year}-en-test"
-    path = base.find(data_dir, f"{folder}/STS.input.{subset}.txt")
-    gold_path = base.find(data_dir, f"{folder}/STS.gs.{subset}.txt")
-    rows, gold = base.read_table(path, 2), base.read_lines(gold_path)
+    path = source.find(f"{folder}/STS.input.{subset}.txt", within="senteval")
+    gold_path = source.find(f"{folder}/STS.gs.{subset}.txt", within="senteval")
+    rows, gold = source.table(path, 2), source.lines(gold_path)
     if len(rows) != len(gold):
         raise UserError(f"{path} has {len(rows)} pairs, {gold_path} {len(gold)} scores")
     scored = [number for number, score in enumerate(gold) if score.strip()]
@@ -135,7 +136,9 @@ def _read_subset(data_dir: str, year: str, subset: str) -> Pairs:
         [rows[number][1].strip() for number in scored],
         np.array(
             [
-                base.parse_score(gold[number], 0, 5, f"{gold_path}, line {number + 1}")
+                reading.parse_score(
+                    gold[number], 0, 5, f"{gold_path}, line {number + 1}"
+                )
                 for number in scored
             ]
         ),

@@ -1,0 +1,80 @@
+"""All tasks by family, and what names in --tasks stand for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, bitext, senteval, sts
+
+FAMILIES: dict[str, list[base.Task]] = {
+    "sts": sts.TASKS,
+    "senteval": senteval.TASKS,
+    "bitext": bitext.TASKS,
+}
+# Tasks on files of the user's own: KIND:PATH[:PATH ...].
+ON_FILES = {
+    "bitext": bitext.BitextFiles,
+}
+
+
+def select(
+    names: Sequence[str], seeds: Sequence[int] = (base.SEED,)
+) -> list[base.Task]:
+    """The tasks that names stand for, in the order of the families, each once.
+
+    Args:
+        names: `all`, families, tasks, one part of a task (`tatoeba-de`), or a kind of
+            task with files of one's own (`bitext:FILE.tsv`, `bitext:FILE:FILE`).
+        seeds: for tasks that train something.
+
+    Raises:
+        UserError: an unknown name.
+    """
+    catalogue = {task.name: task for tasks in FAMILIES.values() for task in tasks}
+    chosen: dict[str, base.Task] = {}
+    for name in names:
+        if name == "all":
+            chosen.update(catalogue)
+        elif name in FAMILIES:
+            chosen.update((task.name, task) for task in FAMILIES[name])
+        else:
+            task = catalogue.get(name) or _part(name, catalogue) or _on_files(name)
+            if task is None:
+                raise UserError(
+                    f"--tasks has {name!r}; allowed: all, "
+                    f"{', '.join([*FAMILIES, *catalogue])}; TASK-LANGUAGE of "
+                    f"{', '.join(_parted(catalogue))}; and "
+                    f"{', '.join(f'{kind}:FILE' for kind in ON_FILES)}"
+                )
+            chosen[task.name] = task
+    order = {name: place for place, name in enumerate(catalogue)}
+    ranked = sorted(chosen, key=lambda name: order.get(name, len(order)))
+    tasks = [copy.copy(chosen[name]) for name in ranked]
+    for task in tasks:
+        task.seeds = tuple(seeds)
+    return tasks
+
+
+def _parted(catalogue: dict[str, base.Task]) -> dict[str, base.PartedTask]:
+    return {
+        name: task
+        for name, task in catalogue.items()
+        if isinstance(task, base.PartedTask)
+    }
+
+
+def _part(name: str, catalogue: dict[str, base.Task]) -> base.Task | None:
+    # The longest name first: one may be the beginning of another.
+    for task in sorted(_parted(catalogue).values(), key=lambda task: -len(task.name)):
+        part = name.removeprefix(task.name + "-")
+        if part != name and part:
+            return task.part(part)
+    return None
+
+
+def _on_files(name: str) -> base.Task | None:
+    kind, _, paths = name.partition(":")
+    parts = paths.split(":")
+    return ON_FILES[kind](parts) if kind in ON_FILES and all(parts) else None

@@ -1,0 +1,203 @@
+"""Public test sets as they are: where they lie, how they are read, what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import glob
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+
+from cmlm import files
+from cmlm.errors import UserError
+
+UTF_8 = ("utf-8-sig",)
+# SentEval's sets are Latin-1, XEVAL's translations of the same are UTF-8.
+EITHER = ("utf-8-sig", "latin-1")
+
+
+class MissingData(UserError):
+    """A data set is not there; the message names the files that were looked for."""
+
+
+class DataDir:
+    """A folder with test sets; remembers what was read from it.
+
+    A set may lie in the folder itself or in a subfolder of its own name (`senteval/`,
+    `tatoeba/` ...), and every file may be packed (`.gz`).
+
+    Args:
+        path: the folder.
+
+    Attributes:
+        checksums: SHA-256 of every file that was read, packed ones as they lie, by
+            path; those inside the folder relative to it.
+    """
+
+    def __init__(self, path: str):
+        self.path = self._root = os.path.abspath(path)
+        self.checksums: dict[str, str] = {}
+
+    def inside(self, folder: str) -> DataDir:
+        """A folder within; what is read there is remembered here."""
+        other = DataDir(os.path.join(self.path, folder))
+        other.checksums = self.checksums
+        other._root = self._root
+        return other
+
+    def find(self, *names: str, within: str = "") -> str:
+        """The first file that exists.
+
+        Args:
+            names: paths relative to the folder (or absolute), the same file under
+                different names.
+            within: the subfolder that may have them instead.
+
+        Raises:
+            MissingData: none of them is there.
+        """
+        looked_for = self._places(names, within)
+        for path in looked_for:
+            for candidate in (path, path + ".gz"):
+                if os.path.isfile(candidate):
+                    return candidate
+        raise MissingData(f"not there: {', '.join(looked_for)} (nor with .gz)")
+
+    def matching(self, pattern: str, within: str = "") -> list[str]:
+        """The files (or folders) that a glob matches, sorted, packed ones too.
+
+        Args:
+            pattern: relative to the folder.
+            within: the subfolder that may have them instead.
+
+        Raises:
+            MissingData: there are none.
+        """
+        for place in self._places([""], within):
+            start = os.path.join(glob.escape(place), pattern)
+            paths = [*glob.glob(start), *glob.glob(start + ".gz")]
+            if paths:
+                return sorted(paths)
+        looked_for = self._places([pattern], within)
+        raise MissingData(f"not there: {', '.join(looked_for)} (nor with .gz)")
+
+    def _places(self, names: Sequence[str], within: str) -> list[str]:
+        folders = [self.path, *([os.path.join(self.path, within)] if within else [])]
+        return [os.path.join(folder, name) for folder in folders for name in names]
+
+    def text(self, path: str, encodings: Sequence[str] = UTF_8) -> str:
+        """A whole file, in the first encoding that fits.
+
+        Raises:
+            UserError: the file is not text of these encodings, or not whole.
+        """
+        with files.open_bytes(path) as file:
+            content = file.read()
+        text = None
+        for encoding in encodings:
+            with contextlib.suppress(UnicodeDecodeError):
+                text = content.decode(encoding)
+                break
+        if text is None:
+            raise UserError(f"{path} is not {' or '.join(encodings)} text")
+        if path.endswith(".gz"):
+            with open(path, "rb") as packed:
+                content = packed.read()
+        inside = os.path.relpath(path, self._root)
+        name = path if inside.startswith("..") else inside
+        self.checksums[name] = hashlib.sha256(content).hexdigest()
+        return text
+
+    def lines(self, path: str, encodings: Sequence[str] = UTF_8) -> list[str]:
+        """Lines without their ends; a file without any is refused.
+
+        Only a line feed ends a line: Python's splitlines() would also break at
+        Latin-1's control characters, and some of these files have them inside a
+        sentence.
+
+        Raises:
+            UserError: the file is empty, or not text of these encodings.
+        """
+        text = self.text(path, encodings)
+        if not text:
+            raise UserError(f"{path} is empty")
+        return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+
+    def table(self, path: str, columns: int, **kwargs) -> list[list[str]]:
+        """Tab-separated rows of at least so many columns.
+
+        Raises:
+            UserError: a row is shorter.
+        """
+        rows = [line.split("\t") for line in self.lines(path, **kwargs)]
+        _check_columns(path, rows, columns)
+        return rows
+
+    def csv(self, path: str, columns: int) -> list[list[str]]:
+        """Comma-separated rows of exactly so many columns, `"` as quotes.
+
+        Raises:
+            UserError: a row has another number of columns.
+        """
+        rows = list(csv.reader(self.text(path).splitlines(keepends=True)))
+        if not rows:
+            raise UserError(f"{path} is empty")
+        _check_columns(path, rows, columns, columns)
+        return rows
+
+
+def _check_columns(
+    path: str, rows: Sequence[list[str]], lowest: int, highest: int | None = None
+) -> None:
+    for number, row in enumerate(rows, 1):
+        if len(row) < lowest or (highest and len(row) > highest):
+            wanted = f"{lowest}" if highest else f"at least {lowest}"
+            raise UserError(
+                f"{path}, line {number}: {len(row)} columns; allowed: {wanted}"
+            )
+
+
+def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
+    """Checks that files stand line by line beside each other.
+
+    Args:
+        columns: their lines, by path.
+
+    Raises:
+        UserError: one is shorter than another, or has a blank line.
+    """
+    counts = {path: len(lines) for path, lines in columns.items()}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{path} {count:,} lines" for path, count in counts.items())
+        raise UserError(f"not line by line: {said}")
+    for path, lines in columns.items():
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise UserError(f"{path}, line {number}: no sentence")
+
+
+def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
+    """The class of a label.
+
+    Raises:
+        UserError: there is no such label.
+    """
+    if text not in allowed:
+        raise UserError(f"{where}: label {text!r}; allowed: {', '.join(allowed)}")
+    return allowed[text]
+
+
+def parse_score(text: str, lowest: float, highest: float, where: str) -> float:
+    """A gold score.
+
+    Raises:
+        UserError: it is no number, or outside its range.
+    """
+    try:
+        score = float(text)
+    except ValueError:
+        score = float("nan")
+    if not lowest <= score <= highest:
+        raise UserError(f"{where}: score {text!r}; allowed: {lowest:g} to {highest:g}")
+    return score

@@ -1,0 +1,146 @@
+"""Files are read as they are or refused; vectors are kept; neighbours are exact."""
+
+import gzip
+import os
+
+import numpy as np
+import pytest
+from encoders import WordCounts
+
+from cmlm.errors import UserError
+from cmlm.evaluation import catalogue, reading, search, store
+
+# --------------------------------------------------------------------- store
+
+
+def test_each_sentence_is_encoded_once_the_longest_first():
+    model = WordCounts()
+    with store.Store(model) as vectors:
+        vectors.add(["a b", "c", "a b"])
+        assert model.asked == ["a b", "c"]
+        found = vectors(["c", "a b", "new", "c"])
+        assert model.asked == ["a b", "c", "new"] and vectors.encoded == 3
+        assert vectors([]).shape == (0, 12)
+    expected = WordCounts().encode(["c", "a b", "new", "c"])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_vectors_are_kept_and_a_killed_run_does_no_harm(tmp_path):
+    first, second, directory = WordCounts(), WordCounts(), str(tmp_path / "cache")
+    with store.Store(first, directory) as vectors:
+        vectors.add(["a", "b c", "d"])
+        with pytest.raises(UserError, match="in use"):
+            store.Store(second, directory)
+    # Killed within the third row: its key was never written.
+    os.truncate(tmp_path / "cache" / "keys", 2 * 16 + 5)
+    with store.Store(second, directory) as vectors:
+        assert len(vectors) == 2
+        texts = ["d", "a", "b c", "e"]
+        np.testing.assert_array_equal(vectors(texts), WordCounts().encode(texts))
+    assert len(second.asked) == 2 and "e" in second.asked
+    (tmp_path / "cache" / "shape.json").write_text("{}")
+    with pytest.raises(UserError, match="damaged"):
+        store.Store(second, directory)
+
+
+@pytest.mark.parametrize(
+    ("vectors_of", "said"),
+    [
+        (lambda texts: np.full([len(texts), 2], np.nan), "'bad (one|two)' is not fin"),
+        (lambda texts: np.zeros([1, 2]), "shape"),
+    ],
+)
+def test_vectors_that_are_none_are_refused(vectors_of, said):
+    class Broken:
+        encode = staticmethod(vectors_of)
+
+    with store.Store(Broken()) as vectors, pytest.raises(UserError, match=said):
+        vectors.add(["bad one", "bad two"])
+
+
+# -------------------------------------------------------------------- search
+
+
+@pytest.mark.parametrize("k", [1, 4, 50])
+def test_nearest_in_blocks_is_a_sort_of_all(k, monkeypatch):
+    monkeypatch.setattr(search, "_QUERIES", 7)
+    monkeypatch.setattr(search, "_POOL", 11)
+    random = np.random.default_rng(0)
+    queries = search.unit_length(random.normal(size=[20, 6]))
+    pool = search.unit_length(random.normal(size=[40, 6]))
+    products, rows = search.nearest(queries, pool, k)
+    expected = np.argsort(-(queries @ pool.T), axis=1)[:, :k]
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_allclose(
+        products, np.take_along_axis(queries @ pool.T, expected, 1), rtol=1e-5
+    )
+
+
+def test_of_equal_neighbours_the_first_wins():
+    pool = np.array([[0, 1], [1, 0], [1, 0], [1, 0]], np.float32)
+    _, rows = search.nearest(pool[1:2], pool, 1)
+    assert rows.tolist() == [[1]]
+    _, rows = search.nearest(pool[1:2], pool, 4)
+    assert rows.tolist() == [[1, 2, 3, 0]]
+
+
+def test_margin_by_hand():
+    # Cosines of x (rows) and y (columns), orthogonal y: x = cosines, not unit length.
+    x = np.array([[0.8, 0.6, 0.0], [0.0, 0.6, 0.8]], np.float32)
+    y = np.eye(3, dtype=np.float32)
+    found = search.Neighbours.of(x, y, k=2)
+    # Averages of the two nearest: x 0.7 and 0.7; y 0.4, 0.6, 0.4.
+    margins = [[0.8 / 0.55, 0.6 / 0.65], [0.8 / 0.55, 0.6 / 0.65]]
+    np.testing.assert_allclose(found.margins(), margins, rtol=1e-6)
+    assert found.best_by_margin()[1].tolist() == [0, 2]
+    zero = search.Neighbours.of(np.zeros([2, 3]), y, k=2)
+    assert not zero.margins()[:, 1:].any()
+
+
+# ------------------------------------------------------------------- reading
+
+
+def test_files_are_found_packed_or_in_their_folder(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.tsv.gz").write_bytes(gzip.compress(b"x\ty\r\n"))
+    source = reading.DataDir(str(tmp_path))
+    path = source.find("other.tsv", "a.tsv", within="sub")
+    assert source.table(path, 2) == [["x", "y"]]
+    assert list(source.checksums) == ["sub/a.tsv.gz"]
+    with pytest.raises(reading.MissingData, match=f"{tmp_path}/b, {tmp_path}/sub/b"):
+        source.find("b", within="sub")
+    (tmp_path / "sub" / "a.tsv.gz").write_bytes(b"\x1f\x8b\x08broken")
+    with pytest.raises(UserError, match="not a whole gzip file"):
+        source.lines(path)
+
+
+def test_damaged_files_are_refused(tmp_path):
+    source, path = reading.DataDir(str(tmp_path)), tmp_path / "file"
+    path.write_bytes("caf\xe9\n".encode("latin-1"))
+    with pytest.raises(UserError, match="is not utf-8-sig text"):
+        source.lines(str(path))
+    assert source.lines(str(path), reading.EITHER) == ["caf\xe9"]
+    path.write_bytes(b"")
+    with pytest.raises(UserError, match="is empty"):
+        source.lines(str(path))
+    path.write_text('a,"b,\nc"\nd,e,f\n')
+    with pytest.raises(UserError, match="line 2: 3 columns; allowed: 2"):
+        source.csv(str(path), 2)
+    with pytest.raises(UserError, match="not line by line: a 1 lines, b 2 lines"):
+        reading.check_parallel({"a": ["x"], "b": ["x", "y"]})
+    with pytest.raises(UserError, match="b, line 2: no sentence"):
+        reading.check_parallel({"a": ["x", "y"], "b": ["x", " "]})
+
+
+# ----------------------------------------------------------------- catalogue
+
+
+def test_names_of_tasks():
+    chosen = catalogue.select(["tatoeba-de", "sts16", "sts16", "bitext:a.tsv"], [1, 2])
+    assert [task.name for task in chosen] == ["sts16", "tatoeba-de", "bitext:a.tsv"]
+    assert all(task.seeds == (1, 2) for task in chosen)
+    names = [task.name for task in catalogue.select(["all"])]
+    assert len(set(names)) == len(names) > 12
+    for wrong in ("sts17", "tatoeba-", "bitext:", "other:a.tsv", "sts16-de"):
+        with pytest.raises(UserError, match=f"--tasks has '{wrong}'; allowed: all"):
+            catalogue.select([wrong])
