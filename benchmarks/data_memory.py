@@ -25,7 +25,7 @@ BATCH_SIZE = 64
 
 def measure(files: list[str], vocab_file: str) -> dict[str, float]:
     """Reads one pass of training batches; returns the numbers of this process."""
-    from cmlm.data import corpus, masking, pipelines, tokenization
+    from cmlm.data import corpus, languages, masking, pipelines, tokenization
 
     tokenizer = tokenization.Tokenizer(vocab_file)
     config = corpus.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)
@@ -34,13 +34,15 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
     def batches(skip_batches):
         return iter(
             pipelines.conditional_pairs(
-                config,
+                pipelines.Feed(
+                    config,
+                    tokenizer,
+                    languages.Corpus({"": files}, {"": report.sentences}),
+                    batch_size=BATCH_SIZE,
+                    part="train",
+                    skip_batches=skip_batches,
+                ),
                 masking.MaskingConfig(),
-                tokenizer,
-                files,
-                batch_size=BATCH_SIZE,
-                part="train",
-                skip_batches=skip_batches,
             )
         )
 
@@ -75,7 +77,9 @@ def prepare(input_path: str, work: str) -> dict[str, object]:
 
     config = corpus.TextDataConfig(input_path=input_path, global_batch_size=1)
     files = corpus.resolve(config, work)
-    vocab_file = vocabulary.prepare(vocabulary.VocabularyConfig(size=8000), files, work)
+    vocab_file = vocabulary.prepare(
+        vocabulary.VocabularyConfig(size=8000), {"": files}, work
+    )
     n_bytes = corpus.inspect(files, max_bytes=1 << 40).bytes
     return {"files": files, "vocab_file": vocab_file, "bytes": n_bytes}
 

@@ -63,7 +63,7 @@ def main(_) -> None:
         with strategy.scope():
             model = SentenceModel(config.model)
             objective = OBJECTIVES[name](
-                name, settings, model, tokenizer=None, files=None
+                name, settings, model, tokenizer=None, data=None
             )
             repeated = tf.data.Dataset.from_tensors(batch).repeat()
             objective.train_dataset = lambda _, skip_batches, data=repeated: data

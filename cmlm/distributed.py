@@ -84,3 +84,27 @@ def sum_over_replicas(value):
 def is_static(strategy: tf.distribute.Strategy) -> bool:
     """Whether batches must keep one shape, as compiled TPU programs need."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def gather_replicas(value: tf.Tensor) -> tf.Tensor:
+    """Concatenates a tensor's rows over all replicas; call it in replica context.
+
+    Gradients flow back to the replica that a row came from, summed over the replicas
+    that used it.
+
+    Args:
+        value: [rows, ...], as many rows on every replica.
+
+    Returns:
+        [replicas * rows, ...]; this replica's begin at `replica_offset(rows)`.
+    """
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return value
+    return replica.all_gather(value, axis=0)
+
+
+def replica_offset(rows: int) -> tf.Tensor:
+    """Where this replica's rows begin in what `gather_replicas` returns: int32."""
+    replica = tf.distribute.get_replica_context()
+    return tf.cast(replica.replica_id_in_sync_group, tf.int32) * rows

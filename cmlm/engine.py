@@ -20,14 +20,13 @@ import orbit
 import tensorflow as tf
 
 from cmlm import distributed, experiments, model_dir, optimization
-from cmlm.data import corpus, vocabulary
+from cmlm.data import languages, vocabulary
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.keras import keras
 from cmlm.modeling import checkpoints
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import OBJECTIVES
-from cmlm.objectives.masked_text import TextFiles
+from cmlm.objectives import OBJECTIVES, Data
 from cmlm.reporting import Reporter
 from cmlm.trainer import Trainer
 
@@ -66,37 +65,29 @@ class Run:
 # ------------------------------------------------------------------ building
 
 
-def prepare_text(
+def prepare_data(
     config: experiments.ExperimentConfig, directory: str
-) -> dict[str, TextFiles]:
-    """Resolves the text of every enabled objective and says what it holds.
+) -> dict[str, Data]:
+    """Finds the data of every enabled objective and says what it holds.
 
     Raises:
-        UserError: text that is missing, empty, or not text.
+        UserError: data that is missing, empty, or not what it should be.
     """
     work_dir = os.path.join(directory, model_dir.TEXT)
-    resolved: dict[tuple[str, str], TextFiles] = {}
+    found: dict[tuple, Data] = {}
     by_objective = {}
     for name, objective in config.task.enabled().items():
-        key = (objective.train_data.input_path, objective.validation_data)
-        if key not in resolved:
-            train = corpus.resolve(objective.train_data, work_dir)
-            logger.info("text: %s: %s", key[0], corpus.inspect(train))
-            validation = None
-            if objective.validation_data:
-                other = objective.train_data.replace(
-                    input_path=objective.validation_data
-                )
-                validation = corpus.resolve(other, work_dir)
-                logger.info("validation: %s: %s", key[1], corpus.inspect(validation))
-            resolved[key] = TextFiles(train, validation)
-        by_objective[name] = resolved[key]
+        source = objective.train_data
+        key = (type(source), source.input_path, objective.validation_data)
+        if key not in found:
+            found[key] = objective.load_data(work_dir)
+        by_objective[name] = found[key]
     return by_objective
 
 
 def prepare_vocabulary(
     config: experiments.ExperimentConfig,
-    text: Mapping[str, TextFiles],
+    data: Mapping[str, Data],
     directory: str,
 ) -> Tokenizer:
     """Puts the vocabulary into the model_dir and its size into the configuration.
@@ -115,8 +106,9 @@ def prepare_vocabulary(
         if tf.io.gfile.exists(beside):
             settings.lower_case = model_dir.read_config(source).vocabulary.lower_case
             settings = settings.replace(file=beside)
-    files = sorted({path for entry in text.values() for path in entry.train})
-    path = vocabulary.prepare(settings, files, directory)
+    path = vocabulary.prepare(
+        settings, languages.merge(entry.train for entry in data.values()), directory
+    )
     tokenizer = Tokenizer(path, settings.lower_case)
     if config.model.vocab_size not in (0, tokenizer.vocab_size):
         raise UserError(
@@ -138,8 +130,8 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
         UserError: configuration, text, vocabulary or checkpoint do not fit.
     """
     tf.io.gfile.makedirs(directory)
-    text = prepare_text(config, directory)
-    tokenizer = prepare_vocabulary(config, text, directory)
+    data = prepare_data(config, directory)
+    tokenizer = prepare_vocabulary(config, data, directory)
     _refuse_other_model(config, directory)
 
     distributed.set_precision(config.runtime.mixed_precision_dtype)
@@ -155,7 +147,7 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
                 objective,
                 model,
                 tokenizer=tokenizer,
-                files=text[name],
+                data=data[name],
                 static_shapes=distributed.is_static(strategy),
             )
             for name, objective in config.task.enabled().items()

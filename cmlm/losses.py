@@ -30,3 +30,48 @@ def masked_lm(
         tf.reduce_sum(loss * weights),
         tf.reduce_sum(tf.cast(right, tf.float32) * weights),
     )
+
+
+def additive_margin_softmax(
+    queries: tf.Tensor,
+    candidates: tf.Tensor,
+    positives: tf.Tensor,
+    excluded: tf.Tensor,
+    margin: float,
+    scale: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ranks one candidate above all others, in one direction.
+
+    With phi(q, c) = <q, c>, which for unit vectors is the cosine,
+
+        loss_i = -log  exp(scale (phi(q_i, c_p) - margin))
+                      --------------------------------------------------------------
+                       exp(scale (phi(q_i, c_p) - margin)) + sum_j exp(scale phi(q_i, c_j))
+
+    where p is i's positive and j runs over the candidates that are neither the
+    positive nor excluded (LaBSE, https://arxiv.org/abs/2007.01852, equations 1 and 2).
+
+    Args:
+        queries: float [n, dim].
+        candidates: float [m, dim], of every replica.
+        positives: int32 [n], each query's row among the candidates.
+        excluded: bool [n, m], pairs that are no negatives; positives are never left
+            out.
+        margin: taken off the similarity of the positive.
+        scale: factor of all similarities.
+
+    Returns:
+        The loss of every query, float32 [n], in nats, and the similarities, float32
+        [n, m], without margin and scale.
+    """
+    similarities = tf.matmul(
+        tf.cast(queries, tf.float32), tf.cast(candidates, tf.float32), transpose_b=True
+    )
+    is_positive = tf.one_hot(
+        positives, tf.shape(candidates)[0], on_value=True, off_value=False
+    )
+    logits = scale * (similarities - margin * tf.cast(is_positive, tf.float32))
+    # Not -inf, whose product with a zero gradient would be no number.
+    logits = tf.where(excluded & ~is_positive, logits.dtype.min, logits)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(positives, logits)
+    return loss, similarities

@@ -30,12 +30,19 @@ flags.DEFINE_string(
     "train_data",
     None,
     "Files, globs or a comma-separated list of them (.txt, .txt.gz), or "
-    "builtin:python-docs. For every objective that reads plain text.",
+    "builtin:python-docs. For every objective that reads plain text. With languages: "
+    "en=FILES,de=FILES.",
+)
+flags.DEFINE_string(
+    "bitext_data",
+    None,
+    "Tab-separated translations (.tsv, .tsv.gz), named as in --train_data. For every "
+    "objective that reads translations.",
 )
 flags.DEFINE_string(
     "validation_data",
     None,
-    "As --train_data; without it a share of the training text is held out.",
+    "As --train_data, its held-out text; without it a share of the text is held out.",
 )
 flags.DEFINE_string(
     "vocab_file", None, "WordPiece vocabulary; without it one is learnt from the text."
@@ -63,15 +70,19 @@ def configure():
     """The flags as an ExperimentConfig, complete and checked."""
     with cli.quiet_imports():
         from cmlm import experiments
+        from cmlm.data import corpus, parallel
 
     config = experiments.load(
         FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
     )
     for objective in config.task.enabled().values():
-        if FLAGS.train_data:
-            objective.train_data.input_path = FLAGS.train_data
-        if FLAGS.validation_data:
-            objective.validation_data = FLAGS.validation_data
+        data = objective.train_data
+        if isinstance(data, corpus.TextDataConfig):
+            data.input_path = FLAGS.train_data or data.input_path
+            if FLAGS.validation_data:
+                objective.validation_data = FLAGS.validation_data
+        elif isinstance(data, parallel.ParallelDataConfig):
+            data.input_path = FLAGS.bitext_data or data.input_path
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     if FLAGS.init_checkpoint:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from cmlm import distributed
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import Objective
+from cmlm.objectives import EmbeddingObjective, Objective
 
 # Marks the assertion that a step raises, and the objective in it.
 _NON_FINITE = "non-finite:"
@@ -236,54 +236,113 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
     def _gradients(self, name, batch, scale, variables):
         """This replica's part of the gradient, and its metrics [metrics, 2]."""
-        objective, pieces = self.objectives[name], self.micro_batches[name]
-        keys = objective.train_metrics
+        if self.micro_batches[name] == 1:
+            return self._loss_gradients(name, batch, scale, variables)
+        if isinstance(self.objectives[name], EmbeddingObjective):
+            return self._cached_gradients(name, batch, scale, variables)
+        return self._summed_gradients(name, batch, scale, variables)
 
-        def micro_gradients(micro_batch):
-            with tf.GradientTape() as tape:
-                loss, metrics = objective.loss(micro_batch)
-                scaled = loss * scale
-            gradients = tape.gradient(
-                scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-            )
-            # The embedding table's is sparse plus dense, the head being tied to it.
-            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            return gradients, tf.stack([tf.stack(metrics[key]) for key in keys])
+    def _loss_gradients(self, name, batch, scale, variables):
+        """The same of one micro-batch."""
+        objective = self.objectives[name]
+        with tf.GradientTape() as tape:
+            loss, metrics = objective.loss(batch)
+            scaled = loss * scale
+        rows = tf.stack([tf.stack(metrics[key]) for key in objective.train_metrics])
+        return _dense_gradients(tape, scaled, variables), rows
 
-        if pieces == 1:
-            return micro_gradients(batch)
-        share = objective.global_batch_size // self.strategy.num_replicas_in_sync
-        size = share // pieces
-
-        def notify(i):
-            self.on_micro_batch(name, int(i), pieces)
+    def _summed_gradients(self, name, batch, scale, variables):
+        """The same, a micro-batch at a time."""
+        pieces = self.micro_batches[name]
 
         def add_micro_batch(i, gradients, metrics):
-            if self.on_micro_batch is not None:
-                tf.numpy_function(notify, [i], [])
-            rows = {
-                key: value[i * size : (i + 1) * size] for key, value in batch.items()
-            }
-            # The pipeline sorts a batch by length: most micro-batches are narrower.
-            more, rows = micro_gradients(objective.trim(rows))
+            rows = self._micro_batch(name, batch, i, i, pieces)
+            more, rows = self._loss_gradients(name, rows, scale, variables)
             return (
                 i + 1,
                 [a + b for a, b in zip(gradients, more, strict=True)],
                 metrics + rows,
             )
 
+        n_metrics = len(self.objectives[name].train_metrics)
         _, gradients, metrics = tf.while_loop(
             lambda i, *_: i < pieces,
             add_micro_batch,
             (
                 tf.constant(0),
                 [tf.zeros_like(variable) for variable in variables],
-                tf.zeros([len(keys), 2]),
+                tf.zeros([n_metrics, 2]),
             ),
             # One at a time: holding one micro-batch in memory is the purpose.
             parallel_iterations=1,
         )
         return gradients, metrics
+
+    def _cached_gradients(self, name, batch, scale, variables):
+        """The same where the loss looks at the vectors of the whole batch.
+
+        Gradient caching (Gao et al., 2021, https://arxiv.org/abs/2101.06983): with
+        vectors z and weights w, dL/dw = sum_i dL/dz_i dz_i/dw. The first factor needs
+        all vectors but no activations, the second one micro-batch at a time.
+        """
+        objective, pieces = self.objectives[name], self.micro_batches[name]
+        dropout = self.model.dropout_state()
+
+        def embed(i, vectors):
+            rows = self._micro_batch(name, batch, i, i, 2 * pieces)
+            return i + 1, vectors.write(i, objective.embed(rows, training=True))
+
+        _, vectors = tf.while_loop(
+            lambda i, _: i < pieces,
+            embed,
+            (tf.constant(0), tf.TensorArray(tf.float32, pieces)),
+            parallel_iterations=1,
+        )
+        vectors = vectors.concat()
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            loss, metrics = objective.embedding_loss(vectors, batch)
+            scaled = loss * scale
+        upstream = tape.gradient(scaled, vectors)
+        metrics = tf.stack([tf.stack(metrics[key]) for key in objective.train_metrics])
+
+        self.model.replay_dropout(dropout)
+        size = self._micro_batch_size(name)
+
+        def add_micro_batch(i, gradients):
+            rows = self._micro_batch(name, batch, i, pieces + i, 2 * pieces)
+            with tf.GradientTape() as tape:
+                vectors = objective.embed(rows, training=True)
+            more = _dense_gradients(
+                tape, vectors, variables, upstream[i * size : (i + 1) * size]
+            )
+            return i + 1, [a + b for a, b in zip(gradients, more, strict=True)]
+
+        _, gradients = tf.while_loop(
+            lambda i, _: i < pieces,
+            add_micro_batch,
+            (tf.constant(0), [tf.zeros_like(variable) for variable in variables]),
+            parallel_iterations=1,
+        )
+        return gradients, metrics
+
+    def _micro_batch_size(self, name: str) -> int:
+        replicas = self.strategy.num_replicas_in_sync
+        size = self.objectives[name].global_batch_size
+        return size // replicas // self.micro_batches[name]
+
+    def _micro_batch(self, name, batch, i, done, of) -> dict[str, tf.Tensor]:
+        """The rows of micro-batch `i`, announced as step `done` of `of`."""
+
+        def notify(done):
+            self.on_micro_batch(name, int(done), of)
+
+        if self.on_micro_batch is not None:
+            tf.numpy_function(notify, [done], [])
+        size = self._micro_batch_size(name)
+        rows = {key: value[i * size : (i + 1) * size] for key, value in batch.items()}
+        # The pipeline sorts a batch by length: most micro-batches are narrower.
+        return self.objectives[name].trim(rows)
 
     # ---------------------------------------------------------- validation
 
@@ -355,6 +414,17 @@ def _count_micro_batches(
             f"{replicas} replicas)"
         )
     return share // micro_batch_size
+
+
+def _dense_gradients(tape, target, variables, upstream=None) -> list[tf.Tensor]:
+    gradients = tape.gradient(
+        target,
+        variables,
+        output_gradients=upstream,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    # The embedding table's is sparse plus dense, the head being tied to it.
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
 def _assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import pipelines, streams
+from cmlm.data import languages, pipelines, streams
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
@@ -48,14 +48,14 @@ def build(data, make="conditional_pairs", *, masking=None, batch_size=8, **kwarg
             **{name: kwargs.pop(name) for name in names if name in kwargs},
         },
     )
-    masking = masking or MaskingConfig()
-    return getattr(pipelines, make)(
+    corpus = languages.Corpus({"": files}, {"": len(files)})
+    feed = pipelines.Feed(
         config,
-        masking,
         tokenizer,
-        files,
+        corpus,
         **{"batch_size": batch_size, "part": "train", **kwargs},
     )
+    return getattr(pipelines, make)(feed, masking or MaskingConfig())
 
 
 def take(dataset, n):

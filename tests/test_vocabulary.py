@@ -75,7 +75,7 @@ def test_cased_counts_and_the_limit_on_text(text_file):
 
 def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     path = str(tmp_path / "v.txt")
-    tokens = vocabulary.learn([text_file], VocabularyConfig(size=220), path)
+    tokens = vocabulary.learn({"": [text_file]}, VocabularyConfig(size=220), path)
     assert tokens[:5] == SPECIAL
     assert tokens == vocabulary.load(path)
     assert 110 < len(tokens) <= 220
@@ -111,10 +111,10 @@ def test_coverage_by_hand(tmp_path):
 def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):
     model_dir = str(tmp_path / "model")
     config = VocabularyConfig(size=220)
-    path = vocabulary.prepare(config, [text_file], model_dir)
+    path = vocabulary.prepare(config, {"": [text_file]}, model_dir)
     assert path == f"{model_dir}/vocab.txt"
     learnt = vocabulary.load(path)
-    missing = [str(tmp_path / "missing.txt")]
+    missing = {"": [str(tmp_path / "missing.txt")]}
     assert vocabulary.prepare(config, missing, model_dir) == path
     assert vocabulary.load(path) == learnt
 
@@ -123,17 +123,17 @@ def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
     given = write(tmp_path / "given.txt", [*SPECIAL, "the"])
     other = write(tmp_path / "other.txt", [*SPECIAL, "a"])
     model_dir = str(tmp_path / "model")
-    path = vocabulary.prepare(VocabularyConfig(file=given), [], model_dir)
+    path = vocabulary.prepare(VocabularyConfig(file=given), {}, model_dir)
     assert vocabulary.load(path) == [*SPECIAL, "the"]
-    assert vocabulary.prepare(VocabularyConfig(file=given), [], model_dir) == path
+    assert vocabulary.prepare(VocabularyConfig(file=given), {}, model_dir) == path
     with pytest.raises(UserError, match="other.txt is not the one"):
-        vocabulary.prepare(VocabularyConfig(file=other), [], model_dir)
+        vocabulary.prepare(VocabularyConfig(file=other), {}, model_dir)
 
 
 def test_a_text_without_words_teaches_nothing(tmp_path):
     path = write(tmp_path / "text.txt", ["", "  "])
     with pytest.raises(UserError, match="no word in"):
-        vocabulary.learn([path], VocabularyConfig(), str(tmp_path / "v.txt"))
+        vocabulary.learn({"": [path]}, VocabularyConfig(), str(tmp_path / "v.txt"))
     assert not (tmp_path / "v.txt").exists()
 
 

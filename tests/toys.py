@@ -105,7 +105,7 @@ def objective(
         def validation_dataset(self, input_context):
             return self.train_dataset(input_context).take(2 * len(batches))
 
-    return InMemory(name, config, made, tokenizer=None, files=None)
+    return InMemory(name, config, made, tokenizer=None, data=None)
 
 
 def write_corpus(path, documents=40, sentences=8, seed=0) -> str:

@@ -2,6 +2,7 @@
 
 The training format is one sentence a line and a blank line between documents, `.txt`
 or `.txt.gz`. Two lines that follow each other inside a document are a pair.
+Translations have a format of their own: `parallel.py`.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import dataclasses
 import hashlib
 import logging
 import os
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import tensorflow as tf
 from official.modeling import hyperparams
 
 from cmlm import files as files_lib
-from cmlm.data import builtin, sentences
+from cmlm.data import builtin, languages, sentences
 from cmlm.errors import UserError
 
 # Beyond this, a line is no sentence, and reading it costs its size in memory.
 MAX_LINE_CHARACTERS = 1_000_000
+# By how much gzip shrinks text, to guess what of a file was not read.
+_GZIP_RATIO = 3.0
 # Some broken bytes are in every web corpus; more than this is another encoding.
 MAX_INVALID_SHARE = 0.1
 
@@ -32,40 +35,40 @@ logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
-class TextDataConfig(hyperparams.Config):
-    """Plain text to train on, and how it is batched.
+class DataConfig(hyperparams.Config):
+    """What an objective reads, and how it is batched.
 
     Attributes:
-        input_path: files, globs or a comma-separated list of them, `.txt` or
-            `.txt.gz`; or `builtin:python-docs`.
-        global_batch_size: sentences or pairs a step, over all replicas.
-        seq_length: longest sentence in tokens, [CLS] and [SEP] included.
-        raw_layout: empty for text with one sentence a line; `lines`, `wrapped` or
-            `wikitext` for raw text, which is then split into sentences once, before
-            training.
-        raw_language: ISO 639 code for that splitting.
-        shuffle_buffer_size: pairs to shuffle at a time.
-        length_buckets: batch sentences of like length; false gives every batch
+        input_path: files, globs or a comma-separated list of them. With languages:
+            `en=FILES,de=FILES`; a language is then drawn in proportion to its size to
+            the power of `sampling_exponent`.
+        global_batch_size: examples a step, over all replicas.
+        seq_length: longest sequence in tokens, [CLS] and [SEP] included.
+        sampling_exponent: 1 draws every example equally often, 0 every language.
+        shuffle_buffer_size: examples to shuffle at a time, over all languages.
+        length_buckets: batch examples of like length; false gives every batch
             `seq_length` columns.
-        hold_out_fraction: share of the text kept for validation where there is no
-            validation text.
+        hold_out_fraction: share of the data kept for validation where there is no
+            validation data.
         seed: of every random choice in the pipeline.
     """
 
     input_path: str = ""
     global_batch_size: int = 0
     seq_length: int = 128
-    raw_layout: str = ""
-    raw_language: str = "en"
+    sampling_exponent: float = 0.3
     shuffle_buffer_size: int = 100_000
     length_buckets: bool = True
     hold_out_fraction: float = 0.01
     seed: int = 0
 
+    # What to do about a missing input_path.
+    hint: ClassVar[str]
+
     def validate(self) -> None:
         """Raises UserError where a value makes no sense."""
         if not self.input_path:
-            raise UserError(f"input_path is empty: name files or {builtin.PYTHON_DOCS}")
+            raise UserError(f"input_path is empty: {self.hint}")
         for name, least in (
             ("global_batch_size", 1),
             ("seq_length", 3),
@@ -76,15 +79,84 @@ class TextDataConfig(hyperparams.Config):
                 raise UserError(
                     f"{name}={getattr(self, name)}: allowed is {least} or more"
                 )
-        if self.raw_layout not in ("", *sentences.LAYOUTS):
+        if not 0 <= self.sampling_exponent <= 1:
             raise UserError(
-                f"raw_layout={self.raw_layout!r}: allowed are '' (one sentence a line)"
-                f" and {', '.join(sentences.LAYOUTS)}"
+                f"sampling_exponent={self.sampling_exponent}: allowed is 0 to 1"
             )
         if not 0 <= self.hold_out_fraction < 1:
             raise UserError(
                 f"hold_out_fraction={self.hold_out_fraction}: allowed is 0 <= x < 1"
             )
+
+    def load(self, work_dir: str) -> languages.Corpus:
+        """Finds the files, checks what they hold and says so in the log.
+
+        Args:
+            work_dir: directory for what has to be made, normally inside model_dir.
+
+        Raises:
+            UserError: data that is missing, empty, or not what it should be.
+        """
+        files, sizes = {}, {}
+        for language, patterns in languages.split(self.input_path).items():
+            named = f"{language}={patterns}" if language else patterns
+            files[language] = self._resolve(language, patterns, work_dir)
+            sizes[language], summary = self._inspect(files[language])
+            logger.info("text: %s: %s", named, summary)
+        corpus = languages.Corpus(files, sizes)
+        if len(files) > 1:
+            shares = corpus.probabilities(self.sampling_exponent)
+            logger.info(
+                "languages, by size^%g: %s",
+                self.sampling_exponent,
+                ", ".join(
+                    f"{language} {sizes[language]:,} {share:.1%}"
+                    for language, share in shares.items()
+                ),
+            )
+        return corpus
+
+    def _resolve(self, language: str, patterns: str, work_dir: str) -> list[str]:
+        raise NotImplementedError
+
+    def _inspect(self, files: list[str]) -> tuple[int, str]:
+        """The number of examples, and what a person should know of them."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass
+class TextDataConfig(DataConfig):
+    """Plain text to train on, `.txt` or `.txt.gz`, or `builtin:python-docs`.
+
+    Attributes:
+        raw_layout: empty for text with one sentence a line; `lines`, `wrapped` or
+            `wikitext` for raw text, which is then split into sentences once, before
+            training.
+        raw_language: ISO 639 code for that splitting, where `input_path` names none.
+    """
+
+    raw_layout: str = ""
+    raw_language: str = "en"
+
+    hint = f"--train_data names files or {builtin.PYTHON_DOCS}"
+
+    def validate(self) -> None:
+        super().validate()
+        if self.raw_layout not in ("", *sentences.LAYOUTS):
+            raise UserError(
+                f"raw_layout={self.raw_layout!r}: allowed are '' (one sentence a line)"
+                f" and {', '.join(sentences.LAYOUTS)}"
+            )
+
+    def _resolve(self, language, patterns, work_dir):
+        config = self.replace(
+            input_path=patterns, raw_language=language or self.raw_language
+        )
+        return resolve(config, work_dir)
+
+    def _inspect(self, files):
+        report = inspect(files)
+        return report.estimated_sentences(), str(report)
 
 
 def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
@@ -150,6 +222,7 @@ class CorpusReport:
         replaced_characters: the U+FFFD these bytes become.
         longest_line: in characters.
         whole: false where the inspection ended at its limit.
+        share: of the bytes on disk that were read, 1 if whole.
     """
 
     files: int = 0
@@ -162,6 +235,11 @@ class CorpusReport:
     replaced_characters: int = 0
     longest_line: int = 0
     whole: bool = True
+    share: float = 1.0
+
+    def estimated_sentences(self) -> int:
+        """Sentences of the whole corpus, as far as the part read is like the rest."""
+        return round(self.sentences / self.share)
 
     def __str__(self) -> str:
         text = (
@@ -191,12 +269,21 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
         MAX_LINE_CHARACTERS, or there is no pair of sentences.
     """
     report = CorpusReport()
+    on_disk = {path: tf.io.gfile.stat(path).length for path in files}
+    read = 0.0
     for path in files:
         if report.bytes >= max_bytes:
             break
         report.files += 1
+        before = report.bytes
         _inspect_file(path, report, max_bytes)
+        if report.whole:
+            read += on_disk[path]
+        else:
+            packing = _GZIP_RATIO if path.endswith(".gz") else 1.0
+            read += min((report.bytes - before) / packing, on_disk[path])
     report.whole = report.whole and report.files == len(files)
+    report.share = 1.0 if report.whole else read / sum(on_disk.values())
     if not report.pairs:
         named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         what = "has no two sentences in a row" if report.sentences else "is empty"

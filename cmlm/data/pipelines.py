@@ -1,19 +1,19 @@
-"""From sentences to batches: streamed, deterministic, and exact to resume.
+"""From texts to batches: streamed, deterministic, and exact to resume.
 
-Sentences travel as strings through the shuffle; a batch is tokenised, masked and
-swapped at the very end. All of its random choices come from (seed, host, number of the
-batch), so that skipped batches cost neither tokenising nor masking, nor a change of
-what follows.
+Texts travel as strings through the shuffle; a batch is tokenised, masked and swapped at
+the very end. All of its random choices come from (seed, host, number of the batch), so
+that skipped batches cost neither tokenising nor masking, nor a change of what follows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import masking, streams
-from cmlm.data.corpus import TextDataConfig
+from cmlm.data import languages, masking, parallel, streams
+from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -22,94 +22,72 @@ from cmlm.errors import UserError
 # those of a batch are alike, few enough to be there soon.
 _WINDOW = 16_384
 _FEWEST_BATCHES, _MOST_BATCHES = 8, 128
+# A language that is drawn rarely is still shuffled.
+_LEAST_SHUFFLE_BUFFER = 1_000
 
 
-def conditional_pairs(
-    config: TextDataConfig,
-    masking_config: MaskingConfig,
-    tokenizer: Tokenizer,
-    files: list[str],
-    *,
-    batch_size: int,
-    part: str,
-    input_context: tf.distribute.InputContext | None = None,
-    skip_batches: int = 0,
-    static_shapes: bool = False,
-) -> tf.data.Dataset:
-    """Returns batches of neighbouring sentences, the second of each pair masked.
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """What a pipeline reads, and whom it feeds.
 
-    For `train` it repeats for ever, each epoch in a new order with new masks, all
-    batches of the same size; for `validation` and `all` it is one pass in a fixed
-    order with fixed masks, of which one batch may be smaller. Which of two neighbours
-    comes first is drawn for each pair.
+    Every pipeline below takes one. For `train` it repeats for ever, each epoch in a new
+    order with new masks, all batches of the same size; for `validation` and `all` it is
+    one pass in a fixed order with fixed masks, of which one batch may be smaller.
+    Sequences are padded to the longest of their batch.
 
-    Args:
+    Attributes:
         config: sequence length, buckets, shuffling, hold-out, seed.
-        masking_config: how the second sentence is masked.
         tokenizer: strings to ids.
-        files: paths in the training format.
-        batch_size: pairs in a batch of one replica.
+        corpus: files in the training format.
+        batch_size: examples in a batch of one replica.
         part: `train`, `validation` or `all`.
         input_context: splits the data among hosts.
         skip_batches: leave out this many batches at the start; the rest is what it
             would have been.
         static_shapes: give every batch the same shape, as TPUs need.
+    """
+
+    config: DataConfig
+    tokenizer: Tokenizer
+    corpus: languages.Corpus
+    batch_size: int
+    part: str
+    input_context: tf.distribute.InputContext | None = None
+    skip_batches: int = 0
+    static_shapes: bool = False
+
+
+def conditional_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
+    """Returns batches of neighbouring sentences, the second of each pair masked.
+
+    Which of two neighbours comes first is drawn for each pair.
 
     Returns:
         Dataset of dicts: `context_word_ids`, `context_mask`, `input_word_ids`,
-        `input_mask` int32 [batch, length], both sides padded to the longest sentence
-        of the batch (or to seq_length), and `masked_lm_positions`, `masked_lm_ids`
+        `input_mask` int32 [batch, length], and `masked_lm_positions`, `masked_lm_ids`
         int32, `masked_lm_weights` float32 [batch, predictions].
     """
 
     def to_features(seed, first, second):
         n_rows = tf.shape(first)[0]
-        ids = _encode(
-            tf.concat([first, second], axis=0), tokenizer, config, static_shapes
-        )
+        ids = _encode(tf.concat([first, second], axis=0), feed)
         ids = tf.reshape(ids, [2, n_rows, tf.shape(ids)[1]])
         swap_seed, mask_seed = tf.unstack(
             tf.random.experimental.stateless_split(seed, 2)
         )
         swap = tf.random.stateless_uniform([n_rows, 1], swap_seed) < 0.5
         context = tf.where(swap, ids[1], ids[0])
-        target = tf.where(swap, ids[0], ids[1])
         return {
             "context_word_ids": context,
-            "context_mask": tf.cast(context != tokenizer.pad_id, tf.int32),
-            "input_mask": tf.cast(target != tokenizer.pad_id, tf.int32),
-            **masking.mask_tokens(
-                target, tokenizer, masking_config, mask_seed, static_shapes
-            ),
+            "context_mask": _mask(context, feed),
+            **_masked(tf.where(swap, ids[0], ids[1]), feed, masking_config, mask_seed),
         }
 
-    return _batches(
-        streams.sentence_pairs,
-        to_features,
-        config,
-        tokenizer,
-        files,
-        batch_size,
-        part,
-        input_context,
-        skip_batches,
-        static_shapes,
-    )
+    return _batches(streams.sentence_pairs, to_features, feed)
 
 
-def masked_sentences(
-    config: TextDataConfig,
-    masking_config: MaskingConfig,
-    tokenizer: Tokenizer,
-    files: list[str],
-    *,
-    batch_size: int,
-    part: str,
-    input_context: tf.distribute.InputContext | None = None,
-    skip_batches: int = 0,
-    static_shapes: bool = False,
-) -> tf.data.Dataset:
-    """Returns batches of single masked sentences; arguments as `conditional_pairs`.
+def masked_sentences(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
+    """Returns batches of single masked sentences.
 
     Returns:
         Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length] and
@@ -118,85 +96,124 @@ def masked_sentences(
     """
 
     def to_features(seed, text):
-        ids = _encode(text, tokenizer, config, static_shapes)
-        return {
-            "input_mask": tf.cast(ids != tokenizer.pad_id, tf.int32),
-            **masking.mask_tokens(ids, tokenizer, masking_config, seed, static_shapes),
-        }
+        return _masked(_encode(text, feed), feed, masking_config, seed)
 
-    return _batches(
-        lambda *args, **kwargs: streams.sentences(*args, **kwargs).map(
-            lambda text: (text,)
-        ),
-        to_features,
-        config,
-        tokenizer,
-        files,
-        batch_size,
-        part,
-        input_context,
-        skip_batches,
-        static_shapes,
+    return _batches(_single_sentences, to_features, feed)
+
+
+def neighbours(feed: Feed) -> tf.data.Dataset:
+    """Returns batches of neighbouring sentences as source and target.
+
+    Returns:
+        Dataset of dicts: `source_word_ids`, `source_mask`, `target_word_ids`,
+        `target_mask` int32 [batch, length], and `source_hash`, `target_hash` int64
+        [batch], fingerprints of the texts.
+    """
+
+    def to_features(_, source, target):
+        return {**_side("source", source, feed), **_side("target", target, feed)}
+
+    return _batches(streams.sentence_pairs, to_features, feed)
+
+
+def translations(feed: Feed) -> tf.data.Dataset:
+    """Returns batches of translations, with hard negatives where the files have them.
+
+    Returns:
+        As `neighbours`; with hard negatives also `negative_word_ids`, `negative_mask`
+        int32 [batch, negatives, length] and `negative_hash` int64 [batch, negatives].
+    """
+
+    def to_features(_, source, target, *negatives):
+        features = {**_side("source", source, feed), **_side("target", target, feed)}
+        if negatives:
+            texts = tf.stack(negatives, axis=1)
+            flat = _side("negative", tf.reshape(texts, [-1]), feed)
+            for key, value in flat.items():
+                shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)
+                features[key] = tf.ensure_shape(
+                    tf.reshape(value, shape), [*texts.shape, *value.shape[1:]]
+                )
+        return features
+
+    return _batches(parallel.rows, to_features, feed)
+
+
+# ------------------------------------------------------------------- features
+
+
+def _encode(text: tf.Tensor, feed: Feed) -> tf.Tensor:
+    """Tokenises and pads to the longest row, or to seq_length: int32 [n, length]."""
+    seq_length = feed.config.seq_length
+    is_static = feed.static_shapes or not feed.config.length_buckets
+    tokens = feed.tokenizer.encode(text, seq_length)
+    # Row counts of ragged tensors are not static even where those of the text are.
+    return tokens.to_tensor(
+        feed.tokenizer.pad_id, shape=[text.shape[0], seq_length if is_static else None]
     )
+
+
+def _mask(ids: tf.Tensor, feed: Feed) -> tf.Tensor:
+    return tf.cast(ids != feed.tokenizer.pad_id, tf.int32)
+
+
+def _masked(ids, feed, masking_config, seed) -> dict[str, tf.Tensor]:
+    return {
+        "input_mask": _mask(ids, feed),
+        **masking.mask_tokens(
+            ids, feed.tokenizer, masking_config, seed, feed.static_shapes
+        ),
+    }
+
+
+def _side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """One side of a contrastive pair, from string [n]."""
+    ids = _encode(text, feed)
+    return {
+        f"{name}_word_ids": ids,
+        f"{name}_mask": _mask(ids, feed),
+        f"{name}_hash": tf.strings.to_hash_bucket_fast(text, tf.int64.max),
+    }
+
+
+# -------------------------------------------------------------------- batches
+
+
+def _single_sentences(*args, **kwargs) -> tf.data.Dataset:
+    return streams.sentences(*args, **kwargs).map(lambda text: (text,))
 
 
 def _batches(
     source: Callable[..., tf.data.Dataset],
     to_features: Callable[..., dict[str, tf.Tensor]],
-    config: TextDataConfig,
-    tokenizer: Tokenizer,
-    files: list[str],
-    batch_size: int,
-    part: str,
-    input_context: tf.distribute.InputContext | None,
-    skip_batches: int,
-    static_shapes: bool,
+    feed: Feed,
 ) -> tf.data.Dataset:
     """Shuffles, batches and finishes tuples of strings.
 
     Args:
         source: as `streams.sentence_pairs`; gives a dataset of tuples of strings.
         to_features: (seed int [2], string [batch], ...) -> features of a batch.
-        See `conditional_pairs` for the rest.
+        feed: says from where and for whom.
     """
-    training = part == "train"
-    dataset = source(
-        files,
-        part,
-        config.hold_out_fraction,
-        input_context,
-        seed=config.seed if training else None,
-    )
-    if training:
-        # Repeating nothing for ever would be a run that hangs.
-        if not any(True for _ in dataset.take(1)):
-            raise UserError(
-                f"no text is left to train on in {files[0]} and the like with"
-                f" hold_out_fraction={config.hold_out_fraction}: allowed is more text,"
-                " a smaller fraction, or validation text of its own"
-            )
-        dataset = dataset.shuffle(
-            config.shuffle_buffer_size,
-            seed=config.seed,
-            reshuffle_each_iteration=True,
-        ).repeat()
-    pipeline_id = input_context.input_pipeline_id if input_context else 0
+    config, training = feed.config, feed.part == "train"
+    dataset = _examples(source, feed)
+    pipeline_id = feed.input_context.input_pipeline_id if feed.input_context else 0
     window_seed, batch_seed = tf.unstack(
         tf.random.experimental.stateless_split([config.seed, pipeline_id], 2)
     )
-    if config.length_buckets and not static_shapes:
+    if config.length_buckets and not feed.static_shapes:
         dataset = _batch_by_length(
             dataset,
-            tokenizer,
+            feed.tokenizer,
             config.seq_length,
-            batch_size,
+            feed.batch_size,
             window_seed,
-            skip_batches,
+            feed.skip_batches,
             drop_remainder=training,
         )
     else:
-        dataset = dataset.skip(skip_batches * batch_size).batch(
-            batch_size, drop_remainder=training
+        dataset = dataset.skip(feed.skip_batches * feed.batch_size).batch(
+            feed.batch_size, drop_remainder=training
         )
 
     def finish(number, texts):
@@ -204,10 +221,44 @@ def _batches(
         return to_features(seed, *texts)
 
     return (
-        dataset.enumerate(start=skip_batches)
+        dataset.enumerate(start=feed.skip_batches)
         .map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         .prefetch(tf.data.AUTOTUNE)
     )
+
+
+def _examples(source: Callable[..., tf.data.Dataset], feed: Feed) -> tf.data.Dataset:
+    """Tuples of strings of all languages: shuffled and without end for training."""
+    config, training = feed.config, feed.part == "train"
+    if training:
+        shares = feed.corpus.probabilities(config.sampling_exponent)
+    else:
+        shares = feed.corpus.probabilities(1.0)
+    datasets = {}
+    for language, files in feed.corpus.files.items():
+        dataset = source(
+            files,
+            feed.part,
+            config.hold_out_fraction,
+            feed.input_context,
+            seed=config.seed if training else None,
+        )
+        if training:
+            # Repeating nothing for ever would be a run that hangs.
+            if not any(True for _ in dataset.take(1)):
+                raise UserError(
+                    f"no text is left to train on in {files[0]} and the like with"
+                    f" hold_out_fraction={config.hold_out_fraction}: allowed is more"
+                    " text, a smaller fraction, or validation text of its own"
+                )
+            buffer = round(shares[language] * config.shuffle_buffer_size)
+            if len(feed.corpus.files) > 1:
+                buffer = max(buffer, _LEAST_SHUFFLE_BUFFER)
+            dataset = dataset.shuffle(
+                buffer, seed=config.seed, reshuffle_each_iteration=True
+            ).repeat()
+        datasets[language] = dataset
+    return languages.mix(datasets, shares, config.seed)
 
 
 def _batch_by_length(
@@ -267,15 +318,3 @@ def _batch_by_length(
         .flat_map(batches)
         .skip(n_batches)
     )
-
-
-def _encode(
-    text: tf.Tensor, tokenizer: Tokenizer, config: TextDataConfig, static_shapes: bool
-) -> tf.Tensor:
-    """Tokenises and pads to the longest row, or to seq_length: int32 [n, length]."""
-    padded_to = (
-        config.seq_length if static_shapes or not config.length_buckets else None
-    )
-    tokens = tokenizer.encode(text, config.seq_length)
-    # Row counts of ragged tensors are not static even where those of the text are.
-    return tokens.to_tensor(tokenizer.pad_id, shape=[text.shape[0], padded_to])

@@ -6,6 +6,8 @@ lines, and flat in memory however many there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 LINES_PER_CHUNK = 4096
@@ -62,8 +64,21 @@ def sentence_pairs(
 
 
 def _elements(files, part, hold_out_fraction, input_context, seed, pairs):
-    if part not in _PARTS:
-        raise ValueError(f"part {part!r}: allowed are {', '.join(_PARTS)}")
+    return read_files(
+        files,
+        lambda path: _read_file(path, part, hold_out_fraction, pairs),
+        input_context,
+        seed,
+    )
+
+
+def read_files(
+    files: list[str],
+    read: Callable[[tf.Tensor], tf.data.Dataset],
+    input_context: tf.distribute.InputContext | None,
+    seed: int | None,
+) -> tf.data.Dataset:
+    """Interleaves what `read` gives for each file; arguments as `sentence_pairs`."""
     shard = (
         (input_context.num_input_pipelines, input_context.input_pipeline_id)
         if input_context is not None
@@ -76,7 +91,7 @@ def _elements(files, part, hold_out_fraction, input_context, seed, pairs):
     if seed is not None:
         paths = paths.shuffle(len(files), seed=seed, reshuffle_each_iteration=True)
     dataset = paths.interleave(
-        lambda path: _read_file(path, part, hold_out_fraction, pairs),
+        read,
         cycle_length=min(8, len(files)),
         block_length=16,
         num_parallel_calls=min(2, len(files)),
@@ -85,10 +100,14 @@ def _elements(files, part, hold_out_fraction, input_context, seed, pairs):
     return dataset if by_file else dataset.shard(*shard)
 
 
-def _read_file(path, part, hold_out_fraction, pairs) -> tf.data.Dataset:
-    """Streams one file, a chunk of lines at a time."""
+def read_lines(path: tf.Tensor) -> tf.data.Dataset:
+    """Streams one file, plain or gzip, in chunks: string [lines]."""
     compression = tf.where(tf.strings.regex_full_match(path, r".*\.gz"), "GZIP", "")
-    chunks = tf.data.TextLineDataset(path, compression).batch(LINES_PER_CHUNK)
+    return tf.data.TextLineDataset(path, compression).batch(LINES_PER_CHUNK)
+
+
+def _read_file(path, part, hold_out_fraction, pairs) -> tf.data.Dataset:
+    """Streams the sentences or pairs of one file."""
     # What a chunk must know of the one before: its last line ("" where no document is
     # open), whether that line is in this part, the fingerprint of the open document
     # and how many lines of it have gone by.
@@ -117,23 +136,23 @@ def _read_file(path, part, hold_out_fraction, pairs) -> tf.data.Dataset:
         first = tf.gather(tf.concat([[-n_before], openings], axis=0), index)
         line_in_document = tf.range(tf.size(lines)) - first
 
-        in_part = _in_part(document, line_in_document, part, hold_out_fraction)
-        both_in_part = in_part & tf.concat([[last_in_part], in_part[:-1]], axis=0)
+        kept = in_part(document, line_in_document, part, hold_out_fraction)
+        both_kept = kept & tf.concat([[last_in_part], kept[:-1]], axis=0)
         state = (
             lines[-1],
-            in_part[-1],
+            kept[-1],
             document[-1],
             line_in_document[-1] + 1,
         )
         if pairs:
-            chosen = follows & both_in_part
+            chosen = follows & both_kept
             return state, (previous[chosen], lines[chosen])
-        return state, lines[filled & in_part]
+        return state, lines[filled & kept]
 
-    return chunks.scan(start, step).unbatch()
+    return read_lines(path).scan(start, step).unbatch()
 
 
-def _in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
+def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
     """Tells which lines are in a part: bool [lines].
 
     Args:
@@ -142,6 +161,8 @@ def _in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
         part: `train`, `validation` or `all`.
         hold_out_fraction: share of the blocks that is validation.
     """
+    if part not in _PARTS:
+        raise ValueError(f"part {part!r}: allowed are {', '.join(_PARTS)}")
     if part == "all":
         return tf.ones_like(line_in_document, tf.bool)
     block = tf.strings.join(

@@ -9,6 +9,7 @@ import math
 import os
 import string
 import time
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -46,13 +47,16 @@ class VocabularyConfig(hyperparams.Config):
         size: tokens of a learnt vocabulary, special ones included. A small text may
             give fewer.
         lower_case: lower-case the text and strip its accents.
-        max_text_bytes: text to learn from, from the start of the corpus.
+        max_text_bytes: text to learn from, from the start of each language's corpus.
+        sampling_exponent: where languages are named, the words of each count in
+            proportion to their number to this power (LaBSE, CMLM: 0.3).
     """
 
     file: str = ""
     size: int = 30_522
     lower_case: bool = True
     max_text_bytes: int = 256 * 2**20
+    sampling_exponent: float = 0.3
 
     def validate(self) -> None:
         """Raises UserError where a value makes no sense."""
@@ -61,6 +65,11 @@ class VocabularyConfig(hyperparams.Config):
         if self.max_text_bytes < 1:
             raise UserError(
                 f"vocabulary max_text_bytes={self.max_text_bytes}: allowed is 1 or more"
+            )
+        if not 0 <= self.sampling_exponent <= 1:
+            raise UserError(
+                f"vocabulary sampling_exponent={self.sampling_exponent}: "
+                "allowed is 0 to 1"
             )
 
 
@@ -96,7 +105,9 @@ def load(path: str) -> list[str]:
     return tokens
 
 
-def prepare(config: VocabularyConfig, files: list[str], model_dir: str) -> str:
+def prepare(
+    config: VocabularyConfig, files: Mapping[str, list[str]], model_dir: str
+) -> str:
     """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
 
     It is `config.file` where that is given, else the one that is there, else one
@@ -123,11 +134,13 @@ def prepare(config: VocabularyConfig, files: list[str], model_dir: str) -> str:
     return target
 
 
-def learn(files: list[str], config: VocabularyConfig, output_path: str) -> list[str]:
+def learn(
+    files: Mapping[str, list[str]], config: VocabularyConfig, output_path: str
+) -> list[str]:
     """Learns a WordPiece vocabulary from text and writes it.
 
     Args:
-        files: text in the training format.
+        files: text in the training format, by language.
         config: size, case, and how much text to read.
         output_path: where to write it, atomically.
 
@@ -136,9 +149,14 @@ def learn(files: list[str], config: VocabularyConfig, output_path: str) -> list[
     """
     config.validate()
     began = time.monotonic()
-    counts = count_words(files, config.lower_case, config.max_text_bytes)
+    by_language = {
+        language: count_words(paths, config.lower_case, config.max_text_bytes)
+        for language, paths in files.items()
+    }
+    counts = smooth(by_language, config.sampling_exponent)
     if not counts:
-        raise UserError(f"no word in {', '.join(files[:3])}: no vocabulary to learn")
+        paths = [path for of in files.values() for path in of]
+        raise UserError(f"no word in {', '.join(paths[:3])}: no vocabulary to learn")
     logger.info(
         "learning a vocabulary of %d tokens from %d words",
         config.size,
@@ -206,6 +224,30 @@ def count_words(
         if seen >= max_text_bytes:
             break
     return collections.Counter({w.decode(): n for w, n in counts.items()})
+
+
+def smooth(
+    by_language: Mapping[str, collections.Counter], exponent: float
+) -> collections.Counter:
+    """Adds up word counts so that language l has a share in proportion to n_l^exponent.
+
+    The largest language keeps its counts, so that the others' are scaled up and no rare
+    word rounds to nothing.
+
+    Args:
+        by_language: words and how often each occurs.
+        exponent: 1 adds the counts as they are.
+    """
+    sizes = {language: counts.total() for language, counts in by_language.items()}
+    largest = max(sizes.values())
+    total: collections.Counter = collections.Counter()
+    for language, counts in by_language.items():
+        if sizes[language]:
+            factor = (largest / sizes[language]) ** (1 - exponent)
+            total.update(
+                {word: round(count * factor) for word, count in counts.items()}
+            )
+    return total
 
 
 def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:

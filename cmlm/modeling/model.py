@@ -101,3 +101,16 @@ class SentenceModel(tf.Module):
         for state, key in zip(self._dropout_states, self._dropout_keys, strict=True):
             # [counter low, counter high, key]; replicas hash their number into it.
             state.assign(tf.stack([zero, step, tf.constant(key, tf.int64)]))
+
+    def dropout_state(self) -> list[tf.Tensor]:
+        """What dropout would draw next on this replica; call it in replica context."""
+        return [
+            tf.raw_ops.ReadVariableOp(resource=state.handle, dtype=state.dtype)
+            for state in self._dropout_states
+        ]
+
+    def replay_dropout(self, state: list[tf.Tensor]) -> None:
+        """Makes this replica draw again what it drew after `dropout_state()`."""
+        for variable, value in zip(self._dropout_states, state, strict=True):
+            # The variable's own method refuses to let replicas differ.
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

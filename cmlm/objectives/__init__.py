@@ -6,13 +6,17 @@ import dataclasses
 
 from official.modeling import hyperparams
 
-from cmlm.objectives.base import Objective, ObjectiveConfig
+from cmlm.objectives.base import Data, EmbeddingObjective, Objective, ObjectiveConfig
+from cmlm.objectives.bitext import BitextConfig, BitextObjective
 from cmlm.objectives.cmlm import CmlmConfig, CmlmObjective
 from cmlm.objectives.mlm import MlmConfig, MlmObjective
+from cmlm.objectives.quickthought import QuickThoughtConfig, QuickThoughtObjective
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "cmlm": CmlmObjective,
     "mlm": MlmObjective,
+    "bitext": BitextObjective,
+    "quickthought": QuickThoughtObjective,
 }
 
 
@@ -22,6 +26,10 @@ class TaskConfig(hyperparams.Config):
 
     cmlm: CmlmConfig = dataclasses.field(default_factory=CmlmConfig)
     mlm: MlmConfig = dataclasses.field(default_factory=MlmConfig)
+    bitext: BitextConfig = dataclasses.field(default_factory=BitextConfig)
+    quickthought: QuickThoughtConfig = dataclasses.field(
+        default_factory=QuickThoughtConfig
+    )
 
     def enabled(self) -> dict[str, ObjectiveConfig]:
         """The objectives with a weight, by name."""

@@ -31,8 +31,6 @@ class CmlmObjective(MaskedTextObjective):
     true one: above 0, the vector says something about the sentence beside it.
     """
 
-    make_dataset = staticmethod(pipelines.conditional_pairs)
-
     def __init__(self, name: str, config: CmlmConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
         self.conditional = ConditionalMaskedLM(
@@ -45,6 +43,9 @@ class CmlmObjective(MaskedTextObjective):
     @property
     def trained_parts(self) -> list[str]:
         return ["encoder", "projection", self.conditional.masked_lm.name]
+
+    def make_dataset(self, feed):
+        return pipelines.conditional_pairs(feed, self.config.masking)
 
     def loss(self, batch):
         logits = self.conditional(batch, training=True)

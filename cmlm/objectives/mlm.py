@@ -20,8 +20,6 @@ class MlmObjective(MaskedTextObjective):
     Metrics: `loss` (nats a masked word) and `accuracy`.
     """
 
-    make_dataset = staticmethod(pipelines.masked_sentences)
-
     def __init__(self, name: str, config: MlmConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
         self.masked_lm = model.masked_lm()
@@ -29,6 +27,9 @@ class MlmObjective(MaskedTextObjective):
     @property
     def trained_parts(self) -> list[str]:
         return ["encoder", "masked_lm"]
+
+    def make_dataset(self, feed):
+        return pipelines.masked_sentences(feed, self.config.masking)
 
     def _metrics(self, batch, training):
         sequence = self.model.encoder(batch, training=training)["sequence_output"]

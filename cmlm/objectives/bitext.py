@@ -1,0 +1,28 @@
+"""Translations find each other in the batch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cmlm.data import parallel, pipelines
+from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
+
+
+@dataclasses.dataclass
+class BitextConfig(ContrastiveConfig):
+    """A text ranks its translation above the other texts of the batch."""
+
+    train_data: parallel.ParallelDataConfig = dataclasses.field(
+        default_factory=parallel.ParallelDataConfig
+    )
+
+
+class BitextObjective(ContrastiveObjective):
+    """Bitext retrieval with additive margin softmax, both directions summed.
+
+    CMLM, https://arxiv.org/abs/2012.14388, section 3.2 (weight 0.2, inner products),
+    and LaBSE, https://arxiv.org/abs/2007.01852, section 2.1 (cosines).
+    """
+
+    def make_dataset(self, feed):
+        return pipelines.translations(feed)

@@ -1,0 +1,25 @@
+"""Neighbouring sentences find each other in the batch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cmlm.data import pipelines
+from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
+
+
+@dataclasses.dataclass
+class QuickThoughtConfig(ContrastiveConfig):
+    """A sentence ranks its neighbour above the other sentences of the batch."""
+
+    margin: float = 0.0
+
+
+class QuickThoughtObjective(ContrastiveObjective):
+    """Logeswaran & Lee, 2018, https://arxiv.org/abs/1803.02893, with one encoder.
+
+    CMLM's paper trains it as a baseline: the bitext loss on adjacent sentences.
+    """
+
+    def make_dataset(self, feed):
+        return pipelines.neighbours(feed)
