@@ -6,6 +6,7 @@ vectors = encoder.encode(["a sentence", "another"])  # float32 [2, dim]
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -42,38 +43,47 @@ class SentenceGraph:
 
     Attributes:
         vectors: tf.function, string [n] to float32 [n, dim].
+        token_vectors: tf.function, `input_word_ids`, `input_mask` and `input_type_ids`,
+            each int32 [n, seq], to float32 [n, dim].
         lengths: tf.function, string [n] to int32 [n], tokens before any cut, [CLS] and
             [SEP] included.
     """
 
     TEXT = tf.TensorSpec([None], tf.string, name="text")
+    TOKENS = tuple(
+        tf.TensorSpec([None, None], tf.int32, name=name)
+        for name in ("input_word_ids", "input_mask", "input_type_ids")
+    )
 
     def __init__(self, tokenizer: Tokenizer, encoder: Callable, seq_length: int):
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._encoder = encoder
         self.seq_length = seq_length
         signature = {"input_signature": [self.TEXT], "autograph": False}
         self.vectors = tf.function(self._vectors, **signature)
         self.lengths = tf.function(self._lengths, **signature)
+        # One function for both forms: an export holds its graph once.
+        self.token_vectors = tf.function(
+            self._token_vectors, input_signature=self.TOKENS, autograph=False
+        )
 
     def _vectors(self, text: tf.Tensor) -> tf.Tensor:
-        tokens = self._tokenizer.encode(text, self.seq_length)
+        tokens = self.tokenizer.encode(text, self.seq_length)
         lengths = tokens.row_lengths()
         # Only as wide as the longest sentence; but the encoder looks at position 0
         # even when there is no sentence at all.
         width = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
-        outputs = self._encoder(
-            {
-                "input_word_ids": tokens.to_tensor(
-                    self._tokenizer.pad_id, shape=tf.stack([-1, width])
-                ),
-                "input_mask": tf.sequence_mask(lengths, width, dtype=tf.int32),
-            }
-        )
+        ids = tokens.to_tensor(self.tokenizer.pad_id, shape=tf.stack([-1, width]))
+        mask = tf.sequence_mask(lengths, width, dtype=tf.int32)
+        return self.token_vectors(ids, mask, tf.zeros_like(ids))
+
+    def _token_vectors(self, *tensors: tf.Tensor) -> tf.Tensor:
+        names = [spec.name for spec in self.TOKENS]
+        outputs = self._encoder(dict(zip(names, tensors, strict=True)))
         return tf.cast(outputs["default"], tf.float32)
 
     def _lengths(self, text: tf.Tensor) -> tf.Tensor:
-        tokens = self._tokenizer.tokenize(text)
+        tokens = self.tokenizer.tokenize(text)
         return tf.cast(tokens.row_lengths(), tf.int32) + 2
 
 
@@ -280,10 +290,33 @@ def resolve_seq_length(config, seq_length: int | None = None) -> int:
     return seq_length
 
 
+def fingerprint(trained: model_dir.TrainedEncoder) -> str:
+    """What the vectors follow from, in one number: weights, vocabulary, pooling.
+
+    The same for a checkpoint and for its exports, on every version of TensorFlow.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    # Sorted and without names, which Keras chooses. What is not trained, BERT's own
+    # pooler, has no part in a vector.
+    weights = []
+    for variable in trained.encoder.trainable_variables:
+        array = np.ascontiguousarray(variable.numpy(), "<f4")
+        content = hashlib.sha256(array).hexdigest()
+        weights.append(f"{list(array.shape)} {content}")
+    config = trained.config.model
+    settings = [config.pooling, config.sentence_vector, config.hidden_activation]
+    settings.append(trained.tokenizer.lower_case)
+    parts = [sorted(weights), settings, trained.tokenizer.vocab]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
 def describe(trained: model_dir.TrainedEncoder, seq_length: int) -> dict:
     """What an encoder is, in plain values: for reports and export.json."""
     step = re.search(r"-(\d+)$", trained.checkpoint)
     return {
+        "fingerprint": fingerprint(trained),
         "checkpoint": trained.checkpoint,
         "step": int(step.group(1)) if step else 0,
         "dim": trained.config.model.hidden_size,
@@ -303,6 +336,7 @@ def _from_model_dir(directory: str, which: str) -> Encoder:
     if which == "bow":
         encoder = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
         info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
+        info["fingerprint"] = f"bow-{info['fingerprint']}"
     graph = SentenceGraph(trained.tokenizer, encoder, seq_length)
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info)
 

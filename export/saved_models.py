@@ -11,10 +11,11 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from cmlm import __version__, encoding, files
+from cmlm import __version__, encoding, files, principal_components
 from cmlm.errors import UserError
 from cmlm.model_dir import TrainedEncoder
-from export import encoder, preprocessor, serving
+from cmlm.principal_components import PrincipalComponents
+from export import encoder, preprocessor, server_files, serving
 
 PREPROCESSOR = "preprocessor"
 ENCODER = "encoder"
@@ -33,27 +34,52 @@ _CHECKED_SENTENCES = (
 )
 
 
-def write(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
-    """Writes preprocessor, encoder, serving/1 and export.json.
+def write(
+    trained: TrainedEncoder,
+    directory: str,
+    seq_length: int,
+    components: PrincipalComponents | None = None,
+) -> None:
+    """Writes preprocessor, encoder, serving and export.json.
 
     Args:
         trained: what is exported.
         directory: an empty one.
         seq_length: longest sentence in tokens.
+        components: of this model, to serve PCR.
+
+    Raises:
+        UserError: something cannot be written, for example on a full disk.
     """
-    provenance = {
-        **encoding.describe(trained, seq_length),
-        "versions": versions(),
-        "config": trained.config.as_dict(),
-    }
+    try:
+        _write(trained, directory, seq_length, components)
+    except (tf.errors.OpError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"cannot write the export: {reason}") from error
+
+
+def _write(trained, directory, seq_length, components) -> None:
     graph = encoding.SentenceGraph(trained.tokenizer, trained.encoder, seq_length)
     _save(preprocessor.build(trained.tokenizer, seq_length), directory, PREPROCESSOR)
     exported, signatures = encoder.build(
         trained.encoder, trained.vocab_file, trained.tokenizer.lower_case
     )
     _save(exported, directory, ENCODER, signatures)
-    served, signatures = serving.build(graph)
+    served, signatures = serving.build(graph, components)
     _save(served, directory, SERVING, signatures)
+    server_files.write_configuration(os.path.dirname(os.path.join(directory, SERVING)))
+    server_files.write_warm_up(
+        os.path.join(directory, SERVING),
+        signatures,
+        server_files.warm_up_inputs(graph, components),
+    )
+    provenance = {
+        **encoding.describe(trained, seq_length),
+        "signatures": sorted(signatures),
+        "pcr": None if components is None else _describe(components),
+        "versions": versions(),
+        "config": trained.config.as_dict(),
+    }
     # Twice: for people, and where a server's version folder keeps it when moved.
     for path in (PROVENANCE, os.path.join(SERVING, encoding.PROVENANCE)):
         with files.atomic_text(os.path.join(directory, path)) as file:
@@ -66,7 +92,21 @@ def _save(trackable, directory: str, name: str, signatures=None) -> None:
     tf.saved_model.save(trackable, os.path.join(directory, name), signatures)
 
 
-def compare(trained: TrainedEncoder, directory: str, seq_length: int) -> float:
+def _describe(components: PrincipalComponents) -> dict:
+    """What a client needs to know: the languages, in the order of `language_index`."""
+    return {
+        "languages": list(components.languages),
+        "components": components.table.shape[1],
+        "unknown_language": "language_index -1, the vector as it is",
+    }
+
+
+def compare(
+    trained: TrainedEncoder,
+    directory: str,
+    seq_length: int,
+    components: PrincipalComponents | None = None,
+) -> float:
     """Loads what was written and compares its vectors with the checkpoint's.
 
     The graph as it is served is not the graph as it was traced: TensorFlow rewrites
@@ -92,20 +132,31 @@ def compare(trained: TrainedEncoder, directory: str, seq_length: int) -> float:
 
     signatures = load(SERVING).signatures
     prepare, encode = load(PREPROCESSOR), load(ENCODER)
-    allowed = TOLERANCE * max(1.0, float(np.abs(expected).max()))
-    difference = 0.0
-    for name, vectors in {
+    inputs = prepare(text)
+    found = {
         SERVING: signatures["serving_default"](text=text)["default"],
-        f"{PREPROCESSOR} and {ENCODER}": encode(prepare(text))["default"],
-    }.items():
-        difference = max(difference, float(np.abs(vectors - expected).max()))
+        f"{SERVING}, tensors": signatures["tensors"](**inputs)["default"],
+        f"{PREPROCESSOR} and {ENCODER}": encode(inputs)["default"],
+    }
+    allowed = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+    differences = {
+        name: float(np.abs(vectors - expected).max()) for name, vectors in found.items()
+    }
+    for language, fitted in (components.languages if components else {}).items():
+        vectors = signatures["pcr"](
+            text=text, language=tf.repeat(language, len(_CHECKED_SENTENCES))
+        )["pcr"]
+        removed = principal_components.remove(expected, fitted.components)
+        name = f"{SERVING}, pcr of {language}"
+        differences[name] = float(np.abs(vectors - removed).max())
+    for name, difference in differences.items():
         # Not `>`: a NaN must not pass.
         if not difference <= allowed:
             raise UserError(
                 f"{name} differs from {trained.checkpoint} by {difference:.1e}; at "
                 f"most {allowed:.0e} is rounding. Nothing was exported"
             )
-    return difference
+    return max(differences.values())
 
 
 def versions() -> dict[str, str]:

@@ -3,7 +3,7 @@
     python -m export.tfhub --model_dir=/tmp/my_encoder --export_dir=/tmp/my_export
 
 writes preprocessor/ (strings to token ids), encoder/ (token ids to vectors),
-serving/1/ (strings to vectors, for a model server) and export.json (what it is), and
+serving/ (strings to vectors, for a model server) and export.json (what it is), and
 compares what it wrote with the checkpoint.
 """
 
@@ -26,6 +26,9 @@ flags.DEFINE_integer(
     "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
     "By default 128, or what the encoder has positions for.",
 )
+flags.DEFINE_string(
+    "pcr", None, "A file of cmlm.pcr: serve vectors without principal components too."
+)
 flags.DEFINE_bool(
     "overwrite", False, "Replace --export_dir; the old one stays until then."
 )
@@ -38,7 +41,7 @@ def main(_) -> None:
         if not FLAGS[flag].value:
             raise UserError(f"--{flag} is not given; allowed: a directory")
     with cli.quiet_imports():
-        from cmlm import encoding, files, model_dir
+        from cmlm import encoding, files, model_dir, principal_components
         from export import saved_models
 
     # ------------------------------------------------------------- reading
@@ -46,6 +49,10 @@ def main(_) -> None:
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
         seq_length = encoding.resolve_seq_length(trained.config.model, FLAGS.seq_length)
+        components = None
+        if FLAGS.pcr:
+            components = principal_components.load(FLAGS.pcr)
+            components.check_model(encoding.fingerprint(trained), f"--pcr={FLAGS.pcr}")
         print(
             f"{trained.checkpoint} -> {FLAGS.export_dir}, up to {seq_length} tokens",
             file=sys.stderr,
@@ -58,15 +65,15 @@ def main(_) -> None:
             )
 
         # ------------------------------------------------ writing, comparing
-        saved_models.write(trained, directory, seq_length)
-        difference = saved_models.compare(trained, directory, seq_length)
+        saved_models.write(trained, directory, seq_length, components)
+        difference = saved_models.compare(trained, directory, seq_length, components)
         print(f"largest difference to the checkpoint: {difference:.1e}")
 
     # -------------------------------------------------------- where it is
     out = FLAGS.export_dir.rstrip("/")
     print(f"preprocessor  {os.path.join(out, 'preprocessor')}")
     print(f"encoder       {os.path.join(out, 'encoder')}")
-    print(f"serving       {os.path.join(out, 'serving', '1')}")
+    print(f"serving       {os.path.join(out, 'serving')}")
     print(
         f"encode        python -m cmlm.encode --model={out} --input=FILE --output=..."
     )

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = [
     ["cmlm.errors"],
     ["cmlm.files", "cmlm.keras"],
-    ["cmlm.progress", "cmlm.vectors"],
+    ["cmlm.principal_components", "cmlm.progress", "cmlm.vectors"],
     ["cmlm.data", "cmlm.losses", "cmlm.distributed", "cmlm.optimization"],
     ["cmlm.modeling"],
     ["cmlm.objectives"],

@@ -1,0 +1,115 @@
+"""What a model server reads beside a SavedModel: its configuration, and a warm-up.
+
+    OUT/serving/models.config            --model_config_file
+    OUT/serving/batching_parameters.txt  --batching_parameters_file
+    OUT/serving/1/assets.extra/tf_serving_warmup_requests
+
+The server replays the requests before it says that it is ready, so that the first
+user does not wait for TensorFlow to optimise the graph of a signature.
+
+References: https://www.tensorflow.org/tfx/serving/serving_config and
+https://www.tensorflow.org/tfx/serving/saved_model_warmup.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+from cmlm import files
+
+MODEL_NAME = "cmlm"
+MODELS_CONFIG = "models.config"
+BATCHING = "batching_parameters.txt"
+WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
+
+_MODELS_CONFIG = f"""\
+# Of the folder that holds this file, mounted or linked as /models/{MODEL_NAME}.
+model_config_list {{
+  config {{
+    name: "{MODEL_NAME}"
+    base_path: "/models/{MODEL_NAME}"
+    model_platform: "tensorflow"
+  }}
+}}
+"""
+_BATCHING = """\
+# Requests that wait while all threads are busy are computed together; with a timeout
+# of 0 none waits for another to come.
+batch_timeout_micros { value: 0 }
+# Strings in a batch. A longer request is refused ("Task size ... is larger than
+# maximum batch size"). Memory is not bounded by it: the graph works in small portions.
+max_batch_size { value: 16384 }
+max_enqueued_batches { value: 100 }
+# As many as the machine has cores.
+num_batch_threads { value: 2 }
+# Must stay off: the server pads with a tensor's first element, which makes the mask of
+# the signatures `tensors` and `pcr_tensors` 1 where there is no token.
+pad_variable_length_inputs: false
+"""
+_SENTENCES = (
+    "",
+    "Hello.",
+    "Where is the nearest station, please?",
+    "The committee said on Friday that it would publish its report early next year, "
+    "after three months in which nobody outside had been told what was in it.",
+)
+
+
+def write_configuration(directory: str) -> None:
+    """Writes `models.config` and `batching_parameters.txt`.
+
+    Args:
+        directory: `serving` of an export, which holds the versions.
+    """
+    for name, content in ((MODELS_CONFIG, _MODELS_CONFIG), (BATCHING, _BATCHING)):
+        with files.atomic_text(os.path.join(directory, name)) as file:
+            file.write(content)
+
+
+def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
+    """Writes requests for every signature: one sentence, and several of all lengths.
+
+    Args:
+        directory: the SavedModel.
+        signatures: tf.functions by name, each with an input signature.
+        inputs: for some sentences, all inputs that a signature can have, by name, each
+            [n, ...].
+    """
+    path = os.path.join(directory, WARM_UP)
+    tf.io.gfile.makedirs(os.path.dirname(path))
+    with tf.io.TFRecordWriter(path) as writer:
+        for name, function in signatures.items():
+            for rows in (slice(1, 2), slice(None)):
+                log = prediction_log_pb2.PredictionLog()
+                request = log.predict_log.request
+                request.model_spec.name = MODEL_NAME
+                request.model_spec.signature_name = name
+                for spec in function.input_signature:
+                    value = tf.convert_to_tensor(inputs[spec.name])[rows]
+                    request.inputs[spec.name].CopyFrom(tf.make_tensor_proto(value))
+                writer.write(log.SerializeToString())
+
+
+def warm_up_inputs(graph, components) -> dict[str, tf.Tensor]:
+    """Sentences as every input of `serving.build`'s signatures.
+
+    Args:
+        graph: SentenceGraph.
+        components: PrincipalComponents or None.
+    """
+    text = tf.constant(_SENTENCES)
+    tokens = graph.tokenizer.encode(text, graph.seq_length)
+    ids = tokens.to_tensor(graph.tokenizer.pad_id)
+    languages = list(components.languages) if components else [""]
+    return {
+        "text": text,
+        "input_word_ids": ids,
+        "input_mask": tf.ones_like(tokens).to_tensor(),
+        "input_type_ids": tf.zeros_like(ids),
+        "language": tf.repeat(tf.constant(languages[:1]), len(_SENTENCES)),
+        "language_index": tf.zeros([len(_SENTENCES)], tf.int32),
+    }
