@@ -166,7 +166,7 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
             new one is whole.
 
     Raises:
-        UserError: `path` exists and `overwrite` is not set.
+        UserError: `path` exists and `overwrite` is not set, or cannot be made.
     """
     path = path.rstrip("/")
     suffix = uuid.uuid4().hex[:8]
@@ -176,7 +176,10 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
         raise UserError(f"{path} is a file: name a directory to write")
     if exists and tf.io.gfile.listdir(path) and not overwrite:
         raise UserError(f"{path} exists: name another directory or pass --overwrite")
-    tf.io.gfile.makedirs(temporary)
+    try:
+        tf.io.gfile.makedirs(temporary)
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot write {path}: {error.message}") from error
     try:
         yield temporary
         if tf.io.gfile.exists(path):

@@ -1,0 +1,247 @@
+"""Asks a running TensorFlow Serving for vectors, over REST or gRPC.
+
+    server = model_server.connect("http://localhost:8501")  # or grpc://localhost:8500
+    server.encode(["Where is the file?"])  # float32 [1, dim]
+    server.encode(["Wo ist die Datei?"], "pcr", languages=["de"])
+
+References: https://www.tensorflow.org/tfx/serving/api_rest, "Predict API";
+tensorflow_serving/apis/prediction_service.proto.
+"""
+
+from __future__ import annotations
+
+import abc
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+
+import numpy as np
+
+from cmlm.errors import UserError
+
+# The output that is a signature's vector.
+OUTPUTS = {"serving_default": "default", "normalized": "normalized", "pcr": "pcr"}
+# Sentences of a request, and their bytes: servers are often run behind a proxy that
+# limits the size of a request, and with a limit on a batch.
+_REQUEST_SENTENCES = 256
+_REQUEST_BYTES = 1 << 20
+
+
+class ModelServer(abc.ABC):
+    """One model of a server; the protocol is a subclass's.
+
+    Args:
+        address: of the server, for messages.
+        model: its name there.
+        version: None is the newest.
+        timeout: seconds for a request.
+    """
+
+    def __init__(self, address: str, model: str, version: int | None, timeout: float):
+        self._address = address
+        self._model = model
+        self._version = version
+        self._timeout = timeout
+
+    def encode(
+        self,
+        sentences: Sequence[str],
+        signature: str = "serving_default",
+        languages: Sequence[str] | None = None,
+    ) -> np.ndarray:
+        """Encodes sentences, in as many requests as it takes.
+
+        Args:
+            sentences: any number of them, but none gives no width to know.
+            signature: one of `OUTPUTS`.
+            languages: for `pcr`, one for each sentence.
+
+        Returns:
+            float32 [len(sentences), dim]; [0, 0] without sentences.
+
+        Raises:
+            UserError: the server cannot be reached, or refuses.
+        """
+        if signature not in OUTPUTS:
+            raise UserError(
+                f"signature {signature!r}; allowed: {', '.join(sorted(OUTPUTS))}"
+            )
+        if (languages is not None) != (signature == "pcr"):
+            raise UserError("languages go with the signature pcr, and only with it")
+        if languages is not None and len(languages) != len(sentences):
+            raise UserError(f"{len(languages)} languages of {len(sentences)} sentences")
+        texts = [text.encode("utf-8", "surrogatepass") for text in sentences]
+        vectors = [np.zeros([0, 0], np.float32)]
+        for rows in _requests(texts):
+            inputs = {"text": texts[rows]}
+            if languages is not None:
+                inputs["language"] = [name.encode() for name in languages[rows]]
+            vectors.append(self.predict(signature, inputs)[OUTPUTS[signature]])
+        return np.concatenate(vectors[1:] or vectors)
+
+    @abc.abstractmethod
+    def predict(
+        self, signature: str, inputs: dict[str, list[bytes]]
+    ) -> dict[str, np.ndarray]:
+        """One request: strings [n] by the name of the input, to outputs by name."""
+
+    def _refused(self, reason: str) -> UserError:
+        reason = " ".join(reason.split())[:300]
+        return UserError(f"{self._address}, model {self._model}: {reason}")
+
+
+class RestServer(ModelServer):
+    """The REST interface, which needs nothing but Python and numpy."""
+
+    def predict(self, signature, inputs):
+        version = "" if self._version is None else f"/versions/{self._version}"
+        request = urllib.request.Request(
+            f"{self._address}/v1/models/{self._model}{version}:predict",
+            data=rest_body(signature, inputs),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                outputs = json.load(response)["outputs"]
+        except urllib.error.HTTPError as error:
+            raise self._refused(_error_of(error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            # A refused connection, a name that is unknown, a timeout.
+            raise self._refused(f"cannot be reached: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._refused(f"not an answer of a model server: {error}") from error
+        if not isinstance(outputs, dict):
+            # The server leaves the name out where there is one output.
+            outputs = {OUTPUTS[signature]: outputs}
+        types = {"language_index": np.int32}
+        return {
+            name: np.array(value, types.get(name, np.float32))
+            for name, value in outputs.items()
+        }
+
+
+def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
+    """A request of the Predict API in the columnar format."""
+    columns = {
+        name: [_json_string(value) for value in values]
+        for name, values in inputs.items()
+    }
+    return json.dumps({"signature_name": signature, "inputs": columns}).encode()
+
+
+def _json_string(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _error_of(error: urllib.error.HTTPError) -> str:
+    body = error.read(10_000).decode(errors="replace")
+    try:
+        return json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {error.code} {error.reason}"
+
+
+class GrpcServer(ModelServer):
+    """The gRPC interface: half the bytes of REST, and no decimal numbers.
+
+    Args:
+        address: grpc://HOST:PORT.
+        **kwargs: see ModelServer.
+    """
+
+    def __init__(self, address: str, **kwargs):
+        super().__init__(address, **kwargs)
+        # Here, since TensorFlow comes with it.
+        import grpc
+        from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+        # gRPC's own limit of 4 MB is 1,365 vectors of 768.
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+        ]
+        self._channel = grpc.insecure_channel(
+            address.removeprefix("grpc://"), options=options
+        )
+        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
+
+    def predict(self, signature, inputs):
+        import grpc
+        import tensorflow as tf
+
+        request = grpc_request(self._model, self._version, signature, inputs)
+        try:
+            response = self._stub.Predict(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            code = error.code().name.lower().replace("_", " ")
+            raise self._refused(f"{code}: {error.details()}") from error
+        return {
+            name: tf.make_ndarray(value) for name, value in response.outputs.items()
+        }
+
+
+def grpc_request(
+    model: str, version: int | None, signature: str, inputs: dict[str, list[bytes]]
+):
+    """A `tensorflow.serving.PredictRequest`."""
+    import tensorflow as tf
+    from tensorflow_serving.apis import predict_pb2
+
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    if version is not None:
+        request.model_spec.version.value = version
+    for name, values in inputs.items():
+        proto = tf.make_tensor_proto(values, tf.string, [len(values)])
+        request.inputs[name].CopyFrom(proto)
+    return request
+
+
+def connect(
+    address: str,
+    model: str = "cmlm",
+    version: int | None = None,
+    timeout: float = 60,
+) -> ModelServer:
+    """Names a model of a server; nothing is sent yet.
+
+    Args:
+        address: http://HOST:PORT or https://HOST:PORT for REST (TensorFlow Serving
+            listens at 8501), grpc://HOST:PORT for gRPC (8500).
+        model: its name on the server.
+        version: None is the newest.
+        timeout: seconds for a request.
+
+    Raises:
+        UserError: another kind of address.
+    """
+    scheme, _, host = address.rstrip("/").partition("://")
+    kinds = {"http": RestServer, "https": RestServer, "grpc": GrpcServer}
+    if scheme not in kinds or not host:
+        raise UserError(
+            f"{address!r} is no server; allowed: http://HOST:PORT, https://HOST:PORT "
+            "(REST) or grpc://HOST:PORT"
+        )
+    return kinds[scheme](
+        address.rstrip("/"), model=model, version=version, timeout=timeout
+    )
+
+
+def _requests(texts: Sequence[bytes]):
+    """Slices of texts, each with at most so many and so long ones."""
+    start = size = 0
+    for row, text in enumerate(texts):
+        full = row - start == _REQUEST_SENTENCES or size + len(text) > _REQUEST_BYTES
+        if row > start and full:
+            yield slice(start, row)
+            start, size = row, 0
+        size += len(text)
+    if len(texts):
+        yield slice(start, len(texts))
