@@ -207,7 +207,7 @@ def load(path: str) -> PrincipalComponents:
             table = arrays["components"]
     except tf.errors.OpError as error:
         raise UserError(f"cannot read {path}: {error.message}") from error
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, IndexError):
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile):
         raise UserError(f"{path} is not a file that cmlm.pcr wrote") from None
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise UserError(f"{path} is not a file that cmlm.pcr wrote")

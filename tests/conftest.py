@@ -54,3 +54,11 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no shared data: {path} is no directory (CMLM_SHARED_DATA)")
     return path
+
+
+@pytest.fixture(scope="session")
+def toy_export(tmp_path_factory):
+    """An export of a toy model with PCR, a `model_dirs.Export`."""
+    import model_dirs
+
+    return model_dirs.export(tmp_path_factory.mktemp("toy_export"))

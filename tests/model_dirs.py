@@ -1,17 +1,22 @@
-"""A model_dir as training leaves it, made in a second."""
+"""A model_dir as training leaves it, made in a second, and an export of it."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
+import oracles
 import tensorflow as tf
 import toys
 
-from cmlm import model_dir
+from cmlm import encoding, model_dir
 from cmlm.modeling.model import SentenceModel
+from cmlm.principal_components import PrincipalComponents, SecondMoment
+from export import saved_models
 
 VOCAB = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     *"the cat sat on a mat dog ran far away ##s ##ing un ##able . , ! ? \ufffd".split(),
+    *("The", "Cat"),  # found with their case only
 ]
 SENTENCES = [
     "The cat sat on the mat.",
@@ -24,6 +29,7 @@ SENTENCES = [
 ]
 # Positions 40, views 3: what the command may be asked for ends at 37.
 SEQ_LENGTH = 37
+LANGUAGES = ("de", "zh-hant")
 
 
 def write(directory: Path, step: int = 3, **settings) -> str:
@@ -61,3 +67,56 @@ def assert_same(actual, expected, tolerance: float = 1e-6) -> None:
     expected = np.asarray(expected)
     atol = tolerance * max(np.abs(expected).max(), 1)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
+
+
+@dataclasses.dataclass
+class Export:
+    """What `export` made.
+
+    Attributes:
+        path: the export, moved since it was written.
+        source: the model_dir.
+        trained: its encoder.
+        components: two for each of `LANGUAGES`.
+    """
+
+    path: str
+    source: str
+    trained: model_dir.TrainedEncoder
+    components: PrincipalComponents
+
+
+def export(directory: Path, **settings) -> Export:
+    """Writes a model_dir and an export of it with PCR, and moves the export."""
+    source = write(directory / "model_dir", **settings)
+    trained = model_dir.load_encoder(source)
+    components = fit(trained)
+    written = directory / "written"
+    written.mkdir()
+    saved_models.write(trained, str(written), SEQ_LENGTH, components)
+    moved = written.rename(directory / "moved")
+    return Export(str(moved), source, trained, components)
+
+
+def fit(trained: model_dir.TrainedEncoder) -> PrincipalComponents:
+    """Components of random vectors, which are as good as any others."""
+    random = np.random.default_rng(11)
+    languages = {}
+    for language in LANGUAGES:
+        moment = SecondMoment(trained.config.model.hidden_size)
+        moment.add(random.normal(0.5, 1, [50, trained.config.model.hidden_size]))
+        languages[language] = moment.components(2)
+    return PrincipalComponents(encoding.fingerprint(trained), languages)
+
+
+def oracle_vectors(trained: model_dir.TrainedEncoder, texts) -> np.ndarray:
+    """Vectors by numpy, from the weights: float64 [n, dim]."""
+    weights = oracles.weights_by_name(trained.encoder)
+    rows = []
+    for text in texts:
+        ids = trained.tokenizer.encode(tf.constant([text]), SEQ_LENGTH)
+        ids = ids.to_tensor().numpy()
+        mask = np.ones_like(ids)
+        tokens = oracles.bert(weights, ids, mask, trained.config.model.num_layers)
+        rows.append(oracles.pool(tokens, mask, "mean")[0])
+    return np.array(rows)

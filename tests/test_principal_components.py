@@ -1,0 +1,172 @@
+"""Principal components: against numpy's SVD, by hand, and in a file."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cmlm import principal_components
+from cmlm.errors import UserError
+from cmlm.principal_components import PrincipalComponents, SecondMoment
+
+
+def fit(vectors, count=1):
+    moment = SecondMoment(vectors.shape[1])
+    moment.add(vectors)
+    return moment.components(count)
+
+
+@pytest.fixture
+def vectors():
+    random = np.random.default_rng(0)
+    mixing = random.normal(size=[8, 8])
+    # Not centred: the mean is most of the first component, as in real embeddings.
+    return (random.normal(size=[300, 8]) @ mixing + 2).astype(np.float32)
+
+
+@pytest.fixture
+def fitted(vectors):
+    languages = {"de": fit(vectors, 2), "zh-hant": fit(vectors[:50] ** 2, 2)}
+    return PrincipalComponents("0123456789abcdef", languages)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_components_are_the_right_singular_vectors(vectors, count):
+    found = fit(vectors, count)
+    _, singular, right = np.linalg.svd(vectors.astype(np.float64), full_matrices=False)
+    cosines = np.abs(np.sum(found.components * right[:count], axis=1))
+    np.testing.assert_allclose(cosines, 1, atol=1e-6)
+    shares = singular[:count] ** 2 / np.sum(singular**2)
+    np.testing.assert_allclose(found.shares, shares, rtol=1e-9)
+    assert found.sentences == 300
+
+
+def test_removal_by_hand():
+    # All vectors lie along (3, 4): c = (0.6, 0.8).
+    found = fit(np.array([[3.0, 4.0], [-6.0, -8.0]]))
+    np.testing.assert_allclose(found.components, [[0.6, 0.8]], atol=1e-7)
+    assert found.shares == pytest.approx([1.0])
+    # (5, 0) . c = 3; (5, 0) - 3 c = (3.2, -2.4).
+    removed = principal_components.remove(np.array([[5.0, 0.0]]), found.components)
+    np.testing.assert_allclose(removed, [[3.2, -2.4]], atol=1e-6)
+
+
+def test_nothing_is_left_along_the_components(vectors):
+    found = fit(vectors, 2)
+    removed = principal_components.remove(vectors, found.components)
+    assert np.abs(vectors @ found.components.T).max() > 1
+    np.testing.assert_allclose(removed @ found.components.T, 0, atol=1e-5)
+    # What is perpendicular to them stays: the rest lies along the components.
+    along = (vectors - removed) @ found.components.T @ found.components
+    np.testing.assert_allclose(vectors - removed, along, atol=1e-5)
+
+
+def test_pieces_add_up(vectors):
+    moment = SecondMoment(8)
+    for piece in np.array_split(vectors, 7):
+        moment.add(piece)
+    moment.add(vectors[:0])
+    np.testing.assert_allclose(
+        moment.components(3).components, fit(vectors, 3).components, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (np.zeros([2, 7]), r"\[2, 7\]; allowed: \[n, 8\]"),
+        (np.zeros([8]), "allowed"),
+        (np.full([1, 8], np.nan), "not a finite number"),
+    ],
+)
+def test_wrong_vectors_are_refused(wrong, said):
+    with pytest.raises(UserError, match=said):
+        SecondMoment(8).add(wrong)
+
+
+def test_there_are_no_more_components_than_vectors(vectors):
+    with pytest.raises(UserError, match="4 components of 3 vectors.*allowed: 1 to 3"):
+        fit(vectors[:3], 4)
+    with pytest.raises(UserError, match="allowed: 1 to 8"):
+        fit(vectors, 9)
+
+
+# --------------------------------------------------------------------- files
+
+
+def test_a_file_gives_back_what_was_written(fitted, tmp_path):
+    path = tmp_path / "pcr.npz"
+    principal_components.save(str(path), fitted)
+    loaded = principal_components.load(str(path))
+    assert loaded.fingerprint == fitted.fingerprint
+    assert list(loaded.languages) == ["de", "zh-hant"]
+    np.testing.assert_array_equal(loaded.table, fitted.table)
+    for name, found in fitted.languages.items():
+        assert loaded.languages[name].shares == pytest.approx(found.shares, abs=0)
+        assert loaded.languages[name].sentences == found.sentences
+    again = tmp_path / "again.npz"
+    principal_components.save(str(again), loaded)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_another_model_is_refused(fitted):
+    fitted.check_model("0123456789abcdef", "pcr.npz")
+    with pytest.raises(UserError, match="pcr.npz was fitted with another model"):
+        fitted.check_model("fedcba9876543210", "pcr.npz")
+
+
+def damaged(path, fitted, **changes):
+    """Writes a file of which some parts are changed."""
+    principal_components.save(str(path), fitted)
+    with np.load(path) as arrays:
+        header = json.loads(str(arrays["header"]))
+        table = arrays["components"]
+    table = changes.pop("components", table)
+    header.update(changes)
+    np.savez(path, header=np.array(json.dumps(header)), components=table)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"version": 2}, "has version 2; this program reads 1"),
+        ({"format": "other"}, "not a file that cmlm.pcr wrote"),
+        ({"languages": [{"language": "de"}]}, "2 matrices of 1 languages"),
+        ({"components": np.ones([2, 1, 8], np.float32)}, "not orthonormal"),
+        ({"components": np.eye(2)}, "float64"),
+        ({"fingerprint": None, "languages": None}, "is damaged"),
+    ],
+)
+def test_damaged_files_are_refused(fitted, tmp_path, change, said):
+    path = damaged(tmp_path / "pcr.npz", fitted, **change)
+    with pytest.raises(UserError, match=said) as refused:
+        principal_components.load(path)
+    assert path in str(refused.value)
+
+
+def test_files_of_another_kind_are_refused(fitted, tmp_path):
+    whole = tmp_path / "whole.npz"
+    principal_components.save(str(whole), fitted)
+    cases = {
+        "truncated.npz": whole.read_bytes()[:-300],
+        "text.npz": b"hello",
+        "empty.npz": b"",
+    }
+    for name, content in cases.items():
+        (tmp_path / name).write_bytes(content)
+    # Reading this would unpickle.
+    np.savez(tmp_path / "pickled.npz", header=np.array([{}], object), components=0)
+    np.save(tmp_path / "array", np.zeros(3))
+    for name in [*cases, "pickled.npz", "array.npy"]:
+        with pytest.raises(UserError, match=f"{name} is not a file that cmlm.pcr"):
+            principal_components.load(str(tmp_path / name))
+    with pytest.raises(UserError, match="cannot read"):
+        principal_components.load(str(tmp_path / "missing.npz"))
+
+
+def test_languages_are_compared_in_lower_case():
+    assert principal_components.check_language("zh-Hant") == "zh-hant"
+    for name in ("", "d e", "-de", "de="):
+        with pytest.raises(UserError, match="allowed"):
+            principal_components.check_language(name)
