@@ -17,12 +17,11 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from cmlm import model_dir
+from cmlm import model_dir, pretrained
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
+from cmlm.pretrained import DEFAULT_SEQ_LENGTH
 
-# The published encoders of this kind cut at 128 tokens.
-DEFAULT_SEQ_LENGTH = 128
 # Where an export says what it is; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", "export.json")
 # Tokens of a batch, padding included. On a CPU 1024 to 4096 are equally fast, more is
@@ -250,7 +249,8 @@ def load(model: str) -> Encoder:
 
     Args:
         model: an export (the folder, its `serving` or a version of that), a model_dir,
-            or a model_dir after one of the prefixes `best:` (its best checkpoint),
+            a checkpoint, weights of another program (see `foreign.ACCEPTED`), or a
+            model_dir after one of the prefixes `best:` (its best checkpoint),
             `untrained:` (the weights it started from) and `bow:` (the mean of its word
             embeddings).
 
@@ -260,13 +260,13 @@ def load(model: str) -> Encoder:
     prefix, _, directory = model.rpartition(":")
     if prefix in ("best", "untrained", "bow"):
         return _from_model_dir(directory, prefix)
-    if not tf.io.gfile.isdir(model):
-        raise UserError(
-            f"--model={model} is no directory: name an export or a model_dir"
-        )
     if tf.io.gfile.exists(os.path.join(model, model_dir.PARAMS)):
         return _from_model_dir(model, "latest")
-    return _from_export(_find_saved_model(model))
+    saved_model = _find_saved_model(model)
+    if saved_model:
+        return _from_export(saved_model)
+    trained = pretrained.load_encoder(model)
+    return _from_trained(trained, trained.seq_length)
 
 
 def resolve_seq_length(config, seq_length: int | None = None) -> int:
@@ -332,8 +332,14 @@ def describe(trained: model_dir.TrainedEncoder, seq_length: int) -> dict:
 def _from_model_dir(directory: str, which: str) -> Encoder:
     trained = model_dir.load_encoder(directory, "latest" if which == "bow" else which)
     seq_length = resolve_seq_length(trained.config.model)
+    return _from_trained(trained, seq_length, bag_of_words=which == "bow")
+
+
+def _from_trained(
+    trained: model_dir.TrainedEncoder, seq_length: int, bag_of_words: bool = False
+) -> Encoder:
     encoder, info = trained.encoder, describe(trained, seq_length)
-    if which == "bow":
+    if bag_of_words:
         encoder = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
         info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
         info["fingerprint"] = f"bow-{info['fingerprint']}"
@@ -341,7 +347,7 @@ def _from_model_dir(directory: str, which: str) -> Encoder:
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info)
 
 
-def _find_saved_model(directory: str) -> str:
+def _find_saved_model(directory: str) -> str | None:
     """The newest version of an export, as a model server would choose it."""
     candidates = [directory]
     for parent in (directory, os.path.join(directory, "serving")):
@@ -352,10 +358,7 @@ def _find_saved_model(directory: str) -> str:
     for candidate in candidates:
         if tf.io.gfile.exists(os.path.join(candidate, PROVENANCE)):
             return candidate
-    raise UserError(
-        f"--model={directory} is neither an export (no serving/1 in it) nor a "
-        f"model_dir (no {model_dir.PARAMS})"
-    )
+    return None
 
 
 def _from_export(path: str) -> Encoder:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import orbit
 import tensorflow as tf
 
-from cmlm import distributed, experiments, model_dir, optimization
+from cmlm import distributed, experiments, model_dir, optimization, pretrained
 from cmlm.data import languages, vocabulary
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -97,15 +97,7 @@ def prepare_vocabulary(
     Raises:
         UserError: a vocabulary that cannot be used or that does not fit.
     """
-    settings = config.vocabulary
-    if config.init_checkpoint and not settings.file:
-        source = config.init_checkpoint
-        if not tf.io.gfile.isdir(source):
-            source = os.path.dirname(source)
-        beside = os.path.join(source, model_dir.VOCABULARY)
-        if tf.io.gfile.exists(beside):
-            settings.lower_case = model_dir.read_config(source).vocabulary.lower_case
-            settings = settings.replace(file=beside)
+    settings = pretrained.vocabulary_settings(config, directory)
     path = vocabulary.prepare(
         settings, languages.merge(entry.train for entry in data.values()), directory
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Sequence
 
@@ -97,8 +98,9 @@ class ExperimentConfig(hyperparams.Config):
         task: the objectives.
         trainer: steps, intervals, optimizer.
         runtime: devices and precision; Model Garden's fields.
-        init_checkpoint: a model_dir or a checkpoint of this project whose weights the
-            run starts from. Only weights are taken, not the optimizer.
+        init_checkpoint: a model_dir or a checkpoint of this project, or weights of
+            another program, that the run starts from. Only weights are taken, not the
+            optimizer. Another program's weights bring shape, vocabulary and pooling.
     """
 
     model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
@@ -202,6 +204,22 @@ def load(
     for text in overrides:
         _override(config, text, f"--params_override={text}")
     return config
+
+
+def given(config_files: Sequence[str], overrides: Sequence[str]) -> set[str]:
+    """The settings that files and overrides name, as `model.num_layers`.
+
+    Args:
+        config_files, overrides: as `load` takes them, and has checked them.
+    """
+    names_ = {name for path in config_files for name in _paths(_read_yaml(path))}
+    for text in overrides:
+        values = yaml.safe_load(text) if ":" in text and "=" not in text else None
+        if isinstance(values, dict):
+            names_.update(_paths(values))
+        else:
+            names_.update(re.findall(r"(?:^|,)\s*([a-z_][\w.]*)\s*=", text))
+    return names_
 
 
 def from_yaml(path: str) -> ExperimentConfig:

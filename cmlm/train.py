@@ -48,7 +48,10 @@ flags.DEFINE_string(
     "vocab_file", None, "WordPiece vocabulary; without it one is learnt from the text."
 )
 flags.DEFINE_string(
-    "init_checkpoint", None, "A model_dir or checkpoint whose weights to start from."
+    "init_checkpoint",
+    None,
+    "What to start from: a model_dir, a checkpoint, or weights of another program "
+    "(BERT checkpoint, TF Hub SavedModel, Hugging Face folder).",
 )
 flags.DEFINE_multi_string("config_file", [], "YAML file with settings; repeatable.")
 flags.DEFINE_multi_string(
@@ -69,7 +72,7 @@ FLAGS = flags.FLAGS
 def configure():
     """The flags as an ExperimentConfig, complete and checked."""
     with cli.quiet_imports():
-        from cmlm import experiments
+        from cmlm import experiments, pretrained
         from cmlm.data import corpus, parallel
 
     config = experiments.load(
@@ -87,6 +90,9 @@ def configure():
         config.vocabulary.file = FLAGS.vocab_file
     if FLAGS.init_checkpoint:
         config.init_checkpoint = FLAGS.init_checkpoint
+    if config.init_checkpoint:
+        given = experiments.given(FLAGS.config_file, FLAGS.params_override)
+        pretrained.adopt_for_run(config, given, FLAGS.model_dir)
     if FLAGS.tpu:
         config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu
     strategy = FLAGS.distribution_strategy or ("tpu" if FLAGS.tpu else None)

@@ -27,6 +27,7 @@ ORDER = [
     ["cmlm.objectives"],
     ["cmlm.experiments"],
     ["cmlm.model_dir", "cmlm.trainer"],
+    ["cmlm.pretrained"],
     ["cmlm.encoding", "cmlm.reporting"],
     ["cmlm.engine"],
 ]

@@ -179,8 +179,8 @@ def test_untrained_is_where_the_seed_starts(source, encoder):
 
 def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     cases = {
-        str(tmp_path / "nothing"): "no directory",
-        str(exported.parent): "neither an export",
+        str(tmp_path / "nothing"): "does not exist",
+        str(exported.parent): "holds no weights; allowed: an export",
         f"best:{source}": "best",
     }
     damaged = tmp_path / "serving" / "1"

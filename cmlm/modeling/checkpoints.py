@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import tensorflow as tf
 
 from cmlm.errors import UserError
+from cmlm.modeling import foreign, weights
 from cmlm.modeling.model import SentenceModel
+
+logger = logging.getLogger(__name__)
 
 # Where a checkpoint keeps the parts of a SentenceModel.
 _PARTS_PREFIX = "model/parts/"
@@ -50,18 +55,50 @@ def restore(path: str, **objects) -> None:
 
 
 def initialize(model: SentenceModel, path: str) -> list[str]:
-    """Gives a model the weights of a checkpoint, part by part.
+    """Gives a model the weights that lie at a path, part by part.
 
     Args:
-        model: to be changed. Parts that the checkpoint lacks keep what they have.
-        path: a checkpoint, or a directory of them.
+        model: to be changed. Parts that the source lacks keep what they have.
+        path: a checkpoint or a directory of them, or weights of another program, see
+            `foreign.ACCEPTED`.
 
     Returns:
         The names of the parts that were taken.
 
     Raises:
-        UserError: no checkpoint, no encoder in it, or a part of another shape.
+        UserError: no encoder is there, or a weight is missing, unknown or of another
+            shape.
     """
+    source = foreign.find(path)
+    if source is None:
+        return _initialize_own(model, path)
+    return take(model, source)
+
+
+def take(model: SentenceModel, source: foreign.Source) -> list[str]:
+    """Gives a model the weights of another program, and says what was left.
+
+    Returns, Raises: as `initialize`.
+    """
+    arrays = source.load()
+    kept = weights.assign(model, arrays, source.path)
+    for note in source.notes:
+        logger.info("%s: %s", source.path, note)
+    if source.unused:
+        names = weights.listed(source.unused)
+        logger.info("%s: not used here: %s", source.path, names)
+    if any(name.startswith(weights.POOLER) for name in kept):
+        logger.info("%s has no pooler; nothing here uses one", source.path)
+    parts = ["encoder"]
+    if "masked_lm" in model.parts:
+        if any(name.startswith(weights.MASKED_LM) for name in kept):
+            logger.info("%s has no masked-LM head: it starts anew", source.path)
+        else:
+            parts.append("masked_lm")
+    return parts
+
+
+def _initialize_own(model: SentenceModel, path: str) -> list[str]:
     path = find(path)
     try:
         stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()

@@ -23,7 +23,7 @@ PRESETS = {
     "base": (12, 768, 12, 3072),
     "large": (24, 1024, 16, 4096),
 }
-_SHAPE_FIELDS = (
+SHAPE_FIELDS = (
     "num_layers",
     "hidden_size",
     "num_attention_heads",
@@ -31,6 +31,9 @@ _SHAPE_FIELDS = (
 )
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 SENTENCE_VECTORS = ("pooled", "projected")
+# Besides pooling over tokens, BERT's own: a dense layer with tanh over [CLS], which
+# LaBSE's vectors are made by.
+POOLINGS = (*layers.POOLINGS, "pooler")
 
 
 @dataclasses.dataclass
@@ -44,6 +47,7 @@ class EncoderConfig(hyperparams.Config):
         num_attention_heads: must divide `hidden_size`.
         intermediate_size: width of the feed-forward layers.
         hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact one.
+        layer_norm_epsilon: added to the variance; BERT's 1e-12.
         dropout_rate: on embeddings and on the output of each sub-layer.
         attention_dropout_rate: on attention probabilities.
         max_position_embeddings: rows of the position table. The last `num_views` of
@@ -52,7 +56,7 @@ class EncoderConfig(hyperparams.Config):
         type_vocab_size: rows of the segment table.
         initializer_range: deviation of the truncated normal weights start from.
         vocab_size: rows of the embedding table; 0 means as many as the vocabulary.
-        pooling: one of `layers.POOLINGS`.
+        pooling: one of `POOLINGS`.
         sentence_vector: `pooled`, or `projected` for the paper's ablation `proj`: the
             mean of the N projected vectors.
     """
@@ -63,6 +67,7 @@ class EncoderConfig(hyperparams.Config):
     num_attention_heads: Optional[int] = None
     intermediate_size: Optional[int] = None
     hidden_activation: str = "gelu"
+    layer_norm_epsilon: float = 1e-12
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     max_position_embeddings: int = 512
@@ -76,7 +81,7 @@ class EncoderConfig(hyperparams.Config):
     def resolve(self) -> None:
         """Fills the shape from the preset, in place, and checks every value."""
         _one_of("model.preset", self.preset, PRESETS)
-        for field, value in zip(_SHAPE_FIELDS, PRESETS[self.preset], strict=True):
+        for field, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
             if getattr(self, field) is None:
                 setattr(self, field, value)
             elif getattr(self, field) < 1:
@@ -86,13 +91,18 @@ class EncoderConfig(hyperparams.Config):
                 f"model.num_attention_heads is {self.num_attention_heads}; "
                 f"it must divide model.hidden_size, {self.hidden_size}"
             )
-        _one_of("model.pooling", self.pooling, layers.POOLINGS)
+        _one_of("model.pooling", self.pooling, POOLINGS)
         _one_of("model.sentence_vector", self.sentence_vector, SENTENCE_VECTORS)
         _one_of("model.hidden_activation", self.hidden_activation, ACTIVATIONS)
         if not 1 <= self.num_views < self.max_position_embeddings:
             raise UserError(
                 f"model.num_views is {self.num_views}; allowed: 1 to below "
                 f"model.max_position_embeddings, {self.max_position_embeddings}"
+            )
+        if not 0 < self.layer_norm_epsilon < 1:
+            raise UserError(
+                f"model.layer_norm_epsilon is {self.layer_norm_epsilon}; "
+                "allowed: above 0, below 1"
             )
         for field in ("dropout_rate", "attention_dropout_rate"):
             if not 0 <= getattr(self, field) < 1:
@@ -108,6 +118,11 @@ def _one_of(name: str, value, allowed) -> None:
 
 def _gelu_tanh(x: tf.Tensor) -> tf.Tensor:
     return keras.activations.gelu(x, approximate=True)
+
+
+def activation(name: str):
+    """The function of one of `ACTIVATIONS`."""
+    return _gelu_tanh if name == "gelu_tanh" else keras.activations.get(name)
 
 
 @keras.utils.register_keras_serializable(package="cmlm")
@@ -150,11 +165,6 @@ class SentenceEncoder(keras.Model):
         name: str = "encoder",
     ):
         super().__init__(name=name)
-        activation = (
-            _gelu_tanh
-            if config.hidden_activation == "gelu_tanh"
-            else keras.activations.get(config.hidden_activation)
-        )
         self.bert = ConditionalBertEncoder(
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
@@ -163,7 +173,7 @@ class SentenceEncoder(keras.Model):
             max_sequence_length=config.max_position_embeddings,
             type_vocab_size=config.type_vocab_size,
             inner_dim=config.intermediate_size,
-            inner_activation=activation,
+            inner_activation=activation(config.hidden_activation),
             output_dropout=config.dropout_rate,
             attention_dropout=config.attention_dropout_rate,
             initializer=keras.initializers.TruncatedNormal(
@@ -171,15 +181,21 @@ class SentenceEncoder(keras.Model):
             ),
             name="bert",
         )
-        self.pooling = layers.MaskedPooling(config.pooling, name="pooling")
+        self.pooling = None
+        if config.pooling != "pooler":
+            self.pooling = layers.MaskedPooling(config.pooling, name="pooling")
         self.projection = projection if config.sentence_vector == "projected" else None
         self.hidden_size = config.hidden_size
         # Variables exist from here on: heads tie to the embedding table, and
         # checkpoints are matched before the first batch.
         self(self.dummy_inputs())
-        # BERT's next-sentence transform, which no objective here trains: left
-        # trainable, it would be decayed to nothing without ever being used.
-        self.bert.pooler_layer.trainable = False
+        # Model Garden's encoder has no argument for it.
+        for layer in self.bert._flatten_layers():
+            if isinstance(layer, keras.layers.LayerNormalization):
+                layer.epsilon = config.layer_norm_epsilon
+        # Unless sentences are pooled by it, no objective here trains BERT's pooler:
+        # left trainable, it would be decayed to nothing without ever being used.
+        self.bert.pooler_layer.trainable = self.pooling is None
 
     @staticmethod
     def dummy_inputs() -> dict[str, tf.Tensor]:
@@ -210,7 +226,7 @@ class SentenceEncoder(keras.Model):
             with the output of every layer.
         """
         outputs = self._token_outputs(inputs, training)
-        vectors = self.pooling(outputs["sequence_output"], inputs["input_mask"])
+        vectors = self._pool(outputs, inputs["input_mask"])
         if self.projection is not None:
             vectors = tf.reduce_mean(self.projection(vectors), axis=1)
         return {
@@ -223,7 +239,12 @@ class SentenceEncoder(keras.Model):
     def pooled_vector(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
         """The sentence vector before any projection, float [batch, dim]."""
         outputs = self._token_outputs(inputs, training)
-        return self.pooling(outputs["sequence_output"], inputs["input_mask"])
+        return self._pool(outputs, inputs["input_mask"])
+
+    def _pool(self, outputs: dict, mask: tf.Tensor) -> tf.Tensor:
+        if self.pooling is None:
+            return outputs["pooled_output"]
+        return self.pooling(outputs["sequence_output"], mask)
 
     def _token_outputs(self, inputs, training) -> dict:
         ids = inputs["input_word_ids"]

@@ -7,7 +7,7 @@ import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.keras import keras
-from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder
+from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder, activation
 from cmlm.modeling.layers import ViewProjection
 
 
@@ -56,13 +56,48 @@ class SentenceModel(tf.Module):
         if name not in self.parts:
             head = nlp_layers.MaskedLM(
                 embedding_table=self.encoder.embedding_table,
-                activation="gelu",
+                activation=activation(self.config.hidden_activation),
                 initializer=self._initializer(),
                 name=name,
             )
             width = self.config.hidden_size * width_factor
             head(tf.zeros([1, 1, width]), tf.zeros([1, 1], tf.int32))
+            head.layer_norm.epsilon = self.config.layer_norm_epsilon
             self.parts[name] = head
+        return self.parts[name]
+
+    def classifier(self, name: str, num_classes: int) -> nlp_layers.ClassificationHead:
+        """BERT's classifier: a dense layer with tanh over [CLS], then the logits.
+
+        Args:
+            name: of the part.
+            num_classes: columns of the logits.
+        """
+        if name not in self.parts:
+            head = nlp_layers.ClassificationHead(
+                self.config.hidden_size,
+                num_classes,
+                dropout_rate=self.config.dropout_rate,
+                initializer=self._initializer(),
+                name=name,
+            )
+            head(tf.zeros([1, 1, self.config.hidden_size]))
+            self.parts[name] = head
+        return self.parts[name]
+
+    def pair_classifier(self, name: str, num_classes: int) -> keras.layers.Dense:
+        """A softmax layer over the features of two sentence vectors.
+
+        Args:
+            name: of the part.
+            num_classes: columns of the logits.
+        """
+        if name not in self.parts:
+            layer = keras.layers.Dense(
+                num_classes, kernel_initializer=self._initializer(), name=name
+            )
+            layer.build((None, 4 * self.config.hidden_size))
+            self.parts[name] = layer
         return self.parts[name]
 
     def build_dropout(self, seed: int) -> None:

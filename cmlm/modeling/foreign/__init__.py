@@ -1,0 +1,95 @@
+"""Encoders that other programs wrote, read into one common form.
+
+    source = foreign.find("/data/bert-base-uncased")
+    weights.assign(model, source.load(), source.path)
+
+A reader for each format, in `huggingface` and `tensorflow_files`; what they produce is
+`base.Source`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+import tensorflow as tf
+
+from cmlm.errors import UserError
+from cmlm.modeling.foreign import huggingface, tensorflow_files
+from cmlm.modeling.foreign.base import BINDING, Source
+
+__all__ = ["ACCEPTED", "BINDING", "Source", "find"]
+
+ACCEPTED = (
+    "an export, a model_dir or a checkpoint of this project, an original or Model "
+    "Garden BERT checkpoint, a TF Hub SavedModel, a Hugging Face or "
+    "sentence-transformers folder"
+)
+# Every key of this project's checkpoints that belongs to an encoder begins so.
+_OURS = "model/parts/encoder/"
+
+
+def find(path: str) -> Optional[Source]:
+    """Recognises what lies at a path.
+
+    Args:
+        path: a directory, or a checkpoint without its `.index`.
+
+    Returns:
+        What is needed to take the weights; None for a model_dir or a checkpoint of
+        this project, which `cmlm.modeling.checkpoints` reads.
+
+    Raises:
+        UserError: nothing that is known, or it is damaged or of another architecture.
+    """
+    path = path.rstrip("/") or path
+    if not tf.io.gfile.isdir(path):
+        return _file(path)
+
+    def has(*names):
+        return tf.io.gfile.exists(os.path.join(path, *names))
+
+    for folder in (path, os.path.join(path, "encoder")):
+        if tf.io.gfile.exists(os.path.join(folder, tensorflow_files.SAVED_MODEL)):
+            return tensorflow_files.read_saved_model(folder)
+    if has(huggingface.CONFIG) or has(huggingface.MODULES):
+        return huggingface.read(path)
+    prefix = _only_checkpoint(path)
+    if prefix:
+        return _checkpoint(prefix)
+    huggingface.refuse_pickle(path)
+    raise UserError(f"{path} holds no weights; allowed: {ACCEPTED}")
+
+
+def _file(path: str) -> Optional[Source]:
+    prefix = path.removesuffix(".index")
+    if tf.io.gfile.exists(prefix + ".index"):
+        return _checkpoint(prefix)
+    folder = os.path.dirname(path)
+    if not tf.io.gfile.exists(path):
+        raise UserError(f"{path} does not exist; allowed: {ACCEPTED}")
+    if os.path.basename(path) in (huggingface.WEIGHTS, tensorflow_files.SAVED_MODEL):
+        return find(folder or ".")
+    huggingface.refuse_pickle_file(path)
+    raise UserError(f"{path} is no encoder; allowed: {ACCEPTED}")
+
+
+def _only_checkpoint(folder: str) -> Optional[str]:
+    """The latest checkpoint of a directory, or the one that is there."""
+    latest = tf.train.latest_checkpoint(folder)
+    if latest:
+        return latest
+    found = sorted(tf.io.gfile.glob(os.path.join(folder, "*.index")))
+    if len(found) > 1:
+        raise UserError(
+            f"{folder} has {len(found)} checkpoints: name one, as in "
+            f"{found[0].removesuffix('.index')}"
+        )
+    return found[0].removesuffix(".index") if found else None
+
+
+def _checkpoint(prefix: str) -> Optional[Source]:
+    stored = tensorflow_files.open_checkpoint(prefix)
+    if any(key.startswith(_OURS) for key in stored.get_variable_to_shape_map()):
+        return None
+    return tensorflow_files.read_checkpoint(prefix)

@@ -1,0 +1,166 @@
+"""The common form that every reader of foreign weights produces."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.data import vocabulary
+from cmlm.errors import UserError
+from cmlm.modeling.weights import listed
+
+# Fields of EncoderConfig that weights decide: another value does not fit them.
+BINDING = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "type_vocab_size",
+    "vocab_size",
+)
+
+
+@dataclasses.dataclass
+class Source:
+    """An encoder that another program wrote.
+
+    Attributes:
+        path: as the user named it.
+        kind: what it is, for messages.
+        model: fields of EncoderConfig with the values the source states. Of
+            `max_position_embeddings` it states the rows of its table.
+        load: reads the weights, by the names of `cmlm.modeling.weights`.
+        vocab: the tokens by id; None where the source has no vocabulary.
+        vocab_name: the file they are from.
+        lower_case: how its tokenizer treats text; None where nothing says so.
+        seq_length: tokens its vectors were made for; None where nothing says so.
+        own_positions: the position table has this project's rows for conditions.
+        normalized: its vectors are scaled to length 1 by a last module.
+        unused: names of weights that are known and of no use here.
+        notes: what had to be assumed, a sentence each.
+    """
+
+    path: str
+    kind: str
+    model: dict[str, Any]
+    load: Callable[[], dict[str, np.ndarray]]
+    vocab: Optional[list[str]] = None
+    vocab_name: str = ""
+    lower_case: Optional[bool] = None
+    seq_length: Optional[int] = None
+    own_positions: bool = False
+    normalized: bool = False
+    unused: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def read_json(path: str, kind: type = dict):
+    """Reads a JSON object, or a list of objects with `kind=list`.
+
+    Raises:
+        UserError: the file is missing, or holds something else.
+    """
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            values = json.loads(file.read())
+    except tf.errors.OpError as error:
+        raise UserError(f"{path} cannot be read: {error.message}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    rows = values if kind is list and isinstance(values, list) else [values]
+    if not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path} does not hold a JSON {kind.__name__} of objects")
+    return rows if kind is list else values
+
+
+def optional_json(*parts: str) -> dict:
+    """Reads a JSON object; a file that is not there is an empty one."""
+    path = os.path.join(*parts)
+    return read_json(path) if tf.io.gfile.exists(path) else {}
+
+
+def field(values: Mapping[str, Any], name: str, kind: type, path: str, default=None):
+    """A value of a JSON configuration, of the right type.
+
+    Raises:
+        UserError: it is missing without a default, or of another type.
+    """
+    value = values.get(name, default)
+    if value is None:
+        raise UserError(f"{path} has no {name}")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise UserError(f"{path} has {name}={value!r}; it must be {kind.__name__}")
+    return value
+
+
+def rename(
+    names: Iterable[str], translate: Callable[[str], Optional[str]], unused: re.Pattern
+) -> tuple[dict[str, str], list[str]]:
+    """Sorts the names of a source into those with a name here and those without use.
+
+    Args:
+        names: of the source.
+        translate: gives the name here, or None.
+        unused: what `translate` may leave without a name.
+
+    Returns:
+        The source's name of each name here, and the names without use.
+
+    Raises:
+        UserError: an unknown name, or two names for one weight.
+    """
+    found: dict[str, str] = {}
+    left: list[str] = []
+    unknown: list[str] = []
+    for name in sorted(names):
+        here = translate(name)
+        if here is None:
+            (left if unused.search(name) else unknown).append(name)
+        elif here in found:
+            raise UserError(f"{found[here]} and {name} are both {here}")
+        else:
+            found[here] = name
+    if unknown:
+        raise UserError(f"unknown weights: {listed(unknown)}")
+    return found, left
+
+
+def count_layers(names, path: str) -> int:
+    """The number of Transformer layers that names here speak of.
+
+    Raises:
+        UserError: none.
+    """
+    numbers = {
+        int(match.group(1))
+        for name in names
+        if (match := re.match(r"transformer/layer_(\d+)/", name))
+    }
+    if not numbers:
+        raise UserError(f"{path} has no Transformer layer of a BERT encoder")
+    return max(numbers) + 1
+
+
+def read_vocab(path: str) -> Optional[list[str]]:
+    """The lines of a vocabulary file, None where there is none."""
+    if not tf.io.gfile.exists(path):
+        return None
+    return vocabulary.load(path)
+
+
+def looks_lower_case(vocab: list[str]) -> bool:
+    """Whether a vocabulary was learnt from lower-cased text."""
+    return not any(
+        token != token.lower()
+        for token in vocab
+        if not (token.startswith("[") and token.endswith("]"))
+    )

@@ -1,0 +1,181 @@
+"""The weights of a BERT encoder under one set of names, whichever model they are from.
+
+Readers of other formats produce these names, the writer of Hugging Face folders and the
+inference graph consume them, and only this module knows which variable each one is.
+Names are those of Model Garden's encoder. Every kernel is [in, out], also where a model
+splits one side of it by attention heads; with i counting layers from 0:
+
+word_embeddings/embeddings                                   [vocab_size, hidden]
+position_embedding/embeddings                                [positions, hidden]
+type_embeddings/embeddings                                   [types, hidden]
+embeddings/layer_norm/{gamma,beta}                           [hidden]
+transformer/layer_i/self_attention/{query,key,value,attention_output}/{kernel,bias}
+transformer/layer_i/{self_attention_layer_norm,output_layer_norm}/{gamma,beta}
+transformer/layer_i/{intermediate,output}/{kernel,bias}
+pooler_transform/{kernel,bias}                               BERT's pooler
+masked_lm/transform/dense/{kernel,bias}                      the masked-LM head, whose
+masked_lm/transform/LayerNorm/{gamma,beta}                   output is tied to the
+masked_lm/output_bias/bias                                   [vocab_size] embeddings
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.errors import UserError
+from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder
+from cmlm.modeling.model import SentenceModel
+
+WORDS = "word_embeddings/embeddings"
+POSITIONS = "position_embedding/embeddings"
+TYPES = "type_embeddings/embeddings"
+POOLER = "pooler_transform/"
+MASKED_LM = "masked_lm/"
+ATTENTION = ("query", "key", "value", "attention_output")
+
+
+def layer(number: int, name: str) -> str:
+    """The name of a weight inside a Transformer layer."""
+    return f"transformer/layer_{number}/{name}"
+
+
+def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Every weight that an encoder of this configuration can have, with its shape.
+
+    Args:
+        config: resolved, with `vocab_size` set.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+
+    def dense(name, rows, columns):
+        return {f"{name}/kernel": (rows, columns), f"{name}/bias": (columns,)}
+
+    def norm(name):
+        return {f"{name}/gamma": (hidden,), f"{name}/beta": (hidden,)}
+
+    found = {
+        WORDS: (config.vocab_size, hidden),
+        POSITIONS: (config.max_position_embeddings, hidden),
+        TYPES: (config.type_vocab_size, hidden),
+        **norm("embeddings/layer_norm"),
+    }
+    for number in range(config.num_layers):
+        for name in ATTENTION:
+            found |= dense(layer(number, f"self_attention/{name}"), hidden, hidden)
+        found |= norm(layer(number, "self_attention_layer_norm"))
+        found |= dense(layer(number, "intermediate"), hidden, inner)
+        found |= dense(layer(number, "output"), inner, hidden)
+        found |= norm(layer(number, "output_layer_norm"))
+    found |= dense(POOLER.rstrip("/"), hidden, hidden)
+    found |= dense(f"{MASKED_LM}transform/dense", hidden, hidden)
+    found |= norm(f"{MASKED_LM}transform/LayerNorm")
+    found[f"{MASKED_LM}output_bias/bias"] = (config.vocab_size,)
+    return found
+
+
+def encoder_variables(encoder: SentenceEncoder) -> dict[str, tf.Variable]:
+    """The variables of an encoder's BERT by their names here."""
+    return {
+        variable.name.partition("/bert/")[2].split(":")[0]: variable
+        for variable in encoder.bert.weights
+    }
+
+
+def head_variables(head) -> dict[str, tf.Variable]:
+    """The variables of a masked-LM head, without the table it is tied to."""
+    return {
+        f"{MASKED_LM}transform/dense/kernel": head.dense.kernel,
+        f"{MASKED_LM}transform/dense/bias": head.dense.bias,
+        f"{MASKED_LM}transform/LayerNorm/gamma": head.layer_norm.gamma,
+        f"{MASKED_LM}transform/LayerNorm/beta": head.layer_norm.beta,
+        f"{MASKED_LM}output_bias/bias": head.bias,
+    }
+
+
+def read(encoder: SentenceEncoder, config: EncoderConfig) -> dict[str, np.ndarray]:
+    """Reads the weights out of an encoder.
+
+    Args:
+        encoder: built from `config`.
+        config: resolved, with `vocab_size` set.
+
+    Returns:
+        float32 arrays, those of the encoder, its pooler included.
+    """
+    wanted = shapes(config)
+    return {
+        name: variable.numpy().reshape(wanted[name])
+        for name, variable in encoder_variables(encoder).items()
+    }
+
+
+def assign(
+    model: SentenceModel, weights: Mapping[str, np.ndarray], source: str
+) -> list[str]:
+    """Puts weights into a model, all of them or none.
+
+    The last `num_views` rows of the position table belong to CMLM's conditions. A
+    table with so many rows fewer fills the rows before them; those stay as they were
+    initialised, and no token's vector depends on them.
+
+    Args:
+        model: to be changed; a head it does not have is not made.
+        weights: arrays by the names above.
+        source: where they are from, for messages.
+
+    Returns:
+        The names of weights that stay as they were: the pooler where nothing uses it
+        and the source has none, the masked-LM head likewise.
+
+    Raises:
+        UserError: a weight is missing, unknown or has another shape.
+    """
+    config = model.config
+    variables = encoder_variables(model.encoder)
+    if "masked_lm" in model.parts:
+        variables |= head_variables(model.parts["masked_lm"])
+    wanted = shapes(config)
+    unknown = sorted(set(weights) - set(wanted))
+    if unknown:
+        raise UserError(
+            f"{source} has weights that this encoder has not: {listed(unknown)}"
+        )
+    optional = set()
+    if config.pooling != "pooler":
+        optional = {name for name in wanted if name.startswith(POOLER)}
+    has_head = any(name.startswith(MASKED_LM) for name in weights)
+    if not has_head:
+        optional |= {name for name in wanted if name.startswith(MASKED_LM)}
+    missing = [name for name in variables if name not in weights]
+    needed = [name for name in missing if name not in optional]
+    if needed:
+        raise UserError(f"{source} lacks {listed(needed)}")
+    for name, array in weights.items():
+        allowed = {wanted[name]}
+        if name == POSITIONS:
+            rows, width = wanted[name]
+            allowed.add((rows - config.num_views, width))
+        if tuple(array.shape) not in allowed:
+            raise UserError(
+                f"{source} has {name} of shape {list(array.shape)}, "
+                f"the model has {' or '.join(str(list(s)) for s in sorted(allowed))}"
+            )
+        if not np.isfinite(array).all():
+            raise UserError(f"{source} has numbers in {name} that are not finite")
+    for name, variable in variables.items():
+        if name not in weights:
+            continue
+        array = np.asarray(weights[name], np.float32)
+        if name == POSITIONS and len(array) < variable.shape[0]:
+            array = np.concatenate([array, variable.numpy()[len(array) :]])
+        variable.assign(array.reshape(variable.shape))
+    return missing
+
+
+def listed(names: list[str], count: int = 5) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more

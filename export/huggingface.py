@@ -1,0 +1,68 @@
+"""Exports a trained encoder to the libraries of Hugging Face.
+
+    python -m export.huggingface --model_dir=/tmp/my_encoder --output=/tmp/my_folder
+
+writes a folder for sentence_transformers.SentenceTransformer and
+transformers.AutoModel: weights as safetensors, configuration, tokenizer, pooling and a
+model card. --from=PATH takes it from weights of another program instead of a run.
+"""
+
+import sys
+
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+flags.DEFINE_string("model_dir", None, "The run to export.")
+flags.DEFINE_string("from", None, "Weights of another program, instead of a run.")
+flags.DEFINE_string("output", None, "The folder to write.")
+flags.DEFINE_string(
+    "checkpoint", "latest", "latest, best, or the path of a checkpoint."
+)
+flags.DEFINE_integer(
+    "seq_length",
+    None,
+    "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
+    "By default 128, or what the encoder has positions for.",
+)
+flags.DEFINE_bool(
+    "normalize", False, "Add the module that scales every vector to length 1."
+)
+flags.DEFINE_bool("overwrite", False, "Replace --output; the old one stays until then.")
+
+FLAGS = flags.FLAGS
+
+
+def main(_) -> None:
+    source = FLAGS["from"].value
+    if bool(FLAGS.model_dir) == bool(source):
+        raise UserError("give one of --model_dir and --from")
+    if not FLAGS.output:
+        raise UserError("--output is not given; allowed: a directory")
+    with cli.quiet_imports():
+        from cmlm import encoding, files, model_dir, pretrained
+        from export import huggingface_folder, saved_models
+
+    # Entered first: an --output that may not be written is refused at once.
+    with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
+        if source:
+            trained = pretrained.load_encoder(source)
+        else:
+            trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
+        seq_length = encoding.resolve_seq_length(trained.config.model, FLAGS.seq_length)
+        if source and FLAGS.seq_length is None:
+            seq_length = trained.seq_length
+        print(
+            f"{trained.checkpoint} -> {FLAGS.output}, up to {seq_length} tokens",
+            file=sys.stderr,
+        )
+        huggingface_folder.write(
+            trained, directory, seq_length, FLAGS.normalize, saved_models.versions()
+        )
+    print(f"folder  {FLAGS.output}")
+    print(f"load    sentence_transformers.SentenceTransformer({FLAGS.output!r})")
+
+
+if __name__ == "__main__":
+    cli.run(main)

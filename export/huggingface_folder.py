@@ -1,0 +1,259 @@
+"""What `export.huggingface` writes: a folder that other libraries load.
+
+It is read by `sentence_transformers.SentenceTransformer` and `transformers.AutoModel`,
+and by this project again, to the same bytes of weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from cmlm import model_dir
+from cmlm.errors import UserError
+from cmlm.modeling import weights
+from cmlm.modeling.foreign import huggingface
+from export import model_card
+
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+_SPECIAL = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+_POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
+
+
+def write(
+    trained: model_dir.TrainedEncoder,
+    directory: str,
+    seq_length: int,
+    normalize: bool,
+    versions: dict[str, str],
+) -> None:
+    """Writes the folder.
+
+    Args:
+        trained: what is exported.
+        directory: an empty one.
+        seq_length: longest sentence in tokens.
+        normalize: add the module that scales vectors to length 1.
+        versions: for the model card.
+
+    Raises:
+        UserError: the encoder cannot be said in that form.
+    """
+    model = trained.config.model
+    if model.sentence_vector != "pooled":
+        raise UserError(
+            f"model.sentence_vector is {model.sentence_vector!r}: a BERT folder has no "
+            "place for the projections; allowed: pooled"
+        )
+    arrays = weights.read(trained.encoder, model)
+    _write_weights(os.path.join(directory, huggingface.WEIGHTS), arrays, model)
+    _write_json(directory, huggingface.CONFIG, _config(trained))
+    _write_tokenizer(trained, directory, seq_length)
+    _write_modules(directory, arrays, model, seq_length, normalize)
+    model_card.write(
+        trained,
+        directory,
+        seq_length,
+        versions,
+        for_hugging_face=True,
+        normalized=normalize,
+    )
+
+
+def _write_json(directory: str, name: str, values: Any) -> None:
+    path = os.path.join(directory, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(values, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def _write_weights(path: str, arrays: dict[str, np.ndarray], model) -> None:
+    there = huggingface.names(model.num_layers)
+    tensors = {
+        there[name]: np.ascontiguousarray(
+            array.T if huggingface.is_transposed(name) else array, np.float32
+        )
+        for name, array in arrays.items()
+    }
+    # Without this entry `transformers` does not take the file.
+    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+
+
+def _config(trained: model_dir.TrainedEncoder) -> dict:
+    model = trained.config.model
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "intermediate_size": model.intermediate_size,
+        "hidden_act": _ACTIVATIONS[model.hidden_activation],
+        "layer_norm_eps": model.layer_norm_epsilon,
+        "hidden_dropout_prob": model.dropout_rate,
+        "attention_probs_dropout_prob": model.attention_dropout_rate,
+        "initializer_range": model.initializer_range,
+        "max_position_embeddings": model.max_position_embeddings,
+        "position_embedding_type": "absolute",
+        "type_vocab_size": model.type_vocab_size,
+        "vocab_size": model.vocab_size,
+        "pad_token_id": trained.tokenizer.pad_id,
+        "torch_dtype": "float32",
+        # The last num_views positions are those of CMLM's conditions: no token is
+        # ever there, and importing the folder gives the same encoder again.
+        huggingface.OURS: {
+            "num_views": model.num_views,
+            "pooling": model.pooling,
+            "sentence_vector": model.sentence_vector,
+        },
+    }
+
+
+def _write_tokenizer(
+    trained: model_dir.TrainedEncoder, directory: str, seq_length: int
+) -> None:
+    tokenizer = trained.tokenizer
+    with open(os.path.join(directory, "vocab.txt"), "w", encoding="utf-8") as file:
+        file.writelines(f"{token}\n" for token in tokenizer.vocab)
+    _write_json(directory, "special_tokens_map.json", _SPECIAL)
+    _write_json(
+        directory,
+        "tokenizer_config.json",
+        {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": tokenizer.lower_case,
+            "strip_accents": None,
+            "tokenize_chinese_chars": True,
+            "model_max_length": seq_length,
+            **_SPECIAL,
+        },
+    )
+    ids = {token: index for index, token in enumerate(tokenizer.vocab)}
+
+    def special(token):
+        return {"id": token, "ids": [ids[token]], "tokens": [token]}
+
+    def piece(kind, name, type_id):
+        return {kind: {"id": name, "type_id": type_id}}
+
+    first = [
+        piece("SpecialToken", "[CLS]", 0),
+        piece("Sequence", "A", 0),
+        piece("SpecialToken", "[SEP]", 0),
+    ]
+    second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
+    flags = ("single_word", "lstrip", "rstrip", "normalized")
+    _write_json(
+        directory,
+        "tokenizer.json",
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {
+                    "id": ids[token],
+                    "content": token,
+                    **dict.fromkeys(flags, False),
+                    "special": True,
+                }
+                for token in sorted(_SPECIAL.values(), key=ids.get)
+            ],
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": None,
+                "lowercase": tokenizer.lower_case,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": first,
+                "pair": first + second,
+                "special_tokens": {t: special(t) for t in ("[CLS]", "[SEP]")},
+            },
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": ids,
+            },
+        },
+    )
+
+
+def _write_modules(
+    directory: str,
+    arrays: dict[str, np.ndarray],
+    model,
+    seq_length: int,
+    normalize: bool,
+) -> None:
+    """What sentence-transformers puts around the BERT."""
+    chain = [("", "Transformer"), (_POOLING, "Pooling")]
+    mode = "cls" if model.pooling == "pooler" else model.pooling
+    _write_json(
+        directory,
+        os.path.join(_POOLING, huggingface.CONFIG),
+        {
+            "word_embedding_dimension": model.hidden_size,
+            "pooling_mode_cls_token": mode == "cls",
+            "pooling_mode_mean_tokens": mode == "mean",
+            "pooling_mode_max_tokens": mode == "max",
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    )
+    if model.pooling == "pooler":
+        chain.append((_DENSE, "Dense"))
+        _write_json(
+            directory,
+            os.path.join(_DENSE, huggingface.CONFIG),
+            {
+                "in_features": model.hidden_size,
+                "out_features": model.hidden_size,
+                "bias": True,
+                "activation_function": "torch.nn.modules.activation.Tanh",
+            },
+        )
+        kernel = np.ascontiguousarray(arrays[f"{weights.POOLER}kernel"].T)
+        safetensors.numpy.save_file(
+            {"linear.weight": kernel, "linear.bias": arrays[f"{weights.POOLER}bias"]},
+            os.path.join(directory, _DENSE, huggingface.WEIGHTS),
+            metadata={"format": "pt"},
+        )
+    if normalize:
+        folder = f"{len(chain)}_{_NORMALIZE}"
+        os.makedirs(os.path.join(directory, folder))
+        chain.append((folder, _NORMALIZE))
+    _write_json(
+        directory,
+        huggingface.MODULES,
+        [
+            {
+                "idx": index,
+                "name": str(index),
+                "path": path,
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for index, (path, kind) in enumerate(chain)
+        ],
+    )
+    _write_json(
+        directory,
+        "sentence_bert_config.json",
+        {"max_seq_length": seq_length, "do_lower_case": False},
+    )

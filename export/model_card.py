@@ -1,0 +1,228 @@
+"""README.md of an export: what the model is, from the run's own files.
+
+Data, steps, objectives and seeds are those of params.yaml, metrics the last validation
+at or before the exported step in metrics.jsonl. Nothing is asked of the user, and what
+the files do not say is said not to be known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from cmlm import model_dir
+from cmlm.data import languages
+
+FILE_NAME = "README.md"
+POOLINGS = {
+    "mean": "mean of the token vectors, [CLS] and [SEP] included",
+    "max": "maximum over the token vectors, [CLS] and [SEP] included",
+    "cls": "vector of [CLS]",
+    "pooler": "[CLS] through BERT's pooler, a dense layer with tanh",
+}
+
+_HUGGING_FACE = """\
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH_OF_THIS_FOLDER")
+vectors = model.encode(["A sentence.", "Another one."])
+```
+"""
+_TF_HUB = """\
+```python
+import tensorflow_hub as hub
+import tensorflow_text  # registers the tokenizer's ops
+
+preprocessor = hub.load("PATH_OF_THIS_FOLDER/preprocessor")
+encoder = hub.load("PATH_OF_THIS_FOLDER/encoder")
+vectors = encoder(preprocessor(["A sentence.", "Another one."]))["default"]
+```
+"""
+
+
+def write(
+    trained: model_dir.TrainedEncoder,
+    directory: str,
+    seq_length: int,
+    versions: Mapping[str, str],
+    for_hugging_face: bool = False,
+    normalized: bool = False,
+) -> None:
+    """Writes README.md.
+
+    Args:
+        trained: what is exported.
+        directory: where to.
+        seq_length: longest sentence in tokens.
+        versions: of the packages that made the export.
+        for_hugging_face: with the header and the usage of that hub.
+        normalized: whether the exported vectors have length 1.
+    """
+    text = render(trained, seq_length, versions, for_hugging_face, normalized)
+    with tf.io.gfile.GFile(os.path.join(directory, FILE_NAME), "w") as file:
+        file.write(text)
+
+
+def render(
+    trained: model_dir.TrainedEncoder,
+    seq_length: int,
+    versions: Mapping[str, str],
+    for_hugging_face: bool,
+    normalized: bool,
+) -> str:
+    """The text of the card; arguments as `write`."""
+    model = trained.config.model
+    tongues = _languages(trained)
+    lines = _header(tongues) if for_hugging_face else []
+    lines += [
+        f"# A sentence encoder of {model.num_layers} layers and {model.hidden_size} "
+        "dimensions",
+        "",
+        "Made with cmlm, universal sentence encoders trained on one's own text.",
+        "",
+        _HUGGING_FACE if for_hugging_face else _TF_HUB,
+        "| | |",
+        "|---|---|",
+    ]
+    vectors = "scaled to length 1" if normalized else "not normalised"
+    pooling = POOLINGS[model.pooling]
+    if model.sentence_vector == "projected":
+        pooling += f", then the mean of {model.num_views} projections"
+    for name, value in (
+        ("vector", f"float32 [{model.hidden_size}], {vectors}"),
+        ("pooling", pooling),
+        ("longest sentence", f"{seq_length} tokens; longer ones are cut"),
+        ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
+        (
+            "vocabulary",
+            f"{model.vocab_size:,} WordPiece tokens, "
+            f"{'lower case' if trained.tokenizer.lower_case else 'cased'}",
+        ),
+        ("languages", ", ".join(tongues) or "not stated"),
+        ("weights", _origin(trained)),
+    ):
+        lines.append(f"| {name} | {value} |")
+    lines += ["", "## Training", "", *_training(trained), "", "## Versions", ""]
+    lines += [f"- {name} {version}" for name, version in versions.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _header(tongues: list[str]) -> list[str]:
+    """The YAML that the hub reads; only what is known."""
+    named = [tongue for tongue in tongues if re.fullmatch(r"[a-z]{2,3}", tongue)]
+    return [
+        "---",
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+        *(["language:", *(f"- {tongue}" for tongue in named)] if named else []),
+        "tags:",
+        "- sentence-transformers",
+        "- feature-extraction",
+        "- sentence-similarity",
+        "---",
+        "",
+    ]
+
+
+def _origin(trained: model_dir.TrainedEncoder) -> str:
+    name = os.path.basename(trained.checkpoint.rstrip("/"))
+    start = trained.config.init_checkpoint
+    if start and not _is_run(trained):
+        return f"those of {name}, not trained further"
+    return f"{name}, started from {os.path.basename(start)}" if start else name
+
+
+def _is_run(trained: model_dir.TrainedEncoder) -> bool:
+    """Whether training here made the weights."""
+    folder = os.path.dirname(trained.vocab_file)
+    return tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS))
+
+
+def _step(trained: model_dir.TrainedEncoder) -> int:
+    found = re.search(r"-(\d+)$", trained.checkpoint)
+    return int(found.group(1)) if found else 0
+
+
+def _languages(trained: model_dir.TrainedEncoder) -> list[str]:
+    """The languages that the configuration names, each once."""
+    found: dict[str, None] = {}
+    if not _is_run(trained):
+        return []
+    for objective in trained.config.task.enabled().values():
+        data = objective.train_data
+        named = [tongue for tongue in languages.split(data.input_path) if tongue]
+        if not named and getattr(data, "raw_layout", ""):
+            named = [data.raw_language]
+        found.update(dict.fromkeys(named))
+    return list(found)
+
+
+def _training(trained: model_dir.TrainedEncoder) -> list[str]:
+    """Objectives, data and the last validation."""
+    if not _is_run(trained):
+        return ["Nothing was trained here; see where the weights are from."]
+    config, step = trained.config, _step(trained)
+    optimizer = config.trainer.optimizer
+    lines = [
+        f"{step:,} of {config.trainer.train_steps:,} steps, {optimizer.type} "
+        f"{optimizer.learning_rate:g}, seed {config.trainer.seed}.",
+        "",
+        "| objective | weight | steps | examples a step | tokens | data |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, objective in config.task.enabled().items():
+        data = objective.train_data
+        end = config.trainer.train_steps
+        end = end if objective.end_step is None else objective.end_step
+        lines.append(
+            f"| {name} | {objective.weight:g} | {objective.start_step:,} to {end:,} "
+            f"| {data.global_batch_size:,} | {data.seq_length} | `{data.input_path}` |"
+        )
+    metrics = last_validation(os.path.dirname(trained.vocab_file), step)
+    lines.append("")
+    if not metrics:
+        return [*lines, "No validation was recorded up to this step."]
+    lines += [
+        f"Validation at step {metrics.pop('step'):,}:",
+        "",
+        "| metric | value |",
+        "|---|---|",
+        *(f"| {name} | {value:.4f} |" for name, value in metrics.items()),
+    ]
+    return lines
+
+
+def last_validation(directory: str, step: int) -> dict[str, float]:
+    """The last row of validation metrics at or before a step.
+
+    Args:
+        directory: the model_dir.
+        step: of the checkpoint.
+
+    Returns:
+        `step` and the metrics without their prefix; empty if there is no row.
+    """
+    path = os.path.join(directory, model_dir.METRICS)
+    if not tf.io.gfile.exists(path):
+        return {}
+    last: dict[str, float] = {}
+    with tf.io.gfile.GFile(path) as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                # The row that a killed run was writing.
+                continue
+            values = {
+                key.removeprefix("validation/"): value
+                for key, value in row.items()
+                if key.startswith("validation/")
+            }
+            if values and row["step"] <= step:
+                last = {"step": row["step"], **values}
+    return last
