@@ -6,16 +6,44 @@ import copy
 from collections.abc import Sequence
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, bitext, senteval, sts
+from cmlm.evaluation import (
+    agnosticity,
+    analogy,
+    answers,
+    base,
+    bitext,
+    bli,
+    geometry,
+    lexical,
+    linking,
+    mining,
+    paraphrase,
+    senteval,
+    sts,
+    transfer,
+)
 
 FAMILIES: dict[str, list[base.Task]] = {
     "sts": sts.TASKS,
     "senteval": senteval.TASKS,
+    "xeval": senteval.XEVAL_TASKS,
     "bitext": bitext.TASKS,
+    "mining": mining.TASKS,
+    "agnosticity": agnosticity.TASKS,
+    "transfer": transfer.TASKS,
+    "qa": answers.TASKS,
+    "lexical": lexical.TASKS,
+    "lexicon": bli.TASKS,
+    "linking": linking.TASKS,
+    "analogy": analogy.TASKS,
+    "paraphrase": paraphrase.TASKS,
+    "shape": geometry.TASKS,
 }
 # Tasks on files of the user's own: KIND:PATH[:PATH ...].
 ON_FILES = {
     "bitext": bitext.BitextFiles,
+    "sts": sts.StsFiles,
+    "parallel": agnosticity.ParallelFiles,
 }
 
 

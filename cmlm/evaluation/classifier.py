@@ -152,3 +152,12 @@ def validation_then_test(
     accuracies = np.array([metrics.accuracy(labels, y_dev) for labels, _ in path])
     best = _best(accuracies)
     return path[best][1], float(accuracies.max())
+
+
+def fit_and_predict(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int
+) -> np.ndarray:
+    """One fit with C = 1; labels predicted for `x_test`."""
+    both = np.concatenate([x, x_test])
+    train, test = np.split(np.arange(len(both)), [len(x)])
+    return _fit_path(both, y, train, [test], [1.0], seed)[0][0]

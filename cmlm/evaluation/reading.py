@@ -6,6 +6,7 @@ import contextlib
 import csv
 import glob
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 
@@ -175,6 +176,24 @@ def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 raise UserError(f"{path}, line {number}: no sentence")
+
+
+def parse_json_lines(lines: Sequence[str], path: str) -> list[dict]:
+    """A JSON object from each line.
+
+    Raises:
+        UserError: a line is none.
+    """
+    objects = []
+    for number, line in enumerate(lines, 1):
+        try:
+            item = json.loads(line)
+        except json.JSONDecodeError:
+            item = None
+        if not isinstance(item, dict):
+            raise UserError(f"{path}, line {number} is no JSON object")
+        objects.append(item)
+    return objects
 
 
 def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:

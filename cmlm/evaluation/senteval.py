@@ -1,42 +1,35 @@
-"""SentEval's classification tasks: what a linear classifier finds in the vectors.
+"""SentEval's supervised tasks: what a linear model finds in the vectors.
 
 Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449. Files, order of examples,
-folds and features are the toolkit's; the classifier is described in `classifier`.
+folds and features are the toolkit's; the models that are trained on the vectors are
+described in `classifier` and `relatedness`. With several seeds a metric is the mean
+over them, and `METRIC_std` their standard deviation (n - 1).
+
+XEVAL (Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 4.2) is the same
+sets machine-translated: `xeval/LANGUAGE/` for each language, inside it SentEval's own
+layout.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, metrics, reading
-
-_BINARY = {"0": 0, "1": 1}
-_QUESTION_TYPES = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
-
-
-@dataclasses.dataclass
-class Examples:
-    """Labelled sentences, or pairs of them.
-
-    Attributes:
-        texts: for each example its one or two sentences.
-        labels: int [n].
-    """
-
-    texts: list[tuple[str, ...]]
-    labels: np.ndarray
+from cmlm.evaluation import (
+    base,
+    classifier,
+    metrics,
+    reading,
+    relatedness,
+    senteval_files,
+)
+from cmlm.evaluation.senteval_files import Examples, Parts, Reader
 
 
-# A data set by the name of its part: `train`, and `dev` or `test` where it has them.
-Parts = dict[str, Examples]
-
-
-class ClassificationTask(base.Task):
+class ClassificationTask(base.Task[Parts]):
     """One data set; which parts it has decides how C is chosen.
 
     Only `train`: nested cross-validation. `train` and `test`: cross-validation on
@@ -46,14 +39,13 @@ class ClassificationTask(base.Task):
     main_metric = "accuracy"
     protocol = "accuracy of a logistic regression, SentEval's protocol, x 100"
 
-    def __init__(self, name: str, read: Callable[[reading.DataDir], Parts]):
+    def __init__(self, name: str, read: Reader):
         self.name = name
         self._read = read
 
     def read(self, source: reading.DataDir) -> Parts:
-        return {
-            part: _by_length(examples) for part, examples in self._read(source).items()
-        }
+        parts = self._read(source)
+        return {part: examples.by_length() for part, examples in parts.items()}
 
     def sentences(self, data: Parts) -> Iterable[str]:
         return itertools.chain.from_iterable(
@@ -61,17 +53,22 @@ class ClassificationTask(base.Task):
         )
 
     def score(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
-        x = {part: _features(examples, vectors) for part, examples in data.items()}
+        x = {part: features(examples, vectors) for part, examples in data.items()}
         y = {part: examples.labels for part, examples in data.items()}
-        if "test" not in data:
-            return classifier.nested_cross_validation(x["train"], y["train"], base.SEED)
-        if "dev" in data:
+        return over_seeds([self._score_seed(x, y, seed) for seed in self.seeds])
+
+    def _score_seed(
+        self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
+    ) -> dict[str, float]:
+        if "test" not in x:
+            return classifier.nested_cross_validation(x["train"], y["train"], seed)
+        if "dev" in x:
             predicted, dev = classifier.validation_then_test(
-                x["train"], y["train"], x["dev"], y["dev"], x["test"], base.SEED
+                x["train"], y["train"], x["dev"], y["dev"], x["test"], seed
             )
         else:
             predicted, dev = classifier.cross_validation_then_test(
-                x["train"], y["train"], x["test"], base.SEED
+                x["train"], y["train"], x["test"], seed
             )
         scores = {
             "accuracy": metrics.accuracy(predicted, y["test"]),
@@ -82,20 +79,60 @@ class ClassificationTask(base.Task):
         return scores
 
 
-def _by_length(examples: Examples) -> Examples:
-    """The toolkit's order, which decides what is in a fold."""
-    words = [tuple(text.split() for text in texts) for texts in examples.texts]
-    order = sorted(
-        range(len(words)),
-        key=lambda row: (*map(len, words[row]), int(examples.labels[row])),
-    )
-    return Examples(
-        [tuple(" ".join(text) for text in words[row]) for row in order],
-        examples.labels[order],
-    )
+class RelatednessTask(ClassificationTask):
+    """Scores of pairs, learnt from pairs with scores."""
+
+    main_metric = "pearson"
+    protocol = "Pearson of a trained softmax regression, SentEval's protocol, x 100"
+
+    def _score_seed(
+        self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
+    ) -> dict[str, float]:
+        predicted, dev = relatedness.train_and_predict(
+            x["train"], y["train"], x["dev"], y["dev"], x["test"], seed
+        )
+        scores = metrics.correlations(predicted, y["test"])
+        return {**scores, "dev_pearson": dev}
 
 
-def _features(examples: Examples, vectors: base.Vectors) -> np.ndarray:
+class XevalTask(base.PartedTask[Parts]):
+    """One of the tasks above, in a folder per language."""
+
+    def __init__(self, task: ClassificationTask, folder: str):
+        super().__init__(f"xeval-{task.name}")
+        self._task = task
+        self._folder = folder
+        self.main_metric = task.main_metric
+        self.protocol = f"{task.protocol}; mean over languages"
+
+    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+        paths = source.matching(os.path.join("xeval", "*", self._folder))
+        folders = [path.removesuffix(self._folder).rstrip(os.sep) for path in paths]
+        return {os.path.basename(folder): folder for folder in folders}
+
+    def read_part(self, source: reading.DataDir, part: str, where: str) -> Parts:
+        return self._task.read(source.inside(where))
+
+    def part_sentences(self, data: Parts) -> Iterable[str]:
+        return self._task.sentences(data)
+
+    def score_part(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
+        self._task.seeds = self.seeds
+        return self._task.score(data, vectors)
+
+
+def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Means, and with several seeds standard deviations."""
+    result = {}
+    for metric in scores[0]:
+        values = [score[metric] for score in scores]
+        result[metric] = float(np.mean(values))
+        if len(values) > 1:
+            result[f"{metric}_std"] = float(np.std(values, ddof=1))
+    return result
+
+
+def features(examples: Examples, vectors: base.Vectors) -> np.ndarray:
     """A sentence's vector; for a pair [|u - v|, u * v]."""
     columns = [vectors(list(column)) for column in zip(*examples.texts, strict=True)]
     if len(columns) == 1:
@@ -104,76 +141,25 @@ def _features(examples: Examples, vectors: base.Vectors) -> np.ndarray:
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
-# -------------------------------------------------------------------- reading
+def _polarity(name: str, positive: str, negative: str) -> ClassificationTask:
+    return ClassificationTask(name, senteval_files.polarity(positive, negative))
 
 
-def _examples(path: str, rows: list[tuple[tuple[str, ...], int]]) -> Examples:
-    if len({label for _, label in rows}) < 2:
-        raise UserError(f"{path} has examples of fewer than two classes")
-    texts, labels = zip(*rows, strict=True)
-    return Examples(list(texts), np.array(labels))
-
-
-def _polarity(positive: str, negative: str) -> Callable[[reading.DataDir], Parts]:
-    """One file of positive examples, one of negative ones."""
-
-    def read(source: reading.DataDir) -> Parts:
-        rows = []
-        for name, label in ((positive, 1), (negative, 0)):
-            path = source.find(name, within="senteval")
-            rows += [((text,), label) for text in source.lines(path, reading.EITHER)]
-        return {"train": _examples(path, rows)}
-
-    return read
-
-
-def _sst2(source: reading.DataDir) -> Parts:
-    parts = {}
-    for part in ("train", "dev", "test"):
-        path = source.find(f"SST/binary/sentiment-{part}", within="senteval")
-        rows = [
-            ((text,), reading.parse_label(label, _BINARY, f"{path}, line {number}"))
-            for number, (text, label, *_) in enumerate(source.table(path, 2), 1)
-        ]
-        parts[part] = _examples(path, rows)
-    return parts
-
-
-def _trec(source: reading.DataDir) -> Parts:
-    parts = {}
-    for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
-        path = source.find(f"TREC/{name}", within="senteval")
-        rows = []
-        for number, line in enumerate(source.lines(path, reading.EITHER), 1):
-            label, _, rest = line.partition(":")
-            where = f"{path}, line {number}"
-            question = rest.partition(" ")[2]
-            rows.append(
-                ((question,), reading.parse_label(label, _QUESTION_TYPES, where))
-            )
-        parts[part] = _examples(path, rows)
-    return parts
-
-
-def _mrpc(source: reading.DataDir) -> Parts:
-    parts = {}
-    for part in ("train", "test"):
-        path = source.find(f"MRPC/msr_paraphrase_{part}.txt", within="senteval")
-        rows = [
-            (
-                (row[3], row[4]),
-                reading.parse_label(row[0], _BINARY, f"{path}, pair {n}"),
-            )
-            for n, row in enumerate(source.table(path, 5)[1:], 1)
-        ]
-        parts[part] = _examples(path, rows)
-    return parts
-
-
-TASKS = [
-    ClassificationTask("mr", _polarity("MR/rt-polarity.pos", "MR/rt-polarity.neg")),
-    ClassificationTask("mpqa", _polarity("MPQA/mpqa.pos", "MPQA/mpqa.neg")),
-    ClassificationTask("sst2", _sst2),
-    ClassificationTask("trec", _trec),
-    ClassificationTask("mrpc", _mrpc),
+_ROWS = [
+    ("MR", _polarity("mr", "MR/rt-polarity.pos", "MR/rt-polarity.neg")),
+    ("CR", _polarity("cr", "CR/custrev.pos", "CR/custrev.neg")),
+    ("SUBJ", _polarity("subj", "SUBJ/subj.objective", "SUBJ/subj.subjective")),
+    ("MPQA", _polarity("mpqa", "MPQA/mpqa.pos", "MPQA/mpqa.neg")),
+    ("SST/binary", ClassificationTask("sst2", senteval_files.sst2)),
+    ("SST/fine", ClassificationTask("sst5", senteval_files.sst5)),
+    ("TREC", ClassificationTask("trec", senteval_files.trec)),
+    ("MRPC", ClassificationTask("mrpc", senteval_files.mrpc)),
+    ("SICK", ClassificationTask("sick-e", senteval_files.sick_entailment)),
+    ("SICK", RelatednessTask("sick-r-trained", senteval_files.sick_relatedness)),
+    (
+        "STS/STSBenchmark",
+        RelatednessTask("stsb-trained", senteval_files.sts_benchmark),
+    ),
 ]
+TASKS = [task for _, task in _ROWS]
+XEVAL_TASKS = [XevalTask(task, folder) for folder, task in _ROWS]

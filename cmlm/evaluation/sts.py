@@ -1,23 +1,27 @@
 """Semantic textual similarity, zero-shot: the cosine of two vectors against people.
 
 STS12 to STS16 (Agirre et al., 2012-2016), STS-B (Cer et al., 2017) and the
-relatedness of SICK (Marelli et al., 2014), read from SentEval's files. Nothing is
-trained. STS12 to STS16 are made of subsets, and papers differ in how they join them:
-`all` is one correlation over all pairs, `mean` the average of one per subset; the
-two are up to 5 points apart, so both are given. `all` is the main one, as in the
-public leaderboards.
+relatedness of SICK (Marelli et al., 2014), read from SentEval's files; STS-B in other
+languages, and files of one's own. Nothing is trained.
+
+STS12 to STS16 are made of subsets, and papers differ in how they join them: `spearman`
+is one correlation over all pairs ("all"), `spearman_mean` the average of one per
+subset; the two are up to 5 points apart, so both are given. "all" is the main one, as
+in the public leaderboards.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from cmlm.errors import UserError
 from cmlm.evaluation import base, metrics, reading
+from cmlm.evaluation.senteval_files import SICK_FILES, sts_benchmark_files
 
 
 @dataclasses.dataclass
@@ -86,6 +90,7 @@ class PairFileTask(StsTask):
         columns: those of the first sentence, the second and the gold score.
         lowest, highest: the range of the gold score.
         header: whether the first line is one.
+        within: the subfolder that may have the file.
     """
 
     def __init__(
@@ -96,16 +101,18 @@ class PairFileTask(StsTask):
         lowest: float,
         highest: float,
         header: bool,
+        within: str = "senteval",
     ):
         super().__init__(name)
+        self._within = within
         self._paths = paths
         self._columns = columns
         self._range = (lowest, highest)
         self._header = header
 
     def read(self, source: reading.DataDir) -> dict[str, Pairs]:
-        path = source.find(*self._paths, within="senteval")
-        rows = source.table(path, max(self._columns) + 1)[int(self._header) :]
+        path = source.find(*self._paths, within=self._within)
+        rows = self.rows(source, path)
         first, second, gold = self._columns
         pairs = Pairs(
             [row[first].strip() for row in rows],
@@ -120,6 +127,77 @@ class PairFileTask(StsTask):
             ),
         )
         return {self.name: pairs}
+
+    def rows(self, source: reading.DataDir, path: str) -> list[list[str]]:
+        """The pairs of the file, with at least the columns that are needed."""
+        return source.table(path, max(self._columns) + 1)[int(self._header) :]
+
+
+class ScoredPairsTask(base.PartedTask[Pairs]):
+    """Scored pairs in several languages."""
+
+    main_metric = "spearman"
+
+    def part_sentences(self, data: Pairs) -> Iterable[str]:
+        return data.first + data.second
+
+    def score_part(self, data: Pairs, vectors: base.Vectors) -> dict[str, float]:
+        cosines = metrics.cosine(vectors(data.first), vectors(data.second))
+        return metrics.correlations(cosines, data.gold)
+
+
+class MultilingualStsb(ScoredPairsTask):
+    """STS-B machine-translated, a file per language: `stsb-de-test.csv`.
+
+    https://github.com/PhilipMay/stsb-multi-mt; rows `sentence1,sentence2,score`.
+    """
+
+    protocol = "Spearman of cosine and gold, x 100, mean over languages"
+
+    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+        paths = source.matching("stsb-*-test.csv", within="stsb-multilingual")
+        names = [os.path.basename(path).split("-") for path in paths]
+        return {
+            "-".join(name[1:-1]): path for name, path in zip(names, paths, strict=True)
+        }
+
+    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
+        return _pairs(where, source.csv(where, 3))
+
+
+class StsFiles(StsTask):
+    """Anyone's pairs: files of `sentence, sentence, score`, each a subset.
+
+    Args:
+        paths: `.csv`, or anything else with tabs between the columns; scores from 0 to
+            5. Relative to the working directory or to the folder with test sets.
+    """
+
+    def __init__(self, paths: Sequence[str]):
+        super().__init__("sts:" + ":".join(paths), subsets=tuple(paths))
+
+    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+        pairs = {}
+        for name in self._subsets:
+            path = source.find(os.path.abspath(name), name)
+            is_csv = path.removesuffix(".gz").endswith(".csv")
+            rows = source.csv(path, 3) if is_csv else source.table(path, 3)
+            pairs[name] = _pairs(path, rows)
+        return pairs
+
+
+def _pairs(path: str, rows: list[list[str]]) -> Pairs:
+    """Rows of `sentence, sentence, score`, 0 to 5."""
+    return Pairs(
+        [row[0].strip() for row in rows],
+        [row[1].strip() for row in rows],
+        np.array(
+            [
+                reading.parse_score(row[2], 0, 5, f"{path}, pair {number}")
+                for number, row in enumerate(rows, 1)
+            ]
+        ),
+    )
 
 
 def _read_subset(source: reading.DataDir, year: str, subset: str) -> Pairs:
@@ -177,7 +255,7 @@ TASKS = [
     *(
         PairFileTask(
             f"stsb-{part}",
-            (f"STS/STSBenchmark/sts-{part}.csv", f"stsbenchmark/sts-{part}.csv"),
+            sts_benchmark_files(part),
             columns=(5, 6, 4),
             lowest=0,
             highest=5,
@@ -187,10 +265,11 @@ TASKS = [
     ),
     PairFileTask(
         "sick-r",
-        ("SICK/SICK_test_annotated.txt",),
+        (SICK_FILES["test"],),
         columns=(1, 2, 3),
         lowest=1,
         highest=5,
         header=True,
     ),
+    MultilingualStsb("stsb-multilingual"),
 ]

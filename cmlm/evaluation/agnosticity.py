@@ -1,0 +1,223 @@
+"""Does a vector say in which language its sentence is? It should not.
+
+Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 5: the same sentences in
+several languages make one pool; each of them looks for its neighbours in it. Were
+vectors free of language, every language would be found equally often. All is measured
+before and after principal component removal (PCR, section 5.2): from each language's
+vectors the first right singular vector of their matrix, not centred, is projected out.
+
+The pool is the first sentences of PAWS-X's test pairs (Yang et al., 2019,
+https://arxiv.org/abs/1908.11828), 2,000 in 7 languages; the components are fitted on
+those of the development files, which are other sentences. With files of one's own both
+are the same sentences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, classifier, metrics, reading, search
+
+_NEIGHBOURS = 10
+# Sentences drawn in the map of a report, in all languages.
+_MAPPED = 40
+
+
+@dataclasses.dataclass
+class Pool:
+    """The same sentences in several languages.
+
+    Attributes:
+        texts: [n] of each language, row by row the same meaning.
+        fitted: sentences of each language to fit components on.
+    """
+
+    texts: dict[str, list[str]]
+    fitted: dict[str, list[str]]
+
+
+class LanguageAgnosticity(base.Task[Pool]):
+    """What every pool is scored by."""
+
+    main_metric = "other_language"
+    protocol = (
+        f"share of other languages among {_NEIGHBOURS} nearest neighbours by cosine, "
+        "x 100"
+    )
+
+    def sentences(self, data: Pool) -> Iterable[str]:
+        for texts in (*data.texts.values(), *data.fitted.values()):
+            yield from texts
+
+    def score(self, data: Pool, vectors: base.Vectors) -> dict[str, float]:
+        scores = {}
+        for suffix, parts in self._before_and_after(data, vectors).items():
+            matrix = neighbour_languages(parts, _NEIGHBOURS)
+            same = 100 * float(np.mean(np.diag(matrix)))
+            nearest = neighbour_languages(parts, 1)
+            within, across = similarities(parts)
+            scores |= {
+                f"other_language{suffix}": 100 - same,
+                f"same_language@{_NEIGHBOURS}{suffix}": same,
+                f"same_language@1{suffix}": 100 * float(np.mean(np.diag(nearest))),
+                f"language_probe{suffix}": probe(parts, self.seeds[0]),
+                f"cosine_within{suffix}": within,
+                f"cosine_across{suffix}": across,
+                f"cosine_gap{suffix}": within - across,
+            }
+        return scores
+
+    def figures(self, data: Pool, vectors: base.Vectors) -> dict[str, Any]:
+        drawn: dict[str, Any] = {"languages": list(data.texts)}
+        for suffix, parts in self._before_and_after(data, vectors).items():
+            name = "after" if suffix else "before"
+            drawn[name] = {
+                "neighbours": neighbour_languages(parts, _NEIGHBOURS).tolist(),
+                "map": plane({key: part[:_MAPPED] for key, part in parts.items()}),
+            }
+        return drawn
+
+    def _before_and_after(
+        self, data: Pool, vectors: base.Vectors
+    ) -> dict[str, dict[str, np.ndarray]]:
+        before, after = {}, {}
+        for language, texts in data.texts.items():
+            own = vectors(texts)
+            before[language] = search.unit_length(own)
+            component = first_component(vectors(data.fitted[language]))
+            removed = own - np.outer(own @ component, component)
+            after[language] = search.unit_length(removed)
+        return {"": before, "_pcr": after}
+
+
+class PawsX(LanguageAgnosticity):
+    """`test-de.tsv` and `dev-de.tsv`: the first sentence of each pair."""
+
+    name = "pawsx"
+
+    def read(self, source: reading.DataDir) -> Pool:
+        return Pool(self._read(source, "test"), self._read(source, "dev"))
+
+    def _read(self, source: reading.DataDir, part: str) -> dict[str, list[str]]:
+        columns, names = {}, {}
+        for path in source.matching(f"{part}-??.tsv", within="pawsx"):
+            names[path] = re.search(r"-(..)\.tsv", path).group(1)
+            columns[path] = [row[0].strip() for row in source.table(path, 2)]
+        _check_pool(columns)
+        return {names[path]: lines for path, lines in columns.items()}
+
+
+class ParallelFiles(LanguageAgnosticity):
+    """Anyone's parallel text: a file per language that go line by line.
+
+    Args:
+        paths: relative to the working directory or to the folder with test sets.
+    """
+
+    def __init__(self, paths: Sequence[str]):
+        self.name = "parallel:" + ":".join(paths)
+        self._paths = paths
+
+    def read(self, source: reading.DataDir) -> Pool:
+        columns = {}
+        for name in self._paths:
+            path = source.find(os.path.abspath(name), name)
+            columns[path] = [line.strip() for line in source.lines(path)]
+        _check_pool(columns)
+        names = {path: os.path.basename(path) for path in columns}
+        if len(set(names.values())) < len(names):
+            names = {path: path for path in columns}
+        texts = {names[path]: lines for path, lines in columns.items()}
+        return Pool(texts, texts)
+
+
+def _check_pool(columns: dict[str, list[str]]) -> None:
+    reading.check_parallel(columns)
+    if len(columns) < 2:
+        raise UserError(f"{', '.join(columns)}: one language; at least two")
+
+
+def first_component(vectors: np.ndarray) -> np.ndarray:
+    """The first right singular vector, float [dim], of float [n, dim]."""
+    _, _, rows = np.linalg.svd(np.asarray(vectors, np.float64), full_matrices=False)
+    return rows[0].astype(np.float32)
+
+
+def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
+    """In which languages the neighbours of a language's sentences are.
+
+    Args:
+        parts: unit vectors float [n, dim] of each language.
+        k: neighbours; the sentence itself is none.
+
+    Returns:
+        float [languages, languages]: shares, each row sums to 1.
+    """
+    pool = np.concatenate(list(parts.values()))
+    counts = [len(part) for part in parts.values()]
+    language = np.repeat(np.arange(len(parts)), counts)
+    starts = np.cumsum([0, *counts])
+    matrix = np.zeros([len(parts), len(parts)])
+    for row, part in enumerate(parts.values()):
+        _, found = search.nearest(part, pool, k + 1)
+        own = np.arange(starts[row], starts[row + 1])[:, np.newaxis]
+        others = found != own
+        # Where the sentence has a double, it may not be among its own neighbours: then
+        # the last one is dropped instead.
+        others[others.all(axis=1), -1] = False
+        found = language[found[others]]
+        matrix[row] = np.bincount(found, minlength=len(parts)) / len(found)
+    return matrix
+
+
+def similarities(parts: dict[str, np.ndarray]) -> tuple[float, float]:
+    """Mean cosine of different sentences in one language, and in two.
+
+    Of different meaning in both cases: rows i and j with i != j.
+    """
+    sums = np.stack([part.sum(axis=0, dtype=np.float64) for part in parts.values()])
+    products = sums @ sums.T
+    stacked = np.stack(list(parts.values())).astype(np.float64)
+    same_rows = np.einsum("and,bnd->ab", stacked, stacked)
+    count = stacked.shape[1]
+    cosines = (products - same_rows) / (count * (count - 1))
+    same = np.eye(len(parts), dtype=bool)
+    return float(cosines[same].mean()), float(cosines[~same].mean())
+
+
+def probe(parts: dict[str, np.ndarray], seed: int) -> float:
+    """Accuracy, times 100, of a linear classifier that names the language.
+
+    Trained on the first half of the sentences, tested on the second: no meaning is in
+    both.
+    """
+    half = len(next(iter(parts.values()))) // 2
+    x = [np.concatenate([part[:half] for part in parts.values()])]
+    x.append(np.concatenate([part[half:] for part in parts.values()]))
+    labels = [
+        np.repeat(np.arange(len(parts)), [len(part[rows]) for part in parts.values()])
+        for rows in (slice(None, half), slice(half, None))
+    ]
+    predicted = classifier.fit_and_predict(x[0], labels[0], x[1], seed)
+    return metrics.accuracy(predicted, labels[1])
+
+
+def plane(parts: dict[str, np.ndarray]) -> dict[str, list[list[float]]]:
+    """Coordinates on the two strongest axes of all vectors, centred."""
+    pool = np.concatenate(list(parts.values())).astype(np.float64)
+    centre = pool.mean(axis=0)
+    _, _, axes = np.linalg.svd(pool - centre, full_matrices=False)
+    return {
+        language: np.round((part - centre) @ axes[:2].T, 4).tolist()
+        for language, part in parts.items()
+    }
+
+
+TASKS = [PawsX()]

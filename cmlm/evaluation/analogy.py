@@ -1,0 +1,187 @@
+"""Analogies: a is to b as c is to which?
+
+By 3CosAdd (Mikolov et al., 2013; Levy and Goldberg, 2014) on vectors of unit length:
+the candidate nearest to b - a + c.
+
+The universal analogy set (Li and Zhao, 2021, https://arxiv.org/abs/2105.14478) asks
+with words, phrases and sentences, and gives each question its own closed candidates:
+the fourth column, which is right, and those after it. Google's words (Mikolov et al.,
+2013) have none: there the candidates are all words of the file but a, b and c.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, reading, search
+
+_AT_ONCE = 1024
+
+
+@dataclasses.dataclass
+class Questions:
+    """Analogies of one kind.
+
+    Attributes:
+        texts: distinct texts, [m].
+        rows: int [n, 3 + candidates], rows of `texts`: a, b, c, the right answer, the
+            wrong ones; -1 where a question has fewer.
+    """
+
+    texts: list[str]
+    rows: np.ndarray
+
+
+class UniversalAnalogy(base.Task[dict[str, Questions]]):
+    """`semantic/word/capital-common.txt` and so on: level and kind are folders."""
+
+    name = "ulr-analogy"
+    main_metric = "accuracy"
+    protocol = "accuracy of 3CosAdd among closed candidates, mean of kinds, x 100"
+
+    def read(self, source: reading.DataDir) -> dict[str, Questions]:
+        groups: dict[str, list[list[str]]] = {}
+        for path in source.matching(
+            os.path.join("*", "*", "*.txt"), within="ulr-analogy"
+        ):
+            kind, level = path.split(os.sep)[-3:-1]
+            rows = source.table(path, 5)
+            groups.setdefault(f"{level}-{kind}", []).extend(
+                [" ".join(text.split()) for text in row] for row in rows
+            )
+        return {name: _questions(rows) for name, rows in groups.items()}
+
+    def sentences(self, data: dict[str, Questions]) -> Iterable[str]:
+        return (text for group in data.values() for text in group.texts)
+
+    def score(
+        self, data: dict[str, Questions], vectors: base.Vectors
+    ) -> dict[str, float]:
+        scores = {
+            f"accuracy/{name}": closed_accuracy(vectors(group.texts), group.rows)
+            for name, group in data.items()
+        }
+        levels = dict.fromkeys(name.split("-")[0] for name in data)
+        means = {
+            f"accuracy/{level}": float(
+                np.mean([scores[f"accuracy/{n}"] for n in data if n.startswith(level)])
+            )
+            for level in levels
+        }
+        return {"accuracy": float(np.mean(list(scores.values()))), **means, **scores}
+
+
+class GoogleAnalogy(base.Task[dict[str, Questions]]):
+    """`questions-words.txt`: `a b c d` under `: name of the kind`."""
+
+    name = "google-analogy"
+    main_metric = "accuracy"
+    protocol = "accuracy of 3CosAdd among all words of the file, over questions, x 100"
+
+    def read(self, source: reading.DataDir) -> dict[str, Questions]:
+        path = source.find("questions-words.txt", within="lexical")
+        kinds: dict[str, list[list[str]]] = {}
+        kind = None
+        for number, line in enumerate(source.lines(path), 1):
+            words = line.split()
+            if line.startswith(":"):
+                kind = kinds.setdefault(line[1:].strip(), [])
+            elif kind is None or len(words) != 4:
+                raise UserError(f"{path}, line {number}: {line[:60]!r} are not 4 words")
+            else:
+                kind.append(words)
+        return {name: _questions(rows) for name, rows in kinds.items()}
+
+    def sentences(self, data: dict[str, Questions]) -> Iterable[str]:
+        return (text for group in data.values() for text in group.texts)
+
+    def score(
+        self, data: dict[str, Questions], vectors: base.Vectors
+    ) -> dict[str, float]:
+        texts = list(dict.fromkeys(self.sentences(data)))
+        row_of = {text: row for row, text in enumerate(texts)}
+        everything = vectors(texts)
+        right = {}
+        for name, group in data.items():
+            renumbered = np.array([row_of[text] for text in group.texts])
+            right[name] = open_hits(everything, renumbered[group.rows])
+        syntactic = [hits for name, hits in right.items() if name.startswith("gram")]
+        semantic = [hits for name, hits in right.items() if not name.startswith("gram")]
+        scores = {"accuracy": list(right.values())}
+        scores |= {"accuracy/semantic": semantic, "accuracy/syntactic": syntactic}
+        return {
+            **{
+                name: 100 * float(np.concatenate(hits).mean())
+                for name, hits in scores.items()
+                if hits
+            },
+            **{
+                f"accuracy/{name}": 100 * float(hits.mean())
+                for name, hits in right.items()
+            },
+        }
+
+
+def targets(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """b - a + c, float [n, dim], of unit vectors; `rows` begin with a, b, c."""
+    a, b, c = (vectors[rows[:, column]] for column in range(3))
+    return b - a + c
+
+
+def closed_accuracy(vectors: np.ndarray, rows: np.ndarray) -> float:
+    """Accuracy, times 100, where each question has its own candidates.
+
+    Args:
+        vectors: float [m, dim], of any length.
+        rows: as in `Questions`; a candidate equal to the right one is no candidate.
+    """
+    vectors = search.unit_length(vectors)
+    right = 0
+    for start in range(0, len(rows), _AT_ONCE):
+        block = rows[start : start + _AT_ONCE]
+        candidates = block[:, 3:]
+        products = np.einsum("nd,ncd->nc", targets(vectors, block), vectors[candidates])
+        absent = (candidates < 0) | (candidates == candidates[:, :1])
+        absent[:, 0] = False
+        best_wrong = np.where(absent, -np.inf, products)[:, 1:].max(axis=1)
+        right += int((products[:, 0] > best_wrong).sum())
+    return 100 * right / len(rows)
+
+
+def open_hits(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Whether the nearest of all vectors, but a, b and c, is d.
+
+    Args:
+        vectors: float [m, dim], of any length.
+        rows: int [n, 4].
+
+    Returns:
+        bool [n].
+    """
+    vectors = search.unit_length(vectors)
+    hits = []
+    for start in range(0, len(rows), _AT_ONCE):
+        block = rows[start : start + _AT_ONCE]
+        products = targets(vectors, block) @ vectors.T
+        np.put_along_axis(products, block[:, :3], -np.inf, axis=1)
+        hits.append(products.argmax(axis=1) == block[:, 3])
+    return np.concatenate(hits)
+
+
+def _questions(rows: list[list[str]]) -> Questions:
+    texts: dict[str, int] = {}
+    width = max(map(len, rows))
+    numbers = np.full([len(rows), width], -1)
+    for number, row in enumerate(rows):
+        for column, text in enumerate(row):
+            if text:
+                numbers[number, column] = texts.setdefault(text, len(texts))
+    return Questions(list(texts), numbers)
+
+
+TASKS = [GoogleAnalogy(), UniversalAnalogy()]

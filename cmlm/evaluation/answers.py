@@ -1,0 +1,64 @@
+"""QNLI without training: does a sentence with the answer stand nearer to a question?
+
+Wang et al., 2019, https://arxiv.org/abs/1804.07461, made from SQuAD; used so by Liu et
+al., 2021, https://arxiv.org/abs/2104.08027: the area under the ROC curve of the cosine
+of question and sentence, on the development set (the test set has no labels).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, metrics, reading
+
+_LABELS = {"not_entailment": 0, "entailment": 1}
+
+
+@dataclasses.dataclass
+class Answers:
+    """Questions beside sentences.
+
+    Attributes:
+        questions, sentences: [n].
+        labels: int [n], 1 where the sentence has the answer.
+    """
+
+    questions: list[str]
+    sentences: list[str]
+    labels: np.ndarray
+
+
+class Qnli(base.Task[Answers]):
+    """`index, question, sentence, label` under a header."""
+
+    name = "qnli"
+    main_metric = "auc"
+    protocol = "area under the ROC curve of cosine, x 100"
+
+    def read(self, source: reading.DataDir) -> Answers:
+        path = source.find("QNLI/dev.tsv", within="glue")
+        rows = source.table(path, 4)[1:]
+        labels = [
+            reading.parse_label(row[3], _LABELS, f"{path}, line {number}")
+            for number, row in enumerate(rows, 2)
+        ]
+        if len(set(labels)) < 2:
+            raise UserError(f"{path} has one label only")
+        return Answers(
+            [row[1] for row in rows], [row[2] for row in rows], np.array(labels)
+        )
+
+    def sentences(self, data: Answers) -> Iterable[str]:
+        return [*data.questions, *data.sentences]
+
+    def score(self, data: Answers, vectors: base.Vectors) -> dict[str, float]:
+        cosines = metrics.cosine(vectors(data.questions), vectors(data.sentences))
+        return {"auc": 100 * float(roc_auc_score(data.labels, cosines))}
+
+
+TASKS = [Qnli()]

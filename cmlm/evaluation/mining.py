@@ -1,0 +1,177 @@
+"""Bitext mining: BUCC 2018, finding the pairs that are translations in two texts.
+
+Zweigenbaum et al., 2018. Each sentence of one side proposes its best candidate on the
+other, by cosine or by ratio margin with 4 neighbours; what scores above a threshold is
+said to be a translation. The threshold is the one with the best F1 on the `training`
+files where these are there, as in the shared task; otherwise on the scored files
+themselves (LASER's `bucc.py` does that, and it flatters): `own_threshold` is then 1.
+A sentence that occurs twice counts as one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, reading, search
+
+_NEIGHBOURS = 4
+_TRAINING = "training"
+
+
+@dataclasses.dataclass
+class Corpus:
+    """Two texts with the pairs that are translations.
+
+    Attributes:
+        first, second: distinct sentences.
+        gold: pairs of rows.
+    """
+
+    first: list[str]
+    second: list[str]
+    gold: set[tuple[int, int]]
+
+
+@dataclasses.dataclass
+class Split:
+    """What is scored, and what the threshold is taken from."""
+
+    scored: Corpus
+    training: Corpus | None
+
+
+class Bucc(base.PartedTask[Split]):
+    """`zh-en.dev.zh`, `.en` and `.gold` (with `id<TAB>...` rows), by language pair."""
+
+    main_metric = "f1"
+    protocol = "F1 of pairs by ratio margin (k = 4), mean of both directions, x 100"
+
+    def find_parts(self, source: reading.DataDir) -> dict[str, list[str]]:
+        parts: dict[str, list[str]] = {}
+        for path in source.matching("*-*.*.gold", within="bucc2018"):
+            stem = re.sub(r"\.gold(\.gz)?$", "", path)
+            pair = os.path.basename(stem).split(".")[0]
+            parts.setdefault(pair, []).append(stem)
+        return parts
+
+    def read_part(self, source: reading.DataDir, part: str, where: list[str]) -> Split:
+        languages = part.split("-")
+        training = [stem for stem in where if stem.endswith("." + _TRAINING)]
+        scored = [stem for stem in where if stem not in training] or training
+        corpora = [_corpus(source, scored[0], languages)]
+        if training and training != scored:
+            corpora.append(_corpus(source, training[0], languages))
+        return Split(corpora[0], corpora[1] if len(corpora) > 1 else None)
+
+    def part_sentences(self, data: Split) -> Iterable[str]:
+        for corpus in filter(None, (data.scored, data.training)):
+            yield from corpus.first
+            yield from corpus.second
+
+    def score_part(self, data: Split, vectors: base.Vectors) -> dict[str, float]:
+        proposed = _proposals(data.scored, vectors)
+        thresholds = None
+        if data.training:
+            trained = _proposals(data.training, vectors)
+            thresholds = {
+                key: best_threshold(*trained[key], len(data.training.gold))
+                for key in trained
+            }
+        scores: dict[str, float] = {}
+        count = len(data.scored.gold)
+        for key, (values, hits) in proposed.items():
+            threshold = (
+                thresholds[key] if thresholds else best_threshold(values, hits, count)
+            )
+            for name, value in measure(values, hits, count, threshold).items():
+                scores[f"{name}_{key}"] = value
+        names = ("f1", "precision", "recall")
+        means = {
+            f"{name}{suffix}": (
+                scores[f"{name}_{kind}_forward"] + scores[f"{name}_{kind}_backward"]
+            )
+            / 2
+            for kind, suffix in (("margin", ""), ("cosine", "_cosine"))
+            for name in names
+        }
+        return {**means, **scores, "own_threshold": float(thresholds is None)}
+
+
+def _proposals(
+    corpus: Corpus, vectors: base.Vectors
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Scores and hits of what each sentence proposes, by measure and direction."""
+    found = search.Neighbours.of(
+        vectors(corpus.first), vectors(corpus.second), _NEIGHBOURS
+    )
+    proposals = {}
+    for direction, neighbours in (("forward", found), ("backward", found.swapped())):
+        by_cosine = neighbours.forward[0][:, 0], neighbours.forward[1][:, 0]
+        candidates = {"cosine": by_cosine, "margin": neighbours.best_by_margin()}
+        for measure_name, (values, rows) in candidates.items():
+            pairs = enumerate(rows.tolist())
+            if direction == "backward":
+                pairs = ((row, own) for own, row in pairs)
+            hits = np.array([pair in corpus.gold for pair in pairs])
+            proposals[f"{measure_name}_{direction}"] = (values, hits)
+    return proposals
+
+
+def best_threshold(values: np.ndarray, hits: np.ndarray, gold: int) -> float:
+    """The threshold with the best F1 (the higher one of equals).
+
+    Args:
+        values: float [n], scores of proposed pairs; those at the threshold count in.
+        hits: bool [n], which of them are right.
+        gold: how many right pairs there are.
+    """
+    order = np.argsort(-values, kind="stable")
+    right = np.cumsum(hits[order])
+    f1 = 2 * right / (np.arange(1, len(values) + 1) + gold)
+    # A threshold cannot part equal values: only the last of them is one.
+    last = np.append(np.diff(values[order]) != 0, True)
+    return float(values[order][np.argmax(np.where(last, f1, -1))])
+
+
+def measure(
+    values: np.ndarray, hits: np.ndarray, gold: int, threshold: float
+) -> dict[str, float]:
+    """`f1`, `precision` and `recall` of the pairs from the threshold on, times 100."""
+    taken = values >= threshold
+    right = int(hits[taken].sum())
+    return {
+        "f1": 200 * right / (int(taken.sum()) + gold),
+        "precision": 100 * right / max(int(taken.sum()), 1),
+        "recall": 100 * right / gold,
+    }
+
+
+def _corpus(source: reading.DataDir, stem: str, languages: list[str]) -> Corpus:
+    texts: list[list[str]] = []
+    rows: list[dict[str, int]] = []
+    for language in languages:
+        distinct: dict[str, int] = {}
+        by_id = {}
+        for row in source.table(source.find(f"{stem}.{language}"), 2):
+            by_id[row[0]] = distinct.setdefault(row[1].strip(), len(distinct))
+        texts.append(list(distinct))
+        rows.append(by_id)
+    path, gold = source.find(f"{stem}.gold"), set()
+    for number, pair in enumerate(source.table(path, 2), 1):
+        for side, name in enumerate(pair[:2]):
+            if name not in rows[side]:
+                raise UserError(
+                    f"{path}, line {number}: no sentence {name!r} in "
+                    f"{stem}.{languages[side]}"
+                )
+        gold.add((rows[0][pair[0]], rows[1][pair[1]]))
+    return Corpus(*texts, gold)
+
+
+TASKS = [Bucc("bucc")]

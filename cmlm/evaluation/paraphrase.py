@@ -1,0 +1,81 @@
+"""Paraphrase retrieval: GEOGRANNO, a question to the clumsy phrase it was made from.
+
+Herzig and Berant, 2019, https://arxiv.org/abs/1908.09940; used by Li and Zhao, 2021,
+https://arxiv.org/abs/2105.14478, who do not spell out the pool. Here: each distinct
+question of the training and development files looks among all their distinct canonical
+phrases; it is right at k if one that it was paired with is among the k nearest. (The
+test file has no canonical phrases.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, reading, search
+
+_TOPS = (1, 5, 10)
+
+
+@dataclasses.dataclass
+class Paraphrases:
+    """Questions, phrases, and which belong together.
+
+    Attributes:
+        questions: distinct, [n].
+        phrases: distinct, [m].
+        gold: right rows of `phrases` for each question, [n].
+    """
+
+    questions: list[str]
+    phrases: list[str]
+    gold: list[set[int]]
+
+
+class Geogranno(base.Task[Paraphrases]):
+    """`train_geo_granno.json` and `dev_geo_granno.json`, an object a line."""
+
+    name = "geogranno"
+    main_metric = "accuracy"
+    protocol = "right phrase nearest by cosine (top-1), x 100"
+
+    def read(self, source: reading.DataDir) -> Paraphrases:
+        gold: dict[str, set[int]] = {}
+        phrases: dict[str, int] = {}
+        for part in ("train", "dev"):
+            path = source.find(f"{part}_geo_granno.json", within="geogranno")
+            for number, item in enumerate(
+                reading.parse_json_lines(source.lines(path), path), 1
+            ):
+                if not all(isinstance(item.get(key), str) for key in ("nl", "can")):
+                    raise UserError(f"{path}, line {number}: no 'nl' and 'can'")
+                row = phrases.setdefault(item["can"].strip(), len(phrases))
+                gold.setdefault(item["nl"].strip(), set()).add(row)
+        return Paraphrases(list(gold), list(phrases), list(gold.values()))
+
+    def sentences(self, data: Paraphrases) -> Iterable[str]:
+        return [*data.questions, *data.phrases]
+
+    def score(self, data: Paraphrases, vectors: base.Vectors) -> dict[str, float]:
+        _, rows = search.nearest(
+            search.unit_length(vectors(data.questions)),
+            search.unit_length(vectors(data.phrases)),
+            max(_TOPS),
+        )
+        hits = np.array(
+            [
+                [row in right for row in found]
+                for found, right in zip(rows.tolist(), data.gold, strict=True)
+            ]
+        )
+        return {
+            "accuracy" if top == 1 else f"accuracy@{top}": 100
+            * float(hits[:, :top].any(axis=1).mean())
+            for top in _TOPS
+        }
+
+
+TASKS = [Geogranno()]

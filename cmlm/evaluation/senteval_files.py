@@ -1,0 +1,192 @@
+"""SentEval's files to labelled examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.evaluation import reading
+
+_BINARY = {"0": 0, "1": 1}
+_FIVE = {str(label): label for label in range(5)}
+_QUESTION_TYPES = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
+_ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
+# The toolkit's names, and the names of the files that the organisers give out.
+SICK_FILES = {
+    "train": "SICK/SICK_train.txt",
+    "dev": "SICK/SICK_trial.txt",
+    "test": "SICK/SICK_test_annotated.txt",
+}
+
+
+@dataclasses.dataclass
+class Examples:
+    """Labelled sentences, or pairs of them.
+
+    Attributes:
+        texts: for each example its one or two sentences.
+        labels: int [n], or float [n] where they are scores.
+    """
+
+    texts: list[tuple[str, ...]]
+    labels: np.ndarray
+
+    def by_length(self) -> Examples:
+        """In the toolkit's order, which decides what is in a fold."""
+        words = [tuple(text.split() for text in texts) for texts in self.texts]
+        order = sorted(
+            range(len(words)),
+            key=lambda row: (*map(len, words[row]), float(self.labels[row])),
+        )
+        return Examples(
+            [tuple(" ".join(text) for text in words[row]) for row in order],
+            self.labels[order],
+        )
+
+
+# A data set by the name of its part: `train`, and `dev` or `test` where it has them.
+Parts = dict[str, Examples]
+Reader = Callable[[reading.DataDir], Parts]
+
+
+def polarity(positive: str, negative: str) -> Reader:
+    """One file of positive examples, one of negative ones."""
+
+    def read(source: reading.DataDir) -> Parts:
+        rows = []
+        for name, label in ((positive, 1), (negative, 0)):
+            path = source.find(name, within="senteval")
+            rows += [((text,), label) for text in source.lines(path, reading.EITHER)]
+        return {"train": _examples(path, rows)}
+
+    return read
+
+
+def sst2(source: reading.DataDir) -> Parts:
+    """`sentence<TAB>label`."""
+    parts = {}
+    for part in ("train", "dev", "test"):
+        path = source.find(f"SST/binary/sentiment-{part}", within="senteval")
+        rows = [
+            ((text,), reading.parse_label(label, _BINARY, f"{path}, line {number}"))
+            for number, (text, label, *_) in enumerate(source.table(path, 2), 1)
+        ]
+        parts[part] = _examples(path, rows)
+    return parts
+
+
+def sst5(source: reading.DataDir) -> Parts:
+    """`label sentence`, 0 to 4."""
+    parts = {}
+    for part in ("train", "dev", "test"):
+        path = source.find(f"SST/fine/sentiment-{part}", within="senteval")
+        rows = []
+        for number, line in enumerate(source.lines(path), 1):
+            label, _, text = line.partition(" ")
+            where = f"{path}, line {number}"
+            rows.append(((text,), reading.parse_label(label, _FIVE, where)))
+        parts[part] = _examples(path, rows)
+    return parts
+
+
+def trec(source: reading.DataDir) -> Parts:
+    """`TYPE:subtype question`; the six types are the labels."""
+    parts = {}
+    for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
+        path = source.find(f"TREC/{name}", within="senteval")
+        rows = []
+        for number, line in enumerate(source.lines(path, reading.EITHER), 1):
+            label, _, rest = line.partition(":")
+            where = f"{path}, line {number}"
+            question = rest.partition(" ")[2]
+            label = reading.parse_label(label, _QUESTION_TYPES, where)
+            rows.append(((question,), label))
+        parts[part] = _examples(path, rows)
+    return parts
+
+
+def mrpc(source: reading.DataDir) -> Parts:
+    """`label, id, id, sentence, sentence` under a header."""
+    parts = {}
+    for part in ("train", "test"):
+        path = source.find(f"MRPC/msr_paraphrase_{part}.txt", within="senteval")
+        rows = []
+        for number, row in enumerate(source.table(path, 5)[1:], 2):
+            label = reading.parse_label(row[0], _BINARY, f"{path}, line {number}")
+            rows.append(((row[3], row[4]), label))
+        parts[part] = _examples(path, rows)
+    return parts
+
+
+def sick_entailment(source: reading.DataDir) -> Parts:
+    """`id, sentence, sentence, relatedness, judgment` under a header."""
+    parts = {}
+    for part, name in SICK_FILES.items():
+        path = source.find(name, within="senteval")
+        rows = []
+        for number, row in enumerate(source.table(path, 5)[1:], 2):
+            where = f"{path}, line {number}"
+            label = reading.parse_label(row[4].strip(), _ENTAILMENT, where)
+            rows.append(((row[1], row[2]), label))
+        parts[part] = _examples(path, rows)
+    return parts
+
+
+def sick_relatedness(source: reading.DataDir) -> Parts:
+    """The same files with scores from 1 to 5."""
+    return {
+        part: _scored_pairs(
+            source,
+            source.find(name, within="senteval"),
+            columns=(1, 2, 3),
+            lowest=1,
+            header=True,
+        )
+        for part, name in SICK_FILES.items()
+    }
+
+
+def sts_benchmark(source: reading.DataDir) -> Parts:
+    """`genre, file, year, id, score, sentence, sentence`, scores from 0 to 5."""
+    return {
+        part: _scored_pairs(
+            source,
+            source.find(*sts_benchmark_files(part), within="senteval"),
+            columns=(5, 6, 4),
+            lowest=0,
+            header=False,
+        )
+        for part in ("train", "dev", "test")
+    }
+
+
+def sts_benchmark_files(part: str) -> tuple[str, str]:
+    """Where STS-B lies: in the toolkit, and as its own archive unpacks."""
+    return f"STS/STSBenchmark/sts-{part}.csv", f"stsbenchmark/sts-{part}.csv"
+
+
+def _scored_pairs(
+    source: reading.DataDir,
+    path: str,
+    columns: tuple[int, int, int],
+    lowest: float,
+    header: bool,
+) -> Examples:
+    first, second, gold = columns
+    texts, scores = [], []
+    for number, row in enumerate(source.table(path, max(columns) + 1), 1):
+        if number > 1 or not header:
+            where = f"{path}, line {number}"
+            scores.append(reading.parse_score(row[gold], lowest, 5, where))
+            texts.append((row[first].strip(), row[second].strip()))
+    return Examples(texts, np.array(scores))
+
+
+def _examples(path: str, rows: list[tuple[tuple[str, ...], int]]) -> Examples:
+    if len({label for _, label in rows}) < 2:
+        raise UserError(f"{path} has examples of fewer than two classes")
+    texts, labels = zip(*rows, strict=True)
+    return Examples(list(texts), np.array(labels))
