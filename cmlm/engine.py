@@ -155,6 +155,7 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
             clip_norm=config.trainer.optimizer.clip_norm,
             micro_batch_size=config.trainer.micro_batch_size,
             seed=config.trainer.seed,
+            schedule=config.trainer.schedule,
         )
         checkpoint = tf.train.Checkpoint(
             model=model,

@@ -28,6 +28,9 @@ class TrainerConfig(hyperparams.Config):
 
     Attributes:
         train_steps: weight updates in all.
+        schedule: how several objectives share the steps: `joint` sums their weighted
+            losses in every step, `interleaved` draws one a step, in proportion to the
+            weights.
         micro_batch_size: examples that one replica holds in memory at a time; 0 takes
             its whole share of the global batch at once. The gradient is the same
             whatever is set.
@@ -45,6 +48,7 @@ class TrainerConfig(hyperparams.Config):
     """
 
     train_steps: int = 1_000_000
+    schedule: str = "joint"
     micro_batch_size: int = 0
     steps_per_loop: int = 100
     summary_interval: int = 100
@@ -71,6 +75,10 @@ class TrainerConfig(hyperparams.Config):
                 raise UserError(
                     f"trainer.{field} is {getattr(self, field)}; at least 1"
                 )
+        if self.schedule not in ("joint", "interleaved"):
+            raise UserError(
+                f"trainer.schedule is {self.schedule!r}; allowed: joint, interleaved"
+            )
         if self.micro_batch_size < 0:
             raise UserError(
                 f"trainer.micro_batch_size is {self.micro_batch_size}; at least 0"
@@ -130,6 +138,12 @@ class ExperimentConfig(hyperparams.Config):
         if not enabled:
             raise UserError(
                 "every objective has weight 0; set one, such as task.cmlm.weight=1"
+            )
+        best = self.trainer.best_checkpoint_metric
+        if best and best.partition("/")[0] not in enabled:
+            raise UserError(
+                f"trainer.best_checkpoint_metric is {best!r}; allowed: empty, or a "
+                f"metric of an objective that takes part: {', '.join(enabled)}"
             )
         for name, objective in enabled.items():
             objective.validate(name)
@@ -296,6 +310,8 @@ def _check_types(config: hyperparams.Config, prefix: str) -> None:
             _check_types(value, f"{path}.")
             continue
         allowed = _allowed_types(hints[field.name])
+        if value is None and str in allowed and type(None) not in allowed:
+            value = ""  # `a.b.c=` with nothing behind it
         if isinstance(value, str) and float in allowed and str not in allowed:
             try:
                 value = float(value)

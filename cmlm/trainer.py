@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import orbit
 import tensorflow as tf
 
@@ -38,7 +39,10 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         strategy: its replicas share each global batch.
         clip_norm: global norm gradients are scaled down to; 0 leaves them.
         micro_batch_size: examples a replica holds at a time; 0: its whole share.
-        seed: of dropout.
+        seed: of dropout, and of the draws of an interleaved schedule.
+        schedule: `joint`, every step sums the weighted losses of all objectives that
+            take part; or `interleaved`, every step draws one of them, in proportion to
+            the weights.
 
     Raises:
         UserError: batch sizes that do not divide.
@@ -53,12 +57,15 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         clip_norm: float = 0.0,
         micro_batch_size: int = 0,
         seed: int = 0,
+        schedule: str = "joint",
     ):
         self.model = model
         self.objectives = dict(objectives)
         self.optimizer = optimizer
         self.strategy = strategy
         self.clip_norm = clip_norm
+        self.seed = seed
+        self.schedule = schedule
         self.micro_batches = {
             name: _count_micro_batches(
                 name,
@@ -98,6 +105,15 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
     def active(self, step: int) -> tuple[str, ...]:
         """Names of the objectives that take part in a step."""
+        names = self._candidates(step)
+        if self.schedule == "joint" or len(names) < 2:
+            return names
+        # A function of the step: a resumed run draws the same.
+        weights = np.array([self.objectives[name].config.weight for name in names])
+        random = np.random.default_rng([self.seed, step])
+        return (names[random.choice(len(names), p=weights / weights.sum())],)
+
+    def _candidates(self, step: int) -> tuple[str, ...]:
         return tuple(
             name
             for name, objective in self.objectives.items()
@@ -109,7 +125,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
         Returns:
             The mean of every metric over these steps, `<objective>/<metric>`, and
-            `gradient_norm`, the global norm before clipping.
+            `gradient_norm`, the global norm before clipping; where several objectives
+            take part in a step, also that of each, `<objective>/gradient_norm`.
 
         Raises:
             NonFiniteError: within the step that made it, before its update.
@@ -178,6 +195,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
     def _build_train_function(self, names: tuple[str, ...]):
         variables = self._variables(names)
         keys = ["gradient_norm"]
+        if len(names) > 1:
+            keys += [f"{name}/gradient_norm" for name in names]
         for name in names:
             keys += [f"{name}/{key}" for key in self.objectives[name].train_metrics]
 
@@ -200,20 +219,25 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         return run, keys
 
     def _replica_step(self, batches, variables) -> tf.Tensor:
-        gradients, metrics = None, []
+        gradients, norms, metrics = None, [], []
         for name, batch in batches.items():
             objective = self.objectives[name]
             count = distributed.sum_over_replicas(objective.normalizer(batch))
-            scale = tf.math.divide_no_nan(objective.config.weight, count)
+            weight = objective.config.weight if self.schedule == "joint" else 1.0
+            scale = tf.math.divide_no_nan(weight, count)
             more, rows = self._gradients(name, batch, scale, variables)
+            more = distributed.sum_over_replicas(more)
+            norms.append(tf.linalg.global_norm(more))
             if gradients is None:
                 gradients = more
             else:
                 gradients = [a + b for a, b in zip(gradients, more, strict=True)]
             metrics.append(rows)
-        gradients = distributed.sum_over_replicas(gradients)
         metrics = distributed.sum_over_replicas(tf.concat(metrics, axis=0))
-        norm = tf.linalg.global_norm(gradients)
+        norm = norms[0]
+        if len(norms) > 1:
+            norm = tf.linalg.global_norm(gradients)
+            norms.insert(0, norm)
 
         values, row = {}, 0
         for name in batches:
@@ -232,7 +256,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=False,
         )
-        return tf.concat([[[norm, 1.0]], metrics], axis=0)
+        return tf.concat([[[norm, 1.0] for norm in norms], metrics], axis=0)
 
     def _gradients(self, name, batch, scale, variables):
         """This replica's part of the gradient, and its metrics [metrics, 2]."""
@@ -247,7 +271,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         objective = self.objectives[name]
         with tf.GradientTape() as tape:
             loss, metrics = objective.loss(batch)
-            scaled = loss * scale
+            scaled = tf.reduce_sum(loss * scale)
         rows = tf.stack([tf.stack(metrics[key]) for key in objective.train_metrics])
         return _dense_gradients(tape, scaled, variables), rows
 
@@ -302,7 +326,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         with tf.GradientTape() as tape:
             tape.watch(vectors)
             loss, metrics = objective.embedding_loss(vectors, batch)
-            scaled = loss * scale
+            scaled = tf.reduce_sum(loss * scale)
         upstream = tape.gradient(scaled, vectors)
         metrics = tf.stack([tf.stack(metrics[key]) for key in objective.train_metrics])
 
@@ -357,7 +381,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             objective whose held-out text is empty.
         """
         limit, totals = int(num_steps), {}
-        for name in self.active(max(self.step - 1, 0)):
+        for name in self._candidates(max(self.step - 1, 0)):
             if name not in self._evaluation_datasets:
                 self._evaluation_datasets[name] = (
                     self.strategy.distribute_datasets_from_function(

@@ -145,3 +145,17 @@ def lamb_step(w, m, v, g, step, lr, beta_1, beta_2, epsilon, decay, adapt=True):
         w_norm, u_norm = np.linalg.norm(w), np.linalg.norm(update)
         ratio = w_norm / u_norm if w_norm > 0 and u_norm > 0 else 1.0
     return w - lr * ratio * update, m, v
+
+
+def additive_margin_softmax(queries, candidates, positives, excluded, margin, scale):
+    """Loss of every query, one query at a time, straight from the formula."""
+    losses = []
+    for i, query in enumerate(queries):
+        positive = np.exp(scale * (query @ candidates[positives[i]] - margin))
+        negatives = sum(
+            np.exp(scale * query @ candidate)
+            for j, candidate in enumerate(candidates)
+            if j != positives[i] and not excluded[i, j]
+        )
+        losses.append(-np.log(positive / (positive + negatives)))
+    return np.array(losses)

@@ -1,6 +1,8 @@
 """Losses by hand."""
 
 import numpy as np
+import oracles
+import pytest
 import tensorflow as tf
 
 from cmlm import losses
@@ -21,3 +23,41 @@ def test_masked_lm_of_nothing_is_zero():
         tf.zeros([0, 3, 5]), tf.zeros([0, 3], tf.int32), tf.zeros([0, 3])
     )
     assert float(loss) == 0.0 and float(right) == 0.0
+
+
+def unit_rows(random, rows, dim=6):
+    vectors = random.normal(size=[rows, dim])
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("margin, scale", [(0.0, 1.0), (0.3, 1.0), (0.3, 20.0)])
+def test_additive_margin_softmax_by_its_formula(margin, scale):
+    random = np.random.default_rng(0)
+    queries, candidates = unit_rows(random, 4), unit_rows(random, 9)
+    positives = np.array([5, 0, 8, 3])
+    excluded = random.random([4, 9]) < 0.3
+    excluded[0, 5] = True  # a positive stays, whatever is said of it
+    loss, similarities = losses.additive_margin_softmax(
+        tf.constant(queries, tf.float32),
+        tf.constant(candidates, tf.float32),
+        tf.constant(positives, tf.int32),
+        tf.constant(excluded),
+        margin,
+        scale,
+    )
+    want = oracles.additive_margin_softmax(
+        queries, candidates, positives, excluded, margin, scale
+    )
+    np.testing.assert_allclose(loss, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(similarities, queries @ candidates.T, atol=1e-5)
+
+
+def test_a_query_whose_candidates_are_all_excluded_has_no_loss_and_a_gradient():
+    vectors = tf.constant([[1.0, 0.0], [0.0, 1.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(vectors)
+        loss, _ = losses.additive_margin_softmax(
+            vectors, vectors, tf.constant([0, 1]), tf.ones([2, 2], tf.bool), 0.3, 20.0
+        )
+    np.testing.assert_allclose(loss, [0.0, 0.0], atol=1e-6)
+    assert np.isfinite(tape.gradient(loss, vectors)).all()

@@ -6,7 +6,14 @@ import tensorflow as tf
 from cmlm import experiments
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import CmlmConfig, CmlmObjective, MlmConfig, MlmObjective
+from cmlm.objectives import (
+    BitextConfig,
+    BitextObjective,
+    CmlmConfig,
+    CmlmObjective,
+    MlmConfig,
+    MlmObjective,
+)
 
 VOCAB_SIZE = 50
 
@@ -79,6 +86,40 @@ def pair_batch(batch=4, seq=7, predictions=3, seed=0) -> dict[str, tf.Tensor]:
     }
 
 
+def bitext_batch(
+    batch=8, negatives=0, duplicates=False, seq=7, seed=0
+) -> dict[str, tf.Tensor]:
+    """What `pipelines.translations` yields, with texts of every length.
+
+    With `duplicates` some rows far from each other share a text.
+    """
+    random = np.random.default_rng(seed)
+    features = {}
+    for name, shape in (
+        ("source", [batch]),
+        ("target", [batch]),
+        ("negative", [batch, negatives]),
+    ):
+        if 0 in shape:
+            continue
+        lengths = random.integers(3, seq + 1, shape)
+        mask = (np.arange(seq) < lengths[..., np.newaxis]).astype(np.int32)
+        ids = random.integers(5, VOCAB_SIZE, [*shape, seq]) * mask
+        hashes = random.integers(1, 1 << 60, shape)
+        features[f"{name}_word_ids"], features[f"{name}_mask"] = ids, mask
+        features[f"{name}_hash"] = hashes
+    if duplicates:
+        for key in ("word_ids", "mask", "hash"):
+            features[f"target_{key}"][-1] = features[f"target_{key}"][0]
+            features[f"source_{key}"][-2] = features[f"source_{key}"][1]
+            if negatives:
+                features[f"negative_{key}"][2, 0] = features[f"target_{key}"][-3]
+    return {
+        key: tf.constant(value, tf.int64 if key.endswith("_hash") else tf.int32)
+        for key, value in features.items()
+    }
+
+
 def objective(
     name: str, made: SentenceModel, batches=(), global_batch_size=4, **values
 ):
@@ -86,6 +127,7 @@ def objective(
     config_class, base = {
         "cmlm": (CmlmConfig, CmlmObjective),
         "mlm": (MlmConfig, MlmObjective),
+        "bitext": (BitextConfig, BitextObjective),
     }[name]
     config = config_class(weight=1.0, **values)
     config.train_data.global_batch_size = global_batch_size

@@ -47,6 +47,86 @@ class MaskingConfig(hyperparams.Config):
             )
 
 
+@dataclasses.dataclass
+class SpanConfig(hyperparams.Config):
+    """The span of a text that Mirror-BERT replaces by one [MASK].
+
+    Attributes:
+        length: of the span, in units; 0 masks none.
+        unit: `characters`, as the published code does, or `tokens`.
+        shortest: a text of fewer units stays as it is.
+    """
+
+    length: int = 5
+    unit: str = "characters"
+    shortest: int = 30
+
+    def validate(self) -> None:
+        """Raises UserError where a value makes no sense."""
+        if self.length < 0:
+            raise UserError(f"span length={self.length}: allowed is 0 or more")
+        if self.unit not in ("characters", "tokens"):
+            raise UserError(f"span unit={self.unit!r}: allowed: characters, tokens")
+        if self.shortest < self.length:
+            raise UserError(
+                f"span shortest={self.shortest}: allowed is its length, {self.length}, "
+                "or more"
+            )
+
+
+def mask_span(
+    text: tf.Tensor, tokenizer: Tokenizer, config: SpanConfig, seed: tf.Tensor
+) -> tf.RaggedTensor:
+    """Tokenises texts with one random span of each replaced by [MASK].
+
+    Args:
+        text: string [n].
+        tokenizer: strings to ids.
+        config: length and unit of the span.
+        seed: int [2].
+
+    Returns:
+        int32 [n, (tokens)], without [CLS] and [SEP].
+    """
+    text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+    if not config.length:
+        return tokenizer.tokenize(text)
+    in_tokens = config.unit == "tokens"
+    tokens = tokenizer.tokenize(text)
+    if in_tokens:
+        n_units = tf.cast(tokens.row_lengths(), tf.int32)
+    else:
+        n_units = tf.strings.length(text, unit="UTF8_CHAR")
+    last = tf.maximum(n_units - config.length, 0)
+    share = tf.random.stateless_uniform(tf.shape(text), seed)
+    start = tf.minimum(tf.cast(share * tf.cast(last + 1, tf.float32), tf.int32), last)
+    end = tf.minimum(start + config.length, n_units)
+    if in_tokens:
+        position = tf.ragged.range(n_units)
+        before = tf.ragged.boolean_mask(tokens, position < start[:, tf.newaxis])
+        after = tf.ragged.boolean_mask(tokens, position >= end[:, tf.newaxis])
+    else:
+        unit = "UTF8_CHAR"
+        before = tokenizer.tokenize(
+            tf.strings.substr(text, tf.zeros_like(start), start, unit=unit)
+        )
+        after = tokenizer.tokenize(
+            tf.strings.substr(text, end, n_units - end, unit=unit)
+        )
+    mask = tf.fill([tokens.nrows(), 1], tokenizer.mask_id)
+    masked = tf.concat([before, mask, after], axis=1)
+    is_short = n_units < max(config.shortest, 1)
+    # Of every row one of the two is empty.
+    kept = tf.ragged.boolean_mask(masked, _rows(masked, ~is_short))
+    whole = tf.ragged.boolean_mask(tokens, _rows(tokens, is_short))
+    return tf.concat([kept, whole], axis=1)
+
+
+def _rows(ragged: tf.RaggedTensor, chosen: tf.Tensor) -> tf.RaggedTensor:
+    """Says for every value whether its row is chosen."""
+    return ragged.with_values(tf.repeat(chosen, ragged.row_lengths()))
+
+
 def mask_tokens(
     ids: tf.Tensor,
     tokenizer: Tokenizer,

@@ -130,8 +130,8 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> ParallelRep
     if report.bad > MAX_BAD_SHARE * seen:
         raise UserError(
             f"{report.bad:,} of {seen:,} lines of bitext {files[0]} and the like are "
-            f"not {report.columns} columns with text in each, the first is {first_bad}; "
-            f"allowed are {MAX_BAD_SHARE:.0%}"
+            f"not {report.columns} columns with text in each, the first is {first_bad};"
+            f" allowed are {MAX_BAD_SHARE:.0%}"
         )
     return report
 
@@ -145,8 +145,8 @@ def rows(
 ) -> tf.data.Dataset:
     """Returns the good lines of a bitext: one pass, streamed.
 
-    Held-out lines are chosen by a fingerprint of their source, so that all translations
-    of one text are on the same side.
+    Held-out lines are chosen by a fingerprint of their source, so that all
+    translations of one text are on the same side.
 
     Args:
         files: paths of TSV files, all with as many columns.
@@ -169,7 +169,7 @@ def rows(
         cells = cells.with_values(tf.strings.strip(values))
         shortest = tf.reduce_min(tf.strings.length(cells), axis=1)
         good = (cells.row_lengths() == columns) & (shortest > 0)
-        table = tf.boolean_mask(cells, good).to_tensor("", [None, columns])
+        table = tf.ragged.boolean_mask(cells, good).to_tensor(shape=[None, columns])
         document = tf.strings.to_hash_bucket_fast(table[:, 0], 1 << 62)
         chosen = streams.in_part(
             document, tf.zeros_like(document, tf.int32), part, hold_out_fraction

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import languages, masking, parallel, streams
+from cmlm.data import inference, languages, masking, parallel, streams
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
@@ -101,6 +101,71 @@ def masked_sentences(feed: Feed, masking_config: MaskingConfig) -> tf.data.Datas
     return _batches(_single_sentences, to_features, feed)
 
 
+def masked_pairs(
+    feed: Feed, masking_config: MaskingConfig, source: Callable[..., tf.data.Dataset]
+) -> tf.data.Dataset:
+    """Returns batches of two texts in one masked sequence, `[CLS] a [SEP] b [SEP]`.
+
+    Which of the two comes first is drawn for each pair.
+
+    Args:
+        feed: what is read.
+        masking_config: how it is masked.
+        source: `streams.sentence_pairs` or `parallel.rows`.
+
+    Returns:
+        As `masked_sentences`, and `input_type_ids` int32 [batch, length], 1 for the
+        second text.
+    """
+
+    def to_features(seed, first, second, *_):
+        swap_seed, mask_seed = tf.unstack(
+            tf.random.experimental.stateless_split(seed, 2)
+        )
+        swap = tf.random.stateless_uniform(tf.shape(first), swap_seed) < 0.5
+        first, second = tf.where(swap, second, first), tf.where(swap, first, second)
+        return _masked_pair(first, second, feed, masking_config, mask_seed)
+
+    return _batches(source, to_features, feed)
+
+
+def ordered_pairs(
+    feed: Feed, masking_config: MaskingConfig, wrong: str
+) -> tf.data.Dataset:
+    """Returns batches as `masked_pairs` of neighbours, half of them not as in the text.
+
+    Args:
+        feed: what is read.
+        masking_config: how it is masked.
+        wrong: what these are: `random`, the second sentence is that of another pair of
+            the batch (BERT's next-sentence prediction), or `swapped`, the two have
+            changed places (ALBERT's sentence-order prediction).
+
+    Returns:
+        As `masked_pairs`, and `order_label` int32 [batch], 1 for a pair as it stands in
+        the text.
+    """
+
+    def to_features(seed, first, second):
+        label_seed, mask_seed = tf.unstack(
+            tf.random.experimental.stateless_split(seed, 2)
+        )
+        right = tf.random.stateless_uniform(tf.shape(first), label_seed) < 0.5
+        if wrong == "swapped":
+            first, second = (
+                tf.where(right, first, second),
+                tf.where(right, second, first),
+            )
+        else:
+            second = tf.where(right, second, tf.roll(second, shift=1, axis=0))
+        return {
+            **_masked_pair(first, second, feed, masking_config, mask_seed),
+            "order_label": tf.cast(right, tf.int32),
+        }
+
+    return _batches(streams.sentence_pairs, to_features, feed)
+
+
 def neighbours(feed: Feed) -> tf.data.Dataset:
     """Returns batches of neighbouring sentences as source and target.
 
@@ -127,16 +192,75 @@ def translations(feed: Feed) -> tf.data.Dataset:
     def to_features(_, source, target, *negatives):
         features = {**_side("source", source, feed), **_side("target", target, feed)}
         if negatives:
-            texts = tf.stack(negatives, axis=1)
-            flat = _side("negative", tf.reshape(texts, [-1]), feed)
-            for key, value in flat.items():
-                shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)
-                features[key] = tf.ensure_shape(
-                    tf.reshape(value, shape), [*texts.shape, *value.shape[1:]]
-                )
+            features |= _sides("negative", tf.stack(negatives, axis=1), feed)
         return features
 
     return _batches(parallel.rows, to_features, feed)
+
+
+def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Dataset:
+    """Returns batches of sentences and changed copies of them, as Mirror-BERT's views.
+
+    Args:
+        feed: what is read.
+        span: what is masked in the copy.
+        mask_rate: share of the tokens masked besides, in both, independently.
+
+    Returns:
+        As `neighbours`; source and target have the same hash.
+    """
+
+    def to_features(seed, text):
+        seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+        changed = masking.mask_span(text, feed.tokenizer, span, seeds[0])
+        source = feed.tokenizer.enclose(
+            feed.tokenizer.tokenize(text), feed.config.seq_length
+        )
+        target = feed.tokenizer.enclose(changed, feed.config.seq_length)
+        features = {}
+        for name, tokens, side_seed in (
+            ("source", source, seeds[1]),
+            ("target", target, seeds[2]),
+        ):
+            ids = _pad(tokens, text.shape[0], feed)
+            if mask_rate:
+                config = MaskingConfig(
+                    rate=mask_rate,
+                    max_predictions=feed.config.seq_length,
+                    mask_token_share=1.0,
+                    random_token_share=0.0,
+                )
+                masked = masking.mask_tokens(ids, feed.tokenizer, config, side_seed)
+                ids = masked["input_word_ids"]
+            features[f"{name}_word_ids"] = ids
+            features[f"{name}_mask"] = _mask(ids, feed)
+            features[f"{name}_hash"] = _hash(text)
+        return features
+
+    return _batches(_single_sentences, to_features, feed)
+
+
+def inference_pairs(feed: Feed) -> tf.data.Dataset:
+    """Returns batches of premises and hypotheses.
+
+    Returns:
+        Dataset of dicts: `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
+        `hypothesis_mask` int32 [batch, languages, length] and `nli_label` int32
+        [batch]. For training, languages is 1: a language drawn for each side.
+    """
+
+    def to_features(_, premises, hypotheses, label):
+        return {
+            **_sides("premise", premises, feed),
+            **_sides("hypothesis", hypotheses, feed),
+            "nli_label": inference.label_ids(label),
+        }
+
+    # The files are read together: to the shuffle they are one corpus.
+    together = languages.Corpus({"": feed.corpus.files}, {"": 1})
+    return _batches(
+        inference.rows, to_features, dataclasses.replace(feed, corpus=together)
+    )
 
 
 # ------------------------------------------------------------------- features
@@ -144,13 +268,15 @@ def translations(feed: Feed) -> tf.data.Dataset:
 
 def _encode(text: tf.Tensor, feed: Feed) -> tf.Tensor:
     """Tokenises and pads to the longest row, or to seq_length: int32 [n, length]."""
-    seq_length = feed.config.seq_length
+    tokens = feed.tokenizer.encode(text, feed.config.seq_length)
+    return _pad(tokens, text.shape[0], feed)
+
+
+def _pad(tokens: tf.RaggedTensor, n_rows: int | None, feed: Feed) -> tf.Tensor:
     is_static = feed.static_shapes or not feed.config.length_buckets
-    tokens = feed.tokenizer.encode(text, seq_length)
     # Row counts of ragged tensors are not static even where those of the text are.
-    return tokens.to_tensor(
-        feed.tokenizer.pad_id, shape=[text.shape[0], seq_length if is_static else None]
-    )
+    shape = [n_rows, feed.config.seq_length if is_static else None]
+    return tokens.to_tensor(feed.tokenizer.pad_id, shape=shape)
 
 
 def _mask(ids: tf.Tensor, feed: Feed) -> tf.Tensor:
@@ -166,14 +292,41 @@ def _masked(ids, feed, masking_config, seed) -> dict[str, tf.Tensor]:
     }
 
 
+def _masked_pair(first, second, feed, masking_config, seed) -> dict[str, tf.Tensor]:
+    tokens = feed.tokenizer.encode_pair(first, second, feed.config.seq_length)
+    ids = _pad(tokens, first.shape[0], feed)
+    ends = tf.cumsum(
+        tf.cast(ids == feed.tokenizer.sep_id, tf.int32), axis=1, exclusive=True
+    )
+    return {
+        "input_type_ids": tf.cast(ends == 1, tf.int32),
+        **_masked(ids, feed, masking_config, seed),
+    }
+
+
 def _side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     """One side of a contrastive pair, from string [n]."""
     ids = _encode(text, feed)
     return {
         f"{name}_word_ids": ids,
         f"{name}_mask": _mask(ids, feed),
-        f"{name}_hash": tf.strings.to_hash_bucket_fast(text, tf.int64.max),
+        f"{name}_hash": _hash(text),
     }
+
+
+def _hash(text: tf.Tensor) -> tf.Tensor:
+    return tf.strings.to_hash_bucket_fast(text, tf.int64.max)
+
+
+def _sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """The same of string [n, texts], with an axis more."""
+    features = {}
+    for key, value in _side(name, tf.reshape(texts, [-1]), feed).items():
+        shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)
+        features[key] = tf.ensure_shape(
+            tf.reshape(value, shape), [*texts.shape, *value.shape[1:]]
+        )
+    return features
 
 
 # -------------------------------------------------------------------- batches
@@ -247,7 +400,7 @@ def _examples(source: Callable[..., tf.data.Dataset], feed: Feed) -> tf.data.Dat
             # Repeating nothing for ever would be a run that hangs.
             if not any(True for _ in dataset.take(1)):
                 raise UserError(
-                    f"no text is left to train on in {files[0]} and the like with"
+                    f"no text is left to train on in {config.input_path} with"
                     f" hold_out_fraction={config.hold_out_fraction}: allowed is more"
                     " text, a smaller fraction, or validation text of its own"
                 )
@@ -274,11 +427,11 @@ def _batch_by_length(
 
     A window of many batches is sorted by length, cut into batches, and these are
     shuffled. Unlike buckets that fill one by one, each window gives a known number of
-    batches: skipped ones are never tokenised. The length of a pair is that of its
-    longer sentence.
+    batches: skipped ones are never tokenised. The length of an example is that of its
+    longest text.
 
     Args:
-        dataset: of tuples of string [].
+        dataset: of tuples of string [] or [texts].
         tokenizer: says how many tokens a string has.
         seq_length: longer strings count as this long.
         batch_size: rows of a batch.
@@ -290,9 +443,14 @@ def _batch_by_length(
     window = per_window * batch_size
     n_windows, n_batches = divmod(skip_batches, per_window)
 
+    def longest_text(texts):
+        n_rows = tf.shape(texts)[0]
+        lengths = tokenizer.tokenize(tf.reshape(texts, [-1])).row_lengths()
+        return tf.reduce_max(tf.reshape(lengths, [n_rows, -1]), axis=1)
+
     def cut(number, texts):
-        lengths = [tokenizer.tokenize(text).row_lengths() for text in texts]
-        longest = tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0), seq_length - 2)
+        lengths = tf.stack([longest_text(column) for column in texts])
+        longest = tf.minimum(tf.reduce_max(lengths, axis=0), seq_length - 2)
         by_length = tf.argsort(longest, stable=True)
         n_cuts = (tf.size(by_length) + batch_size - 1) // batch_size
         order = tf.random.experimental.stateless_shuffle(

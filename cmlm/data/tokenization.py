@@ -81,6 +81,48 @@ class Tokenizer(tf.Module):
         Returns:
             int32 [n, (tokens)] as `[CLS] ... [SEP]`.
         """
-        tokens = self.tokenize(text)[:, : seq_length - 2]
+        return self.enclose(self.tokenize(text), seq_length)
+
+    def enclose(self, tokens: tf.RaggedTensor, seq_length: int) -> tf.RaggedTensor:
+        """Adds the special tokens: int32 [n, (tokens)] -> `[CLS] ... [SEP]`.
+
+        Args:
+            tokens: as `tokenize` gives them.
+            seq_length: see `encode`.
+        """
+        tokens = tokens[:, : seq_length - 2]
         column = tf.ones([tokens.nrows(), 1], tf.int32)
         return tf.concat([self.cls_id * column, tokens, self.sep_id * column], axis=1)
+
+    def encode_pair(
+        self, first: tf.Tensor, second: tf.Tensor, seq_length: int
+    ) -> tf.RaggedTensor:
+        """Tokenises pairs of texts into one sequence each.
+
+        Where both do not fit, each is cut to half of the room, or to what the other
+        leaves.
+
+        Args:
+            first: string [n].
+            second: string [n].
+            seq_length: longest result in tokens, special ones included; at least 3.
+
+        Returns:
+            int32 [n, (tokens)] as `[CLS] ... [SEP] ... [SEP]`.
+        """
+        first, second = self.tokenize(first), self.tokenize(second)
+        room = seq_length - 3
+        lengths = [tf.cast(side.row_lengths(), tf.int32) for side in (first, second)]
+        kept = tf.minimum(lengths[0], tf.maximum(room - lengths[1], room - room // 2))
+        first = _cut(first, kept)
+        second = _cut(second, tf.minimum(lengths[1], room - kept))
+        column = tf.ones([first.nrows(), 1], tf.int32)
+        cls, sep = self.cls_id * column, self.sep_id * column
+        return tf.concat([cls, first, sep, second, sep], axis=1)
+
+
+def _cut(tokens: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """Keeps the first `lengths` [n] tokens of each row."""
+    position = tf.ragged.range(tokens.row_lengths())
+    kept = position < tf.cast(lengths, tf.int64)[:, tf.newaxis]
+    return tf.ragged.boolean_mask(tokens, kept)

@@ -69,7 +69,7 @@ class ObjectiveConfig(hyperparams.Config):
         except UserError as error:
             raise UserError(f"task.{name}: {error}") from error
 
-    def load_data(self, work_dir: str) -> "Data":
+    def load_data(self, work_dir: str) -> Data:
         """Finds and checks the data, see `DataConfig.load`."""
         train = self.train_data.load(work_dir)
         if not self.validation_data:
@@ -177,10 +177,11 @@ class Objective(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def normalizer(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """What the summed loss of a batch is divided by, a float32 scalar.
+        """What the summed loss of a batch is divided by: float32 [] or [terms].
 
         It is taken from the inputs alone, before any forward pass: the engine
-        adds it over replicas and then knows the scale of every micro-batch.
+        adds it over replicas and then knows the scale of every micro-batch. A loss of
+        several terms, each a mean of its own, has one number for each.
         """
 
     def trim(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -207,7 +208,8 @@ class Objective(tf.Module, abc.ABC):
         """Sums the loss of a (micro-)batch in training mode.
 
         Returns:
-            The summed loss, a float32 scalar, and `train_metrics` by name.
+            The summed loss, float32 of the shape of `normalizer`, and `train_metrics`
+            by name.
         """
 
     @abc.abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import tensorflow as tf
 
@@ -39,8 +40,8 @@ class ContrastiveConfig(ObjectiveConfig):
             raise UserError(f"task.{name}.scale is {self.scale}; it must be above 0")
         if self.margin < 0 or (self.similarity == "cosine" and self.margin >= 2):
             raise UserError(
-                f"task.{name}.margin is {self.margin}; allowed: at least 0, and below 2 "
-                "for cosines"
+                f"task.{name}.margin is {self.margin}; allowed: at least 0, and for "
+                "cosines below 2"
             )
 
 
@@ -102,42 +103,23 @@ class ContrastiveObjective(EmbeddingObjective):
         return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
 
     def embedding_loss(self, embeddings, batch):
-        gather = distributed.gather_replicas
-        source, target = embeddings[:, 0], embeddings[:, 1]
-        rows = tf.shape(source)[0]
-        own = distributed.replica_offset(rows) + tf.range(rows)
-        everything = gather(embeddings)
-        sources, targets = everything[:, 0], everything[:, 1]
-        source_hash, target_hash = batch["source_hash"], batch["target_hash"]
-        source_hashes, target_hashes = gather(source_hash), gather(target_hash)
-
-        # Whether [own row, row of the batch] must not be held apart: each of the two
-        # texts of the one pair against each of the other.
-        related = (
-            _equal(target_hash, target_hashes)
-            | _equal(source_hash, source_hashes)
-            | _equal(source_hash, target_hashes)
-            | _equal(target_hash, source_hashes)
-        )
-        not_target, candidates = related, targets
+        pool = Pool(embeddings, batch)
+        not_source = not_target = pool.related()
+        candidates = pool.all_targets
         if "negative_hash" in batch:
-            negatives = tf.reshape(everything[:, 2:], [-1, everything.shape[-1]])
-            candidates = tf.concat([targets, negatives], axis=0)
-            hashes = tf.reshape(gather(batch["negative_hash"]), [-1])
-            equal = _equal(target_hash, hashes) | _equal(source_hash, hashes)
-            not_target = tf.concat([related, equal], axis=1)
+            candidates = tf.concat([candidates, pool.all_negatives], axis=0)
+            not_target = tf.concat([not_target, pool.equals_negative()], axis=1)
         settings = (self.config.margin, self.config.scale)
         forward, similarities = losses.additive_margin_softmax(
-            source, candidates, own, not_target, *settings
+            pool.sources, candidates, pool.own, not_target, *settings
         )
         backward, reverse = losses.additive_margin_softmax(
-            target, sources, own, related, *settings
+            pool.targets, pool.all_sources, pool.own, not_source, *settings
         )
         loss = tf.reduce_sum(forward + backward)
-        metrics = _ranking_metrics(similarities, own, not_target)
-        metrics["reverse_accuracy"] = _ranking_metrics(reverse, own, related)[
-            "accuracy"
-        ]
+        metrics = ranking_metrics(similarities, pool.own, not_target)
+        backward_metrics = ranking_metrics(reverse, pool.own, not_source)
+        metrics["reverse_accuracy"] = backward_metrics["accuracy"]
         metrics["loss"] = (loss, self.normalizer(batch))
         return loss, metrics
 
@@ -146,12 +128,54 @@ class ContrastiveObjective(EmbeddingObjective):
         return metrics
 
 
+class Pool:
+    """The texts of the global batch, and which of them are no negatives.
+
+    Args:
+        embeddings: of this replica's rows, float32 [rows, texts, dim]: source, target,
+            negatives.
+        batch: those rows.
+    """
+
+    def __init__(self, embeddings: tf.Tensor, batch: dict[str, tf.Tensor]):
+        self._batch = batch
+        everything = distributed.gather_replicas(embeddings)
+        self.sources, self.targets = embeddings[:, 0], embeddings[:, 1]
+        self.all_sources, self.all_targets = everything[:, 0], everything[:, 1]
+        # Micro-batches that were put together have lost their static shape.
+        self.all_negatives = tf.reshape(
+            everything[:, 2:], [-1, tf.shape(everything)[-1]]
+        )
+        rows = tf.shape(embeddings)[0]
+        # This replica's rows, as rows of the global batch.
+        self.own = distributed.replica_offset(rows) + tf.range(rows)
+
+    def related(self) -> tf.Tensor:
+        """Bool [rows, all rows]: whether any text of one pair is in the other."""
+        batch = self._batch
+        sides = (batch["source_hash"], batch["target_hash"])
+        gathered = [distributed.gather_replicas(side) for side in sides]
+        return functools.reduce(
+            tf.logical_or, (_equal(a, b) for a in sides for b in gathered)
+        )
+
+    def equals_negative(self) -> tf.Tensor:
+        """Bool [rows, all negatives]: whether it is a text of the pair itself."""
+        batch = self._batch
+        negatives = tf.reshape(
+            distributed.gather_replicas(batch["negative_hash"]), [-1]
+        )
+        return _equal(batch["source_hash"], negatives) | _equal(
+            batch["target_hash"], negatives
+        )
+
+
 def _equal(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """[n], [m] -> bool [n, m]."""
     return a[:, tf.newaxis] == b[tf.newaxis]
 
 
-def _ranking_metrics(similarities, positives, excluded) -> dict[str, Metric]:
+def ranking_metrics(similarities, positives, excluded) -> dict[str, Metric]:
     """Metrics of one direction, summed over queries; arguments as in the loss."""
     shape = tf.shape(similarities)
     is_positive = tf.one_hot(positives, shape[1], on_value=True, off_value=False)

@@ -40,7 +40,7 @@ class MaskedTextObjective(Objective):
         self, batch: dict[str, tf.Tensor], logits: tf.Tensor
     ) -> tuple[tf.Tensor, Metric, Metric]:
         """Summed loss, and loss and accuracy as metrics, of one prediction."""
-        count = self.normalizer(batch)
+        count = tf.reduce_sum(batch["masked_lm_weights"])
         loss, right = losses.masked_lm(
             logits, batch["masked_lm_ids"], batch["masked_lm_weights"]
         )

@@ -1,0 +1,110 @@
+"""Whether a sentence follows from another, told from their two vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from cmlm.data import inference, pipelines
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives.base import Objective, ObjectiveConfig
+
+
+@dataclasses.dataclass
+class NliConfig(ObjectiveConfig):
+    """Entailment, neutral or contradiction, across languages.
+
+    Attributes:
+        train_encoder: false leaves the encoder as it is and trains the classifier.
+    """
+
+    train_data: inference.InferenceDataConfig = dataclasses.field(
+        default_factory=inference.InferenceDataConfig
+    )
+    train_encoder: bool = True
+
+
+class NliObjective(Objective):
+    """Cross-lingual NLI of CMLM, https://arxiv.org/abs/2012.14388, section 3.3.
+
+    A softmax over W [u, v, |u - v|, u * v], u the vector of the premise and v that of
+    the hypothesis, each in a language drawn for the pair.
+
+    A batch holds `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
+    `hypothesis_mask` int32 [rows, languages, length] and `nli_label` int32 [rows]; for
+    training there is one language, the one that was drawn.
+
+    Metrics: `loss` (nats a pair) and `accuracy`; validation adds `accuracy_EN_DE` for
+    the premise in en and the hypothesis in de, for all pairs of languages, and its
+    `loss` and `accuracy` are the means over them.
+    """
+
+    train_metrics = ("loss", "accuracy")
+
+    def __init__(self, name: str, config: NliConfig, model: SentenceModel, **data):
+        super().__init__(name, config, model, **data)
+        self.classifier = model.pair_classifier(name, len(inference.LABELS))
+
+    @property
+    def trained_parts(self) -> list[str]:
+        encoder = ["encoder"] if self.config.train_encoder else []
+        return [*encoder, self.classifier.name]
+
+    def make_dataset(self, feed):
+        return pipelines.inference_pairs(feed)
+
+    def normalizer(self, batch):
+        return tf.cast(tf.size(batch["nli_label"]), tf.float32)
+
+    def _vectors(self, batch, side, training):
+        """float32 [rows, languages, dim]."""
+        ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
+        shape = tf.shape(ids)
+        vectors = self.model.encoder(
+            {
+                "input_word_ids": tf.reshape(ids, [-1, shape[2]]),
+                "input_mask": tf.reshape(mask, [-1, shape[2]]),
+            },
+            training=training and self.config.train_encoder,
+        )["default"]
+        width = self.model.config.hidden_size
+        return tf.reshape(tf.cast(vectors, tf.float32), [shape[0], -1, width])
+
+    def _scores(self, batch, training):
+        """Loss and whether it is right, float32 [rows, languages, languages]."""
+        u = self._vectors(batch, "premise", training)[:, :, tf.newaxis]
+        v = self._vectors(batch, "hypothesis", training)[:, tf.newaxis]
+        u, v = u + tf.zeros_like(v), v + tf.zeros_like(u)
+        features = tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
+        logits = tf.cast(self.classifier(features), tf.float32)
+        label = tf.broadcast_to(
+            batch["nli_label"][:, tf.newaxis, tf.newaxis], tf.shape(logits)[:-1]
+        )
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits)
+        right = tf.argmax(logits, axis=-1, output_type=label.dtype) == label
+        return loss, tf.cast(right, tf.float32)
+
+    def loss(self, batch):
+        loss, right = (tf.reduce_sum(x) for x in self._scores(batch, training=True))
+        count = self.normalizer(batch)
+        return loss, {"loss": (loss, count), "accuracy": (right, count)}
+
+    def evaluate(self, batch):
+        loss, right = self._scores(batch, training=False)
+        count = self.normalizer(batch)
+        n_pairs = tf.cast(tf.size(loss), tf.float32)
+        metrics = {
+            "loss": (tf.reduce_sum(loss), n_pairs),
+            "accuracy": (tf.reduce_sum(right), n_pairs),
+        }
+        names = list((self.data.validation or self.data.train).files)
+        if len(names) > 1:
+            by_pair = tf.reduce_sum(right, axis=0)
+            for i, premise in enumerate(names):
+                for j, hypothesis in enumerate(names):
+                    metrics[f"accuracy_{premise}_{hypothesis}"] = (
+                        by_pair[i, j],
+                        count,
+                    )
+        return metrics

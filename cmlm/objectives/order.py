@@ -1,0 +1,85 @@
+"""Masked words and the order of two sentences: the baselines NSP and SOP."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from cmlm.data import pipelines
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives.masked_text import MaskedTextConfig
+from cmlm.objectives.mlm import MlmObjective
+
+
+@dataclasses.dataclass
+class OrderConfig(MaskedTextConfig):
+    """Masked words of two neighbouring sentences, and whether these are as they were.
+
+    The two losses are summed, each a mean of its own.
+    """
+
+
+class OrderObjective(MlmObjective):
+    """Base of the two: they differ in what the wrong pairs are.
+
+    Metrics: `loss` (nats a masked word) and `accuracy` of masked words, `order_loss`
+    (nats a pair) and `order_accuracy` of pairs.
+    """
+
+    train_metrics = ("loss", "accuracy", "order_loss", "order_accuracy")
+    # Of `pipelines.ordered_pairs`.
+    wrong: str
+
+    def __init__(self, name: str, config: OrderConfig, model: SentenceModel, **data):
+        super().__init__(name, config, model, **data)
+        self.head = model.classifier(name, num_classes=2)
+
+    @property
+    def trained_parts(self) -> list[str]:
+        return [*super().trained_parts, self.head.name]
+
+    def make_dataset(self, feed):
+        return pipelines.ordered_pairs(feed, self.config.masking, self.wrong)
+
+    def normalizer(self, batch):
+        pairs = tf.cast(tf.size(batch["order_label"]), tf.float32)
+        return tf.stack([super().normalizer(batch), pairs])
+
+    def _losses(self, batch, training):
+        """The two summed losses, float32 [2], and all metrics."""
+        outputs = self.model.encoder(batch, training=training)
+        sequence = outputs["sequence_output"]
+        logits = self.masked_lm(sequence, batch["masked_lm_positions"])
+        masked, masked_loss, accuracy = self.masked_metrics(batch, logits)
+        logits = tf.cast(self.head(sequence, training=training), tf.float32)
+        label = batch["order_label"]
+        order = tf.reduce_sum(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits)
+        )
+        right = tf.argmax(logits, axis=-1, output_type=label.dtype) == label
+        count = tf.cast(tf.size(label), tf.float32)
+        return tf.stack([masked, order]), {
+            "loss": masked_loss,
+            "accuracy": accuracy,
+            "order_loss": (order, count),
+            "order_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32)), count),
+        }
+
+    def loss(self, batch):
+        return self._losses(batch, training=True)
+
+    def evaluate(self, batch):
+        return self._losses(batch, training=False)[1]
+
+
+class NspObjective(OrderObjective):
+    """Next-sentence prediction of BERT, https://arxiv.org/abs/1810.04805."""
+
+    wrong = "random"
+
+
+class SopObjective(OrderObjective):
+    """Sentence-order prediction of ALBERT, https://arxiv.org/abs/1909.11942."""
+
+    wrong = "swapped"

@@ -1,0 +1,28 @@
+"""Masked language modelling over a text and its translation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cmlm.data import parallel, pipelines
+from cmlm.objectives.masked_text import MaskedTextConfig
+from cmlm.objectives.mlm import MlmObjective
+
+
+@dataclasses.dataclass
+class TlmConfig(MaskedTextConfig):
+    """Masked words of two translations in one sequence, given the rest of both."""
+
+    train_data: parallel.ParallelDataConfig = dataclasses.field(
+        default_factory=parallel.ParallelDataConfig
+    )
+
+
+class TlmObjective(MlmObjective):
+    """TLM of XLM, https://arxiv.org/abs/1901.07291, as LaBSE trains it.
+
+    Metrics: `loss` (nats a masked word) and `accuracy`.
+    """
+
+    def make_dataset(self, feed):
+        return pipelines.masked_pairs(feed, self.config.masking, parallel.rows)

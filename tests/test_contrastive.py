@@ -1,0 +1,246 @@
+"""Bitext retrieval: the same loss and gradient however a batch is spread and held."""
+
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.errors import UserError
+from cmlm.keras import keras
+from cmlm.objectives import BitextConfig
+from cmlm.trainer import Trainer
+
+BATCH = 8
+
+
+def build(strategy, batches, micro_batch_size=0, dropout=0.0, model=None, **values):
+    """A trainer with plain SGD, whose update shows the gradient itself."""
+    with strategy.scope():
+        model = toys.model(
+            num_layers=1, dropout_rate=dropout, attention_dropout_rate=dropout
+        )
+        objective = toys.objective("bitext", model, batches, BATCH, **values)
+        return Trainer(
+            model,
+            {"bitext": objective},
+            keras.optimizers.legacy.SGD(0.1),
+            strategy,
+            micro_batch_size=micro_batch_size,
+        )
+
+
+def copy_weights(source, target):
+    for name, part in source.model.parts.items():
+        target.model.parts[name].set_weights(part.get_weights())
+
+
+def assert_equal_step(trainer, reference):
+    """One step of both: the same metrics and the same gradient, to 1e-5."""
+    copy_weights(reference, trainer)
+    before = reference.model.encoder.get_weights()
+    want, got = reference.train(1), trainer.train(1)
+    assert got.keys() == want.keys()
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5, err_msg=key)
+    after = reference.model.encoder.get_weights()
+    for a, b in zip(trainer.model.encoder.get_weights(), after, strict=True):
+        np.testing.assert_allclose(a / 0.1, b / 0.1, atol=1e-5)
+    moved = max(np.abs(a - b).max() for a, b in zip(before, after, strict=True))
+    assert moved > 1e-3
+    return want
+
+
+BATCHES = pytest.mark.parametrize(
+    "negatives, duplicates", [(0, False), (2, False), (0, True), (2, True)]
+)
+
+
+@BATCHES
+def test_two_replicas_equal_one_device(one_device, two_replicas, negatives, duplicates):
+    batches = [toys.bitext_batch(BATCH, negatives, duplicates)]
+    reference = build(one_device, batches)
+    metrics = assert_equal_step(build(two_replicas, batches), reference)
+    # Every text of the global batch is a candidate, not only those of a replica.
+    assert metrics["bitext/candidates"] + metrics["bitext/excluded"] == pytest.approx(
+        BATCH * (1 + negatives)
+    )
+    assert (metrics["bitext/excluded"] > 0) == duplicates
+
+
+@BATCHES
+@pytest.mark.parametrize("micro_batch_size", [1, 2])
+def test_cached_gradients_equal_those_of_the_whole_batch(
+    one_device, two_replicas, negatives, duplicates, micro_batch_size
+):
+    batches = [toys.bitext_batch(BATCH, negatives, duplicates)]
+    reference = build(one_device, batches)
+    assert_equal_step(build(one_device, batches, micro_batch_size), reference)
+    reference = build(one_device, batches)
+    assert_equal_step(build(two_replicas, batches, micro_batch_size), reference)
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "two_replicas"])
+def test_cached_gradients_replay_dropout(strategy, request):
+    """Against one tape over all micro-batches, which keeps every activation."""
+    strategy = request.getfixturevalue(strategy)
+    # As the engine does: dropout draws from generators whose state can be set.
+    keras.backend.experimental.enable_tf_random_generator()
+    batches = [toys.bitext_batch(BATCH, negatives=1)]
+    trainer = build(strategy, batches, micro_batch_size=2, dropout=0.3)
+    objective, model = trainer.objectives["bitext"], trainer.model
+    variables = model.encoder.trainable_variables
+    share = BATCH // strategy.num_replicas_in_sync
+
+    @tf.function
+    def uncached():
+        def replica(batch):
+            with tf.GradientTape() as tape:
+                vectors = [
+                    objective.embed(
+                        objective.trim({k: v[i : i + 2] for k, v in batch.items()}),
+                        training=True,
+                    )
+                    for i in range(0, share, 2)
+                ]
+                loss, _ = objective.embedding_loss(tf.concat(vectors, axis=0), batch)
+                loss /= BATCH
+            gradients = tape.gradient(
+                loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, [loss, *gradients])
+
+        model.reset_dropout(tf.constant(0, tf.int64))
+        shares = strategy.experimental_distribute_values_from_function(
+            lambda context: {
+                key: value[context.replica_id_in_sync_group * share :][:share]
+                for key, value in batches[0].items()
+            }
+        )
+        results = strategy.run(replica, args=(shares,))
+        return [strategy.experimental_local_results(value)[0] for value in results]
+
+    loss, *gradients = uncached()
+    before = [variable.numpy() for variable in variables]
+    metrics = trainer.train(1)
+    np.testing.assert_allclose(metrics["bitext/loss"], loss, rtol=1e-5)
+    for variable, old, gradient in zip(variables, before, gradients, strict=True):
+        np.testing.assert_allclose(
+            (old - variable.numpy()) / 0.1, gradient, atol=2e-5, err_msg=variable.name
+        )
+    # Dropout is on: without it the loss is another.
+    plain, _ = objective.embedding_loss(
+        objective.embed(batches[0], training=False), batches[0]
+    )
+    assert abs(float(plain) / BATCH - float(loss)) > 1e-3
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_loss_by_its_formula(one_device, similarity, negatives):
+    batch = toys.bitext_batch(BATCH, negatives, duplicates=True)
+    values = {"similarity": similarity, "margin": 0.2, "scale": 3.0}
+    trainer = build(one_device, [batch], **values)
+    objective = trainer.objectives["bitext"]
+    vectors = objective.embed(batch, training=False).numpy().astype(np.float64)
+    if similarity == "cosine":
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, rtol=1e-5)
+    loss, metrics = objective.embedding_loss(tf.constant(vectors, tf.float32), batch)
+
+    source, target = batch["source_hash"].numpy(), batch["target_hash"].numpy()
+    related = np.array(
+        [[len({a, b} & {c, d}) > 0 for c, d in zip(source, target)]
+         for a, b in zip(source, target)]
+    )  # fmt: skip
+    candidates, excluded = vectors[:, 1], related
+    if negatives:
+        candidates = np.concatenate([candidates, vectors[:, 2:].reshape(-1, 16)])
+        hashes = batch["negative_hash"].numpy().reshape(-1)
+        equal = (target[:, None] == hashes) | (source[:, None] == hashes)
+        excluded = np.concatenate([related, equal], axis=1)
+    settings = (np.arange(BATCH), 0.2, 3.0)
+    positives, margin, scale = settings
+    want = oracles.additive_margin_softmax(
+        vectors[:, 0], candidates, positives, excluded, margin, scale
+    ).sum()
+    want += oracles.additive_margin_softmax(
+        vectors[:, 1], vectors[:, 0], positives, related, margin, scale
+    ).sum()
+    np.testing.assert_allclose(loss, want, rtol=1e-4)
+    np.fill_diagonal(excluded, False)
+    total, count = metrics["excluded"]
+    assert (float(total), float(count)) == (excluded.sum(), BATCH)
+
+
+def test_duplicates_are_no_negatives(one_device):
+    """Row 1 repeats row 0's target, row 2 its source; row 3 translates back."""
+    batch = toys.bitext_batch(BATCH)
+    source, target = batch["source_hash"].numpy(), batch["target_hash"].numpy()
+    target[1], source[2] = target[0], source[0]
+    source[3], target[3] = target[0], source[0]
+    batch |= {"source_hash": tf.constant(source), "target_hash": tf.constant(target)}
+    trainer = build(one_device, [batch])
+    objective = trainer.objectives["bitext"]
+    vectors = objective.embed(batch, training=False)
+    _, metrics = objective.embedding_loss(vectors, batch)
+    # Of 0: 1, 2, 3. Of 1: 0, 3. Of 2: 0, 3. Of 3: 0, 1, 2.
+    assert float(metrics["excluded"][0]) == 10.0
+
+
+def test_accuracy_counts_a_candidate_above_all_negatives(one_device):
+    batch = toys.bitext_batch(4)
+    trainer = build(one_device, [toys.bitext_batch(BATCH)])
+    vectors = np.zeros([4, 2, 4], np.float32)
+    vectors[range(4), 0, range(4)] = vectors[range(4), 1, range(4)] = 1
+    vectors[3, 1] = [1, 0, 0, 0]  # the last target looks like the first
+    _, metrics = trainer.objectives["bitext"].embedding_loss(vectors, batch)
+    accuracy = {k: float(metrics[k][0] / metrics[k][1]) for k in metrics}
+    # Sources 0 and 3 do not find theirs alone; target 3 finds source 0.
+    assert accuracy["accuracy"] == 0.5
+    assert accuracy["reverse_accuracy"] == 0.75
+    assert accuracy["positive_similarity"] == 0.75
+    assert accuracy["negative_similarity"] == pytest.approx(1 / 12)
+
+
+def test_bitext_trains_beside_masked_lm(one_device, two_replicas):
+    batch = toys.bitext_batch(BATCH)
+    text = toys.pair_batch(BATCH)
+
+    def make(strategy, micro_batch_size):
+        with strategy.scope():
+            model = toys.model(num_layers=1)
+            return Trainer(
+                model,
+                {
+                    "cmlm": toys.objective("cmlm", model, [text], BATCH),
+                    "bitext": toys.objective("bitext", model, [batch], BATCH),
+                },
+                keras.optimizers.legacy.SGD(0.1),
+                strategy,
+                micro_batch_size=micro_batch_size,
+            )
+
+    reference = make(one_device, 0)
+    assert_equal_step(make(two_replicas, 2), reference)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"margin": -0.1}, "task.bitext.margin is -0.1"),
+        ({"margin": 2.0}, "task.bitext.margin is 2.0"),
+        ({"scale": 0.0}, "task.bitext.scale is 0.0"),
+        ({"similarity": "cos"}, "'cos'; allowed: cosine, dot"),
+        ({}, "task.bitext: input_path is empty: --bitext_data names files"),
+    ],
+)
+def test_values_out_of_range_are_named(values, message):
+    config = BitextConfig(weight=1.0, **values)
+    if values:
+        config.train_data = config.train_data.replace(
+            input_path="a.tsv", global_batch_size=2
+        )
+    with pytest.raises(UserError, match=message):
+        config.validate("bitext")

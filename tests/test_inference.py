@@ -1,0 +1,179 @@
+"""NLI: languages are drawn for each side; files that do not match are refused."""
+
+import collections
+
+import numpy as np
+import pytest
+import toys
+
+from cmlm.data import inference, languages, pipelines
+from cmlm.data.inference import InferenceDataConfig
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+from cmlm.keras import keras
+from cmlm.objectives import NliConfig
+from cmlm.objectives.nli import NliObjective
+from cmlm.trainer import Trainer
+
+LABELS = ["entailment", "Neutral", "contradictory", "0", "1", "2"]
+LANGUAGES = ("en", "de", "fr")
+
+
+@pytest.fixture
+def files(tmp_path) -> dict[str, list[str]]:
+    """Row i of language l: `pI l x x` and `hI l`, the label by I."""
+    found = {}
+    for language in LANGUAGES:
+        lines = [
+            f"p{i} {language} {'x ' * (i % 5)}\th{i} {language}\t{LABELS[i % 6]}"
+            for i in range(60)
+        ]
+        path = tmp_path / f"{language}.tsv"
+        path.write_text("\n".join(lines))
+        found[language] = [str(path)]
+    return found
+
+
+@pytest.fixture
+def tokenizer(tmp_path) -> Tokenizer:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x", *LANGUAGES]
+    tokens += [f"p{i}" for i in range(60)] + [f"h{i}" for i in range(60)]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    return Tokenizer(str(tmp_path / "vocab.txt"))
+
+
+def feed(files, tokenizer, part, **values) -> pipelines.Feed:
+    config = InferenceDataConfig(
+        input_path="-",
+        global_batch_size=8,
+        seq_length=12,
+        shuffle_buffer_size=60,
+        hold_out_fraction=0.2,
+    )
+    sizes = {language: 60 for language in files}
+    corpus = languages.Corpus(files, sizes)
+    return pipelines.Feed(config, tokenizer, corpus, 8, part, **values)
+
+
+def words(tokenizer, ids) -> list[str]:
+    return [tokenizer.vocab[i] for i in ids if i > 4]
+
+
+def test_training_draws_both_languages_anew_in_every_epoch(files, tokenizer):
+    dataset = pipelines.inference_pairs(feed(files, tokenizer, "train"))
+    drawn, rows = collections.Counter(), collections.defaultdict(set)
+    for batch in dataset.take(60).as_numpy_iterator():
+        assert batch["premise_word_ids"].shape[:2] == (8, 1)
+        for premise, hypothesis, label in zip(
+            batch["premise_word_ids"][:, 0],
+            batch["hypothesis_word_ids"][:, 0],
+            batch["nli_label"],
+            strict=True,
+        ):
+            p, h = words(tokenizer, premise), words(tokenizer, hypothesis)
+            number = int(p[0][1:])
+            assert h[0] == f"h{number}" and label == number % 3
+            drawn[p[1], h[1]] += 1
+            rows[number].add((p[1], h[1]))
+    assert len(drawn) == 9
+    assert min(drawn.values()) > 480 / 9 / 2
+    assert max(len(pairs) for pairs in rows.values()) > 3
+
+
+def test_skipping_gives_what_would_have_come(files, tokenizer):
+    whole = pipelines.inference_pairs(feed(files, tokenizer, "train"))
+    rest = pipelines.inference_pairs(feed(files, tokenizer, "train", skip_batches=9))
+    for want, got in zip(whole.skip(9).take(12), rest.take(12), strict=True):
+        for key in want:
+            np.testing.assert_array_equal(want[key], got[key])
+
+
+def test_validation_has_every_language_of_the_held_out_rows(files, tokenizer):
+    batches = list(pipelines.inference_pairs(feed(files, tokenizer, "validation")))
+    trained = list(pipelines.inference_pairs(feed(files, tokenizer, "all")))
+    n_rows = sum(len(batch["nli_label"]) for batch in batches)
+    assert 0 < n_rows < 30
+    assert sum(len(batch["nli_label"]) for batch in trained) == 60
+    for batch in batches:
+        for texts in batch["hypothesis_word_ids"].numpy():
+            found = [words(tokenizer, ids)[1] for ids in texts]
+            assert found == list(LANGUAGES)
+
+
+@pytest.mark.parametrize("train_encoder", [True, False])
+def test_classifier_trains_and_a_frozen_encoder_stays(
+    one_device, files, tokenizer, train_encoder
+):
+    path = ",".join(f"{language}={of[0]}" for language, of in files.items())
+    config = NliConfig(weight=1.0, train_encoder=train_encoder)
+    config.train_data = feed(files, tokenizer, "train").config.replace(input_path=path)
+    config.validate("nli")
+    with one_device.scope():
+        model = toys.model(
+            num_layers=1, vocab_size=len(tokenizer.vocab), max_position_embeddings=32
+        )
+        objective = NliObjective(
+            "nli", config, model, tokenizer=tokenizer, data=config.load_data("-")
+        )
+        optimizer = keras.optimizers.legacy.SGD(0.1)
+        trainer = Trainer(model, {"nli": objective}, optimizer, one_device)
+    before = model.encoder.get_weights()
+    losses = [trainer.train(20)["nli/loss"] for _ in range(6)]
+    assert losses[-1] < losses[0]
+    moved = max(
+        np.abs(a - b).max()
+        for a, b in zip(before, model.encoder.get_weights(), strict=True)
+    )
+    assert (moved > 0) == train_encoder
+
+    metrics = trainer.evaluate(-1)
+    pairs = [metrics[f"nli/accuracy_{a}_{b}"] for a in LANGUAGES for b in LANGUAGES]
+    assert metrics["nli/accuracy"] == pytest.approx(np.mean(pairs))
+
+
+def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
+    with one_device.scope():
+        model = toys.model(
+            num_layers=1, vocab_size=len(tokenizer.vocab), max_position_embeddings=32
+        )
+        objective = NliObjective(
+            "nli", NliConfig(weight=1.0), model, tokenizer=tokenizer, data=None
+        )
+    batch = next(iter(pipelines.inference_pairs(feed(files, tokenizer, "validation"))))
+    loss, right = objective._scores(batch, training=False)
+
+    def vectors(side):
+        ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
+        inputs = {"input_word_ids": ids[:, 1], "input_mask": mask[:, 1]}
+        return model.encoder(inputs)["default"].numpy()
+
+    u, v = vectors("premise"), vectors("hypothesis")
+    kernel, bias = objective.classifier.get_weights()
+    logits = np.hstack([u, v, np.abs(u - v), u * v]) @ kernel + bias
+    label = batch["nli_label"].numpy()
+    log_total = np.log(np.exp(logits).sum(axis=1))
+    want = log_total - logits[np.arange(len(label)), label]
+    np.testing.assert_allclose(loss[:, 1, 1], want, rtol=1e-4)
+    np.testing.assert_array_equal(right[:, 1, 1], logits.argmax(axis=1) == label)
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        (["a\tb\tneutral"] * 59, "different length: en 60, bad 59"),
+        (["a\tb"] * 60, "line 1 has 2 columns; allowed are 3"),
+        (["a\tb\tperhaps"] * 60, "line 1 has the label 'perhaps'; allowed: entail"),
+        ([], "is empty"),
+    ],
+)
+def test_files_that_do_not_fit_are_named(tmp_path, files, lines, message):
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("\n".join(lines))
+    config = InferenceDataConfig(input_path=f"en={files['en'][0]},bad={bad}")
+    with pytest.raises(UserError, match=message):
+        config.load(str(tmp_path))
+
+
+def test_labels_in_words_or_numbers():
+    labels = ["entailment", "neutral", "CONTRADICTION", "0", "1", "2", "contradictory"]
+    assert inference.label_ids(labels).numpy().tolist() == [0, 1, 2, 0, 1, 2, 2]

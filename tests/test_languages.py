@@ -1,0 +1,103 @@
+"""Languages are named in the path, and drawn by a power of their size."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cmlm.data import languages, vocabulary
+from cmlm.data.corpus import TextDataConfig
+from cmlm.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "path, found",
+    [
+        ("a.txt,b/*.txt", {"": "a.txt,b/*.txt"}),
+        ("en=a.txt", {"en": "a.txt"}),
+        ("en=a.txt, b.txt,de=c.txt", {"en": "a.txt,b.txt", "de": "c.txt"}),
+        ("en=a.txt,de=b.txt,en=c.txt", {"en": "a.txt,c.txt", "de": "b.txt"}),
+        ("en-de=x.tsv,zh-Hant=y", {"en-de": "x.tsv", "zh-Hant": "y"}),
+        # Hive-style directories are no languages.
+        ("/data/lang=en/a.txt", {"": "/data/lang=en/a.txt"}),
+        ("builtin:python-docs", {"": "builtin:python-docs"}),
+    ],
+)
+def test_languages_are_read_from_the_path(path, found):
+    assert languages.split(path) == found
+
+
+def test_a_path_without_language_beside_some_with_one_is_named():
+    with pytest.raises(UserError, match="'a.txt' has no language; allowed is LANG"):
+        languages.split("a.txt,de=b.txt")
+
+
+def test_shares_are_a_power_of_the_size():
+    sizes = {"en": 1000, "de": 10, "fr": 0}
+    shares = languages.smoothed_shares(sizes, 0.3)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["en"] / shares["de"] == pytest.approx(100**0.3)
+    assert shares["fr"] == 0
+    assert languages.smoothed_shares(sizes, 1.0)["en"] == pytest.approx(1000 / 1010)
+    assert languages.smoothed_shares(sizes, 0.0)["de"] == pytest.approx(1 / 2)
+
+
+def test_mixing_keeps_to_the_shares_and_draws_the_same_again():
+    datasets = {
+        "en": tf.data.Dataset.from_tensors(0).repeat(),
+        "de": tf.data.Dataset.from_tensors(1).repeat(),
+    }
+
+    def draw(seed):
+        mixed = languages.mix(datasets, {"en": 0.8, "de": 0.2}, seed)
+        return [int(x) for x in mixed.take(2000)]
+
+    assert 0.17 < np.mean(draw(1)) < 0.23
+    assert draw(1) == draw(1) != draw(2)
+
+
+def test_mixing_a_pass_loses_nothing():
+    datasets = {
+        "en": tf.data.Dataset.range(100),
+        "de": tf.data.Dataset.range(100, 103),
+    }
+    mixed = languages.mix(datasets, {"en": 0.5, "de": 0.5}, 0)
+    assert sorted(int(x) for x in mixed) == list(range(103))
+
+
+def test_words_of_a_small_language_are_counted_up():
+    counts = vocabulary.smooth(
+        {
+            "en": collections.Counter({"the": 900, "of": 100}),
+            "de": collections.Counter({"der": 9, "of": 1}),
+        },
+        0.3,
+    )
+    # 10 words of 1010 become a share of 10^0.3 / (1000^0.3 + 10^0.3) = 20 %.
+    total = counts.total()
+    german = counts["der"] / 0.9
+    assert german / total == pytest.approx(0.2008, abs=0.001)
+    assert counts["the"] == 900
+    assert counts["of"] == 100 + round(counts["der"] / 9)
+
+
+def test_sizes_and_shares_are_logged(tmp_path, caplog):
+    for language, sentences in (("en", 300), ("de", 30)):
+        lines = [f"Sentence number {i} ." for i in range(sentences)]
+        (tmp_path / f"{language}.txt").write_text("\n".join(lines))
+    config = TextDataConfig(
+        input_path=f"en={tmp_path}/en.txt,de={tmp_path}/de.txt", global_batch_size=2
+    )
+    with caplog.at_level("INFO"):
+        corpus = config.load(str(tmp_path / "work"))
+    assert corpus.sizes == {"en": 300, "de": 30}
+    assert corpus.files["de"] == [f"{tmp_path}/de.txt"]
+    assert "languages, by size^0.3: en 300 66.6%, de 30 33.4%" in caplog.text
+
+
+def test_a_language_without_files_is_named(tmp_path):
+    (tmp_path / "en.txt").write_text("One .\nTwo .")
+    config = TextDataConfig(input_path=f"en={tmp_path}/en.txt,de={tmp_path}/de*.txt")
+    with pytest.raises(UserError, match="no file matches .*de"):
+        config.load(str(tmp_path))

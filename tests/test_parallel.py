@@ -1,0 +1,84 @@
+"""Translations as TSV: good lines are read, bad ones counted, many of them refused."""
+
+import gzip
+
+import pytest
+import tensorflow as tf
+
+from cmlm.data import parallel
+from cmlm.data.parallel import ParallelDataConfig
+from cmlm.errors import UserError
+
+
+def write(path, lines) -> str:
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def pairs(*args, **kwargs) -> list[tuple[str, ...]]:
+    return [
+        tuple(cell.decode() for cell in row)
+        for row in parallel.rows(*args, **kwargs).as_numpy_iterator()
+    ]
+
+
+GOOD = [f"sentence {i}\tSatz {i}" for i in range(500)]
+
+
+def test_lines_are_read_in_order(tmp_path):
+    path = write(tmp_path / "a.tsv", GOOD)
+    assert pairs([path]) == [tuple(line.split("\t")) for line in GOOD]
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress("\n".join(GOOD).encode()))
+    assert pairs([f"{tmp_path}/b.tsv.gz"]) == pairs([path])
+
+
+def test_further_columns_are_hard_negatives(tmp_path):
+    path = write(tmp_path / "a.tsv", [f"{line}\tanders\tfalsch" for line in GOOD])
+    assert pairs([path])[3] == ("sentence 3", "Satz 3", "anders", "falsch")
+    report = parallel.inspect([path])
+    assert report.columns == 4
+    assert "500 pairs with 2 hard negatives each" in str(report)
+
+
+def test_bad_lines_are_left_out_and_counted(tmp_path):
+    lines = [*GOOD, "no column", "empty side\t ", "three\tcolumns\there", ""]
+    path = write(tmp_path / "a.tsv", lines)
+    report = parallel.inspect([path])
+    assert (report.pairs, report.wrong_columns, report.empty_sides) == (500, 2, 1)
+    assert "2 lines without 2 columns, 1 with an empty one" in str(report)
+    assert len(pairs([path])) == 500
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        ([*GOOD, *["missing"] * 6], "6 of 506 lines .* the first is .*a.tsv line 501"),
+        ([*GOOD, *["a\t"] * 6], "6 of 506 lines"),
+        ([*GOOD, *["a\tb\tc"] * 6], "not 2 columns"),
+        (["plain text", "more of it"], "no line of the form source<TAB>target"),
+        ([], "no line of the form"),
+    ],
+)
+def test_many_bad_lines_are_refused(tmp_path, lines, message):
+    path = write(tmp_path / "a.tsv", lines)
+    with pytest.raises(UserError, match=message):
+        ParallelDataConfig(input_path=path).load(str(tmp_path))
+
+
+def test_translations_of_one_text_are_held_out_together(tmp_path):
+    lines = [f"sentence {i % 100}\tSatz {i}" for i in range(1000)]
+    path = write(tmp_path / "a.tsv", lines)
+    train = pairs([path], "train", 0.2)
+    held_out = pairs([path], "validation", 0.2)
+    assert sorted(train + held_out) == sorted(pairs([path]))
+    assert 100 <= len(held_out) <= 300
+    assert not {source for source, _ in train} & {source for source, _ in held_out}
+
+
+def test_hosts_share_the_lines(tmp_path):
+    path = write(tmp_path / "a.tsv", GOOD)
+    shares = [
+        pairs([path], input_context=tf.distribute.InputContext(2, i, 2))
+        for i in range(2)
+    ]
+    assert sorted(shares[0] + shares[1]) == sorted(pairs([path]))
