@@ -1,0 +1,254 @@
+"""Batches of two texts: packed into one sequence, side by side, or a text twice."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cmlm.data import languages, masking, parallel, pipelines, streams
+from cmlm.data.corpus import DataConfig
+from cmlm.data.masking import MaskingConfig, SpanConfig
+from cmlm.data.tokenization import Tokenizer
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+N = 120
+
+
+@pytest.fixture
+def tokenizer(tmp_path) -> Tokenizer:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x", "y"]
+    tokens += [f"e{i}" for i in range(N)] + [f"d{i}" for i in range(N)]
+    tokens += [f"n{i}" for i in range(N)]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    return Tokenizer(str(tmp_path / "vocab.txt"))
+
+
+@pytest.fixture
+def bitext(tmp_path) -> list[str]:
+    """`eI x x` translated as `dI y`, with the hard negative `nI`; and sentences."""
+    rows = [f"e{i}{' x' * (i % 9)}\td{i}{' y' * (i % 4)}\tn{i}" for i in range(N)]
+    (tmp_path / "bitext.tsv").write_text("\n".join(rows))
+    return [str(tmp_path / "bitext.tsv")]
+
+
+@pytest.fixture
+def text(tmp_path) -> list[str]:
+    (tmp_path / "a.txt").write_text(
+        "\n".join(f"e{i}" + " x" * (i % 9) for i in range(N))
+    )
+    return [str(tmp_path / "a.txt")]
+
+
+def feed(files, tokenizer, part="all", seq_length=24, **values) -> pipelines.Feed:
+    config = DataConfig(
+        input_path="-",
+        global_batch_size=8,
+        seq_length=seq_length,
+        shuffle_buffer_size=N,
+        hold_out_fraction=0.0,
+        length_buckets=values.pop("length_buckets", True),
+    )
+    corpus = languages.Corpus({"": files}, {"": N})
+    return pipelines.Feed(config, tokenizer, corpus, 8, part, **values)
+
+
+def rows(dataset):
+    for batch in dataset.as_numpy_iterator():
+        for i in range(len(next(iter(batch.values())))):
+            yield {key: value[i] for key, value in batch.items()}
+
+
+def unmasked(row):
+    ids = row["input_word_ids"].copy()
+    used = row["masked_lm_weights"] > 0
+    ids[row["masked_lm_positions"][used]] = row["masked_lm_ids"][used]
+    return ids
+
+
+def segments(row, tokenizer) -> list[list[str]]:
+    """The words of the two segments of a packed row; checks its shape."""
+    ids = unmasked(row)[row["input_mask"] > 0]
+    (first_end, last) = np.flatnonzero(ids == SEP)
+    assert ids[0] == CLS and last == len(ids) - 1
+    types = row["input_type_ids"]
+    assert not types[: first_end + 1].any() and types[first_end + 1 : last + 1].all()
+    assert not types[last + 1 :].any()
+    return [
+        [tokenizer.vocab[i] for i in ids[1:first_end]],
+        [tokenizer.vocab[i] for i in ids[first_end + 1 : last]],
+    ]
+
+
+def test_tlm_packs_a_text_and_its_translation_in_either_order(bitext, tokenizer):
+    dataset = pipelines.masked_pairs(
+        feed(bitext, tokenizer), MaskingConfig(), parallel.rows
+    )
+    found, english_first = set(), 0
+    for row in rows(dataset):
+        first, second = segments(row, tokenizer)
+        english_first += first[0].startswith("e")
+        english, german = sorted((first, second), key=lambda s: s[0], reverse=True)
+        number = int(english[0][1:])
+        assert german[0] == f"d{number}"
+        assert (len(english), len(german)) == (1 + number % 9, 1 + number % 4)
+        found.add(number)
+    assert found == set(range(N))
+    assert 0.3 * N < english_first < 0.7 * N
+
+
+@pytest.mark.parametrize("wrong", ["random", "swapped"])
+def test_half_of_the_pairs_are_not_as_in_the_text(text, tokenizer, wrong):
+    dataset = pipelines.ordered_pairs(feed(text, tokenizer), MaskingConfig(), wrong)
+    right = 0
+    for row in rows(dataset):
+        first, second = (int(s[0][1:]) for s in segments(row, tokenizer))
+        if row["order_label"]:
+            assert second == first + 1
+            right += 1
+        elif wrong == "swapped":
+            assert first == second + 1
+        else:
+            assert second != first + 1
+    assert 0.3 * N < right < 0.7 * N
+
+
+@pytest.mark.parametrize(
+    "first, second, lengths",
+    [
+        (3, 4, (3, 4)),
+        (20, 20, (6, 5)),
+        (20, 3, (8, 3)),
+        (3, 20, (3, 8)),
+        (0, 20, (0, 11)),
+    ],
+)
+def test_a_pair_is_cut_where_it_does_not_fit(tokenizer, first, second, lengths):
+    ids = tokenizer.encode_pair(["x " * first], ["y " * second], seq_length=14)
+    x, y = (lengths[0] * [tokenizer.vocab.index("x")], lengths[1] * [6])
+    assert ids.to_list() == [[CLS, *x, SEP, *y, SEP]]
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_translations_carry_hard_negatives_and_fingerprints(bitext, tokenizer, static):
+    seen = {}
+    dataset = pipelines.translations(feed(bitext, tokenizer, static_shapes=static))
+    for row in rows(dataset):
+        number = row["source_word_ids"][1] - 7
+        assert row["target_word_ids"][1] - 7 - N == number
+        assert row["negative_word_ids"].shape[0] == 1
+        assert row["negative_word_ids"][0, 1] - 7 - 2 * N == number
+        assert row["source_mask"].sum() == 3 + number % 9
+        assert row["negative_mask"][0].sum() == 3
+        if static:
+            assert row["source_word_ids"].shape == (24,)
+            assert row["negative_word_ids"].shape == (1, 24)
+        seen[number] = (
+            row["source_hash"],
+            row["target_hash"],
+            row["negative_hash"][0],
+        )
+    assert len(seen) == N
+    assert len({value for triple in seen.values() for value in triple}) == 3 * N
+
+
+def test_languages_of_a_bitext_are_mixed(tmp_path, bitext, tokenizer):
+    (tmp_path / "other.tsv").write_text("\n".join(f"n{i}\td{i}\tx" for i in range(N)))
+    corpus = languages.Corpus(
+        {"en-de": bitext, "xx-de": [str(tmp_path / "other.tsv")]},
+        {"en-de": N, "xx-de": N},
+    )
+    given = feed(bitext, tokenizer, "train")
+    given = pipelines.Feed(given.config, tokenizer, corpus, 8, "train")
+    batches = list(pipelines.translations(given).take(40).as_numpy_iterator())
+    first = np.concatenate([batch["source_word_ids"][:, 1] for batch in batches])
+    assert 0.35 < np.mean(first >= 7 + 2 * N) < 0.65
+
+
+def test_neighbours_are_side_by_side_in_the_text(text, tokenizer):
+    found = set()
+    for row in rows(pipelines.neighbours(feed(text, tokenizer))):
+        number = row["source_word_ids"][1]
+        assert row["target_word_ids"][1] == number + 1
+        found.add(number)
+    assert len(found) == N - 1
+
+
+# ------------------------------------------------------------ copies of a text
+
+
+@pytest.mark.parametrize("unit", ["characters", "tokens"])
+def test_one_span_of_the_copy_becomes_one_mask(text, tokenizer, unit):
+    span = SpanConfig(length=3, unit=unit, shortest=8)
+    lengths = set()
+    for row in rows(pipelines.copies(feed(text, tokenizer), span, mask_rate=0.0)):
+        source, target = (
+            row[f"{side}_word_ids"][row[f"{side}_mask"] > 0]
+            for side in ("source", "target")
+        )
+        assert row["source_hash"] == row["target_hash"]
+        n_tokens = len(source) - 2
+        n_units = (
+            n_tokens
+            if unit == "tokens"
+            else len(f"e{source[1] - 7}") + 2 * (n_tokens - 1)
+        )
+        if n_units < 8:
+            np.testing.assert_array_equal(source, target)
+            continue
+        (at,) = np.flatnonzero(target == MASK)
+        lengths.add(len(source) - len(target))
+        np.testing.assert_array_equal(target[:at][:1], source[:1])
+        assert target[-1] == SEP
+        if unit == "tokens":
+            np.testing.assert_array_equal(target[:at], source[:at])
+            np.testing.assert_array_equal(target[at + 1 :], source[at + 3 :])
+    assert lengths == {2} if unit == "tokens" else lengths
+
+
+def test_a_span_of_characters_may_cut_a_word(tokenizer):
+    texts = tf.repeat(["e5 x x x x x x x x x"], 200)
+    span = SpanConfig(length=2, shortest=2)
+    masked = masking.mask_span(texts, tokenizer, span, tf.constant([1, 2]))
+    kinds = {tuple(row) for row in masked.to_list()}
+    # `e5` whole, cut in front of or behind the span, or swallowed by it.
+    assert {row[0] for row in kinds} >= {MASK, 7 + 5, UNK}
+    assert all(row.count(MASK) == 1 for row in kinds)
+    whole = masking.mask_span(texts, tokenizer, SpanConfig(length=0), tf.constant([1, 2]))
+    assert {row.count(MASK) for row in map(tuple, whole.to_list())} == {0}
+
+
+def test_both_views_are_masked_independently(text, tokenizer):
+    dataset = pipelines.copies(feed(text, tokenizer), SpanConfig(length=0), 0.3)
+    masked = {"source": 0, "target": 0}
+    different = n_tokens = 0
+    for row in rows(dataset):
+        source, target = row["source_word_ids"], row["target_word_ids"]
+        different += not np.array_equal(source, target)
+        n_tokens += row["source_mask"].sum()
+        for side in masked:
+            masked[side] += np.sum(row[f"{side}_word_ids"] == MASK)
+    assert different > N / 2
+    for count in masked.values():
+        assert 0.2 < count / n_tokens < 0.4
+
+
+@pytest.mark.parametrize("make", ["translations", "neighbours", "copies", "ordered"])
+def test_skipping_gives_what_would_have_come(text, bitext, tokenizer, make):
+    def build(**values):
+        files = bitext if make == "translations" else text
+        given = feed(files, tokenizer, "train", **values)
+        if make == "copies":
+            return pipelines.copies(given, SpanConfig(), 0.2)
+        if make == "ordered":
+            return pipelines.ordered_pairs(given, MaskingConfig(), "random")
+        return getattr(pipelines, make)(given)
+
+    whole, rest = build().skip(5), build(skip_batches=5)
+    for want, got in zip(whole.take(20), rest.take(20), strict=True):
+        assert want.keys() == got.keys()
+        for key in want:
+            np.testing.assert_array_equal(want[key], got[key])
+
+
+def test_streams_refuse_a_part_that_is_none(text):
+    with pytest.raises(ValueError, match="part 'test': allowed are train, validation"):
+        list(streams.sentences(text, part="test"))
