@@ -181,6 +181,44 @@ def test_objectives_take_turns(one_device, batches):
     assert seen == {"cmlm": 3, "mlm": 2}
 
 
+def test_interleaved_steps_draw_by_weight_and_draw_the_same_again(one_device, batches):
+    trainer = build(one_device, batches, names=("cmlm", "mlm"))
+    trainer.schedule = "interleaved"
+    trainer.objectives["cmlm"].config.weight = 3.0
+    drawn = [trainer.active(step) for step in range(400)]
+    assert drawn == [trainer.active(step) for step in range(400)]
+    assert {len(names) for names in drawn} == {1}
+    assert 0.68 < np.mean([names == ("cmlm",) for names in drawn]) < 0.82
+    trainer.train(6)
+    seen = {name: int(count.numpy()) for name, count in trainer.batches_seen.items()}
+    first = sum(names == ("cmlm",) for names in drawn[:6])
+    assert seen == {"cmlm": first, "mlm": 6 - first}
+    # Validation scores all of them, whichever came last.
+    assert {"cmlm/loss", "mlm/loss"} <= trainer.evaluate(1).keys()
+
+
+def test_a_weight_is_no_factor_of_an_interleaved_step(one_device, batches):
+    plain, interleaved = (build(one_device, batches) for _ in range(2))
+    interleaved.schedule = "interleaved"
+    interleaved.objectives["cmlm"].config.weight = 7.0
+    copy_weights(plain, interleaved)
+    want, got = plain.train(1), interleaved.train(1)
+    np.testing.assert_allclose(got["gradient_norm"], want["gradient_norm"], rtol=1e-5)
+
+
+def test_each_objective_has_its_gradient_norm(one_device, batches):
+    both = build(one_device, batches, names=("cmlm", "mlm"))
+    alone = build(one_device, batches, names=("mlm",))
+    both.objectives["mlm"].config.weight = 0.2
+    copy_weights(both, alone)
+    want, got = alone.train(1), both.train(1)
+    np.testing.assert_allclose(
+        got["mlm/gradient_norm"], 0.2 * want["gradient_norm"], rtol=1e-5
+    )
+    total = got["cmlm/gradient_norm"] + got["mlm/gradient_norm"]
+    assert 0 < got["gradient_norm"] <= total
+
+
 def test_a_step_without_objective_is_an_error(one_device, batches):
     trainer = build(one_device, batches)
     trainer.objectives["cmlm"].config.end_step = 1

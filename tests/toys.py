@@ -11,8 +11,12 @@ from cmlm.objectives import (
     BitextObjective,
     CmlmConfig,
     CmlmObjective,
+    MirrorConfig,
+    MirrorObjective,
     MlmConfig,
     MlmObjective,
+    NspObjective,
+    OrderConfig,
 )
 
 VOCAB_SIZE = 50
@@ -49,12 +53,16 @@ def model(**values) -> SentenceModel:
 
 
 def randomize(made: SentenceModel) -> None:
-    random = np.random.default_rng(7)
     for part in made.parts.values():
-        for weight in part.weights:
-            if weight.dtype.is_floating and len(weight.shape) == 1:
-                noise = random.normal(0, 0.2, weight.shape).astype(np.float32)
-                weight.assign_add(noise)
+        randomize_part(part)
+
+
+def randomize_part(part) -> None:
+    random = np.random.default_rng(7)
+    for weight in part.weights:
+        if weight.dtype.is_floating and len(weight.shape) == 1:
+            noise = random.normal(0, 0.2, weight.shape).astype(np.float32)
+            weight.assign_add(noise)
 
 
 def pair_batch(batch=4, seq=7, predictions=3, seed=0) -> dict[str, tf.Tensor]:
@@ -84,6 +92,28 @@ def pair_batch(batch=4, seq=7, predictions=3, seed=0) -> dict[str, tf.Tensor]:
         "masked_lm_ids": tf.constant(labels, tf.int32),
         "masked_lm_weights": tf.constant(weights, tf.float32),
     }
+
+
+def order_batch(batch=4, seed=0) -> dict[str, tf.Tensor]:
+    """What `pipelines.ordered_pairs` yields."""
+    features = pair_batch(batch, seed=seed)
+    del features["context_word_ids"], features["context_mask"]
+    random = np.random.default_rng(seed)
+    second = np.arange(7) >= random.integers(2, 5, [batch, 1])
+    types = second * features["input_mask"].numpy()
+    features["input_type_ids"] = tf.constant(types, tf.int32)
+    features["order_label"] = tf.constant(random.integers(0, 2, batch), tf.int32)
+    return features
+
+
+def mirror_batch(batch=8, duplicates=False, seed=0) -> dict[str, tf.Tensor]:
+    """What `pipelines.copies` yields; with `duplicates` a text comes twice."""
+    features = bitext_batch(batch, seed=seed)
+    hashes = features["source_hash"].numpy()
+    if duplicates:
+        hashes[-1] = hashes[0]
+    features["source_hash"] = features["target_hash"] = tf.constant(hashes)
+    return features
 
 
 def bitext_batch(
@@ -128,6 +158,8 @@ def objective(
         "cmlm": (CmlmConfig, CmlmObjective),
         "mlm": (MlmConfig, MlmObjective),
         "bitext": (BitextConfig, BitextObjective),
+        "mirror": (MirrorConfig, MirrorObjective),
+        "nsp": (OrderConfig, NspObjective),
     }[name]
     config = config_class(weight=1.0, **values)
     config.train_data.global_batch_size = global_batch_size

@@ -1,0 +1,117 @@
+"""Objectives with a loss of their own: the formula, and any spread of the batch."""
+
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.keras import keras
+from cmlm.trainer import Trainer
+
+BATCH = 8
+
+
+def build(strategy, name, batch, micro_batch_size=0, **values) -> Trainer:
+    with strategy.scope():
+        model = toys.model(num_layers=1)
+        objective = toys.objective(name, model, [batch], BATCH, **values)
+        for part in objective.trained_parts:
+            toys.randomize_part(model.parts[part])
+        optimizer = keras.optimizers.legacy.SGD(0.1)
+        return Trainer(
+            model,
+            {name: objective},
+            optimizer,
+            strategy,
+            micro_batch_size=micro_batch_size,
+        )
+
+
+BATCHES = {
+    "nsp": toys.order_batch(BATCH),
+    "mirror": toys.mirror_batch(BATCH, duplicates=True),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("replicas, micro_batch_size", [(1, 2), (2, 0), (2, 2)])
+def test_any_spread_gives_the_step_of_one_device(
+    one_device, two_replicas, name, replicas, micro_batch_size
+):
+    reference = build(one_device, name, BATCHES[name])
+    strategy = one_device if replicas == 1 else two_replicas
+    trainer = build(strategy, name, BATCHES[name], micro_batch_size)
+    for part, layer in reference.model.parts.items():
+        trainer.model.parts[part].set_weights(layer.get_weights())
+    want, got = reference.train(1), trainer.train(1)
+    assert got.keys() == want.keys()
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5, err_msg=key)
+    for part, layer in reference.model.parts.items():
+        for a, b in zip(
+            trainer.model.parts[part].get_weights(), layer.get_weights(), strict=True
+        ):
+            np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_next_sentence_adds_two_means(one_device):
+    batch = BATCHES["nsp"]
+    trainer = build(one_device, "nsp", batch)
+    objective, model = trainer.objectives["nsp"], trainer.model
+    losses, metrics = objective.loss(batch)
+    sequence = model.encoder(batch)["sequence_output"].numpy()
+    weights = oracles.weights_by_name(objective.head)
+    hidden = np.tanh(
+        sequence[:, 0] @ weights["pooler_dense/kernel"] + weights["pooler_dense/bias"]
+    )
+    logits = hidden @ weights["logits/kernel"] + weights["logits/bias"]
+    label = batch["order_label"].numpy()
+    want = -np.log(oracles.softmax(logits)[np.arange(BATCH), label])
+    np.testing.assert_allclose(losses[1], want.sum(), rtol=1e-4)
+    right = float(metrics["order_accuracy"][0])
+    assert right == np.sum(logits.argmax(axis=1) == label)
+    normalizer = objective.normalizer(batch).numpy()
+    assert normalizer[0] == tf.reduce_sum(batch["masked_lm_weights"])
+    assert normalizer[1] == BATCH
+
+    # The step descends the sum of the two means.
+    part = model.parts["masked_lm"]
+    variables = [*objective.head.trainable_variables, *part.trainable_variables]
+    with tf.GradientTape() as tape:
+        losses, _ = objective.loss(batch)
+        total = losses[0] / normalizer[0] + losses[1] / normalizer[1]
+    gradients = [
+        tf.convert_to_tensor(g).numpy() for g in tape.gradient(total, variables)
+    ]
+    before = [variable.numpy() for variable in variables]
+    trainer.train(1)
+    for variable, old, gradient in zip(variables, before, gradients, strict=True):
+        if "embedding" not in variable.name:
+            np.testing.assert_allclose(
+                (old - variable.numpy()) / 0.1, gradient, atol=2e-5
+            )
+
+
+def test_mirror_ranks_each_view_among_all_other_views(one_device):
+    """InfoNCE, equation 1 of Mirror-BERT, over both views; copies are no negatives."""
+    batch = BATCHES["mirror"]
+    objective = build(one_device, "mirror", batch, scale=4.0).objectives["mirror"]
+    vectors = objective.embed(batch, training=False)
+    loss, metrics = objective.embedding_loss(vectors, batch)
+    views = np.concatenate([vectors[:, 0], vectors[:, 1]]).astype(np.float64)
+    hashes = np.tile(batch["source_hash"].numpy(), 2)
+    want = 0.0
+    for i, view in enumerate(views):
+        partner = (i + BATCH) % (2 * BATCH)
+        others = [
+            np.exp(4.0 * view @ views[j])
+            for j in range(2 * BATCH)
+            if j == partner or hashes[j] != hashes[i]
+        ]
+        want -= np.log(np.exp(4.0 * view @ views[partner]) / sum(others))
+    np.testing.assert_allclose(loss, want, rtol=1e-4)
+    # A text of its own: itself. The one that comes twice: itself, and both views of
+    # the other.
+    total, count = metrics["excluded"]
+    assert float(total) == BATCH + 2 * 2 and float(count) == BATCH
