@@ -29,7 +29,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm import distributed, experiments, optimization
+        from cmlm import distributed, optimization, recipes
         from cmlm.keras import keras
         from cmlm.modeling.model import SentenceModel
         from cmlm.objectives import OBJECTIVES
@@ -38,7 +38,7 @@ def main(_) -> None:
     keras.backend.experimental.enable_tf_random_generator()
     distributed.set_precision(FLAGS.precision)
     size = f"model.vocab_size={FLAGS.vocab_size}"
-    config = experiments.load("cmlm/english", (), [*FLAGS.params_override, size])
+    config = recipes.load("cmlm/english", (), [*FLAGS.params_override, size])
     config.validate()
 
     def tokens(columns):

@@ -1,4 +1,4 @@
-"""Named recipes, and how a configuration is put together and checked."""
+"""The configuration of a run: its parts, how it is changed, and how it is checked."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 import yaml
-from official.core import config_definitions, exp_factory
+from official.core import config_definitions
 from official.modeling import hyperparams
 
-from cmlm.data import corpus
 from cmlm.data import vocabulary as vocabulary_lib
 from cmlm.errors import UserError
 from cmlm.modeling.encoder import EncoderConfig
-from cmlm.objectives import CmlmConfig, MlmConfig, TaskConfig
+from cmlm.objectives import TaskConfig
 from cmlm.optimization import OptimizerConfig
-
-BUILTIN_CORPUS = "builtin:python-docs"
 
 
 @dataclasses.dataclass
@@ -40,6 +37,10 @@ class TrainerConfig(hyperparams.Config):
         validation_steps: batches a validation takes; -1: all.
         checkpoint_interval: updates between two checkpoints.
         max_to_keep: checkpoints that stay.
+        stacking_steps: progressive stacking: as many stages before the run itself, each
+            of so many updates, the last one with half of the layers, the one before it
+            with a quarter and so on. Each stage begins as the one before it, its layers
+            repeated.
         best_checkpoint_metric: validation metric, such as `cmlm/loss`, whose best
             checkpoint is kept in `best/`; empty: none is.
         best_checkpoint_comparison: `lower` or `higher` is better.
@@ -56,6 +57,7 @@ class TrainerConfig(hyperparams.Config):
     validation_steps: int = -1
     checkpoint_interval: int = 5_000
     max_to_keep: int = 5
+    stacking_steps: tuple[int, ...] = ()
     best_checkpoint_metric: str = ""
     best_checkpoint_comparison: str = "lower"
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -78,6 +80,11 @@ class TrainerConfig(hyperparams.Config):
         if self.schedule not in ("joint", "interleaved"):
             raise UserError(
                 f"trainer.schedule is {self.schedule!r}; allowed: joint, interleaved"
+            )
+        if any(not isinstance(n, int) or n < 1 for n in self.stacking_steps):
+            raise UserError(
+                f"trainer.stacking_steps is {list(self.stacking_steps)}; "
+                "allowed: numbers of at least 1"
             )
         if self.micro_batch_size < 0:
             raise UserError(
@@ -139,6 +146,13 @@ class ExperimentConfig(hyperparams.Config):
             raise UserError(
                 "every objective has weight 0; set one, such as task.cmlm.weight=1"
             )
+        parts = 2 ** len(self.trainer.stacking_steps)
+        if self.model.num_layers % parts:
+            raise UserError(
+                f"model.num_layers is {self.model.num_layers}; trainer.stacking_steps "
+                f"has {len(self.trainer.stacking_steps)} stages, allowed are multiples "
+                f"of {parts}"
+            )
         best = self.trainer.best_checkpoint_metric
         if best and best.partition("/")[0] not in enabled:
             raise UserError(
@@ -156,84 +170,44 @@ class ExperimentConfig(hyperparams.Config):
                 )
 
 
-# ------------------------------------------------------------------ recipes
-
-
-@exp_factory.register_config_factory("cmlm/english")
-def cmlm_english() -> ExperimentConfig:
-    """English CMLM with the paper's numbers (sections 3 and 4.1).
-
-    BERT-base, sequences of 256 tokens with 80 masked, 15 projections, batch
-    2048, LAMB 1e-3 with 10k steps of warm-up and linear decay, 1 M steps.
-    """
-    return ExperimentConfig(
-        vocabulary=vocabulary_lib.VocabularyConfig(size=30_522, lower_case=True),
-        task=TaskConfig(
-            cmlm=CmlmConfig(
-                weight=1.0,
-                train_data=corpus.TextDataConfig(
-                    input_path=BUILTIN_CORPUS, global_batch_size=2048, seq_length=256
-                ),
-            ),
-            mlm=MlmConfig(
-                train_data=corpus.TextDataConfig(
-                    input_path=BUILTIN_CORPUS, global_batch_size=2048, seq_length=256
-                ),
-            ),
-        ),
-        trainer=TrainerConfig(best_checkpoint_metric="cmlm/loss"),
-    )
-
-
-def names() -> list[str]:
-    """The recipes of this project."""
-    return ["cmlm/english"]
-
-
 # ------------------------------------------------------- from flags to a config
 
 
-def load(
-    experiment: str,
+def override(
+    config: ExperimentConfig,
     config_files: Sequence[str] = (),
     overrides: Sequence[str] = (),
-) -> ExperimentConfig:
-    """Builds a configuration; what comes later wins.
+) -> None:
+    """Changes a configuration in place; what comes later wins.
 
     Args:
-        experiment: a name from `names()`.
+        config: a recipe.
         config_files: YAML files with any part of the configuration.
         overrides: `a.b.c=value`, several separated by commas, or YAML.
 
     Raises:
-        UserError: an unknown name, key or file, or a value that does not fit.
+        UserError: an unknown key or file, or a value that does not fit.
     """
-    if experiment not in names():
-        raise UserError(
-            f"--experiment is {experiment!r}; allowed: {', '.join(names())}"
-        )
-    config = exp_factory.get_exp_config(experiment)
     for path in config_files:
         _override(config, _read_yaml(path), f"--config_file={path}")
     for text in overrides:
         _override(config, text, f"--params_override={text}")
-    return config
 
 
 def given(config_files: Sequence[str], overrides: Sequence[str]) -> set[str]:
     """The settings that files and overrides name, as `model.num_layers`.
 
     Args:
-        config_files, overrides: as `load` takes them, and has checked them.
+        config_files, overrides: as `override` takes them, and has checked them.
     """
-    names_ = {name for path in config_files for name in _paths(_read_yaml(path))}
+    names = {name for path in config_files for name in _paths(_read_yaml(path))}
     for text in overrides:
         values = yaml.safe_load(text) if ":" in text and "=" not in text else None
         if isinstance(values, dict):
-            names_.update(_paths(values))
+            names.update(_paths(values))
         else:
-            names_.update(re.findall(r"(?:^|,)\s*([a-z_][\w.]*)\s*=", text))
-    return names_
+            names.update(re.findall(r"(?:^|,)\s*([a-z_][\w.]*)\s*=", text))
+    return names
 
 
 def from_yaml(path: str) -> ExperimentConfig:
@@ -310,6 +284,8 @@ def _check_types(config: hyperparams.Config, prefix: str) -> None:
             _check_types(value, f"{path}.")
             continue
         allowed = _allowed_types(hints[field.name])
+        if isinstance(value, list) and tuple in allowed:
+            value = tuple(value)
         if value is None and str in allowed and type(None) not in allowed:
             value = ""  # `a.b.c=` with nothing behind it
         if isinstance(value, str) and float in allowed and str not in allowed:

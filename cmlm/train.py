@@ -45,6 +45,17 @@ flags.DEFINE_string(
     "As --train_data, its held-out text; without it a share of the text is held out.",
 )
 flags.DEFINE_string(
+    "nli_data",
+    None,
+    "Labelled pairs (.tsv, .tsv.gz) by language: en=FILE,de=FILE, translations of each "
+    "other line by line. For the objective nli.",
+)
+flags.DEFINE_string(
+    "nli_validation_data",
+    None,
+    "As --nli_data; without it a share of that is held out.",
+)
+flags.DEFINE_string(
     "vocab_file", None, "WordPiece vocabulary; without it one is learnt from the text."
 )
 flags.DEFINE_string(
@@ -72,12 +83,10 @@ FLAGS = flags.FLAGS
 def configure():
     """The flags as an ExperimentConfig, complete and checked."""
     with cli.quiet_imports():
-        from cmlm import experiments, pretrained
-        from cmlm.data import corpus, parallel
+        from cmlm import experiments, pretrained, recipes
+        from cmlm.data import corpus, inference, parallel
 
-    config = experiments.load(
-        FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
-    )
+    config = recipes.load(FLAGS.experiment, FLAGS.config_file, FLAGS.params_override)
     for objective in config.task.enabled().values():
         data = objective.train_data
         if isinstance(data, corpus.TextDataConfig):
@@ -86,6 +95,10 @@ def configure():
                 objective.validation_data = FLAGS.validation_data
         elif isinstance(data, parallel.ParallelDataConfig):
             data.input_path = FLAGS.bitext_data or data.input_path
+        elif isinstance(data, inference.InferenceDataConfig):
+            data.input_path = FLAGS.nli_data or data.input_path
+            if FLAGS.nli_validation_data:
+                objective.validation_data = FLAGS.nli_validation_data
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     if FLAGS.init_checkpoint:
@@ -106,7 +119,8 @@ def main(_) -> int | None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm import engine, experiments
+        from cmlm import engine
+        from cmlm.data import builtin
         from cmlm.trainer import NonFiniteError
 
     # ------------------------------------------------------- configuration
@@ -119,9 +133,9 @@ def main(_) -> int | None:
     # ------------------------------------------- text, vocabulary and model
     print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
     texts = {task.train_data.input_path for task in config.task.enabled().values()}
-    if experiments.BUILTIN_CORPUS in texts:
+    if builtin.PYTHON_DOCS in texts:
         print(
-            f"training on {experiments.BUILTIN_CORPUS}, the English in this machine's "
+            f"training on {builtin.PYTHON_DOCS}, the English in this machine's "
             "own Python; --train_data=FILES takes yours",
             file=sys.stderr,
         )

@@ -21,14 +21,17 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = [
     ["cmlm.errors"],
     ["cmlm.files", "cmlm.keras"],
-    ["cmlm.principal_components", "cmlm.progress", "cmlm.vectors"],
+    ["cmlm.model_server", "cmlm.principal_components", "cmlm.progress", "cmlm.vectors"],
+    ["cmlm.elsewhere"],
     ["cmlm.data", "cmlm.losses", "cmlm.distributed", "cmlm.optimization"],
     ["cmlm.modeling"],
     ["cmlm.objectives"],
     ["cmlm.experiments"],
+    ["cmlm.recipes"],
     ["cmlm.model_dir", "cmlm.trainer"],
     ["cmlm.pretrained"],
     ["cmlm.encoding", "cmlm.reporting"],
+    ["cmlm.mteb"],
     ["cmlm.engine"],
 ]
 # These see vectors, never how they were trained.

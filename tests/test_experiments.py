@@ -4,15 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from cmlm import experiments
+from cmlm import experiments, recipes
 from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("name", experiments.names())
+@pytest.mark.parametrize("name", recipes.names())
 def test_recipes_are_valid_and_round_trip(name, tmp_path):
-    config = experiments.load(name)
+    config = recipes.load(name)
+    for objective in config.task.enabled().values():
+        objective.train_data.input_path = "given-by-the-user"
     config.validate()
     path = tmp_path / "params.yaml"
     path.write_text(experiments.to_yaml(config))
@@ -20,7 +22,7 @@ def test_recipes_are_valid_and_round_trip(name, tmp_path):
 
 
 def test_english_cmlm_has_the_papers_numbers():
-    config = experiments.load("cmlm/english")
+    config = recipes.load("cmlm/english")
     config.validate()
     cmlm, optimizer = config.task.cmlm, config.trainer.optimizer
     assert config.model.num_layers == 12 and config.model.hidden_size == 768
@@ -36,10 +38,55 @@ def test_english_cmlm_has_the_papers_numbers():
     assert config.vocabulary.lower_case
 
 
+def test_multilingual_cmlm_has_the_papers_numbers():
+    config = recipes.load("cmlm/multilingual")
+    bitext = config.task.bitext
+    assert set(config.task.enabled()) == {"cmlm", "bitext"}
+    assert (bitext.weight, bitext.margin, bitext.similarity) == (0.2, 0.3, "dot")
+    assert bitext.train_data.global_batch_size == 2048
+    assert config.vocabulary.size == 501_153 and not config.vocabulary.lower_case
+    assert config.vocabulary.sampling_exponent == 0.3
+
+
+def test_labse_has_the_papers_numbers():
+    config = recipes.load("labse/pretrain")
+    assert set(config.task.enabled()) == {"mlm", "tlm"}
+    assert config.task.tlm.train_data.seq_length == 512
+    assert config.task.mlm.masking.max_predictions == 80
+    assert config.task.mlm.masking.rate == 0.2
+    assert config.trainer.stacking_steps == (400_000, 800_000)
+    assert config.trainer.train_steps == 1_800_000
+    bitext = recipes.load("labse/dual_encoder").task.bitext
+    assert (bitext.margin, bitext.scale, bitext.similarity) == (0.3, 100.0, "cosine")
+    assert bitext.train_data.global_batch_size == 4096
+    assert bitext.train_data.seq_length == 128
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ("trainer.stacking_steps=[10,0]", r"stacking_steps is \[10, 0\]"),
+        ("trainer.stacking_steps=[1,1,1]", "num_layers is 12; .* multiples of 8"),
+        ("trainer.schedule=both", "'both'; allowed: joint, interleaved"),
+        ("trainer.best_checkpoint_metric=mlm/loss", "that takes part: cmlm"),
+        ("task.cmlm.train_data.sampling_exponent=2", "allowed is 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_is_named(override, message):
+    with pytest.raises(UserError, match=message):
+        recipes.load("cmlm/english", (), [override]).validate()
+
+
+def test_an_empty_value_is_an_empty_text():
+    config = recipes.load("cmlm/english", (), ["trainer.best_checkpoint_metric="])
+    config.validate()
+    assert config.trainer.best_checkpoint_metric == ""
+
+
 def test_later_overrides_win_and_files_come_first(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("trainer:\n  train_steps: 5\nmodel:\n  preset: tiny\n")
-    config = experiments.load(
+    config = recipes.load(
         "cmlm/english",
         [str(path)],
         [
@@ -54,9 +101,7 @@ def test_later_overrides_win_and_files_come_first(tmp_path):
 
 
 def test_a_size_beside_a_preset_wins():
-    config = experiments.load(
-        "cmlm/english", (), ["model.preset=tiny,model.num_layers=3"]
-    )
+    config = recipes.load("cmlm/english", (), ["model.preset=tiny,model.num_layers=3"])
     config.validate()
     assert (config.model.num_layers, config.model.hidden_size) == (3, 128)
 
@@ -89,17 +134,17 @@ def test_a_size_beside_a_preset_wins():
 )
 def test_mistakes_are_named(override, message):
     with pytest.raises(UserError) as error:
-        experiments.load("cmlm/english", (), [override]).validate()
+        recipes.load("cmlm/english", (), [override]).validate()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_unknown_recipes_and_files_are_named(tmp_path):
     with pytest.raises(UserError, match="'cmlm/klingon'; allowed: cmlm/english"):
-        experiments.load("cmlm/klingon")
+        recipes.load("cmlm/klingon")
     with pytest.raises(UserError, match="nothere.yaml cannot be read"):
-        experiments.load("cmlm/english", [str(tmp_path / "nothere.yaml")])
+        recipes.load("cmlm/english", [str(tmp_path / "nothere.yaml")])
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [1,\n")
     with pytest.raises(UserError, match="bad.yaml is not YAML"):
-        experiments.load("cmlm/english", [str(bad)])
+        recipes.load("cmlm/english", [str(bad)])

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from cmlm import experiments
+from cmlm import experiments, recipes
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import (
@@ -224,7 +224,7 @@ def run_config(text: str, **values) -> experiments.ExperimentConfig:
         "trainer.optimizer.warmup_steps": 2,
         **values,
     }
-    config = experiments.load(
+    config = recipes.load(
         "cmlm/english", (), [f"{key}={value}" for key, value in settings.items()]
     )
     config.task.cmlm.train_data.input_path = text
