@@ -24,7 +24,7 @@ from cmlm.data import languages, vocabulary
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.keras import keras
-from cmlm.modeling import checkpoints
+from cmlm.modeling import checkpoints, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data
 from cmlm.reporting import Reporter
@@ -111,12 +111,18 @@ def prepare_vocabulary(
     return tokenizer
 
 
-def build(config: experiments.ExperimentConfig, directory: str) -> Run:
+def build(
+    config: experiments.ExperimentConfig,
+    directory: str,
+    stacked_on: str | None = None,
+) -> Run:
     """Builds a run and restores the latest checkpoint, if there is one.
 
     Args:
         config: checked; filled in place with what the data decides.
         directory: the model_dir.
+        stacked_on: where there is no checkpoint yet, directory of a trained model with
+            fewer layers to begin from, see `modeling.stacking`.
 
     Raises:
         UserError: configuration, text, vocabulary or checkpoint do not fit.
@@ -174,6 +180,9 @@ def build(config: experiments.ExperimentConfig, directory: str) -> Run:
                 optimizer=optimizer,
                 batches_seen=trainer.batches_seen,
             )
+        elif stacked_on:
+            layers = stacking.stack(model, stacked_on)
+            logger.info("weights: %d layers of %s, repeated", layers, stacked_on)
         elif config.init_checkpoint:
             parts = checkpoints.initialize(model, config.init_checkpoint)
             logger.info("weights: %s from %s", ", ".join(parts), config.init_checkpoint)

@@ -119,9 +119,8 @@ def main(_) -> int | None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm import engine
+        from cmlm import stages
         from cmlm.data import builtin
-        from cmlm.trainer import NonFiniteError
 
     # ------------------------------------------------------- configuration
     if not FLAGS.model_dir:
@@ -130,7 +129,7 @@ def main(_) -> int | None:
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()
 
-    # ------------------------------------------- text, vocabulary and model
+    # ------------------------------------------------------------- running
     print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
     texts = {task.train_data.input_path for task in config.task.enabled().values()}
     if builtin.PYTHON_DOCS in texts:
@@ -139,16 +138,55 @@ def main(_) -> int | None:
             "own Python; --train_data=FILES takes yours",
             file=sys.stderr,
         )
-    run = engine.build(config, FLAGS.model_dir)
-    print(_describe(run), file=sys.stderr)
-
-    # ------------------------------------------------------------- running
+    planned = stages.plan(config, FLAGS.model_dir)
     if FLAGS.mode == "eval":
-        if run.trainer.step == 0:
-            raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
-        for name, value in engine.evaluate(run).items():
-            print(f"{name}\t{value:.4f}")
-        return None
+        return _evaluate(planned[-1])
+    for number, stage in enumerate(planned, 1):
+        if len(planned) > 1:
+            done = ", done already" if stage.is_done() else ""
+            print(
+                f"stage {number} of {len(planned)}: {stage.directory}{done}",
+                file=sys.stderr,
+            )
+        # The last one is built even so: it says where everything is.
+        if stage.is_done() and stage is not planned[-1]:
+            continue
+        code = _train(stage)
+        if code:
+            return code
+
+    # -------------------------------------------------------- where it is
+    print(f"checkpoint   {tf.train.latest_checkpoint(FLAGS.model_dir)}")
+    print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
+    print(f"TensorBoard  tensorboard --logdir={FLAGS.model_dir}")
+    print(
+        f"export       python -m export.tfhub --model_dir={FLAGS.model_dir} "
+        f"--export_dir={os.path.join(FLAGS.model_dir, 'export')}"
+    )
+    return None
+
+
+def _evaluate(stage) -> None:
+    """Validates what is there and prints it."""
+    with cli.quiet_imports():
+        from cmlm import engine
+
+    run = engine.build(stage.config, stage.directory, stage.stacked_on)
+    print(_describe(run), file=sys.stderr)
+    if run.trainer.step == 0:
+        raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
+    for name, value in engine.evaluate(run).items():
+        print(f"{name}\t{value:.4f}")
+
+
+def _train(stage) -> int | None:
+    """Trains to the end of a stage; returns the exit code if it was stopped."""
+    with cli.quiet_imports():
+        from cmlm import engine
+        from cmlm.trainer import NonFiniteError
+
+    run = engine.build(stage.config, stage.directory, stage.stacked_on)
+    print(_describe(run), file=sys.stderr)
     try:
         engine.train(run, validate=FLAGS.mode == "train_and_eval")
     except engine.Stopped as stopped:
@@ -160,15 +198,6 @@ def main(_) -> int | None:
             f"{error}; stopped, the last checkpoint is {last}. A lower "
             "trainer.optimizer.learning_rate or a longer warm-up may help"
         ) from error
-
-    # -------------------------------------------------------- where it is
-    print(f"checkpoint   {run.manager.latest_checkpoint}")
-    print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
-    print(f"TensorBoard  tensorboard --logdir={FLAGS.model_dir}")
-    print(
-        f"export       python -m export.tfhub --model_dir={FLAGS.model_dir} "
-        f"--export_dir={os.path.join(FLAGS.model_dir, 'export')}"
-    )
     return None
 
 

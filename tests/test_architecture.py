@@ -30,7 +30,7 @@ ORDER = [
     ["cmlm.recipes"],
     ["cmlm.model_dir", "cmlm.trainer"],
     ["cmlm.pretrained"],
-    ["cmlm.encoding", "cmlm.reporting"],
+    ["cmlm.encoding", "cmlm.reporting", "cmlm.stages"],
     ["cmlm.mteb"],
     ["cmlm.engine"],
 ]

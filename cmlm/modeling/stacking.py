@@ -1,0 +1,51 @@
+"""Progressive stacking: a deep encoder begins as a trained shallow one, repeated."""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow as tf
+
+from cmlm.errors import UserError
+from cmlm.modeling import checkpoints
+from cmlm.modeling.model import SentenceModel
+
+_LAYER = re.compile(r"model/parts/encoder/bert/_transformer_layers/(\d+)/")
+
+
+def stack(model: SentenceModel, path: str) -> int:
+    """Gives a model the weights of one with fewer layers.
+
+    With n layers in the checkpoint, layer i becomes a copy of layer i mod n, as in Gong
+    et al., 2019 (https://proceedings.mlr.press/v97/gong19a.html); everything else is
+    taken as it is.
+
+    Args:
+        model: to be changed.
+        path: a checkpoint of the shallow model, or a directory of them.
+
+    Returns:
+        The number of layers in the checkpoint.
+
+    Raises:
+        UserError: no checkpoint, or one whose layers do not divide the model's.
+    """
+    path = checkpoints.find(path)
+    layers = model.encoder.bert.transformer_layers
+    try:
+        stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+        found = {int(match[1]) for match in map(_LAYER.match, stored) if match}
+        if not found or len(layers) % len(found):
+            raise UserError(
+                f"{path} has {len(found)} layers; to stack {len(layers)} of them, "
+                "allowed are numbers that divide this"
+            )
+        status = tf.train.Checkpoint(model=model).restore(path)
+        status.assert_nontrivial_match()
+        status.expect_partial()
+    except (tf.errors.OpError, ValueError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} cannot be stacked: {reason}") from error
+    for number in range(len(found), len(layers)):
+        layers[number].set_weights(layers[number % len(found)].get_weights())
+    return len(found)

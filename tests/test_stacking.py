@@ -1,0 +1,131 @@
+"""Progressive stacking: layers are copies, stages follow each other and resume."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm import engine, model_dir, stages
+from cmlm.errors import UserError
+from cmlm.modeling.stacking import stack
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> str:
+    return toys.write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt")
+
+
+def save(model, directory) -> str:
+    checkpoint = tf.train.Checkpoint(model=model)
+    return checkpoint.save(str(directory / "ckpt"))
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_upper_layers_are_copies_and_the_rest_is_taken(tmp_path, factor):
+    shallow = toys.model(num_layers=2)
+    deep = toys.model(num_layers=2 * factor)
+    assert stack(deep, save(shallow, tmp_path)) == 2
+    want = shallow.encoder.bert.transformer_layers
+    for number, layer in enumerate(deep.encoder.bert.transformer_layers):
+        for a, b in zip(
+            layer.get_weights(), want[number % 2].get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(
+        deep.encoder.embedding_table, shallow.encoder.embedding_table
+    )
+    for part in ("masked_lm", "projection"):
+        for a, b in zip(
+            deep.parts[part].get_weights(),
+            shallow.parts[part].get_weights(),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_stacked_encoder_begins_as_its_layers_twice(tmp_path):
+    """Two equal layers in a row are one layer applied to its own output."""
+    shallow, deep = toys.model(num_layers=1), toys.model(num_layers=2)
+    stack(deep, save(shallow, tmp_path))
+    batch = toys.pair_batch()
+    outputs = shallow.encoder(batch)["encoder_outputs"]
+    layer = shallow.encoder.bert.transformer_layers[0]
+    mask = tf.cast(batch["input_mask"], tf.float32)
+    attends = tf.ones_like(mask)[:, :, tf.newaxis] * mask[:, tf.newaxis]
+    want = layer((outputs[0], attends))
+    got = deep.encoder(batch)["sequence_output"]
+    kept = batch["input_mask"].numpy() > 0
+    np.testing.assert_allclose(got.numpy()[kept], want.numpy()[kept], atol=1e-4)
+
+
+def test_layers_that_do_not_divide_are_named(tmp_path):
+    path = save(toys.model(num_layers=2), tmp_path)
+    with pytest.raises(UserError, match="2 layers; to stack 3 of them, allowed"):
+        stack(toys.model(num_layers=3), path)
+
+
+def test_stages_double_the_layers(text, tmp_path):
+    config = toys.run_config(
+        text, **{"model.num_layers": 8, "trainer.stacking_steps": "[3,4]"}
+    )
+    config.validate()
+    planned = stages.plan(config, str(tmp_path / "run"))
+    assert [stage.config.model.num_layers for stage in planned] == [2, 4, 8]
+    assert [stage.config.trainer.train_steps for stage in planned] == [3, 4, 20]
+    assert [stage.stacked_on for stage in planned] == [
+        None,
+        planned[0].directory,
+        planned[1].directory,
+    ]
+    assert planned[-1].directory == str(tmp_path / "run")
+    assert planned[0].directory == str(tmp_path / "run" / "stages" / "2-layers")
+
+
+def test_without_stacking_a_run_is_its_only_stage(text, tmp_path):
+    config = toys.run_config(text)
+    (stage,) = stages.plan(config, str(tmp_path))
+    assert stage.config.as_dict() == config.as_dict() and stage.stacked_on is None
+
+
+@pytest.mark.large
+def test_stages_run_and_resume_in_the_middle_of_any(text, tmp_path):
+    config = toys.run_config(
+        text,
+        **{
+            "model.num_layers": 4,
+            "trainer.stacking_steps": "[2,4]",
+            "trainer.train_steps": 4,
+            "trainer.checkpoint_interval": 2,
+        },
+    )
+
+    def run(directory, stop_in=None):
+        for number, stage in enumerate(stages.plan(config, str(directory))):
+            if stage.is_done():
+                continue
+            built = engine.build(stage.config, stage.directory, stage.stacked_on)
+            if number == stop_in:
+                built.trainer.train(2)
+                built.manager.save(checkpoint_number=2)
+                return built
+            engine.train(built, validate=False)
+        return built
+
+    straight = run(tmp_path / "straight")
+    run(tmp_path / "stopped", stop_in=1)
+    assert [
+        stage.is_done() for stage in stages.plan(config, str(tmp_path / "stopped"))
+    ] == [True, False, False]
+    run(tmp_path / "stopped", stop_in=2)
+    resumed = run(tmp_path / "stopped")
+    for a, b in zip(
+        straight.trainer.model.encoder.get_weights(),
+        resumed.trainer.model.encoder.get_weights(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    vocabularies = {
+        (path / model_dir.VOCABULARY).read_text()
+        for path in (tmp_path / "stopped", tmp_path / "stopped" / "stages" / "1-layers")
+    }
+    assert len(vocabularies) == 1
