@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 
 import tensorflow as tf
 from official.common import distribute_utils
 from official.core import config_definitions
 
+from cmlm import workers
 from cmlm.errors import UserError
 from cmlm.keras import keras
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
+_TF_CONFIG_FORM = (
+    '{"cluster": {"worker": ["HOST:PORT", ...]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
 
 
 def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
@@ -19,9 +26,12 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
 
     `mirrored` takes `runtime.num_gpus` GPUs; on a machine without one it takes
     every logical CPU device, which is how several replicas are tested.
+    `multi_worker_mirrored` takes every GPU of each worker, or one CPU device; it waits
+    until all workers of TF_CONFIG are there. Workers and TPUs have to be found before
+    TensorFlow does anything else, so call this first.
 
     Raises:
-        UserError: the strategy is unknown or the devices for it are not there.
+        UserError: the strategy is unknown, or its devices or workers are not there.
     """
     name = (runtime.distribution_strategy or "").lower()
     if name not in STRATEGIES:
@@ -29,16 +39,21 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
             f"runtime.distribution_strategy is {runtime.distribution_strategy!r}; "
             f"allowed: {', '.join(STRATEGIES)}"
         )
-    gpus = len(tf.config.list_logical_devices("GPU"))
-    if runtime.num_gpus > gpus:
+    # Listing logical devices, not visible ones, would initialise TensorFlow.
+    starts_cold = name in ("multi_worker_mirrored", "tpu")
+    devices = tf.config.get_visible_devices if starts_cold else _logical_devices
+    if runtime.num_gpus > len(devices("GPU")):
         raise UserError(
-            f"runtime.num_gpus is {runtime.num_gpus}; this machine has {gpus}"
+            f"runtime.num_gpus is {runtime.num_gpus}; "
+            f"this machine has {len(devices('GPU'))}"
         )
     if name == "mirrored" and not runtime.num_gpus:
         return _mirrored_cpus()
+    if name == "multi_worker_mirrored":
+        _configure_cluster(runtime)
+        return _multi_worker(runtime.all_reduce_alg)
     if name == "tpu" and runtime.tpu is None:
         raise UserError("--distribution_strategy=tpu needs --tpu=NAME (or local)")
-    distribute_utils.configure_cluster(runtime.worker_hosts, runtime.task_index)
     try:
         return distribute_utils.get_distribution_strategy(
             name,
@@ -47,8 +62,13 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
             num_packs=runtime.num_packs,
             tpu_address=runtime.tpu,
         )
-    except ValueError as error:
+    # Where there is no TPU the search for one ends in any of these.
+    except (ValueError, OSError, tf.errors.OpError) as error:
         raise UserError(f"--distribution_strategy={name}: {error}") from error
+
+
+def _logical_devices(kind: str) -> list:
+    return tf.config.list_logical_devices(kind)
 
 
 @functools.cache
@@ -57,6 +77,50 @@ def _mirrored_cpus() -> tf.distribute.MirroredStrategy:
     # from the same start, and two over the same devices take each other's.
     cpus = tf.config.list_logical_devices("CPU")
     return tf.distribute.MirroredStrategy([device.name for device in cpus])
+
+
+def _configure_cluster(runtime: config_definitions.RuntimeConfig) -> None:
+    """Checks TF_CONFIG, or sets it from `runtime.worker_hosts` and `.task_index`.
+
+    Raises:
+        UserError: neither is there, or it is not of the form that TensorFlow asks for.
+            Without it every worker would train alone, all into one model_dir.
+    """
+    if not os.environ.get("TF_CONFIG"):
+        os.environ.pop("TF_CONFIG", None)
+        if not runtime.worker_hosts:
+            raise UserError(
+                "--distribution_strategy=multi_worker_mirrored needs its workers: set "
+                f"TF_CONFIG={_TF_CONFIG_FORM}, or runtime.worker_hosts and "
+                "runtime.task_index"
+            )
+    try:
+        distribute_utils.configure_cluster(runtime.worker_hosts, runtime.task_index)
+        config = json.loads(os.environ["TF_CONFIG"])
+        kind, index = config["task"]["type"], int(config["task"]["index"])
+        if kind not in ("chief", "worker") or index < 0:
+            raise KeyError(kind)
+        config["cluster"][kind][index]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(
+            f"TF_CONFIG={os.environ.get('TF_CONFIG')} with runtime.worker_hosts="
+            f"{runtime.worker_hosts!r} and runtime.task_index={runtime.task_index} "
+            f"does not name a worker of a cluster; allowed: {_TF_CONFIG_FORM}"
+        ) from error
+
+
+@functools.cache
+def _multi_worker(all_reduce_alg: str | None) -> tf.distribute.Strategy:
+    # One for the whole process, as with `_mirrored_cpus`.
+    with workers.interruptible():
+        try:
+            return distribute_utils.get_distribution_strategy(
+                "multi_worker_mirrored", all_reduce_alg=all_reduce_alg
+            )
+        except (ValueError, RuntimeError, tf.errors.OpError) as error:
+            raise UserError(
+                f"--distribution_strategy=multi_worker_mirrored: {error}"
+            ) from error
 
 
 def set_precision(dtype: str | None) -> None:

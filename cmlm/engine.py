@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import io
 import logging
 import os
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 
 import orbit
 import tensorflow as tf
 
-from cmlm import distributed, experiments, model_dir, optimization, pretrained
+from cmlm import (
+    distributed,
+    experiments,
+    model_dir,
+    optimization,
+    pretrained,
+    workers,
+)
 from cmlm.data import languages, vocabulary
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -27,8 +36,11 @@ from cmlm.keras import keras
 from cmlm.modeling import checkpoints, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data
-from cmlm.reporting import Reporter
-from cmlm.trainer import Trainer
+from cmlm.reporting import BestCheckpoint, Pace, Reporter
+from cmlm.trainer import NonFiniteError, Trainer
+
+# How long a file that worker 0 has written may take to be seen by the other workers.
+_SHARED_STORAGE_SECONDS = 120
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +61,6 @@ class Run:
         directory: its model_dir.
         config: resolved.
         trainer: model, objectives, optimizer.
-        checkpoint: everything that is saved.
         manager: of the checkpoints in `directory`.
         strategy: the devices.
     """
@@ -57,8 +68,7 @@ class Run:
     directory: str
     config: experiments.ExperimentConfig
     trainer: Trainer
-    checkpoint: tf.train.Checkpoint
-    manager: tf.train.CheckpointManager
+    manager: model_dir.Checkpoints
     strategy: tf.distribute.Strategy
 
 
@@ -89,32 +99,111 @@ def prepare_vocabulary(
     config: experiments.ExperimentConfig,
     data: Mapping[str, Data],
     directory: str,
-) -> Tokenizer:
-    """Puts the vocabulary into the model_dir and its size into the configuration.
+) -> str:
+    """Puts the vocabulary into the model_dir and its case into the configuration.
 
     A warm start takes the vocabulary of the run it starts from, unless one is given.
 
+    Returns:
+        Its path.
+
     Raises:
-        UserError: a vocabulary that cannot be used or that does not fit.
+        UserError: a vocabulary that cannot be used.
     """
     settings = pretrained.vocabulary_settings(config, directory)
-    path = vocabulary.prepare(
+    return vocabulary.prepare(
         settings, languages.merge(entry.train for entry in data.values()), directory
     )
-    tokenizer = Tokenizer(path, settings.lower_case)
+
+
+def prepare(
+    config: experiments.ExperimentConfig,
+    directory: str,
+    strategy: tf.distribute.Strategy,
+) -> tuple[dict[str, Data], Tokenizer]:
+    """Prepares data and vocabulary: worker 0 does, the others take what it made.
+
+    Args:
+        config: the vocabulary's size and case are filled in.
+        directory: the model_dir, the same one for every worker.
+        strategy: of this run.
+
+    Returns:
+        The data of every enabled objective, and the tokenizer of the vocabulary.
+
+    Raises:
+        UserError: data or vocabulary cannot be used, the vocabulary does not fit, or
+            a worker does not see the files of worker 0.
+    """
+
+    def prepare_files():
+        tf.io.gfile.makedirs(directory)
+        data = prepare_data(config, directory)
+        path = prepare_vocabulary(config, data, directory)
+        return {
+            "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
+            "vocabulary": path,
+            "digest": _digest(path),
+            "lower_case": config.vocabulary.lower_case,
+        }
+
+    def corpus(values):
+        return None if values is None else languages.Corpus(**values)
+
+    found = workers.on_chief(strategy, prepare_files)
+    data = {
+        name: Data(corpus(entry["train"]), corpus(entry["validation"]))
+        for name, entry in found["data"].items()
+    }
+    path, lower_case = found["vocabulary"], found["lower_case"]
+    if not workers.is_chief(strategy):
+        _await_file(path, found["digest"])
+        parts = [part for e in data.values() for part in (e.train, e.validation)]
+        for paths in languages.merge(filter(None, parts)).values():
+            for each in paths:
+                _await_file(each)
+    tokenizer = Tokenizer(path, lower_case)
     if config.model.vocab_size not in (0, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size is {config.model.vocab_size}, "
             f"{path} has {tokenizer.vocab_size} entries"
         )
+    config.vocabulary.lower_case = lower_case
     config.model.vocab_size = tokenizer.vocab_size
-    return tokenizer
+    return data, tokenizer
+
+
+def _digest(path: str) -> str:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _await_file(path: str, digest: str | None = None) -> None:
+    """Waits for a file that worker 0 has: shared storage may show it late.
+
+    Raises:
+        UserError: it is not there, or is another one.
+    """
+    deadline = time.monotonic() + _SHARED_STORAGE_SECONDS
+    while True:
+        there = tf.io.gfile.exists(path)
+        if there and digest in (None, _digest(path)):
+            return
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{path} of worker 0 is {'another file' if there else 'not there'} on "
+                "this worker: --model_dir and the text must lie where every worker "
+                "reads them under the same path"
+            )
+        time.sleep(0.5)
 
 
 def build(
     config: experiments.ExperimentConfig,
     directory: str,
     stacked_on: str | None = None,
+    *,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> Run:
     """Builds a run and restores the latest checkpoint, if there is one.
 
@@ -123,17 +212,24 @@ def build(
         directory: the model_dir.
         stacked_on: where there is no checkpoint yet, directory of a trained model with
             fewer layers to begin from, see `modeling.stacking`.
+        strategy: of `distributed.build_strategy`, or None to build it here.
 
     Raises:
-        UserError: configuration, text, vocabulary or checkpoint do not fit.
+        UserError: configuration, text, vocabulary or checkpoint do not fit; workers
+            are not given the same configuration, or one of them is gone.
     """
-    tf.io.gfile.makedirs(directory)
-    data = prepare_data(config, directory)
-    tokenizer = prepare_vocabulary(config, data, directory)
-    _refuse_other_model(config, directory)
-
     distributed.set_precision(config.runtime.mixed_precision_dtype)
-    strategy = distributed.build_strategy(config.runtime)
+    # Before anything else: TensorFlow must not run an operation until the workers of
+    # a cluster have found each other.
+    strategy = strategy or distributed.build_strategy(config.runtime)
+    with workers.lost_workers(strategy):
+        return _build(config, directory, stacked_on, strategy)
+
+
+def _build(config, directory, stacked_on, strategy) -> Run:
+    _refuse_other_settings(config, strategy)
+    data, tokenizer = prepare(config, directory, strategy)
+    workers.on_chief(strategy, lambda: _refuse_other_model(config, directory))
     # Dropout layers draw from tf.random.Generators, whose state can be set.
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(config.trainer.seed)
@@ -168,7 +264,8 @@ def build(
             optimizer=optimizer,
             batches_seen=trainer.batches_seen,
         )
-        manager = tf.train.CheckpointManager(
+        manager = model_dir.Checkpoints(
+            strategy,
             checkpoint,
             directory,
             max_to_keep=config.trainer.max_to_keep,
@@ -187,8 +284,41 @@ def build(
             parts = checkpoints.initialize(model, config.init_checkpoint)
             logger.info("weights: %s from %s", ", ".join(parts), config.init_checkpoint)
     # Last: a model_dir with params.yaml is one that could be built.
-    model_dir.write_config(directory, config)
-    return Run(directory, config, trainer, checkpoint, manager, strategy)
+    if workers.is_chief(strategy):
+        model_dir.write_config(directory, config)
+    return Run(directory, config, trainer, manager, strategy)
+
+
+def _refuse_other_settings(
+    config: experiments.ExperimentConfig, strategy: tf.distribute.Strategy
+) -> None:
+    """Workers that were started with different flags would wait for each other."""
+    settings = config.as_dict()
+    # The one setting in which they differ.
+    settings["runtime"]["task_index"] = None
+    first, *others = workers.exchange(strategy, settings)
+    for number, other in enumerate(others, 1):
+        difference = _first_difference(first, other)
+        if difference is not None:
+            name, value, wrong = difference
+            raise UserError(
+                f"worker {number} was started with {name}={wrong!r}, worker 0 with "
+                f"{value!r}: every worker needs the same flags"
+            )
+
+
+def _first_difference(a, b, path: str = "") -> tuple | None:
+    """The first setting in which two configurations differ: (name, in a, in b)."""
+    if a == b:
+        return None
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return path, a, b
+    for key in {**a, **b}:
+        name = f"{path}.{key}" if path else key
+        difference = _first_difference(a.get(key), b.get(key), name)
+        if difference is not None:
+            return difference
+    return None
 
 
 def _refuse_other_model(config: experiments.ExperimentConfig, directory: str) -> None:
@@ -218,29 +348,48 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
         Stopped: a signal came; the checkpoint is written.
         NonFiniteError: see `Trainer.train`; the last checkpoint stays as it was.
     """
-    settings, trainer = run.config.trainer, run.trainer
-    reporter = Reporter(run.directory, settings, trainer)
-    with _Signals() as signals:
+    settings, trainer, strategy = run.config.trainer, run.trainer, run.strategy
+    with workers.lost_workers(strategy), _Signals() as signals:
+        pace = Pace(settings, trainer.step)
+        best = BestCheckpoint(run.directory, settings, trainer)
+        reporter = None
+        if workers.is_chief(strategy):
+            reporter = Reporter(run.directory, settings, trainer, pace)
+        validation: dict[str, float] = {}
 
         def after_loop(metrics):
-            reporter.trained(metrics)
             step = trainer.step
-            stop = signals.received is not None
+            pace.looped(step)
+            if reporter:
+                reporter.trained(metrics)
+            # A signal may come to one worker only, and clocks differ: all of them
+            # stop, save, and take as many steps next as each other.
+            looks = workers.exchange(strategy, [signals.received, pace.steps])
+            pace.steps = looks[0][1]
+            stop = max(signum or 0 for signum, _ in looks)
             if stop or step % settings.checkpoint_interval == 0:
-                run.manager.save(checkpoint_number=step)
+                run.manager.save(step)
             if stop:
-                raise Stopped(signals.received, step)
+                workers.exchange(strategy, "saved")
+                raise Stopped(stop, step)
+
+        def after_validation(metrics):
+            nonlocal validation
+            validation = dict(metrics)
+            kept = best.offer(metrics)
+            if reporter:
+                reporter.validated(metrics, kept)
 
         # The controller prints what the reporter says better.
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), _leaving_together(strategy):
             controller = orbit.Controller(
                 global_step=trainer.optimizer.iterations,
                 trainer=trainer,
                 evaluator=trainer if validate else None,
-                strategy=run.strategy,
-                steps_per_loop=reporter.next_loop,
+                strategy=strategy,
+                steps_per_loop=pace.next_loop,
                 train_actions=[after_loop],
-                eval_actions=[reporter.validated],
+                eval_actions=[after_validation],
             )
             interval = (
                 settings.validation_interval if validate else settings.train_steps
@@ -251,15 +400,27 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                 controller.train(min(target, settings.train_steps))
                 if validate:
                     controller.evaluate(settings.validation_steps)
-        last = os.path.join(run.directory, f"ckpt-{trainer.step}")
-        if run.manager.latest_checkpoint != last:
-            run.manager.save(checkpoint_number=trainer.step)
-    return reporter.validation
+        if run.manager.latest_checkpoint != run.manager.path(trainer.step):
+            run.manager.save(trainer.step)
+        # No worker says that it is done before the last checkpoint is whole.
+        workers.exchange(strategy, "saved")
+    return validation
+
+
+@contextlib.contextmanager
+def _leaving_together(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Every worker finds a non-finite loss; none may go before all of them have."""
+    try:
+        yield
+    except NonFiniteError:
+        workers.exchange(strategy, "stopped")
+        raise
 
 
 def evaluate(run: Run) -> dict[str, float]:
     """Validates the run as it stands: `<objective>/<metric>` to value."""
-    return run.trainer.evaluate(run.config.trainer.validation_steps)
+    with workers.lost_workers(run.strategy):
+        return run.trainer.evaluate(run.config.trainer.validation_steps)
 
 
 class _Signals:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 
 import tensorflow as tf
 
-from cmlm import experiments, files
+from cmlm import experiments, files, workers
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.keras import keras
@@ -51,6 +52,58 @@ class TrainedEncoder:
     checkpoint: str
     vocab_file: str
     seq_length: int
+
+
+class Checkpoints:
+    """The checkpoints of a directory, saved by all workers of a run, kept by worker 0.
+
+    To save a variable may take every worker: TensorFlow sums some of them up only when
+    they are read. So all of them save; what the others write goes to a temporary
+    directory of their own machine and away.
+
+    Build it and call its methods on every worker alike.
+
+    Args:
+        strategy: of the run.
+        checkpoint: what to save.
+        directory: where worker 0 keeps it.
+        max_to_keep: the number of checkpoints that stay.
+
+    Attributes:
+        latest_checkpoint: path of the last one, the same on every worker, or None.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        checkpoint: tf.train.Checkpoint,
+        directory: str,
+        max_to_keep: int,
+    ):
+        self._directory = directory
+        self._checkpoint = checkpoint
+        self._manager = None
+        if workers.is_chief(strategy):
+            self._manager = tf.train.CheckpointManager(
+                checkpoint, directory, max_to_keep
+            )
+        self.latest_checkpoint: str | None = workers.on_chief(
+            strategy, lambda: self._manager.latest_checkpoint
+        )
+
+    def path(self, step: int) -> str:
+        """The checkpoint that `save(step)` makes."""
+        return os.path.join(self._directory, f"ckpt-{step}")
+
+    def save(self, step: int) -> None:
+        """Saves the state after `step` steps."""
+        if self._manager is not None:
+            self._manager.save(checkpoint_number=step)
+        else:
+            with tempfile.TemporaryDirectory(prefix="cmlm-") as own:
+                manager = tf.train.CheckpointManager(self._checkpoint, own, 1)
+                manager.save(checkpoint_number=step)
+        self.latest_checkpoint = self.path(step)
 
 
 def write_config(model_dir: str, config: experiments.ExperimentConfig) -> None:

@@ -17,20 +17,60 @@ from cmlm.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 
+class Pace:
+    """How many steps to take until the next look at the clock and at signals.
+
+    Args:
+        settings: intervals.
+        step: updates done so far.
+
+    Attributes:
+        last: (time, step) of the beginning of the last loop.
+        steps: of a loop of about a second.
+    """
+
+    def __init__(self, settings: experiments.TrainerConfig, step: int):
+        self._settings = settings
+        self.last = (time.monotonic(), step)
+        self.steps = 1
+
+    def next_loop(self, step: int) -> int:
+        """Steps of the loop that begins now: never past an interval."""
+        settings = self._settings
+        self.last = (time.monotonic(), int(step))
+        steps = self.steps
+        for interval in (settings.summary_interval, settings.checkpoint_interval):
+            steps = min(steps, interval - int(step) % interval)
+        return steps
+
+    def looped(self, step: int) -> None:
+        """After every loop: sets `steps` to what now makes a second."""
+        began, before = self.last
+        seconds = max(time.monotonic() - began, 1e-9)
+        in_a_second = int((step - before) / seconds)
+        self.steps = min(self._settings.steps_per_loop, max(1, in_a_second))
+
+
 class Reporter:
-    """Turns what the loops return into the progress line, metrics and `best/`.
+    """Turns what the loops return into the progress line and rows of metrics.
 
     Args:
         directory: the model_dir.
-        settings: intervals, and which metric decides on `best/`.
+        settings: intervals.
         trainer: restored.
+        pace: of the loops.
     """
 
     def __init__(
-        self, directory: str, settings: experiments.TrainerConfig, trainer: Trainer
+        self,
+        directory: str,
+        settings: experiments.TrainerConfig,
+        trainer: Trainer,
+        pace: Pace,
     ):
         self._settings = settings
         self._trainer = trainer
+        self._pace = pace
         start = trainer.step
         self._line = progress.ProgressLine(settings.train_steps, start)
         self._log = progress.MetricsLog(
@@ -38,38 +78,20 @@ class Reporter:
             os.path.join(directory, model_dir.TENSORBOARD),
             start,
         )
-        self._best = _BestCheckpoint(directory, settings, trainer)
         self._rows: list[tuple[int, Mapping[str, float]]] = []
         self._row_start = (time.monotonic(), start)
-        self._last_loop = (time.monotonic(), start)
-        self._seconds_per_step: float | None = None
-        self.validation: dict[str, float] = {}
+        self._gains: dict[str, float] = {}
         # A TPU program cannot call back, and does not need to.
         if not distributed.is_static(trainer.strategy):
             trainer.on_micro_batch = self._micro_batch
 
     def _micro_batch(self, _name: str, done: int, of: int) -> None:
-        self._line.within_step(self._last_loop[1], done, of)
-
-    def next_loop(self, step: int) -> int:
-        """Steps until the next look: about a second's, and never past an interval."""
-        settings = self._settings
-        self._last_loop = (time.monotonic(), int(step))
-        steps = 1
-        if self._seconds_per_step:
-            steps = min(
-                settings.steps_per_loop, max(1, int(1.0 / self._seconds_per_step))
-            )
-        for interval in (settings.summary_interval, settings.checkpoint_interval):
-            steps = min(steps, interval - int(step) % interval)
-        return steps
+        self._line.within_step(self._pace.last[1], done, of)
 
     def trained(self, metrics: Mapping[str, float]) -> None:
         """After every loop of training steps."""
         trainer, settings = self._trainer, self._settings
-        step = trainer.step
-        began, before = self._last_loop
-        self._seconds_per_step = (time.monotonic() - began) / max(step - before, 1)
+        step, before = trainer.step, self._pace.last[1]
         rate = float(trainer.optimizer._decayed_lr(tf.float32))
         examples = sum(
             trainer.objectives[name].global_batch_size
@@ -78,10 +100,7 @@ class Reporter:
         shown = {
             name: value for name, value in metrics.items() if name != "gradient_norm"
         }
-        for name, value in self.validation.items():
-            if name.endswith("/conditioning_gain"):
-                shown[name.replace("conditioning_gain", "gain")] = value
-        self._line.update(step, {**shown, "lr": rate}, examples)
+        self._line.update(step, {**shown, **self._gains, "lr": rate}, examples)
 
         self._rows.append((step - before, metrics))
         done = step >= settings.train_steps
@@ -96,25 +115,36 @@ class Reporter:
             self._log.write(step, row)
             self._rows, self._row_start = [], (time.monotonic(), step)
 
-    def validated(self, metrics: Mapping[str, float]) -> None:
-        """After every validation."""
+    def validated(self, metrics: Mapping[str, float], kept: str) -> None:
+        """After every validation; `kept` is what `BestCheckpoint.offer` says."""
         step = self._trainer.step
-        self.validation = dict(metrics)
+        self._gains = {
+            name.replace("conditioning_gain", "gain"): value
+            for name, value in metrics.items()
+            if name.endswith("/conditioning_gain")
+        }
         self._line.interrupt()
         if not metrics:
             logger.warning("no held-out text: give --validation_data to validate")
             return
         row = {f"validation/{key}": value for key, value in metrics.items()}
         self._log.write(step, row)
-        best = self._best.offer(metrics)
         text = "  ".join(f"{key} {value:.4f}" for key, value in metrics.items())
-        logger.info("validation at step %s: %s%s", f"{step:,}", text, best)
+        logger.info("validation at step %s: %s%s", f"{step:,}", text, kept)
         # Validation is not training time: it must not slow the measured pace.
         self._row_start = (time.monotonic(), step)
 
 
-class _BestCheckpoint:
-    """Keeps the checkpoint with the best value of one validation metric."""
+class BestCheckpoint:
+    """Keeps the checkpoint with the best value of one validation metric.
+
+    Build it and call it on every worker alike.
+
+    Args:
+        directory: the model_dir.
+        settings: which metric, and which way is better.
+        trainer: restored.
+    """
 
     def __init__(
         self, directory: str, settings: experiments.TrainerConfig, trainer: Trainer
@@ -124,7 +154,8 @@ class _BestCheckpoint:
         self._sign = 1 if settings.best_checkpoint_comparison == "higher" else -1
         # The value travels in the checkpoint itself, so it cannot disagree with it.
         self._value = tf.Variable(float("nan"), trainable=False, dtype=tf.float32)
-        self._manager = tf.train.CheckpointManager(
+        self._manager = model_dir.Checkpoints(
+            trainer.strategy,
             tf.train.Checkpoint(model=trainer.model, best_value=self._value),
             os.path.join(directory, model_dir.BEST),
             max_to_keep=1,
@@ -149,7 +180,7 @@ class _BestCheckpoint:
         if best == best and self._sign * value <= self._sign * best:
             return ""
         self._value.assign(value)
-        self._manager.save(checkpoint_number=self._trainer.step)
+        self._manager.save(self._trainer.step)
         return f"  (best {self._metric}, kept)"
 
 

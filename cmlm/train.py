@@ -5,7 +5,9 @@
         --train_data='corpus/*.txt.gz' --model_dir=/tmp/my_encoder
 
 Text is plain: one sentence a line, a blank line between documents. The same command
-goes on where a stopped run left off.
+goes on where a stopped run left off. Several workers train together if each is started
+with this command, a TF_CONFIG of its own, --distribution_strategy=multi_worker_mirrored
+and one --model_dir that all of them see.
 """
 
 import os
@@ -119,7 +121,7 @@ def main(_) -> int | None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm import stages
+        from cmlm import distributed, stages, workers
         from cmlm.data import builtin
 
     # ------------------------------------------------------- configuration
@@ -128,6 +130,14 @@ def main(_) -> int | None:
     if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()
+
+    # ------------------------------------------------------------- devices
+    if config.runtime.distribution_strategy == "multi_worker_mirrored":
+        print("waiting for the other workers", file=sys.stderr)
+    # A worker's server announces itself.
+    with cli.quiet_imports():
+        strategy = distributed.build_strategy(config.runtime)
+    number, of = workers.cluster(strategy)
 
     # ------------------------------------------------------------- running
     print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
@@ -138,24 +148,29 @@ def main(_) -> int | None:
             "own Python; --train_data=FILES takes yours",
             file=sys.stderr,
         )
+    if number:
+        print(f"worker {number} of {of}: worker 0 reports", file=sys.stderr)
     planned = stages.plan(config, FLAGS.model_dir)
     if FLAGS.mode == "eval":
-        return _evaluate(planned[-1])
-    for number, stage in enumerate(planned, 1):
+        return _evaluate(planned[-1], strategy)
+    for place, stage in enumerate(planned, 1):
+        is_done = workers.on_chief(strategy, stage.is_done)
         if len(planned) > 1:
-            done = ", done already" if stage.is_done() else ""
+            done = ", done already" if is_done else ""
             print(
-                f"stage {number} of {len(planned)}: {stage.directory}{done}",
+                f"stage {place} of {len(planned)}: {stage.directory}{done}",
                 file=sys.stderr,
             )
         # The last one is built even so: it says where everything is.
-        if stage.is_done() and stage is not planned[-1]:
+        if is_done and stage is not planned[-1]:
             continue
-        code = _train(stage)
+        code = _train(stage, strategy)
         if code:
             return code
 
     # -------------------------------------------------------- where it is
+    if number:
+        return None
     print(f"checkpoint   {tf.train.latest_checkpoint(FLAGS.model_dir)}")
     print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
     print(f"TensorBoard  tensorboard --logdir={FLAGS.model_dir}")
@@ -166,26 +181,32 @@ def main(_) -> int | None:
     return None
 
 
-def _evaluate(stage) -> None:
+def _evaluate(stage, strategy) -> None:
     """Validates what is there and prints it."""
     with cli.quiet_imports():
-        from cmlm import engine
+        from cmlm import engine, workers
 
-    run = engine.build(stage.config, stage.directory, stage.stacked_on)
+    run = engine.build(
+        stage.config, stage.directory, stage.stacked_on, strategy=strategy
+    )
     print(_describe(run), file=sys.stderr)
     if run.trainer.step == 0:
         raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
-    for name, value in engine.evaluate(run).items():
-        print(f"{name}\t{value:.4f}")
+    metrics = engine.evaluate(run)
+    if workers.is_chief(strategy):
+        for name, value in metrics.items():
+            print(f"{name}\t{value:.4f}")
 
 
-def _train(stage) -> int | None:
+def _train(stage, strategy) -> int | None:
     """Trains to the end of a stage; returns the exit code if it was stopped."""
     with cli.quiet_imports():
         from cmlm import engine
         from cmlm.trainer import NonFiniteError
 
-    run = engine.build(stage.config, stage.directory, stage.stacked_on)
+    run = engine.build(
+        stage.config, stage.directory, stage.stacked_on, strategy=strategy
+    )
     print(_describe(run), file=sys.stderr)
     try:
         engine.train(run, validate=FLAGS.mode == "train_and_eval")

@@ -8,6 +8,8 @@ every replica and for every micro-batch.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -129,7 +131,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             take part in a step, also that of each, `<objective>/gradient_norm`.
 
         Raises:
-            NonFiniteError: within the step that made it, before its update.
+            NonFiniteError: within the step that made it, before its update; on TPUs
+                after these steps.
             UserError: no objective is active in one of the steps.
         """
         end = self.step + int(num_steps)
@@ -168,7 +171,10 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             raise NonFiniteError(
                 f"{what} is not finite in step {self.step + 1}"
             ) from error
-        return dict(zip(keys, totals.tolist(), strict=True))
+        found = dict(zip(keys, totals.tolist(), strict=True))
+        if distributed.is_static(self.strategy):
+            _refuse_non_finite(found, self.step - num_steps + 1, self.step)
+        return found
 
     def _train_dataset(self, name: str):
         objective, seen = self.objectives[name], int(self.batches_seen[name].numpy())
@@ -244,7 +250,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             values[f"the loss of {name}"] = metrics[row, 0]
             row += len(self.objectives[name].train_metrics)
         values["the gradient"] = norm
-        with tf.control_dependencies([_assert_finite(values)]):
+        # XLA leaves assertions out, and cannot compile the text in one.
+        compiled = distributed.is_static(self.strategy)
+        with tf.control_dependencies([] if compiled else [_assert_finite(values)]):
             factor = (
                 self.clip_norm / tf.maximum(norm, self.clip_norm)
                 if self.clip_norm
@@ -388,16 +396,19 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                         self.objectives[name].validation_dataset
                     )
                 )
-            for i, batch in enumerate(self._evaluation_datasets[name]):
-                if i == limit:
+            batches = iter(self._evaluation_datasets[name])
+            for _ in range(limit) if limit >= 0 else itertools.count():
+                try:
+                    metrics = self._evaluate_next(name, batches)
+                except tf.errors.OutOfRangeError:
                     break
-                for key, (total, count) in self._evaluate_batch(name, batch).items():
+                for key, (total, count) in metrics.items():
                     entry = totals.setdefault(f"{name}/{key}", [0.0, 0.0])
                     entry[0] += float(total)
                     entry[1] += float(count)
         return _means(totals)
 
-    def _evaluate_batch(self, name: str, batch) -> dict:
+    def _evaluate_next(self, name: str, batches) -> dict:
         if name not in self._evaluate_functions:
 
             def replica_evaluate(batch):
@@ -406,16 +417,18 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                     {key: tf.stack(metric) for key, metric in metrics.items()}
                 )
 
+            # Takes the batch itself, so that it is traced once, whatever the shapes:
+            # workers number their sums as they trace, and must number them alike.
             @tf.function
-            def evaluate(batch):
-                results = self.strategy.run(replica_evaluate, args=(batch,))
+            def evaluate(batches):
+                results = self.strategy.run(replica_evaluate, args=(next(batches),))
                 return {
                     key: self.strategy.experimental_local_results(value)[0]
                     for key, value in results.items()
                 }
 
             self._evaluate_functions[name] = evaluate
-        results = self._evaluate_functions[name](batch)
+        results = self._evaluate_functions[name](batches)
         return {key: value.numpy() for key, value in results.items()}
 
 
@@ -463,6 +476,16 @@ def _assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:
         tf.reduce_all(finite),
         [_NON_FINITE + tf.gather(list(values), first) + ":"],
     )
+
+
+def _refuse_non_finite(found: Mapping[str, list], first: int, last: int) -> None:
+    """The same after some steps of a program that cannot stop within one.
+
+    The weights are spoilt by then, but not saved.
+    """
+    for key, (total, _) in found.items():
+        if key.endswith(("/loss", "gradient_norm")) and not math.isfinite(total):
+            raise NonFiniteError(f"{key} is not finite in steps {first} to {last}")
 
 
 def _non_finite_name(error: tf.errors.InvalidArgumentError) -> str | None:

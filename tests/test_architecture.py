@@ -22,7 +22,7 @@ ORDER = [
     ["cmlm.errors"],
     ["cmlm.files", "cmlm.keras"],
     ["cmlm.model_server", "cmlm.principal_components", "cmlm.progress", "cmlm.vectors"],
-    ["cmlm.elsewhere"],
+    ["cmlm.elsewhere", "cmlm.workers"],
     ["cmlm.data", "cmlm.losses", "cmlm.distributed", "cmlm.optimization"],
     ["cmlm.modeling"],
     ["cmlm.objectives"],

@@ -220,6 +220,18 @@ def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
     assert all(np.isfinite(value).all() for value in stored(latest).values())
 
 
+def test_a_program_that_cannot_assert_is_checked_after_its_steps(
+    text, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    run = engine.build(toys.run_config(text), str(tmp_path))
+    kernel = run.trainer.model.projection().weights[4]
+    kernel.assign(tf.fill(kernel.shape, np.nan))
+    with pytest.raises(NonFiniteError, match="gradient_norm is not finite in steps 1 "):
+        engine.train(run, validate=False)
+    assert tf.train.latest_checkpoint(str(tmp_path)) is None
+
+
 def test_warm_start_takes_the_parts_there_are(text, tmp_path):
     config = toys.run_config(
         text,

@@ -174,7 +174,12 @@ def objective(
                 for key in batches[0]
             }
             dataset = tf.data.Dataset.from_tensor_slices(rows)
-            return dataset.batch(size, drop_remainder=True).repeat().skip(skip_batches)
+            dataset = dataset.batch(size, drop_remainder=True)
+            # Workers share the batches as the replicas of one process do: in turn.
+            dataset = dataset.shard(
+                input_context.num_input_pipelines, input_context.input_pipeline_id
+            )
+            return dataset.repeat().skip(skip_batches)
 
         def validation_dataset(self, input_context):
             return self.train_dataset(input_context).take(2 * len(batches))

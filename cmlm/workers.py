@@ -1,0 +1,150 @@
+"""What the workers of a run say to each other.
+
+A worker is one of several processes that train together, each with the same command.
+Worker 0, the chief, does what must be done once: it prepares text and vocabulary, keeps
+the checkpoints and reports. All others wait for it and then read the same files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.errors import UserError
+
+# What the errors say that come of a worker's end, and those of a disk do not.
+_LOST = ("Collective ops is aborted", "GRPC error")
+
+
+def cluster(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """This worker's number, from 0, and how many there are; (0, 1) if it is alone."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 0, 1
+    resolver = strategy.cluster_resolver
+    tasks = resolver.cluster_spec().as_dict()
+    chiefs = len(tasks.get("chief", []))
+    before = chiefs if resolver.task_type == "worker" else 0
+    return before + resolver.task_id, chiefs + len(tasks.get("worker", []))
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that keeps files and reports."""
+    return cluster(strategy)[0] == 0
+
+
+def exchange(strategy: tf.distribute.Strategy, value) -> list:
+    """Gives every worker the values of all of them, in the order of the workers.
+
+    Every worker has to call it, and waits in it for the others.
+
+    Args:
+        strategy: of this run.
+        value: whatever JSON can hold.
+    """
+    index, workers = cluster(strategy)
+    if workers == 1:
+        return [value]
+    data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = np.zeros(workers, np.int32)
+    lengths[index] = len(data)
+    lengths = _sum_over_workers(strategy, lengths)
+    table = np.zeros([workers, max(lengths)], np.int32)
+    table[index, : len(data)] = data
+    table = _sum_over_workers(strategy, table).astype(np.uint8)
+    return [
+        json.loads(row[:length].tobytes())
+        for row, length in zip(table, lengths, strict=True)
+    ]
+
+
+def _sum_over_workers(strategy, values: np.ndarray) -> np.ndarray:
+    _, workers = cluster(strategy)
+    per_worker = strategy.num_replicas_in_sync // workers
+
+    def local(context):
+        # The first replica of a worker speaks for it.
+        speaks = context.replica_id_in_sync_group % per_worker == 0
+        return tf.constant(values if speaks else np.zeros_like(values))
+
+    distributed = strategy.experimental_distribute_values_from_function(local)
+    with interruptible():
+        total = strategy.reduce(tf.distribute.ReduceOp.SUM, distributed, axis=None)
+        return total.numpy()
+
+
+def on_chief(strategy: tf.distribute.Strategy, function: Callable[[], object]):
+    """Calls a function on worker 0 alone and returns its result on every worker.
+
+    The others wait as long as worker 0 lives: `lost_workers` tells of its death.
+
+    Args:
+        strategy: of this run.
+        function: returns whatever JSON can hold.
+
+    Raises:
+        UserError: on every worker, where `function` raised it.
+    """
+    index, workers = cluster(strategy)
+    if workers == 1:
+        return function()
+    answer = {}
+    if index == 0:
+        try:
+            answer = {"value": function()}
+        except UserError as error:
+            answer = {"error": str(error)}
+    answer = exchange(strategy, answer)[0]
+    if "error" in answer:
+        raise UserError(answer["error"])
+    return answer["value"]
+
+
+@contextlib.contextmanager
+def lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Turns what the end of one worker does to the others into one line.
+
+    TensorFlow's workers send each other a sign of life; where one is missing for about
+    ten seconds, whatever waits for it ends with an error.
+
+    Raises:
+        UserError: another worker is gone.
+    """
+    index, workers = cluster(strategy)
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if workers == 1 or not any(text in str(error) for text in _LOST):
+            raise
+        tasks = re.findall(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)", str(error))
+        me = strategy.cluster_resolver.task_type, str(strategy.cluster_resolver.task_id)
+        others = [f"{job} {task}" for job, task in tasks if (job, task) != me]
+        lost = others[0] if others else "another worker"
+        raise UserError(
+            f"worker {index} of {workers} lost {lost}: "
+            "it ended, its own output says why, or cannot be reached. The same command "
+            "on every worker goes on from the last checkpoint"
+        ) from error
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Lets Ctrl-C end the process at once: Python would not see it while C++ waits.
+
+    Where Ctrl-C has been given another meaning, it keeps that.
+    """
+    is_plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_plain or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

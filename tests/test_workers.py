@@ -1,0 +1,219 @@
+"""Two workers on the loopback: equal to two replicas, and stopped in every way."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+import worker
+from official.core import config_definitions
+
+from cmlm import distributed, experiments, model_dir, progress, workers
+from cmlm.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def tf_configs() -> list[str]:
+    """TF_CONFIG of two workers on free ports."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        hosts = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    return [
+        json.dumps(
+            {
+                "cluster": {"worker": hosts},
+                "task": {"type": "worker", "index": index},
+            }
+        )
+        for index in range(2)
+    ]
+
+
+@contextlib.contextmanager
+def two_workers(*arguments):
+    """Starts a Python program twice, as worker 0 and worker 1."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, "TF_CONFIG": config, "PYTHONPATH": f"{ROOT}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for config in tf_configs()
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def output(process) -> tuple[str, str]:
+    return process.communicate(timeout=500)
+
+
+# ------------------------------------------------------------ in one process
+
+
+def test_alone_a_worker_is_worker_0_of_1(one_device):
+    assert workers.cluster(one_device) == (0, 1)
+    assert workers.exchange(one_device, {"a": 1}) == [{"a": 1}]
+    assert workers.on_chief(one_device, lambda: 7) == 7
+    with pytest.raises(tf.errors.UnavailableError), workers.lost_workers(one_device):
+        raise tf.errors.UnavailableError(None, None, "a disk, not a worker")
+
+
+@pytest.mark.parametrize(
+    "tf_config, message",
+    [
+        ("", "needs its workers: set TF_CONFIG="),
+        ("{", "does not name a worker"),
+        ('{"cluster": {"worker": ["a:1"]}}', "does not name a worker"),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+            "does not name a worker",
+        ),
+        (
+            '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+            "does not name a worker",
+        ),
+    ],
+)
+def test_a_cluster_that_is_none_is_named(tf_config, message, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", tf_config)
+    runtime = config_definitions.RuntimeConfig(
+        distribution_strategy="multi_worker_mirrored"
+    )
+    with pytest.raises(UserError, match=message):
+        distributed.build_strategy(runtime)
+
+
+def test_no_tpu_is_one_line():
+    runtime = config_definitions.RuntimeConfig(distribution_strategy="tpu", tpu="")
+    with pytest.raises(UserError, match="--distribution_strategy=tpu: "):
+        distributed.build_strategy(runtime)
+
+
+# -------------------------------------------------------------- two workers
+
+
+def test_two_workers_are_two_replicas(tmp_path, two_replicas):
+    toys.write_corpus(tmp_path / "corpus.txt")
+    with two_workers("tests/worker.py", "agree", tmp_path) as started:
+        for process in started:
+            _, errors = output(process)
+            assert process.returncode == 0, errors
+    zero, one = (
+        json.loads((tmp_path / f"worker-{number}.json").read_text())
+        for number in range(2)
+    )
+    # The same global batches in one process, dropout included.
+    trainer = worker.toy_trainer(two_replicas)
+    metrics = trainer.train(4)
+    assert zero["metrics"] == one["metrics"] == pytest.approx(metrics, rel=1e-5)
+    want = worker.weights(trainer)
+    for number in range(2):
+        got = np.load(tmp_path / f"worker-{number}.npz")
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
+    validation = trainer.evaluate(-1)
+    assert zero["validation"] == one["validation"]
+    assert zero["validation"] == pytest.approx(validation, abs=1e-5)
+
+    # Masks are a function of worker and step, and nothing else.
+    for found in (zero, one):
+        assert found["masks"][0] == found["masks"][2] != found["masks"][1]
+    assert zero["masks"][0] != one["masks"][0]
+
+    said = [{"number": 0, "long": ""}, {"number": 1, "long": "ä"}]
+    assert zero["exchanged"] == one["exchanged"] == said
+    assert zero["other seed"] == one["other seed"]
+    assert "started with trainer.seed=1, worker 0 with 0" in zero["other seed"]
+    assert zero["no text"] == one["no text"]
+    assert "nothing.txt" in zero["no text"]
+    assert zero["non-finite"] == one["non-finite"]
+    assert "the loss of cmlm is not finite in step 5" in zero["non-finite"]
+
+    # A signal to worker 1 stops both, at one step, which is saved.
+    assert zero["stopped"] == one["stopped"]
+    step = int(re.fullmatch(r"stopped by SIGTERM at step (\d+)", one["stopped"])[1])
+    assert 5 <= step < 100_000
+    assert zero["latest"] == one["latest"] == str(tmp_path / "run" / f"ckpt-{step}")
+    assert tf.train.latest_checkpoint(str(tmp_path / "run")) == zero["latest"]
+    # What one worker alone would leave, and nothing more.
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {name for name in names if not name.startswith("ckpt-")} == {
+        "best",
+        "checkpoint",
+        model_dir.METRICS,
+        model_dir.PARAMS,
+        model_dir.TENSORBOARD,
+        model_dir.VOCABULARY,
+    }
+    assert len(list((tmp_path / "run" / model_dir.TENSORBOARD).iterdir())) == 1
+    rows = progress.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
+    validated = [row["step"] for row in rows if "validation/cmlm/loss" in row]
+    assert validated == list(range(2, step, 2))
+
+
+@pytest.mark.large
+def test_killed_and_resumed_equals_a_straight_run(tmp_path):
+    text = toys.write_corpus(tmp_path / "corpus.txt")
+    config = toys.run_config(
+        text,
+        **{
+            "trainer.train_steps": 60,
+            "trainer.validation_interval": 60,
+            "model.dropout_rate": 0.2,
+            "model.attention_dropout_rate": 0.2,
+        },
+    )
+    (tmp_path / "killed.yaml").write_text(experiments.to_yaml(config))
+    killed = tmp_path / "killed"
+    with two_workers(
+        *("-m", "cmlm.train", f"--config_file={tmp_path / 'killed.yaml'}"),
+        f"--model_dir={killed}",
+        "--distribution_strategy=multi_worker_mirrored",
+    ) as started:
+        deadline = time.time() + 500
+        while tf.train.latest_checkpoint(str(killed)) is None:
+            assert started[0].poll() is None, output(started[0])
+            assert time.time() < deadline
+            time.sleep(0.02)
+        started[0].kill()
+        # The other one does not wait for it for ever.
+        _, errors = output(started[1])
+        assert started[1].returncode == 1
+    assert errors.splitlines()[-1].startswith("error: worker 1 of 2 lost worker 0: ")
+    assert "Traceback" not in errors
+
+    with two_workers("tests/worker.py", "finish", tmp_path) as started:
+        for process in started:
+            _, errors = output(process)
+            assert process.returncode == 0, errors
+    begun = json.loads((tmp_path / "worker-1.json").read_text())
+    assert 10 <= begun["killed"] < 60 and begun["straight"] == 0
+    got, want = (
+        tf.train.load_checkpoint(str(tmp_path / name / "ckpt-60"))
+        for name in ("killed", "straight")
+    )
+    for name in want.get_variable_to_shape_map():
+        if not name.startswith(("save_counter", "_CHECKPOINTABLE")):
+            np.testing.assert_array_equal(
+                got.get_tensor(name), want.get_tensor(name), err_msg=name
+            )

@@ -1,0 +1,160 @@
+"""One of two workers: `python tests/worker.py SCENARIO DIRECTORY`, with TF_CONFIG set.
+
+What it finds goes to DIRECTORY/worker-N.json (and .npz), which test_workers.py reads.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from cmlm import cli
+
+with cli.quiet_imports():
+    import numpy as np
+    import tensorflow as tf
+    import toys
+
+    from cmlm import distributed, engine, experiments, optimization, workers
+    from cmlm.errors import UserError
+    from cmlm.keras import keras
+    from cmlm.trainer import NonFiniteError, Trainer
+
+
+def toy_trainer(strategy) -> Trainer:
+    """Dropout on, eight batches of two that are dealt out to the replicas in turn."""
+    keras.backend.experimental.enable_tf_random_generator()
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = toys.model(dropout_rate=0.2, attention_dropout_rate=0.2)
+        objective = toys.objective(
+            "cmlm", model, [toys.pair_batch(2, seed=i) for i in range(8)]
+        )
+        config = optimization.OptimizerConfig(learning_rate=0.01, warmup_steps=1)
+        return Trainer(
+            model,
+            {"cmlm": objective},
+            optimization.build_optimizer(config, 10),
+            strategy,
+            clip_norm=1.0,
+            seed=5,
+        )
+
+
+def weights(trainer: Trainer) -> dict[str, np.ndarray]:
+    """Every weight of the model, by its place."""
+    return {
+        f"{name}/{number}": value
+        for name, part in trainer.model.parts.items()
+        for number, value in enumerate(part.get_weights())
+    }
+
+
+def dropout_mask(trainer: Trainer, step: int) -> list[float]:
+    """What this worker's first dropout layer lets through."""
+    layers = trainer.model.encoder._flatten_layers()
+    layer = next(item for item in layers if isinstance(item, keras.layers.Dropout))
+
+    @tf.function
+    def draw():
+        trainer.model.reset_dropout(tf.constant(step, tf.int64))
+        return trainer.strategy.run(lambda: layer(tf.ones([1, 8, 16]), training=True))
+
+    (mask,) = trainer.strategy.experimental_local_results(draw())
+    return mask.numpy().ravel().tolist()
+
+
+def refusal(function, *arguments) -> str:
+    """The message of the UserError that the call ends with, on this worker."""
+    try:
+        function(*arguments)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def agree(strategy, directory: Path) -> dict:
+    """Steps, validation, masks, refusals, a non-finite loss, a run with a signal."""
+    number, _ = workers.cluster(strategy)
+    trainer = toy_trainer(strategy)
+    metrics = trainer.train(4)
+    validation = trainer.evaluate(-1)
+    np.savez(directory / f"worker-{number}.npz", **weights(trainer))
+    text = str(directory / "corpus.txt")
+
+    def other_seed():
+        config = toys.run_config(text, **{"trainer.seed": number})
+        engine.build(config, str(directory / "refused"), strategy=strategy)
+
+    def no_text():
+        config = toys.run_config(str(directory / "nothing.txt"))
+        engine.build(config, str(directory / "refused"), strategy=strategy)
+
+    found = {
+        "metrics": metrics,
+        "validation": validation,
+        "masks": [dropout_mask(trainer, step) for step in (1, 2, 1)],
+        "exchanged": workers.exchange(
+            strategy, {"number": number, "long": "ä" * number}
+        ),
+        "other seed": refusal(other_seed),
+        "no text": refusal(no_text),
+    }
+    if number == 1:
+        # Only its own copy: the other worker learns of it from the gradient.
+        kernel = trainer.model.projection().weights[4]
+        kernel.assign(tf.fill(kernel.shape, np.nan))
+    try:
+        trainer.train(1)
+    except NonFiniteError as error:
+        found["non-finite"] = str(error)
+
+    config = toys.run_config(text, **{"trainer.train_steps": 100_000})
+    config.trainer.checkpoint_interval = config.trainer.validation_interval = 2
+    # Worker 0 alone shows the progress within a step.
+    config.trainer.micro_batch_size = 2
+    run = engine.build(config, str(directory / "run"), strategy=strategy)
+    if number == 1:
+        signal_after(run, step=5)
+    try:
+        engine.train(run)
+    except engine.Stopped as stopped:
+        found["stopped"] = str(stopped)
+    found["latest"] = run.manager.latest_checkpoint
+    return found
+
+
+def signal_after(run, step: int) -> None:
+    """Sends this process a SIGTERM in the loop that goes past `step`."""
+    train = run.trainer.train
+
+    def train_and_signal(num_steps):
+        metrics = train(num_steps)
+        if run.trainer.step >= step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return metrics
+
+    run.trainer.train = train_and_signal
+
+
+def finish(strategy, directory: Path) -> dict:
+    """Takes the run that was killed to its end, and makes another without a stop."""
+    found = {}
+    for name in ("killed", "straight"):
+        config = experiments.from_yaml(str(directory / "killed.yaml"))
+        config.runtime.distribution_strategy = "multi_worker_mirrored"
+        run = engine.build(config, str(directory / name), strategy=strategy)
+        found[name] = run.trainer.step
+        engine.train(run)
+    return found
+
+
+if __name__ == "__main__":
+    scenario, where = globals()[sys.argv[1]], Path(sys.argv[2])
+    runtime = toys.run_config("unused").runtime
+    runtime.distribution_strategy = "multi_worker_mirrored"
+    this = distributed.build_strategy(runtime)
+    result = scenario(this, where)
+    path = where / f"worker-{workers.cluster(this)[0]}.json"
+    path.write_text(json.dumps(result))
