@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from cmlm import model_dir, pretrained
+from cmlm import elsewhere, model_dir, pretrained
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.pretrained import DEFAULT_SEQ_LENGTH
@@ -244,7 +244,7 @@ def _to_bytes(sentences) -> list[bytes]:
 # ------------------------------------------------------------------- loading
 
 
-def load(model: str) -> Encoder:
+def load(model: str) -> Encoder | elsewhere.OtherEncoder:
     """Opens an encoder.
 
     Args:
@@ -252,11 +252,14 @@ def load(model: str) -> Encoder:
             a checkpoint, weights of another program (see `foreign.ACCEPTED`), or a
             model_dir after one of the prefixes `best:` (its best checkpoint),
             `untrained:` (the weights it started from) and `bow:` (the mean of its word
-            embeddings).
+            embeddings). Besides, what `elsewhere` knows: the address of a model server,
+            and vectors that were made before.
 
     Raises:
         UserError: there is no such thing, or it is damaged.
     """
+    if model.startswith(elsewhere.PREFIXES):
+        return elsewhere.open_encoder(model)
     prefix, _, directory = model.rpartition(":")
     if prefix in ("best", "untrained", "bow"):
         return _from_model_dir(directory, prefix)

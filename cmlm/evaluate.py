@@ -1,17 +1,28 @@
 """Scores encoders on public test sets.
 
-    python -m cmlm.evaluate --model=OUT --data_dir=DIR --tasks=sts,senteval \\
-        --output=results.json
+    python -m cmlm.evaluate --model=OUT [--model=OTHER ...] --data_dir=DIR \\
+        --tasks=sts,senteval --output=report
 
-DIR is SentEval's data folder, or one that has it as senteval/. A number means little
-alone: at small budgets a trained encoder can lose to its own beginning. So score the
-baselines beside it, --model=untrained:MODEL_DIR (the weights the run started from)
-and --model=bow:MODEL_DIR (the mean of its word embeddings).
+DIR has the sets as they are given out, each in the folder itself or in a subfolder of
+its name (senteval/, tatoeba/ ...). --output is a folder (results.json, report.md and
+report.html with pictures) or a .json file.
 
-A data set that is missing is named, the rest is scored, and the exit code is 1.
+--tasks takes families, tasks, one language of a task (tatoeba-de), and files of your
+own: bitext:FILE.tsv, bitext:FILE.en:FILE.de, sts:FILE.tsv, parallel:FILE.en:FILE.de.
+
+A number means little alone: at small budgets a trained encoder can lose to its own
+beginning. So score the baselines beside it, --model=untrained:MODEL_DIR (the weights
+the run started from) and --model=bow:MODEL_DIR (the mean of its word embeddings).
+
+Encoders of other programs: --sentences=FILE writes down what the tasks ask for, and
+--model=vectors:FILE:VECTORS.npy takes what the other program made of it.
+
+A data set that is missing or damaged is named, the rest is scored, and the exit code
+is 1.
 """
 
-import json
+import datetime
+import os
 import sys
 
 from absl import flags
@@ -22,8 +33,9 @@ from cmlm.errors import UserError
 flags.DEFINE_multi_string(
     "model",
     [],
-    "An export or a model_dir; best:, untrained: or bow: may stand before a "
-    "model_dir. Repeatable.",
+    "An export, a model_dir (best:, untrained: or bow: may stand before it), weights "
+    "of another program, http://HOST:8501/v1/models/NAME, or vectors:TXT:NPY. "
+    "Repeatable.",
 )
 flags.DEFINE_string("data_dir", None, "Where the test sets are.")
 flags.DEFINE_list(
@@ -32,21 +44,31 @@ flags.DEFINE_list(
 flags.DEFINE_integer(
     "seeds", 1, "How many seeds for tasks that train a classifier.", lower_bound=1
 )
-flags.DEFINE_string("output", None, "The .json file to write.")
+flags.DEFINE_string("output", None, "The folder or the .json file to write.")
+flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
+flags.DEFINE_string(
+    "cache_dir", None, "Keeps vectors here, by fingerprint of the model, for next time."
+)
+flags.DEFINE_string(
+    "sentences", None, "Writes the tasks' sentences to this file, one a line."
+)
 
 FLAGS = flags.FLAGS
 
 
 def main(_) -> int:
-    if not FLAGS.model:
+    if not FLAGS.model and not FLAGS.sentences:
         raise UserError("--model is not given; allowed: an export or a model_dir")
     if not FLAGS.data_dir:
         raise UserError("--data_dir is not given; allowed: a folder with test sets")
-    if FLAGS.output and not FLAGS.output.endswith(".json"):
-        raise UserError(f"--output={FLAGS.output} must end in .json")
+    output = FLAGS.output and FLAGS.output.rstrip("/")
+    as_json = bool(output) and output.endswith(".json")
+    taken = output and not as_json and os.path.isdir(output) and os.listdir(output)
+    if taken and not FLAGS.overwrite:
+        raise UserError(f"--output={output} exists: name another or pass --overwrite")
     with cli.quiet_imports():
         try:
-            from cmlm.evaluation import base, catalogue, run
+            from cmlm.evaluation import base, catalogue, report, run, tables
         except ModuleNotFoundError as error:
             raise UserError(
                 f"{error.name} is not installed: pip install 'cmlm[evaluate]'"
@@ -58,77 +80,88 @@ def main(_) -> int:
     tasks, failed = run.read(catalogue.select(FLAGS.tasks, seeds), FLAGS.data_dir)
     for name, reason in failed.items():
         print(f"{name}: {reason}", file=sys.stderr)
+    if FLAGS.sentences and tasks:
+        count = write_sentences(FLAGS.sentences, run.sentences(tasks))
+        print(f"sentences  {FLAGS.sentences}  {count:,} lines")
 
     # -------------------------------------------------------------- scoring
     models = {}
     for name in dict.fromkeys(FLAGS.model) if tasks else ():
         encoder = encoding.load(name)
 
-        def report(task, scores, name=name):
+        def tell(task, scores, name=name):
             score = scores[task.main_metric]
             print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
 
-        result = run.score(encoder, tasks, progress=True, report=report)
+        result = run.score(encoder, tasks, cache_of(encoder), True, tell)
         models[name] = {
             **encoder.info,
-            "sentences": result.sentences,
-            "encoded": result.encoded,
-            "truncated_sentences": truncated(encoder, tasks),
-            "encoding_seconds": round(result.encoding_seconds, 1),
-            "scoring_seconds": round(result.scoring_seconds, 1),
-            "scores": result.scores,
+            **result.as_dict(),
+            "truncated_sentences": truncated(encoder, run.sentences(tasks)),
         }
 
-    # --------------------------------------------- table, and where it all is
+    # -------------------------------------------- tables, and where it all is
+    results = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
+        "data_dir": FLAGS.data_dir,
+        "seeds": list(seeds),
+        "versions": versions(),
+        "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
+        "not_scored": failed,
+        "models": models,
+    }
     if models:
-        print(table([item.task for item in tasks], models))
-    if FLAGS.output:
-        results = {
-            "data_dir": FLAGS.data_dir,
-            "seeds": list(seeds),
-            "versions": versions(),
-            "tasks": {
-                item.task.name: {
-                    "main_metric": item.task.main_metric,
-                    "protocol": item.task.protocol,
-                    "sha256": item.checksums,
-                }
-                for item in tasks
-            },
-            "not_scored": failed,
-            "models": models,
-        }
-        with files.atomic_text(FLAGS.output) as file:
-            json.dump(results, file, indent=2)
-            file.write("\n")
-        print(f"results  {FLAGS.output}")
+        print("\n\n".join(tables.plain(table) for table in tables.tables(results)))
+    if models and as_json:
+        with files.atomic_text(output) as file:
+            report.write_json(file, results)
+    elif models and output:
+        with files.atomic_directory(output, FLAGS.overwrite) as directory:
+            report.write(directory, results)
+    if models and output:
+        print(f"results  {output if as_json else os.path.join(output, 'report.html')}")
     if failed:
         print(f"not scored: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def truncated(encoder, tasks: list) -> int:
-    """How many of the tasks' distinct sentences the encoder cuts."""
-    texts = {text for item in tasks for text in item.task.sentences(item.data)}
-    return int((encoder.lengths(list(texts)) > encoder.seq_length).sum())
+def cache_of(encoder) -> str | None:
+    """The model's own folder in --cache_dir.
+
+    Raises:
+        UserError: the model cannot be told from others.
+    """
+    if not FLAGS.cache_dir:
+        return None
+    fingerprint = encoder.info.get("fingerprint")
+    if not fingerprint:
+        print("no fingerprint: its vectors are not kept", file=sys.stderr)
+        return None
+    # Where sentences are cut decides over vectors too.
+    return os.path.join(FLAGS.cache_dir, f"{fingerprint}-{encoder.seq_length}")
 
 
-def table(tasks: list, models: dict[str, dict]) -> str:
-    """Main scores: a row for each task, a column for each model."""
-    metrics = [f"{task.name} {task.main_metric}" for task in tasks]
-    width = max(len(metric) for metric in metrics)
-    # Models mostly differ at the end of their path.
-    heads = [name if len(name) <= 24 else "…" + name[-23:] for name in models]
-    lines = ["  ".join([" " * width, *(head.rjust(8) for head in heads)])]
-    for metric, task in zip(metrics, tasks, strict=True):
-        cells = [
-            f"{model['scores'][task.name][task.main_metric]:.2f}".rjust(
-                max(len(head), 8)
-            )
-            for head, model in zip(heads, models.values(), strict=True)
-        ]
-        lines.append("  ".join([metric.ljust(width), *cells]))
-    return "\n".join(lines)
+def truncated(encoder, sentences: list[str]) -> int | None:
+    """How many sentences the encoder cuts; None where it does not say."""
+    if encoder.seq_length is None:
+        return None
+    return int((encoder.lengths(sentences) > encoder.seq_length).sum())
+
+
+def write_sentences(path: str, sentences: list[str]) -> int:
+    """Writes them one a line; returns how many.
+
+    Raises:
+        UserError: a sentence has a line break in it.
+    """
+    from cmlm import files
+
+    for text in sentences:
+        if "\n" in text or "\r" in text:
+            raise UserError(f"--sentences cannot hold {text[:60]!r}: a line break")
+    with files.atomic_text(path) as file:
+        file.writelines(text + "\n" for text in sentences)
+    return len(sentences)
 
 
 def versions() -> dict[str, str]:

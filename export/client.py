@@ -47,8 +47,7 @@ def main(_) -> None:
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
         raise UserError(f"--output={FLAGS.output} must end in .npy")
     with cli.quiet_imports():
-        from cmlm import files, vectors
-        from export import model_server
+        from cmlm import files, model_server, vectors
 
     # -------------------------------------------------------------- asking
     server = model_server.connect(

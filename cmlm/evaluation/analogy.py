@@ -47,7 +47,7 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
     def read(self, source: reading.DataDir) -> dict[str, Questions]:
         groups: dict[str, list[list[str]]] = {}
         for path in source.matching(
-            os.path.join("*", "*", "*.txt"), within="ulr-analogy"
+            os.path.join("s[ey][mn]*", "*", "*.txt"), within="ulr-analogy"
         ):
             kind, level = path.split(os.sep)[-3:-1]
             rows = source.table(path, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 from cmlm.errors import UserError
 from cmlm.evaluation import (
@@ -18,6 +19,7 @@ from cmlm.evaluation import (
     linking,
     mining,
     paraphrase,
+    run,
     senteval,
     sts,
     transfer,
@@ -106,3 +108,25 @@ def _on_files(name: str) -> base.Task | None:
     kind, _, paths = name.partition(":")
     parts = paths.split(":")
     return ON_FILES[kind](parts) if kind in ON_FILES and all(parts) else None
+
+
+def family(task: base.Task) -> str:
+    """The family of a task; files of one's own are in that of their kind."""
+    for name, tasks in FAMILIES.items():
+        for member in tasks:
+            is_part = isinstance(member, base.PartedTask) and task.name.startswith(
+                f"{member.name}-"
+            )
+            if task.name == member.name or (is_part and type(task) is type(member)):
+                return name
+    return task.name.partition(":")[0]
+
+
+def describe(item: run.TaskData) -> dict[str, Any]:
+    """What results.json says of a task beside its scores."""
+    return {
+        "family": family(item.task),
+        "main_metric": item.task.main_metric,
+        "protocol": item.task.protocol,
+        "sha256": item.checksums,
+    }

@@ -75,7 +75,8 @@ class DataDir:
         Raises:
             MissingData: there are none.
         """
-        for place in self._places([""], within):
+        # Its own folder first: in the folder of all sets a glob may fit others' files.
+        for place in reversed(self._places([""], within)):
             start = os.path.join(glob.escape(place), pattern)
             paths = [*glob.glob(start), *glob.glob(start + ".gz")]
             if paths:

@@ -47,6 +47,12 @@ class ModelScores:
     encoding_seconds: float
     scoring_seconds: float
 
+    def as_dict(self) -> dict[str, Any]:
+        """For results.json."""
+        seconds = ("encoding_seconds", "scoring_seconds")
+        rounded = {name: round(getattr(self, name), 1) for name in seconds}
+        return {**dataclasses.asdict(self), **rounded}
+
 
 def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str, str]]:
     """Reads what is there.
@@ -71,6 +77,13 @@ def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str
     return found, failed
 
 
+def sentences(tasks: Sequence[TaskData]) -> list[str]:
+    """The distinct sentences that tasks ask for."""
+    return list(
+        dict.fromkeys(text for item in tasks for text in item.task.sentences(item.data))
+    )
+
+
 def score(
     encoder: SentenceEncoder,
     tasks: Sequence[TaskData],
@@ -90,9 +103,7 @@ def score(
     Raises:
         UserError: the model gives what is no vector.
     """
-    texts = dict.fromkeys(
-        text for item in tasks for text in item.task.sentences(item.data)
-    )
+    texts = sentences(tasks)
     with Store(encoder, cache_dir, progress) as vectors:
         start = time.monotonic()
         vectors.add(texts)

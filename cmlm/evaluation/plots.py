@@ -1,0 +1,255 @@
+"""The pictures of a report, one idea each. Takes results, gives matplotlib figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from matplotlib import ticker
+from matplotlib.figure import Figure
+
+from cmlm.evaluation import tables
+
+# Okabe and Ito's colours, which the colour-blind can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_GREY = "#8a8a8a"
+_MARKERS = "osD^vP*"
+_INCHES = 8.5
+# More lines than that are no picture.
+_MOST_PARTS = 40
+
+
+def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
+    """Everything that these results can be drawn as.
+
+    Args:
+        results: what `cmlm.evaluate` writes to results.json.
+
+    Yields:
+        A name for files, a caption, and the figure.
+    """
+    for table in tables.tables(results):
+        if len(table.columns) > 1:
+            yield (
+                f"scores-{table.family}",
+                f"{table.family}: models beside published rows (grey).",
+                scores(table),
+            )
+    parted = _by_part(results)
+    for (task, metric), models in parted.items():
+        yield (
+            f"parts-{task}",
+            f"{task}: {metric} by language.",
+            by_language(models, metric),
+        )
+    for model, drawn in _drawn(results, "edges"):
+        yield (
+            f"cosines-{_file_name(model)}",
+            f"Cosines of sentences of STS-B's test set, {model}. Well spread vectors "
+            "have random pairs near 0, and similar ones apart from them.",
+            cosines(drawn),
+        )
+    for model, drawn in _drawn(results, "before"):
+        yield (
+            f"languages-{_file_name(model)}",
+            f"In which language the nearest neighbours are, {model}: the same "
+            "sentences in all languages make the pool. Free of language, all cells of "
+            "a panel would be nearly equal.",
+            neighbour_languages(drawn),
+        )
+        yield (
+            f"map-{_file_name(model)}",
+            f"Parallel sentences on the two strongest axes, {model}. Free of "
+            "language, the colours would mix.",
+            language_map(drawn),
+        )
+
+
+def scores(table: tables.Table) -> Figure:
+    """Tasks below each other; a mark for each model, grey ones for published rows."""
+    heads = [tables.head(column, table.columns) for column in table.columns]
+    figure, axes = _axes(1.6 + 0.34 * len(heads))
+    places = np.arange(len(heads))[::-1]
+    ours = [row for row in table.rows if not row[1]]
+    theirs = [row for row in table.rows if row[1]]
+    for number, (name, _, numbers) in enumerate(ours):
+        axes.plot(
+            *(_floats(numbers), places),
+            linestyle="",
+            marker="o",
+            color=_COLOURS[number % len(_COLOURS)],
+            markersize=8,
+            label=_label(name),
+        )
+    for number, (name, _, numbers) in enumerate(theirs):
+        axes.plot(
+            *(_floats(numbers), places),
+            linestyle="",
+            marker=_MARKERS[number % len(_MARKERS)],
+            markerfacecolor="none",
+            color=_GREY,
+            markersize=5,
+            label=name,
+        )
+    axes.set_yticks(places, heads)
+    axes.set_ylim(-0.6, len(heads) - 0.4)
+    metrics = {metric for _, metric in table.columns}
+    axes.set_xlabel(" / ".join(sorted(metrics)))
+    axes.grid(axis="both", color="#e4e4e4")
+    axes.legend(**_BESIDE)
+    return figure
+
+
+def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
+    """Languages below each other, the best of the first model on top.
+
+    Args:
+        models: for each model the score of each language.
+        metric: what it is.
+    """
+    first = next(iter(models.values()))
+    languages = sorted(first, key=lambda name: first[name])
+    figure, axes = _axes(1.4 + 0.24 * len(languages))
+    places = np.arange(len(languages))
+    for number, (name, values) in enumerate(models.items()):
+        axes.plot(
+            *([values.get(language, np.nan) for language in languages], places),
+            linestyle="",
+            marker="o",
+            color=_COLOURS[number % len(_COLOURS)],
+            markersize=7,
+            label=_label(name),
+        )
+    axes.set_yticks(places, languages)
+    axes.set_ylim(-0.6, len(languages) - 0.4)
+    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
+    axes.set_xlabel(metric)
+    axes.grid(color="#e4e4e4")
+    axes.legend(**_BESIDE)
+    return figure
+
+
+def cosines(drawn: dict[str, Any]) -> Figure:
+    """Two histograms over one axis."""
+    figure, axes = _axes(3.2)
+    edges = np.array(drawn["edges"])
+    for number, (kind, shares) in enumerate(drawn["shares"].items()):
+        axes.stairs(
+            *(shares, edges),
+            fill=True,
+            alpha=0.45,
+            color=_COLOURS[number],
+            label=kind,
+        )
+    axes.set_xlim(-1, 1)
+    axes.set_xlabel("cosine")
+    axes.set_ylabel("share of pairs")
+    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def neighbour_languages(drawn: dict[str, Any]) -> Figure:
+    """Heat maps before and after principal component removal."""
+    figure = Figure(figsize=(_INCHES, 4.6), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    names = drawn["languages"]
+    titles = {"before": "as encoded", "after": "principal components removed"}
+    for axes, (when, title) in zip(panels, titles.items(), strict=True):
+        matrix = np.array(drawn[when]["neighbours"])
+        axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
+        for (row, column), share in np.ndenumerate(matrix):
+            axes.text(
+                *(column, row, f"{100 * share:.0f}"),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color="white" if share > 0.55 else "#222222",
+            )
+        axes.set_title(title, fontsize=11)
+        axes.set_xticks(range(len(names)), names)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xlabel("language of the neighbours, %")
+    panels[0].set_ylabel("language of the sentence")
+    return figure
+
+
+def language_map(drawn: dict[str, Any]) -> Figure:
+    """Two scatter plots before and after principal component removal."""
+    figure = Figure(figsize=(_INCHES, 4.4), layout="constrained")
+    panels = figure.subplots(1, 2)
+    titles = {"before": "as encoded", "after": "principal components removed"}
+    for axes, (when, title) in zip(panels, titles.items(), strict=True):
+        for number, language in enumerate(drawn["languages"]):
+            x, y = np.array(drawn[when]["map"][language]).T
+            axes.scatter(
+                *(x, y),
+                s=22,
+                marker=_MARKERS[number % len(_MARKERS)],
+                color=_COLOURS[number % len(_COLOURS)],
+                alpha=0.8,
+                linewidths=0,
+                label=language,
+            )
+        axes.set_title(title, fontsize=11)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_aspect("equal", adjustable="datalim")
+    panels[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+_BESIDE = {
+    "frameon": False,
+    "loc": "center left",
+    "bbox_to_anchor": (1, 0.5),
+    "fontsize": 9,
+}
+
+
+def _axes(height: float):
+    figure = Figure(figsize=(_INCHES, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _floats(numbers: list[float | None]) -> list[float]:
+    return [np.nan if number is None else number for number in numbers]
+
+
+def _by_part(
+    results: tables.Results,
+) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+    """Main metrics by part, for tasks in at least three languages."""
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for task, about in results["tasks"].items():
+        start = f"{about['main_metric']}/"
+        for name, model in results["models"].items():
+            parts = {
+                metric.removeprefix(start): value
+                for metric, value in model["scores"][task].items()
+                if metric.startswith(start)
+            }
+            # Subsets and kinds of questions are in the tables only.
+            if "parts" in model["scores"][task] and 2 < len(parts) <= _MOST_PARTS:
+                found.setdefault((task, about["main_metric"]), {})[name] = parts
+    return found
+
+
+def _drawn(results: tables.Results, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, model in results["models"].items():
+        for drawn in model["figures"].values():
+            if key in drawn:
+                yield name, drawn
+
+
+def _label(name: str) -> str:
+    return name if len(name) <= 34 else "…" + name[-33:]
+
+
+def _file_name(model: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in os.path.basename(model))

@@ -1,0 +1,55 @@
+"""An encoder of this project as a model of MTEB, the Massive Text Embedding Benchmark.
+
+    import mteb
+    from cmlm.mteb import MtebEncoder
+
+    model = MtebEncoder("OUT")
+    mteb.evaluate(model, mteb.get_tasks(tasks=["STSBenchmark"]))
+
+Needs `pip install mteb` (2.x), which brings torch; nothing else here does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mteb.models import abs_encoder, model_meta
+
+from cmlm import __version__, encoding
+
+
+class MtebEncoder(abs_encoder.AbsEncoder):
+    """Vectors as they are, compared by cosine; no prompts.
+
+    Args:
+        model: whatever `encoding.load` opens.
+    """
+
+    def __init__(self, model: str):
+        self._encoder = encoding.load(model)
+        info = self._encoder.info
+        self.mteb_model_meta = model_meta.ModelMeta.create_empty(
+            {
+                "name": f"cmlm/{model.strip('/').split('/')[-1]}",
+                "revision": str(info.get("fingerprint", __version__)),
+                "max_tokens": self._encoder.seq_length,
+                "embed_dim": self._encoder.dim,
+                "similarity_fn_name": model_meta.ScoringFunction.COSINE,
+            }
+        )
+
+    def encode(
+        self, inputs: Iterable[Mapping[str, Sequence[str]]], **_: Any
+    ) -> np.ndarray:
+        """Encodes MTEB's batches.
+
+        Args:
+            inputs: batches with the key `text`.
+
+        Returns:
+            float32 [sentences, dim].
+        """
+        texts = [text for batch in inputs for text in batch["text"]]
+        return self._encoder.encode(texts)

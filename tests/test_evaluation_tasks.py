@@ -1,0 +1,376 @@
+"""Mining, words, entities, analogies, languages, geometry: small cases by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from encoders import Table
+
+from cmlm.errors import UserError
+from cmlm.evaluation import (
+    agnosticity,
+    analogy,
+    answers,
+    bli,
+    catalogue,
+    geometry,
+    lexical,
+    linking,
+    mining,
+    reading,
+)
+
+
+def read(name, data_dir):
+    (task,) = catalogue.select([name])
+    return task, task.read(reading.DataDir(str(data_dir)))
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+# -------------------------------------------------------------------- mining
+
+
+def test_best_threshold_by_hand():
+    values = np.array([0.9, 0.8, 0.8, 0.7, 0.1])
+    hits = np.array([True, False, True, True, False])
+    # F1 at 0.9: 2/5, at 0.8: 4/7, at 0.7: 6/8, at 0.1: 6/9.
+    threshold = mining.best_threshold(values, hits, gold=4)
+    assert threshold == 0.7
+    found = mining.measure(values, hits, 4, threshold)
+    assert found == {
+        "f1": pytest.approx(75),
+        "precision": pytest.approx(75),
+        "recall": pytest.approx(75),
+    }
+    # Between the equal ones no threshold can pass.
+    assert mining.best_threshold(values[1:3], hits[1:3], gold=1) == 0.8
+
+
+@pytest.fixture
+def bucc(tmp_path):
+    """Sentences 0 to 5 of both sides point the same way; 0 to 2 are translations."""
+    table = {}
+    for language in ("zh", "en"):
+        rows = []
+        for row in range(6):
+            text = f"{language} {row}"
+            rows.append(f"{language}-{row}\t{text}")
+            table[text] = np.eye(6)[row] + (0 if row < 3 else row * 0.1)
+        rows.append(f"{language}-6\t{language} 0")  # a double
+        write(tmp_path / f"zh-en.dev.{language}", rows)
+    table["en 4"] = np.eye(6)[4] * 0.3 + np.eye(6)[3]
+    gold = ["zh-0\ten-6", "zh-1\ten-1", "zh-2\ten-2"]
+    write(tmp_path / "zh-en.dev.gold", gold)
+    return tmp_path, Table(table)
+
+
+def test_bucc_threshold_of_its_own_or_of_training(bucc):
+    folder, model = bucc
+    task, data = read("bucc", folder)
+    assert data["zh-en"].scored.gold == {(0, 0), (1, 1), (2, 2)}
+    scores = task.score(data, model.encode)
+    assert scores["own_threshold"] == 1
+    assert scores["recall_cosine_forward"] == 100
+    assert 50 <= scores["f1_cosine"] <= 100
+    for end in ("zh", "en"):
+        text = (folder / f"zh-en.dev.{end}").read_text()
+        (folder / f"zh-en.training.{end}").write_text(text)
+    write(folder / "zh-en.training.gold", ["zh-5\ten-5"])
+    _, data = read("bucc", folder)
+    assert data["zh-en"].training.gold == {(5, 5)}
+    assert task.score(data, model.encode)["own_threshold"] == 0
+    write(folder / "zh-en.dev.gold", ["zh-0\ten-9"])
+    with pytest.raises(UserError, match="line 1: no sentence 'en-9'"):
+        read("bucc", folder)
+
+
+# --------------------------------------------------------------------- words
+
+
+def test_csls_ranks_by_hand():
+    # y0 is near to everything, so CSLS takes it back.
+    x = np.array([[1, 0, 0], [0, 1, 0], [0.6, 0.8, 0]])
+    y = np.array([[0.7, 0.7, 0.1], [0.6, 0, 0.8], [0, 0, 1]])
+    x, y = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
+    cosines = x @ y.T
+    r_y = np.sort(cosines, axis=0)[-2:].mean(axis=0)
+    scores = 2 * cosines - r_y
+    gold = [{1}, {0, 2}]
+    expected = [1 + (scores[0] > scores[0, 1]).sum(), 1]
+    assert bli.csls_ranks(x, y, gold, k=2).tolist() == expected
+    assert bli.csls_ranks(x, np.ones([3, 3]), gold, k=2).tolist() == [3, 3], "ties"
+
+
+def test_bli_dictionaries(tmp_path):
+    folder = tmp_path / "bli" / "en-de"
+    write(folder / "yacle.test.freq.2k.en-de.tsv", ["a\tx", "b\ty", "a\tz"])
+    write(folder / "yacle.train.freq.5k.en-de.tsv", ["c\tw"])
+    task, data = read("bli", tmp_path)
+    lexicon = data["en-de"]
+    assert lexicon.source == ["a", "b", "c"] and lexicon.target == ["x", "y", "z", "w"]
+    assert lexicon.gold == [{0, 2}, {1}]
+    vectors = dict(zip("abcxyzw", np.eye(3)[[0, 1, 2, 2, 1, 0, 2]]))
+    scores = task.score(data, Table(vectors).encode)
+    assert scores == {"accuracy": 100, "mrr": 100}
+
+
+def test_multi_simlex_words_with_spaces_are_parted():
+    split = lexical._split_words
+    forms = "combattre (se battre)"
+    shown = "combattre se battre se battre combattre"
+    expected = ["combattre", "se battre", "se battre", "combattre"]
+    assert split(shown, 4, forms) == expected
+    assert split("papur newydd papur newydd", 2, "papur newydd") == ["papur newydd"] * 2
+    assert split("a b", 2, "anything") == ["a", "b"]
+    assert split("a b c", 2, "x") is None
+
+
+def test_multi_simlex_pairs_and_crossed_ones(tmp_path):
+    languages = list(lexical._LANGUAGES)
+    columns = ["SIMLEX_IDS", *languages]
+    columns += [
+        f"{name}_{what}" for what in ("IN_SOURCE", "SCORE") for name in languages
+    ]
+    rows = [columns]
+    for ids, place in (("1:1 2:1", 1), ("1:2", 2), ("2:2", 3)):
+        count = len(ids.split())
+        cells = {"SIMLEX_IDS": ids}
+        for name in languages:
+            word = f"{name.lower()}{place}"
+            cells |= {name: word, f"{name}_IN_SOURCE": " ".join([word] * count)}
+            scores = {"1:1 2:1": ["4", "1"], "1:2": ["4"], "2:2": ["1"]}[ids]
+            if name == "FRENCH":
+                scores = [{"4": "5", "1": "3"}[score] for score in scores]
+            cells[f"{name}_SCORE"] = " ".join(scores)
+        rows.append([cells[column] for column in columns])
+    write(tmp_path / "Vulic-2020-2244.tsv", ["\t".join(row) for row in rows])
+    _, data = read("multi-simlex-fr", tmp_path)
+    assert (data["fr"].first, data["fr"].second) == (
+        ["french1"] * 2,
+        ["french2", "french3"],
+    )
+    assert list(data["fr"].gold) == [5, 3]
+    _, data = read("multi-simlex-cross-en-fr", tmp_path)
+    # The second pair differs by 2 of 6: left out.
+    crossed = data["en-fr"]
+    assert list(zip(crossed.first, crossed.second, crossed.gold)) == [
+        ("english1", "french2", 4.5),
+        ("english2", "french1", 4.5),
+    ]
+
+
+def test_public_lexical_files(shared_data):
+    data_dir = shared_data / "eval"
+    _, data = read("multi-simlex", data_dir)
+    assert len(data) == 12
+    assert {len(pairs.first) for pairs in data.values()} <= {1886, 1887, 1888}
+    assert len(data["en"].first) == 1888
+    assert len(read("simlex999", data_dir)[1]["simlex999"].first) == 999
+    assert len(read("wordsim353", data_dir)[1]["wordsim353"].first) == 353
+
+
+# ------------------------------------------------------------------ entities
+
+
+def test_entity_linking(tmp_path):
+    write(
+        tmp_path / "ncbi-disease" / "medic-2012.txt", ["C1|7||Flu|Grippe", "D2||Cold"]
+    )
+    corpus = [
+        "1|t|Flu",
+        "1|a|Text",
+        "1\t0\t3\tFLU\tSpecificDisease\tMESH:C1",
+        "1\t9\t12\tflu\tSpecificDisease\tMESH:C1",
+        "1\t0\t3\tsniffles\tSpecificDisease\tD2+D9",
+        "",
+    ]
+    write(tmp_path / "ncbi-disease" / "test" / "NCBItestset_corpus.txt", corpus)
+    task, data = read("ncbi-disease", tmp_path)
+    assert data.mentions == ["flu", "sniffles"] and data.names == [
+        "flu",
+        "grippe",
+        "cold",
+    ]
+    assert data.concepts == [{"C1"}, {"D2", "D9"}]
+    assert data.identifiers == [{"C1", "7"}, {"C1", "7"}, {"D2"}]
+    vectors = {
+        "flu": [1, 0],
+        "grippe": [0.9, 0.1],
+        "cold": [0, 1],
+        "sniffles": [1, 0.9],
+    }
+    scores = task.score(data, Table(vectors).encode)
+    assert scores == {"accuracy": 50, "accuracy@5": 100}
+    assert linking._identifiers("OMIM:3|D1") == {"3", "D1"}
+
+
+# ----------------------------------------------------------------- analogies
+
+
+def test_closed_and_open_analogies_by_hand():
+    vectors = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [1, 0, 1]], float)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    target = unit[1] - unit[0] + unit[2]
+    order = np.argsort(-(unit @ target))
+    assert order[0] == 3
+    right, wrong = np.array([[0, 1, 2, 3, 4]]), np.array([[0, 1, 2, 4, 3]])
+    both = np.concatenate([right, wrong])
+    assert analogy.closed_accuracy(vectors, both) == 50
+    # The right answer once more among the others, and a missing one, change nothing.
+    doubled = np.array([[0, 1, 2, 3, 3, 4, -1]])
+    assert analogy.closed_accuracy(vectors, doubled) == 100
+    assert analogy.open_hits(vectors, both[:, :4]).tolist() == [True, False]
+
+
+def test_analogy_files(tmp_path):
+    for kind, level in (("semantic", "word"), ("syntactic", "sentence")):
+        path = tmp_path / "ulr-analogy" / kind / level / "kind.txt"
+        write(path, ["a \tb\tc\td\te", "b\ta\td\tc\te"])
+    task, data = read("ulr-analogy", tmp_path)
+    assert set(data) == {"word-semantic", "sentence-syntactic"}
+    assert data["word-semantic"].texts == ["a", "b", "c", "d", "e"]
+    vectors = {"a": [1, 0], "b": [0, 1], "c": [1, 0.1], "d": [0.1, 1], "e": [-1, -1]}
+    scores = task.score(data, Table(vectors).encode)
+    assert scores["accuracy"] == scores["accuracy/word"] == 100
+    write(
+        tmp_path / "lexical" / "questions-words.txt",
+        [": x", "a b c d", ": gram1", "b a d c"],
+    )
+    task, data = read("google-analogy", tmp_path)
+    assert task.score(data, Table(vectors).encode)["accuracy/gram1"] == 100
+    write(tmp_path / "lexical" / "questions-words.txt", ["a b c d"])
+    with pytest.raises(UserError, match="line 1"):
+        read("google-analogy", tmp_path)
+
+
+# ------------------------------------------------------------------- answers
+
+
+def test_geogranno_and_qnli(tmp_path):
+    for part, pairs in {
+        "train": [("q1", "p1"), ("q2", "p2")],
+        "dev": [("q1", "p2")],
+    }.items():
+        lines = [json.dumps({"nl": q, "can": p}) for q, p in pairs]
+        write(tmp_path / "geogranno" / f"{part}_geo_granno.json", lines)
+    task, data = read("geogranno", tmp_path)
+    assert data.gold == [{0, 1}, {1}]
+    vectors = {"q1": [1, 0], "q2": [1, 0], "p1": [1, 0], "p2": [0, 1]}
+    scores = task.score(data, Table(vectors).encode)
+    assert scores == {"accuracy": 50, "accuracy@5": 100, "accuracy@10": 100}
+    write(tmp_path / "geogranno" / "dev_geo_granno.json", ["[1]"])
+    with pytest.raises(UserError, match="line 1 is no JSON object"):
+        read("geogranno", tmp_path)
+    rows = ["index\tquestion\tsentence\tlabel"]
+    rows += ["0\tq1\tp1\tentailment", "1\tq1\tp2\tnot_entailment"]
+    rows += ["2\tq2\tp2\tentailment", "3\tq2\tp2\tnot_entailment"]
+    write(tmp_path / "glue" / "QNLI" / "dev.tsv", rows)
+    task, data = read("qnli", tmp_path)
+    # Cosines 1 and 0 with the answer, 0 and 0 without: (1 + 1 + 0.5 + 0.5) / 4.
+    assert task.score(data, Table(vectors).encode) == {"auc": pytest.approx(75)}
+    assert isinstance(data, answers.Answers)
+
+
+def test_amazon_reviews(tmp_path):
+    for language, good in {"english": "good", "german": "gut"}.items():
+        for part in ("train", "test"):
+            items = [
+                f"<item><summary>{good if rating > 3 else 'bad'} &amp; {row}</summary>"
+                f"<rating>{rating}.0</rating><text>x\ny</text></item>"
+                for row in range(6)
+                for rating in (1, 2, 4, 5)
+            ]
+            path = tmp_path / "amazon-reviews" / "amazon-dataset" / language / "books"
+            write(path / f"{part}.review", ["<items>", *items, "</items>"])
+
+    class Words:
+        def encode(self, texts):
+            return np.array([["bad" in text, "good" in text] for text in texts], float)
+
+    task, data = read("amazon", tmp_path)
+    assert data["de"].texts[2] == ("gut & 0 x y",)
+    scores = task.score(data, Words().encode)
+    assert scores["accuracy/en"] == 100 and scores["accuracy"] == scores["accuracy/de"]
+    assert scores["accuracy"] in (50, 100)
+    path.joinpath("test.review").write_text("<item><rating>3.0</rating></item>")
+    with pytest.raises(UserError, match="item 1: 3 stars"):
+        read("amazon", tmp_path)
+
+
+# ----------------------------------------------------------------- languages
+
+
+def test_neighbour_languages_by_hand():
+    # Two languages, two meanings; "a" leans to its own language.
+    parts = {
+        "a": np.array([[1, 0], [0.95, 0.31]]),
+        "b": np.array([[0.8, 0.6], [0, 1]]),
+    }
+    matrix = agnosticity.neighbour_languages(parts, k=1)
+    # a0 -> a1, a1 -> a0 (0.95 to 0.946), b0 -> a1, b1 -> b0.
+    np.testing.assert_allclose(matrix, [[1, 0], [0.5, 0.5]])
+    same = {"a": parts["a"], "b": parts["a"]}
+    np.testing.assert_allclose(agnosticity.neighbour_languages(same, 1), 1 - np.eye(2))
+
+
+def test_similarities_leave_out_the_same_meaning():
+    random = np.random.default_rng(0)
+    parts = {name: random.normal(size=[5, 3]) for name in "ab"}
+    within, across = agnosticity.similarities(parts)
+    expected = {"within": [], "across": []}
+    for one, x in parts.items():
+        for two, y in parts.items():
+            kind = "within" if one == two else "across"
+            expected[kind] += [
+                x[i] @ y[j] for i in range(5) for j in range(5) if i != j
+            ]
+    assert within == pytest.approx(np.mean(expected["within"]))
+    assert across == pytest.approx(np.mean(expected["across"]))
+
+
+def test_removing_components_takes_the_language_away(tmp_path):
+    random = np.random.default_rng(0)
+    table, offset = {}, {"en": [9, 0], "de": [0, 9], "fr": [-9, 0]}
+    for part in ("test", "dev"):
+        meaning = random.normal(size=[60, 6])
+        for language in offset:
+            texts = [f"{language} {part} {row}" for row in range(60)]
+            lines = [f"{text}\tother" for text in texts]
+            write(tmp_path / "pawsx" / f"{part}-{language}.tsv", lines)
+            noise = random.normal(0, 0.05, size=[60, 6])
+            for text, vector in zip(texts, meaning + noise):
+                table[text] = np.concatenate([vector, offset[language]])
+    task, data = read("pawsx", tmp_path)
+    scores = task.score(data, Table(table).encode)
+    assert scores["same_language@1"] == 100 and scores["language_probe"] == 100
+    assert scores["same_language@1_pcr"] < 15
+    assert scores["language_probe_pcr"] < 70
+    assert scores["cosine_gap"] > 0.5 > abs(scores["cosine_gap_pcr"]) * 10
+    drawn = task.figures(data, Table(table).encode)
+    np.testing.assert_allclose(np.sum(drawn["after"]["neighbours"], axis=1), 1)
+    write(tmp_path / "pawsx" / "dev-fr.tsv", ["a\tb"])
+    with pytest.raises(UserError, match="not line by line"):
+        read("pawsx", tmp_path)
+
+
+# ------------------------------------------------------------------ geometry
+
+
+def test_isotropy_and_mean_vector_by_hand():
+    # Axes are the eigenvectors; Z is 2 (e + 1/e) / 2 ... alike on both: IS = 1.
+    cross = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]], float)
+    assert geometry.isotropy(cross) == pytest.approx(1)
+    assert geometry.mean_vector_norm(cross) == 0
+    # All on one axis: along it e, against it 1/e, across it 1.
+    line = np.array([[1.0, 0], [1, 0]])
+    assert geometry.isotropy(line) == pytest.approx(np.exp(-2))
+    assert geometry.mean_vector_norm(line) == 1
+
+
+def test_random_pairs_are_of_different_rows():
+    cosines = geometry.random_cosines(np.eye(3, dtype=np.float32), seed=0)
+    assert len(cosines) == 100_000 and not cosines.any()
