@@ -70,6 +70,10 @@ def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
         input_signature=[],
     )
     preprocessor.bert_pack_inputs.__call__ = pack
+    # Reusable SavedModels have these; there is nothing to train here.
+    preprocessor.variables = []
+    preprocessor.trainable_variables = []
+    preprocessor.regularization_losses = []
     return preprocessor
 
 

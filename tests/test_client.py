@@ -1,0 +1,175 @@
+"""The client against a model server, real or standing in, over REST and gRPC."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+import servers
+from google.protobuf import text_format
+from tensorflow_serving.apis import predict_pb2
+
+from cmlm import model_server
+from cmlm.errors import UserError
+
+HERE = Path(__file__).resolve().parent
+SENTENCES = model_dirs.SENTENCES
+
+
+@pytest.fixture(scope="module", params=["stand-in", servers.BINARY])
+def addresses(request, toy_export):
+    with servers.start(request.param, f"{toy_export.path}/serving") as started:
+        yield dict(zip(("rest", "grpc"), started, strict=True))
+
+
+@pytest.fixture(scope="module")
+def expected(toy_export):
+    return model_dirs.oracle_vectors(toy_export.trained, SENTENCES)
+
+
+@pytest.fixture(params=["rest", "grpc"])
+def connect(request, addresses):
+    """connect(**kwargs) to the server, by either protocol."""
+
+    def connect(**kwargs):
+        return model_server.connect(addresses[request.param], **kwargs)
+
+    return connect
+
+
+def test_vectors(connect, expected):
+    vectors = connect().encode(SENTENCES)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    normalized = connect(version=1).encode(SENTENCES, "normalized")
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(normalized, expected / lengths, atol=1e-5)
+
+
+def test_languages(connect, expected, toy_export):
+    languages = ["de"] * (len(SENTENCES) - 1) + ["fr"]
+    vectors = connect().encode(SENTENCES, "pcr", languages)
+    c = toy_export.components.languages["de"].components
+    removed = expected - expected @ c.T @ c
+    removed[-1] = expected[-1]
+    np.testing.assert_allclose(vectors, removed, atol=1e-5)
+
+
+def test_more_than_one_request(connect, expected, monkeypatch):
+    # Two sentences a request, or less where they are long.
+    monkeypatch.setattr(model_server, "_REQUEST_SENTENCES", 2)
+    monkeypatch.setattr(model_server, "_REQUEST_BYTES", 40)
+    languages = ["fr"] * len(SENTENCES)
+    vectors = connect().encode(SENTENCES, "pcr", languages)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert connect().encode([]).shape == (0, 0)
+
+
+def test_requests_are_slices_of_bounded_size(monkeypatch):
+    monkeypatch.setattr(model_server, "_REQUEST_SENTENCES", 3)
+    monkeypatch.setattr(model_server, "_REQUEST_BYTES", 10)
+    texts = [b"a" * size for size in (1, 1, 1, 1, 9, 1, 1, 50, 0)]
+    slices = list(model_server._requests(texts))
+    assert [texts[rows] for rows in slices] == [
+        texts[0:3],
+        texts[3:5],
+        texts[5:7],
+        texts[7:8],
+        texts[8:9],
+    ]
+    assert list(model_server._requests([])) == []
+
+
+def test_text_without_utf8(connect):
+    vectors = connect().encode(["the \udcff cat", "the \ufffd\ufffd\ufffd cat"])
+    model_dirs.assert_same(vectors[0], vectors[1])
+
+
+def test_mistakes_are_one_line(connect, addresses):
+    sentences = ["a", "b"]
+    with pytest.raises(UserError, match="model other"):
+        connect(model="other").encode(sentences)
+    with pytest.raises(UserError, match="allowed: normalized, pcr, serving_default"):
+        connect().encode(sentences, "tensors")
+    with pytest.raises(UserError, match="languages go with the signature pcr"):
+        connect().encode(sentences, "pcr")
+    with pytest.raises(UserError, match="1 languages of 2 sentences"):
+        connect().encode(sentences, "pcr", ["de"])
+    with pytest.raises(UserError) as refused:
+        connect(version=7).encode(sentences)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_server_that_is_not_there(scheme):
+    address = f"{scheme}://localhost:{servers._free_port()}"
+    with pytest.raises(UserError, match=f"{address}, model cmlm: "):
+        model_server.connect(address, timeout=5).encode(["a"])
+
+
+@pytest.mark.parametrize("address", ["localhost:8501", "ftp://a", "http://", ""])
+def test_what_is_no_address(address):
+    with pytest.raises(UserError, match="allowed: http://HOST:PORT"):
+        model_server.connect(address)
+
+
+@pytest.mark.parametrize("name", ["default", "pcr", "normalized"])
+def test_requests_are_the_stored_ones(name):
+    stored = json.loads((HERE / "server_requests" / f"{name}.json").read_text())
+    signature = stored["request"]["signature_name"]
+    inputs = {
+        key: [text.encode() for text in values]
+        for key, values in stored["request"]["inputs"].items()
+    }
+    assert json.loads(model_server.rest_body(signature, inputs)) == stored["request"]
+    request = model_server.grpc_request("cmlm", None, signature, inputs)
+    expected = text_format.Parse(
+        stored["grpc"]["request"], predict_pb2.PredictRequest()
+    )
+    assert request == expected
+
+
+def test_bytes_travel_in_base64():
+    body = model_server.rest_body("serving_default", {"text": [b"the \xff cat", b"a"]})
+    stored = json.loads((HERE / "server_requests" / "bytes.json").read_text())
+    (broken,) = stored["request"]["inputs"]["text"]
+    assert json.loads(body)["inputs"] == {"text": [broken, "a"]}
+
+
+@pytest.mark.large
+def test_command(addresses, expected, tmp_path):
+    sentences = [text for text in SENTENCES if text]
+    (tmp_path / "in.txt").write_text("\n".join(sentences) + "\n")
+
+    def command(*flags):
+        return subprocess.run(
+            [sys.executable, "-m", "export.client", *flags],
+            cwd=HERE.parent,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    server = f"--server={addresses['grpc']}"
+    output = tmp_path / "vectors.npy"
+    done = command(server, f"--input={tmp_path / 'in.txt'}", f"--output={output}")
+    assert done.returncode == 0, done.stderr
+    rows = [row for row, text in enumerate(SENTENCES) if text]
+    np.testing.assert_allclose(np.load(output), expected[rows], atol=1e-5)
+    assert f"float32 [{len(sentences)}, 16]" in done.stdout
+
+    server = f"--server={addresses['rest']}"
+    done = command(server, "--text=dogs", "--signature=pcr", "--language=fr")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["text"] == "dogs"
+    row = SENTENCES.index("dogs")
+    np.testing.assert_allclose(answer["vector"], expected[row], atol=1e-5)
+
+    refused = command(server, "--text=dogs", "--model_name=other")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: ") and "other" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1

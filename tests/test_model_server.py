@@ -1,0 +1,328 @@
+"""What a model server does with an export: loads it, warms up, answers over the wire.
+
+In programs that import nothing of this project: a session, and TensorFlow's C API. Then
+the ops against what each TensorFlow Serving knows, the server's own files, and stored
+requests with their answers, which were computed in numpy.
+"""
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import grpc
+import model_dirs
+import numpy as np
+import pytest
+import servers
+import tensorflow as tf
+import tensorflow_text
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+    wrappers_pb2,
+)
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import (
+    predict_pb2,
+    prediction_log_pb2,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.config import model_server_config_pb2
+
+from export import server_files
+
+HERE = Path(__file__).resolve().parent
+REQUESTS = sorted((HERE / "server_requests").glob("*.json"))
+SAVED_MODELS = ("preprocessor", "encoder", "serving/1")
+
+# ----------------------------------------------------------------- ops known
+
+TOKENIZER = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
+# Ops of tensorflow-text by version of TensorFlow Serving: 2.17 to 2.19 still embed
+# tensorflow-text 2.12.1, 2.20 embeds 2.20.0. Those that matter here only.
+TEXT_OPS = {
+    **dict.fromkeys((f"2.{minor}" for minor in range(12, 20)), TOKENIZER),
+    "2.20": TOKENIZER | {"TFText>RoundRobinTrim"},
+}
+
+
+def core_ops() -> set[str]:
+    lines = (HERE / "tensorflow_2_12_ops.txt").read_text().splitlines()
+    return set(" ".join(line for line in lines if line[0] != "#").split())
+
+
+def unknown_ops(saved_model: Path, version: str) -> set[str]:
+    """Ops of a SavedModel that a TensorFlow Serving does not know."""
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString((saved_model / "saved_model.pb").read_bytes())
+    graph = saved.meta_graphs[0].graph_def
+    ops = {node.op for node in graph.node}
+    for function in graph.library.function:
+        ops |= {node.op for node in function.node_def}
+    ops -= {function.signature.name for function in graph.library.function}
+    return ops - core_ops() - TEXT_OPS[version]
+
+
+@pytest.mark.parametrize("version", TEXT_OPS)
+def test_every_op_is_known_to_the_server(toy_export, version):
+    for name in SAVED_MODELS:
+        assert not unknown_ops(Path(toy_export.path, name), version), name
+
+
+def test_an_op_that_servers_lack_is_found(tmp_path):
+    trimmer = tf.Module()
+    trimmer.trim = tf.function(
+        lambda tokens: tensorflow_text.RoundRobinTrimmer(5).trim([tokens])[0],
+        input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)],
+    )
+    tf.saved_model.save(trimmer, str(tmp_path))
+    unknown = unknown_ops(tmp_path, "2.19")
+    assert unknown == {"TFText>RoundRobinTrim"}
+    assert not unknown_ops(tmp_path, "2.20")
+
+
+# ------------------------------------------------------- programs of others
+
+SESSION_PROGRAM = """
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+
+session = tf.compat.v1.Session(graph=tf.Graph())
+with session.graph.as_default():
+    meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], sys.argv[1])
+answers = {}
+for name, inputs in json.load(sys.stdin).items():
+    signature = meta_graph.signature_def[name]
+    feeds = {signature.inputs[key].name: value for key, value in inputs.items()}
+    fetches = {key: info.name for key, info in signature.outputs.items()}
+    results = session.run(fetches, feeds)
+    answers[name] = {key: value.tolist() for key, value in results.items()}
+modules = sorted({name.split(".")[0] for name in sys.modules})
+json.dump({"answers": answers, "modules": modules}, sys.stdout)
+"""
+
+
+def run_program(arguments, request, folder):
+    result = subprocess.run(
+        [sys.executable, "-P", *arguments],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert not {"cmlm", "export", "official", "orbit"} & set(answer["modules"])
+    return answer
+
+
+@pytest.fixture(scope="module")
+def expected(toy_export):
+    return model_dirs.oracle_vectors(toy_export.trained, model_dirs.SENTENCES)
+
+
+def test_a_session_serves_every_signature(toy_export, expected, tmp_path):
+    text = model_dirs.SENTENCES
+    tokens = toy_export.trained.tokenizer.encode(
+        tf.constant(text), model_dirs.SEQ_LENGTH
+    )
+    ids = tokens.to_tensor().numpy()
+    mask = tf.ones_like(tokens).to_tensor().numpy()
+    tensors = {
+        "input_word_ids": ids.tolist(),
+        "input_mask": mask.tolist(),
+        "input_type_ids": np.zeros_like(ids).tolist(),
+    }
+    request = {
+        "serving_default": {"text": text},
+        "normalized": {"text": text},
+        "tensors": tensors,
+        "pcr": {"text": text, "language": ["de"] * len(text)},
+        "pcr_tensors": {**tensors, "language_index": [0] * len(text)},
+    }
+    saved_model = f"{toy_export.path}/serving/1"
+    program = tmp_path / "program.py"
+    program.write_text(SESSION_PROGRAM)
+    found = run_program([str(program), saved_model], request, tmp_path)
+    answers = found["answers"]
+    c = toy_export.components.languages["de"].components.astype(np.float64)
+    removed = expected - expected @ c.T @ c
+    length = np.linalg.norm(expected, axis=1, keepdims=True)
+    for name, output, vectors in (
+        ("serving_default", "default", expected),
+        ("normalized", "normalized", expected / length),
+        ("tensors", "default", expected),
+        ("pcr", "pcr", removed),
+        ("pcr_tensors", "pcr", removed),
+    ):
+        np.testing.assert_allclose(answers[name][output], vectors, atol=1e-5)
+    assert answers["pcr"]["language_index"] == [0] * len(text)
+
+
+def test_the_c_api_serves(toy_export, expected, tmp_path):
+    saved = saved_model_pb2.SavedModel()
+    path = Path(toy_export.path, "serving", "1")
+    saved.ParseFromString((path / "saved_model.pb").read_bytes())
+    signature = saved.meta_graphs[0].signature_def["serving_default"]
+    request = {
+        "inputs": [[signature.inputs["text"].name, model_dirs.SENTENCES]],
+        "output": signature.outputs["default"].name,
+    }
+    text_ops = Path(tensorflow_text.__file__).parent / "python" / "ops"
+    libraries = Path(tf.__file__).parent
+    arguments = [HERE / "c_api.py", libraries, text_ops, path]
+    answer = run_program(map(str, arguments), request, tmp_path)
+    assert not {"tensorflow", "numpy"} & set(answer["modules"])
+    np.testing.assert_allclose(answer["vectors"], expected, atol=1e-5)
+
+
+# ------------------------------------------------------- the server's files
+
+
+def test_warm_up_requests_are_answered(toy_export):
+    path = Path(toy_export.path, "serving", "1")
+    model = servers.SessionModel(str(path))
+    counts = {}
+    records = tf.data.TFRecordDataset(str(path / server_files.WARM_UP))
+    for record in records.as_numpy_iterator():
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        request = log.predict_log.request
+        name = request.model_spec.signature_name
+        inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+        rows = {len(value) for value in inputs.values()}
+        assert len(rows) == 1
+        outputs = model.predict(name, inputs)
+        assert all(len(value) in rows for value in outputs.values())
+        counts.setdefault(name, []).append(*rows)
+    # One sentence and several, for each signature.
+    assert counts == {
+        name: [1, 4] for name in model.signatures if not name.startswith("__")
+    }
+
+
+def test_models_config_is_what_the_server_reads(toy_export):
+    content = Path(toy_export.path, "serving", "models.config").read_text()
+    config = text_format.Parse(content, model_server_config_pb2.ModelServerConfig())
+    (model,) = config.model_config_list.config
+    assert (model.name, model.base_path) == ("cmlm", "/models/cmlm")
+    assert model.model_platform == "tensorflow"
+
+
+def batching_parameters():
+    """The message BatchingParameters, which no Python package carries.
+
+    Fields by number from tensorflow_serving/servables/tensorflow/
+    session_bundle_config.proto.
+    """
+    file = descriptor_pb2.FileDescriptorProto(
+        name="batching.proto",
+        package="batching",
+        syntax="proto3",
+        dependency=["google/protobuf/wrappers.proto"],
+    )
+    message = file.message_type.add(name="BatchingParameters")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, name in enumerate(
+        (
+            *("max_batch_size", "batch_timeout_micros", "max_enqueued_batches"),
+            "num_batch_threads",
+        ),
+        start=1,
+    ):
+        message.field.add(
+            name=name,
+            number=number,
+            type=kinds.TYPE_MESSAGE,
+            type_name=".google.protobuf.Int64Value",
+            label=kinds.LABEL_OPTIONAL,
+        )
+    message.field.add(
+        name="pad_variable_length_inputs",
+        number=7,
+        type=kinds.TYPE_BOOL,
+        label=kinds.LABEL_OPTIONAL,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+    descriptor = pool.FindMessageTypeByName("batching.BatchingParameters")
+    return message_factory.GetMessageClass(descriptor)()
+
+
+def test_batching_parameters_are_what_the_server_reads(toy_export):
+    content = Path(toy_export.path, "serving", "batching_parameters.txt").read_text()
+    parameters = text_format.Parse(content, batching_parameters())
+    assert parameters.max_batch_size.value >= 10_000
+    assert parameters.num_batch_threads.value >= 1
+    assert parameters.max_enqueued_batches.value >= 1
+    # The server would pad a mask with ones.
+    assert not parameters.pad_variable_length_inputs
+
+
+# ---------------------------------------------------------- stored requests
+
+
+@pytest.fixture(scope="module", params=["stand-in", servers.BINARY])
+def server(request, toy_export):
+    with servers.start(request.param, f"{toy_export.path}/serving") as addresses:
+        yield addresses
+
+
+@pytest.mark.parametrize("path", REQUESTS, ids=lambda path: path.stem)
+def test_rest_requests_have_the_stored_answers(server, path):
+    stored = json.loads(path.read_text())
+    request = urllib.request.Request(
+        server[0] + stored["path"], data=json.dumps(stored["request"]).encode()
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            code, answer = response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        code, answer = error.code, json.load(error)
+    assert code == stored["status"]
+    if code != 200:
+        assert list(answer) == ["error"] and answer["error"]
+        return
+    assert_close(answer, stored["response"])
+
+
+def assert_close(answer, stored):
+    """Nested JSON of the same shape, numbers within rounding."""
+    if isinstance(stored, dict):
+        assert set(answer) == set(stored)
+        for key, value in stored.items():
+            assert_close(answer[key], value)
+    elif isinstance(stored, list):
+        assert len(answer) == len(stored)
+        for one, other in zip(answer, stored):
+            assert_close(one, other)
+    elif isinstance(stored, int):
+        assert answer == stored
+    else:
+        assert answer == pytest.approx(stored, abs=1e-5)
+
+
+GRPC_REQUESTS = [path for path in REQUESTS if "grpc" in json.loads(path.read_text())]
+
+
+@pytest.mark.parametrize("path", GRPC_REQUESTS, ids=lambda path: path.stem)
+def test_grpc_requests_have_the_stored_answers(server, path):
+    stored = json.loads(path.read_text())["grpc"]
+    request = text_format.Parse(stored["request"], predict_pb2.PredictRequest())
+    expected = text_format.Parse(stored["response"], predict_pb2.PredictResponse())
+    with grpc.insecure_channel(server[1].removeprefix("grpc://")) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        answer = stub.Predict(request, timeout=60)
+    assert set(answer.outputs) == set(expected.outputs)
+    for name, value in expected.outputs.items():
+        assert answer.outputs[name].dtype == value.dtype
+        np.testing.assert_allclose(
+            tf.make_ndarray(answer.outputs[name]), tf.make_ndarray(value), atol=1e-5
+        )

@@ -1,0 +1,79 @@
+"""The command that fits principal components: from text, and from saved vectors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+
+from cmlm import encoding, principal_components
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def command(*flags):
+    return subprocess.run(
+        [sys.executable, "-m", "cmlm.pcr", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    random = np.random.default_rng(4)
+    words = [word for word in model_dirs.VOCAB[5:16] if not word.startswith("##")]
+    lines = [" ".join(random.choice(words, random.integers(1, 9))) for _ in range(60)]
+    # Empty lines are not sentences of a language.
+    (tmp_path / "de.txt").write_text("\n\n".join(lines) + "\n")
+    return lines
+
+
+def test_text_and_vectors(toy_export, sentences, tmp_path):
+    encoder = encoding.load(toy_export.path)
+    vectors = encoder.encode(sentences)
+    np.save(tmp_path / "fr.npy", vectors[:30])
+    output = tmp_path / "pcr.npz"
+    done = command(
+        *(f"--model={toy_export.path}", f"--output={output}", "--components=2"),
+        *(f"--text=DE={tmp_path / 'de.txt'}", "--max_sentences=50"),
+        f"--vectors=fr={tmp_path / 'fr.npy'}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "de: 50 sentences" in done.stderr and "fr: 30 sentences" in done.stderr
+    fitted = principal_components.load(str(output))
+    # The fingerprint of the checkpoint that was exported.
+    assert fitted.fingerprint == encoding.fingerprint(toy_export.trained)
+    assert list(fitted.languages) == ["de", "fr"]
+    for language, rows in (("de", vectors[:50]), ("fr", vectors[:30])):
+        right = np.linalg.svd(rows.astype(np.float64))[2][:2]
+        found = fitted.languages[language].components
+        np.testing.assert_allclose(np.abs(np.sum(found * right, axis=1)), 1, atol=1e-5)
+
+
+@pytest.mark.large
+def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
+    np.save(tmp_path / "narrow.npy", np.zeros([5, 3], np.float32))
+    np.save(tmp_path / "objects.npy", np.array([{}] * 3, object), allow_pickle=True)
+    text = f"--text=de={tmp_path / 'de.txt'}"
+    output = f"--output={tmp_path / 'pcr.npz'}"
+    for flags, said in (
+        ([text, "--output=pcr.txt"], "must name a .npz file"),
+        ([output], "nothing to fit"),
+        ([output, text, text], "de is given twice"),
+        ([output, "--text=de.txt"], "allowed: LANGUAGE=FILE"),
+        ([output, f"--vectors=de={tmp_path}/narrow.npy"], "allowed: [n, 16]"),
+        (
+            [output, f"--vectors=de={tmp_path}/objects.npy"],
+            "not an .npy file of numbers",
+        ),
+    ):
+        refused = command(f"--model={toy_export.path}", *flags)
+        assert refused.returncode == 1, flags
+        errors = refused.stderr.splitlines()
+        assert len(errors) == 1 and said in errors[0], refused.stderr
+    assert not (tmp_path / "pcr.npz").exists()
