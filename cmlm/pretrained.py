@@ -28,6 +28,15 @@ logger = logging.getLogger(__name__)
 
 # The published encoders of this kind cut at 128 tokens.
 DEFAULT_SEQ_LENGTH = 128
+# What weights bind, of `EncoderConfig`.
+_SHAPE = (
+    *encoder.SHAPE_FIELDS,
+    "hidden_activation",
+    "layer_norm_epsilon",
+    "max_position_embeddings",
+    "num_views",
+    "type_vocab_size",
+)
 
 
 def adopt(
@@ -96,7 +105,8 @@ def adopt_for_run(
     """As `adopt`, for a run with `init_checkpoint`, also one that is resumed.
 
     What a run began with is in its own configuration: to resume it, the source need
-    not be there any more. A run of this project as the source decides nothing.
+    not be there any more. A run of this project as the source decides the shape, and
+    leaves pooling and dropout to the new run.
 
     Args:
         config: of the run, not validated yet; changed in place.
@@ -108,6 +118,8 @@ def adopt_for_run(
         source = foreign.find(config.init_checkpoint)
         if source is not None:
             adopt(config, source, given)
+        else:
+            _adopt_shape(config, given)
         return
     for field in dataclasses.fields(config.model):
         if f"model.{field.name}" not in given:
@@ -116,23 +128,29 @@ def adopt_for_run(
         config.vocabulary.lower_case = begun.vocabulary.lower_case
 
 
+def _adopt_shape(config: experiments.ExperimentConfig, given: Collection[str]) -> None:
+    """Takes the shape of the run that `init_checkpoint` is of, or lies in."""
+    path = config.init_checkpoint
+    folders = (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path)))
+    for folder in folders:
+        if tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS)):
+            break
+    else:
+        return
+    before = model_dir.read_config(folder).model
+    for name in _SHAPE:
+        if f"model.{name}" not in given and "model.preset" not in given:
+            setattr(config.model, name, getattr(before, name))
+
+
 def _begun(
     config: experiments.ExperimentConfig, directory: str
 ) -> experiments.ExperimentConfig | None:
-    """The configuration of a run that began from the same foreign weights."""
+    """The configuration of a run that began from the same weights, if it began."""
     if not tf.io.gfile.exists(os.path.join(directory, model_dir.PARAMS)):
         return None
     begun = model_dir.read_config(directory)
-    same = begun.init_checkpoint == config.init_checkpoint
-    # From a run of this project nothing was adopted.
-    return begun if same and not _is_own(config.init_checkpoint) else None
-
-
-def _is_own(path: str) -> bool:
-    folders = (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path)))
-    return any(
-        tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS)) for folder in folders
-    )
+    return begun if begun.init_checkpoint == config.init_checkpoint else None
 
 
 def vocabulary_settings(

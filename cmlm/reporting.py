@@ -16,6 +16,9 @@ from cmlm.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
+# Metrics in the line after a validation.
+_MOST_TOLD = 40
+
 
 class Pace:
     """How many steps to take until the next look at the clock and at signals.
@@ -98,7 +101,9 @@ class Reporter:
             for name in trainer.active(max(step - 1, 0))
         )
         shown = {
-            name: value for name, value in metrics.items() if name != "gradient_norm"
+            key: value
+            for key, value in metrics.items()
+            if key.endswith(("/loss", "/accuracy", "/candidates"))
         }
         self._line.update(step, {**shown, **self._gains, "lr": rate}, examples)
 
@@ -129,7 +134,11 @@ class Reporter:
             return
         row = {f"validation/{key}": value for key, value in metrics.items()}
         self._log.write(step, row)
-        text = "  ".join(f"{key} {value:.4f}" for key, value in metrics.items())
+        # Not the accuracy of every pair of 15 languages: that is for the files.
+        told = list(metrics.items())[:_MOST_TOLD]
+        text = "  ".join(f"{key} {value:.4f}" for key, value in told)
+        if len(metrics) > _MOST_TOLD:
+            text += f"  and {len(metrics) - _MOST_TOLD} more in {model_dir.METRICS}"
         logger.info("validation at step %s: %s%s", f"{step:,}", text, kept)
         # Validation is not training time: it must not slow the measured pace.
         self._row_start = (time.monotonic(), step)

@@ -9,7 +9,7 @@ import toys
 from absl import flags
 from absl.testing import flagsaver
 
-from cmlm import engine, train
+from cmlm import engine, stages, train
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.flags"))
@@ -21,14 +21,63 @@ def configure(*arguments):
         return train.configure(), flags.FLAGS.model_dir
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_configuration_is_whole(path):
-    config, model_dir = configure(f"--flagfile={path}")
-    assert model_dir
+@pytest.fixture
+def start(tmp_path_factory):
+    """What a second stage starts from: the run of a first one, at its first step."""
+    directory = tmp_path_factory.mktemp("start")
+    text = toys.write_corpus(directory / "corpus.txt")
+    config = toys.run_config(text, **{"model.max_position_embeddings": 600})
+    run = engine.build(config, str(directory / "run"))
+    run.manager.save(checkpoint_number=0)
+    return str(directory / "run")
+
+
+def shrink(config) -> None:
+    """Makes a run small in every dimension; what it switches on stays on."""
+    config.model.num_layers = 2 ** len(config.trainer.stacking_steps)
+    config.model.hidden_size, config.model.num_attention_heads = 16, 2
+    config.model.intermediate_size = 32
+    config.vocabulary.size = 200
+    config.trainer.train_steps = config.trainer.validation_steps = 2
+    config.trainer.stacking_steps = tuple(2 for _ in config.trainer.stacking_steps)
+    config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
     for objective in config.task.enabled().values():
-        assert objective.train_data.input_path == "builtin:python-docs"
-    header = path.read_text().split("\n--")[0]
+        objective.train_data.global_batch_size = 8
+        objective.start_step = min(objective.start_step, 1)
+        if objective.end_step is not None:
+            objective.end_step = min(objective.end_step, 1)
+    config.validate()
+
+
+def data_flags(tmp_path) -> list[str]:
+    text = toys.write_corpus(tmp_path / "corpus.txt")
+    sentences = [line for line in Path(text).read_text().splitlines() if line]
+    for name, last in (("bitext", ""), ("nli", "\tneutral")):
+        rows = [f"{a}\t{b}{last}" for a, b in zip(sentences, sentences[7:])]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(rows))
+    return [
+        f"--train_data=en={text},de={text}",
+        f"--bitext_data=en-de={tmp_path}/bitext.tsv",
+        f"--nli_data=en={tmp_path}/nli.tsv,de={tmp_path}/nli.tsv",
+    ]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_is_whole(path, tmp_path, start):
+    header, *settings = path.read_text().split("\n--")
     assert f"--flagfile=configs/{path.name}" in header
+    second_stage = any(line.startswith("init_checkpoint") for line in settings)
+    assert ("--init_checkpoint=" in header) == second_stage
+    if any(line.startswith("train_data") for line in settings):
+        config, model_dir = configure(f"--flagfile={path}")
+        for objective in config.task.enabled().values():
+            assert objective.train_data.input_path == "builtin:python-docs"
+    else:
+        flags = [f"--init_checkpoint={start}"] if second_stage else []
+        config, model_dir = configure(
+            f"--flagfile={path}", *data_flags(tmp_path), *flags
+        )
+    assert model_dir
     # The steps of all objectives together cover the run.
     total = config.trainer.train_steps
     borders = {0, total - 1}
@@ -39,27 +88,31 @@ def test_every_configuration_is_whole(path):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_configuration_trains(path, tmp_path):
-    """Two steps, made small in every dimension; what it switches on stays on."""
-    config, _ = configure(f"--flagfile={path}")
-    text = toys.write_corpus(tmp_path / "corpus.txt")
-    config.model.num_layers, config.model.num_attention_heads = 1, 2
-    config.model.hidden_size, config.model.intermediate_size = 16, 32
-    config.vocabulary.size = 200
-    config.trainer.train_steps = config.trainer.validation_steps = 2
-    config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
-    for objective in config.task.enabled().values():
-        objective.train_data.input_path = text
-        objective.train_data.global_batch_size = 8
-        objective.start_step = min(objective.start_step, 1)
-        if objective.end_step is not None:
-            objective.end_step = min(objective.end_step, 1)
-    config.validate()
-    run = engine.build(config, str(tmp_path / "run"))
-    engine.train(run)
+def test_every_configuration_trains(path, tmp_path, start):
+    """Two steps of it, from the user's flags to the last checkpoint."""
+    arguments = [f"--flagfile={path}", *data_flags(tmp_path)]
+    if "--init_checkpoint" in path.read_text():
+        arguments.append(f"--init_checkpoint={start}")
+    config, _ = configure(*arguments)
+    shrink(config)
+    for stage in stages.plan(config, str(tmp_path / "run")):
+        run = engine.build(stage.config, stage.directory, stage.stacked_on)
+        engine.train(run)
     assert run.trainer.step == 2
     seen = {name: count.numpy() for name, count in run.trainer.batches_seen.items()}
     assert all(seen.values())
+
+
+def test_a_second_stage_takes_the_shape_of_the_first(start):
+    config, _ = configure(
+        f"--flagfile={ROOT}/configs/mirror_sentence.flags",
+        f"--init_checkpoint={start}",
+        "--train_data=a.txt",
+    )
+    assert config.model.hidden_size == 16 and config.model.num_layers == 1
+    assert config.model.num_views == 3
+    # How it is trained is not taken over.
+    assert config.model.dropout_rate == 0.1
 
 
 def test_flags_win_over_the_flagfile():
