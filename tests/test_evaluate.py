@@ -1,5 +1,6 @@
 """Readers take the public files as they are; scores are those of other programs."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -278,34 +279,55 @@ def test_public_files_have_their_published_sizes(shared_data):
 
 def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     source = model_dirs.write(tmp_path / "model_dir")
-    data, output = tmp_path / "data", tmp_path / "results.json"
+    data, output = tmp_path / "data", tmp_path / "report"
     texts = ["the cat", "a dog ran", "far away", "the mat . " * 20, "sat on the mat"]
     rows = [
         f"a\tb\tc\td\t{score}\t{text}\tthe dog ran"
         for score, text in zip([0, 1, 2, 3, 4], texts, strict=True)
     ]
     write(data / "stsbenchmark" / "sts-test.csv", "\n".join(rows) + "\n")
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "cmlm.evaluate", f"--model={source}"),
-            *(f"--model=bow:{source}", f"--data_dir={data}", f"--output={output}"),
-            "--tasks=stsb-test,mr",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    write(data / "stsb-de-test.csv", "the cat,a dog\n")
+    arguments = [
+        *(sys.executable, "-m", "cmlm.evaluate", f"--model={source}"),
+        *(f"--model=bow:{source}", f"--data_dir={data}", f"--output={output}"),
+        f"--cache_dir={tmp_path / 'cache'}",
+        "--tasks=stsb-test,mr,stsb-multilingual,geometry",
+    ]
+
+    def run():
+        return subprocess.run(
+            arguments, cwd=ROOT, capture_output=True, text=True, timeout=240
+        )
+
+    result = run()
     assert result.returncode == 1
     assert str(data / "MR" / "rt-polarity.pos") in result.stderr
+    assert "stsb-de-test.csv, line 1: 2 columns; allowed: 3" in result.stderr
     assert "Traceback" not in result.stderr
-    results = json.loads(output.read_text())
-    assert list(results["not_scored"]) == ["mr"]
+    results = json.loads((output / "results.json").read_text())
+    assert list(results["not_scored"]) == ["stsb-multilingual", "mr"]
     assert list(results["models"]) == [source, f"bow:{source}"]
     model = results["models"][source]
     assert model["truncated_sentences"] == 1 and model["sentences"] == 6
     assert (model["pooling"], model["seq_length"], model["step"]) == ("mean", 37, 3)
     assert results["seeds"] == [1111] and results["versions"]["scipy"]
+    content = (data / "stsbenchmark" / "sts-test.csv").read_bytes()
+    checksum = hashlib.sha256(content).hexdigest()
+    assert results["tasks"]["stsb-test"]["sha256"] == {
+        "stsbenchmark/sts-test.csv": checksum
+    }
     shown = f"{model['scores']['stsb-test']['spearman']:.2f}"
-    (row,) = [line for line in result.stdout.splitlines() if "stsb-test" in line]
-    assert row.split()[:3] == ["stsb-test", "spearman", shown]
+    (row,) = [line for line in result.stdout.splitlines() if line[-60:].count(shown)]
+    assert row.startswith("\u2026" + source[-31:])
+    page = (output / "report.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == 2, "cosines of two models"
+    assert 'src="http' not in page and "<link" not in page
+    assert f"**{source}** | {shown} |" in (output / "report.md").read_text()
+    # Again, out of the cache: the same numbers, nothing encoded. But not over it.
+    assert "exists: name another" in run().stderr
+    arguments.append("--overwrite")
+    assert run().returncode == 1
+    again = json.loads((output / "results.json").read_text())
+    for name, model in again["models"].items():
+        assert model["encoded"] == 0
+        assert model["scores"] == results["models"][name]["scores"]

@@ -30,7 +30,7 @@ class Geometry(base.Task[senteval_files.Examples]):
     )
 
     def read(self, source: reading.DataDir) -> senteval_files.Examples:
-        return senteval_files.sts_benchmark(source)["test"]
+        return senteval_files.sts_benchmark_part(source, "test")
 
     def sentences(self, data: senteval_files.Examples) -> Iterable[str]:
         return (text for pair in data.texts for text in pair)

@@ -151,16 +151,13 @@ def sick_relatedness(source: reading.DataDir) -> Parts:
 
 def sts_benchmark(source: reading.DataDir) -> Parts:
     """`genre, file, year, id, score, sentence, sentence`, scores from 0 to 5."""
-    return {
-        part: _scored_pairs(
-            source,
-            source.find(*sts_benchmark_files(part), within="senteval"),
-            columns=(5, 6, 4),
-            lowest=0,
-            header=False,
-        )
-        for part in ("train", "dev", "test")
-    }
+    return {part: sts_benchmark_part(source, part) for part in ("train", "dev", "test")}
+
+
+def sts_benchmark_part(source: reading.DataDir, part: str) -> Examples:
+    """One of its three files."""
+    path = source.find(*sts_benchmark_files(part), within="senteval")
+    return _scored_pairs(source, path, columns=(5, 6, 4), lowest=0, header=False)
 
 
 def sts_benchmark_files(part: str) -> tuple[str, str]:

@@ -1,0 +1,72 @@
+"""Vectors from a running server and from files look like those of an encoder."""
+
+import http.server
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from cmlm import elsewhere, encoding
+from cmlm.errors import UserError
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Answers as a model server: the length of a text, and 1."""
+
+    def do_POST(self):
+        length = int(self.headers["Content-Length"])
+        texts = json.loads(self.rfile.read(length))["inputs"]["text"]
+        found = self.path == "/v1/models/toy:predict"
+        answer = {"error": "Servable not found"}
+        if found:
+            answer = {"outputs": [[float(len(text)), 1.0] for text in texts]}
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with http.server.HTTPServer(("localhost", 0), Server) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://localhost:{running.server_port}"
+        running.shutdown()
+
+
+def test_a_model_server_is_an_encoder(server):
+    encoder = encoding.load(f"{server}/v1/models/toy")
+    assert (encoder.dim, encoder.seq_length) == (2, None)
+    encoded = encoder.encode(["a", "bcd"])
+    np.testing.assert_array_equal(encoded, np.array([[1, 1], [3, 1]], np.float32))
+    unit = encoder.encode(["bcd"], normalize=True)
+    np.testing.assert_allclose(unit, np.array([[3, 1]]) / 10**0.5, rtol=1e-6)
+    assert encoder.encode([]).shape == (0, 2)
+    with pytest.raises(UserError, match="Servable not found"):
+        encoding.load(f"{server}/v1/models/other")
+    with pytest.raises(UserError, match="HOST:PORT/v1/models/NAME"):
+        encoding.load(server)
+
+
+def test_stored_vectors_are_an_encoder(tmp_path):
+    text, npy = tmp_path / "a.txt", tmp_path / "a.npy"
+    text.write_text("one\n two \nthree\n")
+    np.save(npy, np.arange(6, dtype=np.float64).reshape(3, 2))
+    encoder = encoding.load(f"vectors:{text}:{npy}")
+    encoded = encoder.encode(["three", "one", " two "])
+    np.testing.assert_array_equal(encoded, [[4, 5], [0, 1], [2, 3]])
+    assert encoded.dtype == np.float32
+    with pytest.raises(UserError, match="no line 'two', nor 1 others"):
+        encoder.encode(["one", "two", "four"])
+    with pytest.raises(UserError, match="allowed: vectors:SENTENCES.txt:VECTORS.npy"):
+        encoding.load(f"vectors:{text}")
+    np.save(npy, np.zeros([2, 2], np.float32))
+    with pytest.raises(UserError, match="3 lines, .* shape"):
+        elsewhere.StoredVectors(str(text), str(npy))
+    np.save(npy, np.array([{}] * 3), allow_pickle=True)
+    with pytest.raises(UserError, match="cannot read"):
+        elsewhere.StoredVectors(str(text), str(npy))
