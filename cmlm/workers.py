@@ -47,6 +47,9 @@ def exchange(strategy: tf.distribute.Strategy, value) -> list:
     Args:
         strategy: of this run.
         value: whatever JSON can hold.
+
+    Raises:
+        UserError: a worker is gone.
     """
     index, workers = cluster(strategy)
     if workers == 1:
@@ -54,10 +57,11 @@ def exchange(strategy: tf.distribute.Strategy, value) -> list:
     data = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = np.zeros(workers, np.int32)
     lengths[index] = len(data)
-    lengths = _sum_over_workers(strategy, lengths)
-    table = np.zeros([workers, max(lengths)], np.int32)
-    table[index, : len(data)] = data
-    table = _sum_over_workers(strategy, table).astype(np.uint8)
+    with lost_workers(strategy):
+        lengths = _sum_over_workers(strategy, lengths)
+        table = np.zeros([workers, max(lengths)], np.int32)
+        table[index, : len(data)] = data
+        table = _sum_over_workers(strategy, table).astype(np.uint8)
     return [
         json.loads(row[:length].tobytes())
         for row, length in zip(table, lengths, strict=True)
