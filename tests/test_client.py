@@ -168,8 +168,3 @@ def test_command(addresses, expected, tmp_path):
     assert answer["text"] == "dogs"
     row = SENTENCES.index("dogs")
     np.testing.assert_allclose(answer["vector"], expected[row], atol=1e-5)
-
-    refused = command(server, "--text=dogs", "--model_name=other")
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("error: ") and "other" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1

@@ -57,7 +57,6 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
 
 @pytest.mark.large
 def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
-    np.save(tmp_path / "narrow.npy", np.zeros([5, 3], np.float32))
     np.save(tmp_path / "objects.npy", np.array([{}] * 3, object), allow_pickle=True)
     text = f"--text=de={tmp_path / 'de.txt'}"
     output = f"--output={tmp_path / 'pcr.npz'}"
@@ -65,11 +64,9 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         ([text, "--output=pcr.txt"], "must name a .npz file"),
         ([output], "nothing to fit"),
         ([output, text, text], "de is given twice"),
-        ([output, "--text=de.txt"], "allowed: LANGUAGE=FILE"),
-        ([output, f"--vectors=de={tmp_path}/narrow.npy"], "allowed: [n, 16]"),
         (
             [output, f"--vectors=de={tmp_path}/objects.npy"],
-            "not an .npy file of numbers",
+            f"de, {tmp_path}/objects.npy: not an .npy file of numbers",
         ),
     ):
         refused = command(f"--model={toy_export.path}", *flags)
