@@ -20,6 +20,7 @@ import tqdm
 from cmlm import elsewhere, model_dir, pretrained
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
+from cmlm.modeling import inference
 from cmlm.pretrained import DEFAULT_SEQ_LENGTH
 
 # Where an export says what it is; servers ignore this folder.
@@ -63,7 +64,12 @@ class SentenceGraph:
         self.lengths = tf.function(self._lengths, **signature)
         # One function for both forms: an export holds its graph once.
         self.token_vectors = tf.function(
-            self._token_vectors, input_signature=self.TOKENS, autograph=False
+            self._token_vectors,
+            input_signature=self.TOKENS,
+            autograph=False,
+            # Inlined into a loop, layers would lose most of their fusions, and every
+            # signature would hold the constant weights once more.
+            experimental_attributes={"_noinline": True},
         )
 
     def _vectors(self, text: tf.Tensor) -> tf.Tensor:
@@ -341,7 +347,8 @@ def _from_model_dir(directory: str, which: str) -> Encoder:
 def _from_trained(
     trained: model_dir.TrainedEncoder, seq_length: int, bag_of_words: bool = False
 ) -> Encoder:
-    encoder, info = trained.encoder, describe(trained, seq_length)
+    encoder = inference.build(trained.encoder, trained.config.model)
+    info = describe(trained, seq_length)
     if bag_of_words:
         encoder = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
         info["pooling"] = info["sentence_vector"] = "bag of word embeddings"

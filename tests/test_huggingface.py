@@ -1,0 +1,169 @@
+"""A folder for Hugging Face's libraries says the same encoder, and comes back the same.
+
+What `sentence_transformers` and `transformers` make of it is not run here, as nothing
+else needs PyTorch: BUILD_NOTES.md has the command and what it gave.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+from cmlm import encoding, model_dir, pretrained
+from cmlm.errors import UserError
+from cmlm.modeling import weights
+from export import huggingface_folder, model_card
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = {"cmlm": "0", "tensorflow": tf.__version__}
+
+
+def export(tmp_path, normalize=False, **settings):
+    source = model_dirs.write(tmp_path / "run", **settings)
+    trained = model_dir.load_encoder(source)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    huggingface_folder.write(
+        trained, str(folder), model_dirs.SEQ_LENGTH, normalize, VERSIONS
+    )
+    return trained, folder
+
+
+def vectors(trained):
+    graph = encoding.SentenceGraph(
+        trained.tokenizer, trained.encoder, model_dirs.SEQ_LENGTH
+    )
+    return graph.vectors(tf.constant(model_dirs.SENTENCES)).numpy()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model.pooling": "pooler", "model.hidden_activation": "gelu_tanh"},
+        {"model.pooling": "max", "model.layer_norm_epsilon": 1e-3},
+        {"vocabulary.lower_case": False, "model.hidden_activation": "relu"},
+    ],
+)
+def test_export_and_import_give_the_same_bytes(tmp_path, settings):
+    trained, folder = export(tmp_path, **settings)
+    again = pretrained.load_encoder(str(folder))
+    before = weights.read(trained.encoder, trained.config.model)
+    after = weights.read(again.encoder, again.config.model)
+    assert before.keys() == after.keys()
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    model = trained.config.model.as_dict()
+    assert {**again.config.model.as_dict(), "preset": model["preset"]} == model
+    assert again.tokenizer.vocab == trained.tokenizer.vocab
+    assert again.seq_length == model_dirs.SEQ_LENGTH
+    np.testing.assert_array_equal(vectors(again), vectors(trained))
+
+
+def test_names_and_layout_are_those_of_a_bert_model(tmp_path):
+    trained, folder = export(tmp_path)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == "bert" and config["architectures"] == ["BertModel"]
+    per_layer, outside = 16, 7
+    assert len(tensors) == per_layer * config["num_hidden_layers"] + outside
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    # A torch.nn.Linear holds [out, in].
+    assert tensors["encoder.layer.1.intermediate.dense.weight"].shape == (inner, hidden)
+    by_name = {
+        v.name.partition("/bert/")[2]: v.numpy() for v in trained.encoder.bert.weights
+    }
+    query = by_name["transformer/layer_1/self_attention/query/kernel:0"]
+    np.testing.assert_array_equal(
+        tensors["encoder.layer.1.attention.self.query.weight"],
+        query.reshape(hidden, hidden).T,
+    )
+
+
+def test_tokenizer_files_agree(tmp_path):
+    trained, folder = export(tmp_path)
+    fast = json.loads((folder / "tokenizer.json").read_text())
+    slow = json.loads((folder / "tokenizer_config.json").read_text())
+    vocab = (folder / "vocab.txt").read_text().split("\n")[:-1]
+    assert vocab == list(trained.tokenizer.vocab)
+    assert fast["model"]["vocab"] == {token: i for i, token in enumerate(vocab)}
+    assert fast["normalizer"]["lowercase"] is slow["do_lower_case"] is True
+    assert slow["model_max_length"] == model_dirs.SEQ_LENGTH
+    special = {token["content"]: token["id"] for token in fast["added_tokens"]}
+    assert special == {vocab[i]: i for i in range(5)}
+
+
+def test_modules_follow_pooling_and_normalisation(tmp_path):
+    _, folder = export(tmp_path, normalize=True, **{"model.pooling": "pooler"})
+    modules = json.loads((folder / "modules.json").read_text())
+    kinds = [entry["type"].rpartition(".")[2] for entry in modules]
+    assert kinds == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert all((folder / entry["path"]).is_dir() for entry in modules)
+    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    assert [key for key, value in pooling.items() if value is True] == [
+        "pooling_mode_cls_token"
+    ]
+
+
+def test_projected_vectors_have_no_place_there(tmp_path):
+    with pytest.raises(UserError, match="sentence_vector is 'projected'"):
+        export(tmp_path, **{"model.sentence_vector": "projected"})
+
+
+def test_card_says_what_the_run_says(tmp_path):
+    rows = [
+        {"step": 2, "validation/cmlm/loss": 5.5},
+        {"step": 3, "validation/cmlm/loss": 4.25, "time": 1.0},
+        {"step": 3, "train/cmlm/loss": 9.0},
+        {"step": 9, "validation/cmlm/loss": 1.0},
+    ]
+    (tmp_path / "run").mkdir()
+    text = "\n".join(json.dumps(row) for row in rows) + '\n{"step": 3, "valid'
+    (tmp_path / "run" / "metrics.jsonl").write_text(text)
+    trained, folder = export(tmp_path)
+    card = (folder / "README.md").read_text()
+    for said in (
+        "library_name: sentence-transformers",
+        "| vector | float32 [16], not normalised |",
+        "| pooling | mean of the token vectors",
+        "| longest sentence | 37 tokens",
+        "lower case |",
+        "| languages | not stated |",
+        "3 of 20 steps",
+        "`corpus.txt`",
+        "Validation at step 3:",
+        "| cmlm/loss | 4.2500 |",
+        f"- tensorflow {tf.__version__}",
+    ):
+        assert said in card
+    # For TF Hub: another usage, no header of the other hub.
+    plain = model_card.render(trained, 37, VERSIONS, False, False)
+    assert "hub.load" in plain and "library_name" not in plain
+
+
+def test_command_writes_a_folder_or_nothing(tmp_path):
+    source = model_dirs.write(tmp_path / "run")
+
+    def command(*flags):
+        return subprocess.run(
+            [sys.executable, "-m", "export.huggingface", *flags],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    out = tmp_path / "out"
+    flags = (f"--model_dir={source}", f"--output={out}")
+    assert command(*flags, "--seq_length=99").returncode == 1
+    assert not out.exists()
+    done = command(*flags, "--normalize")
+    assert done.returncode == 0, done.stderr
+    assert str(out) in done.stdout
+    assert (out / "2_Normalize").is_dir()
+    again = pretrained.load_encoder(str(out))
+    assert again.config.model.hidden_size == 16
