@@ -317,8 +317,10 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
         "stsbenchmark/sts-test.csv": checksum
     }
     shown = f"{model['scores']['stsb-test']['spearman']:.2f}"
-    (row,) = [line for line in result.stdout.splitlines() if line[-60:].count(shown)]
-    assert row.startswith("\u2026" + source[-31:])
+    heads = [f"\u2026{source[-33:]}", f"bow:\u2026{source[-29:]}"]
+    rows = [line for line in result.stdout.splitlines() if "\u2026" in line]
+    assert [row.startswith(head) for row, head in zip(rows, heads * 2)] == [True] * 4
+    assert rows[0].split()[-1] == shown
     page = (output / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 2, "cosines of two models"
     assert 'src="http' not in page and "<link" not in page

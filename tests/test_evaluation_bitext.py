@@ -94,7 +94,7 @@ def test_tatoeba_by_language(tatoeba):
     alone = german.score(german.read(reading.DataDir(data_dir)), model.encode)
     assert alone["accuracy"] == 100 and "accuracy/de" not in alone
     (french,) = catalogue.select(["tatoeba-fr"])
-    with pytest.raises(UserError, match="there are de, el only"):
+    with pytest.raises(UserError, match="no 'fr': there are de, el"):
         french.read(reading.DataDir(data_dir))
 
 

@@ -13,8 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from cmlm.errors import UserError
-from cmlm.evaluation.reading import DataDir
+from cmlm.evaluation.reading import DataDir, MissingData
 
 # SentEval's own, so that its folds come out the same.
 SEED = 1111
@@ -113,7 +112,7 @@ class PartedTask(Task[dict[str, Data]]):
         parts = self.find_parts(source)
         for name in self._only:
             if name not in parts:
-                raise UserError(f"{self.name}: there are {', '.join(parts)} only")
+                raise MissingData(f"no {name!r}: there are {', '.join(parts)}")
         wanted = self._only or parts
         return {part: self.read_part(source, part, parts[part]) for part in wanted}
 

@@ -81,7 +81,7 @@ def scores(table: tables.Table) -> Figure:
             marker="o",
             color=_COLOURS[number % len(_COLOURS)],
             markersize=8,
-            label=_label(name),
+            label=tables.short(name),
         )
     for number, (name, _, numbers) in enumerate(theirs):
         axes.plot(
@@ -120,7 +120,7 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
             marker="o",
             color=_COLOURS[number % len(_COLOURS)],
             markersize=7,
-            label=_label(name),
+            label=tables.short(name),
         )
     axes.set_yticks(places, languages)
     axes.set_ylim(-0.6, len(languages) - 0.4)
@@ -245,10 +245,6 @@ def _drawn(results: tables.Results, key: str) -> Iterator[tuple[str, dict[str, A
         for drawn in model["figures"].values():
             if key in drawn:
                 yield name, drawn
-
-
-def _label(name: str) -> str:
-    return name if len(name) <= 34 else "…" + name[-33:]
 
 
 def _file_name(model: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ def plain(table: Table) -> str:
     heads = [head(column, table.columns) for column in table.columns]
     metrics = sorted({metric for _, metric in table.columns})
     title = f"{table.family}: {metrics[0]}" if len(metrics) == 1 else table.family
-    names = [f"({name})" if source else _short(name) for name, source, _ in table.rows]
+    names = [f"({name})" if source else short(name) for name, source, _ in table.rows]
     width = max(map(len, [title, *names]))
     lines = ["  ".join([title.ljust(width), *heads])]
     for name, (_, _, numbers) in zip(names, table.rows, strict=True):
@@ -100,9 +101,13 @@ def markdown(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _short(name: str) -> str:
-    # Models mostly differ at the end of their path.
-    return name if len(name) <= 32 else "…" + name[-31:]
+def short(name: str, width: int = 34) -> str:
+    """A model's name, shortened where models differ least: `bow:…runs/en_small`."""
+    if len(name) <= width:
+        return name
+    prefix = re.match(r"[a-z]+:(?!//)", name)
+    start = (prefix.group() if prefix else "") + "…"
+    return start + name[len(start) - width :]
 
 
 def _number(number: float | None) -> str:
