@@ -68,25 +68,21 @@ def adopt(
                     f"model.preset={config.model.preset} has {name}={value}, "
                     f"{source.path} has {values[name]}"
                 )
-    if source.own_positions and "model.num_views" not in given:
-        config.model.num_views = values["num_views"]
-    positions = values.pop("max_position_embeddings")
-    if not source.own_positions or config.model.num_views != values["num_views"]:
-        positions += config.model.num_views - values.get("num_views", 0)
-    values["max_position_embeddings"] = positions
-    values.pop("num_views", None)
+    binding, remark = list(foreign.BINDING), {}
+    if source.own_positions:
+        binding.append("num_views")
+    else:
+        positions = values["max_position_embeddings"]
+        values["max_position_embeddings"] += config.model.num_views
+        remark["max_position_embeddings"] = f" ({positions} and model.num_views)"
     for name, value in values.items():
         stated = getattr(config.model, name)
         if f"model.{name}" not in given:
             setattr(config.model, name, value)
-        elif stated != value and name in (*foreign.BINDING, "max_position_embeddings"):
-            extra = (
-                f" ({positions - config.model.num_views} and model.num_views)"
-                if name == "max_position_embeddings"
-                else ""
-            )
+        elif stated != value and name in binding:
             raise UserError(
-                f"model.{name} is {stated}, {source.path} makes it {value}{extra}"
+                f"model.{name} is {stated}, {source.path} makes it {value}"
+                f"{remark.get(name, '')}"
             )
     if source.lower_case is not None:
         lower_case = config.vocabulary.lower_case

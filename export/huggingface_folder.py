@@ -16,7 +16,7 @@ import safetensors.numpy
 from cmlm import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import weights
-from cmlm.modeling.foreign import huggingface
+from cmlm.modeling.foreign import huggingface, modules, tensors
 from export import model_card
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
@@ -56,7 +56,7 @@ def write(
             "place for the projections; allowed: pooled"
         )
     arrays = weights.read(trained.encoder, model)
-    _write_weights(os.path.join(directory, huggingface.WEIGHTS), arrays, model)
+    _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, model)
     _write_json(directory, huggingface.CONFIG, _config(trained))
     _write_tokenizer(trained, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
@@ -80,14 +80,14 @@ def _write_json(directory: str, name: str, values: Any) -> None:
 
 def _write_weights(path: str, arrays: dict[str, np.ndarray], model) -> None:
     there = huggingface.names(model.num_layers)
-    tensors = {
+    transposed = {
         there[name]: np.ascontiguousarray(
             array.T if huggingface.is_transposed(name) else array, np.float32
         )
         for name, array in arrays.items()
     }
     # Without this entry `transformers` does not take the file.
-    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+    safetensors.numpy.save_file(transposed, path, metadata={"format": "pt"})
 
 
 def _config(trained: model_dir.TrainedEncoder) -> dict:
@@ -232,7 +232,7 @@ def _write_modules(
         kernel = np.ascontiguousarray(arrays[f"{weights.POOLER}kernel"].T)
         safetensors.numpy.save_file(
             {"linear.weight": kernel, "linear.bias": arrays[f"{weights.POOLER}bias"]},
-            os.path.join(directory, _DENSE, huggingface.WEIGHTS),
+            os.path.join(directory, _DENSE, tensors.FILE_NAME),
             metadata={"format": "pt"},
         )
     if normalize:
@@ -241,7 +241,7 @@ def _write_modules(
         chain.append((folder, _NORMALIZE))
     _write_json(
         directory,
-        huggingface.MODULES,
+        modules.FILE_NAME,
         [
             {
                 "idx": index,

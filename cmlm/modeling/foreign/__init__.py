@@ -3,8 +3,8 @@
     source = foreign.find("/data/bert-base-uncased")
     weights.assign(model, source.load(), source.path)
 
-A reader for each format, in `huggingface` and `tensorflow_files`; what they produce is
-`base.Source`.
+A reader for each format: `huggingface`, `tf_checkpoints`, `tf_hub`. What they produce
+is `base.Source`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Optional
 import tensorflow as tf
 
 from cmlm.errors import UserError
-from cmlm.modeling.foreign import huggingface, tensorflow_files
+from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
 from cmlm.modeling.foreign.base import BINDING, Source
 
 __all__ = ["ACCEPTED", "BINDING", "Source", "find"]
@@ -50,14 +50,14 @@ def find(path: str) -> Optional[Source]:
         return tf.io.gfile.exists(os.path.join(path, *names))
 
     for folder in (path, os.path.join(path, "encoder")):
-        if tf.io.gfile.exists(os.path.join(folder, tensorflow_files.SAVED_MODEL)):
-            return tensorflow_files.read_saved_model(folder)
-    if has(huggingface.CONFIG) or has(huggingface.MODULES):
+        if tf.io.gfile.exists(os.path.join(folder, tf_hub.FILE_NAME)):
+            return tf_hub.read(folder)
+    if has(huggingface.CONFIG) or has(modules.FILE_NAME):
         return huggingface.read(path)
     prefix = _only_checkpoint(path)
     if prefix:
         return _checkpoint(prefix)
-    huggingface.refuse_pickle(path)
+    tensors.refuse_pickle(path)
     raise UserError(f"{path} holds no weights; allowed: {ACCEPTED}")
 
 
@@ -68,9 +68,9 @@ def _file(path: str) -> Optional[Source]:
     folder = os.path.dirname(path)
     if not tf.io.gfile.exists(path):
         raise UserError(f"{path} does not exist; allowed: {ACCEPTED}")
-    if os.path.basename(path) in (huggingface.WEIGHTS, tensorflow_files.SAVED_MODEL):
+    if os.path.basename(path) in (tensors.FILE_NAME, tf_hub.FILE_NAME):
         return find(folder or ".")
-    huggingface.refuse_pickle_file(path)
+    tensors.refuse_pickle_file(path)
     raise UserError(f"{path} is no encoder; allowed: {ACCEPTED}")
 
 
@@ -89,7 +89,7 @@ def _only_checkpoint(folder: str) -> Optional[str]:
 
 
 def _checkpoint(prefix: str) -> Optional[Source]:
-    stored = tensorflow_files.open_checkpoint(prefix)
+    stored = tf_checkpoints.open_file(prefix)
     if any(key.startswith(_OURS) for key in stored.get_variable_to_shape_map()):
         return None
-    return tensorflow_files.read_checkpoint(prefix)
+    return tf_checkpoints.read(prefix)

@@ -22,6 +22,7 @@ BINDING = (
     "hidden_size",
     "num_attention_heads",
     "intermediate_size",
+    "max_position_embeddings",
     "type_vocab_size",
     "vocab_size",
 )

@@ -16,18 +16,11 @@ from __future__ import annotations
 import os
 import re
 
-import ml_dtypes
-import numpy as np
-import safetensors
-import tensorflow as tf
-
 from cmlm.errors import UserError
 from cmlm.modeling import weights
-from cmlm.modeling.foreign import base
+from cmlm.modeling.foreign import base, modules, tensors
 
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-MODULES = "modules.json"
 # The key of config.json under which our own exports say what BERT has no field for.
 OURS = "cmlm"
 
@@ -40,13 +33,6 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-_POOLINGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-}
-_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-_NORMALIZE = re.compile(r"(^|\.)Normalize$")
 _UNUSED = re.compile(
     r"(^|\.)(position_ids|token_type_ids)$|cls\.seq_relationship\.|^classifier\."
     # Tied to the word embeddings and to predictions.bias.
@@ -111,12 +97,12 @@ def read(folder: str) -> base.Source:
     Raises:
         UserError: it is not one that this project can represent.
     """
-    modules = _modules(folder)
-    transformer = os.path.join(folder, modules["transformer"])
+    around = modules.read(folder)
+    transformer = os.path.join(folder, around["transformer"])
     path = os.path.join(transformer, CONFIG)
     config = base.read_json(path)
     _check(config, path)
-    stored = _Tensors(transformer)
+    stored = tensors.Tensors(transformer)
     found, unused = _translate(stored)
     num_layers = base.field(config, "num_hidden_layers", int, path)
     activation = base.field(config, "hidden_act", str, path, "gelu")
@@ -147,14 +133,14 @@ def read(folder: str) -> base.Source:
     if ours:
         model["num_views"] = base.field(ours, "num_views", int, path)
         model["sentence_vector"] = base.field(ours, "sentence_vector", str, path)
-    if modules["pooling"]:
-        model["pooling"] = modules["pooling"]
+    if around["pooling"]:
+        model["pooling"] = around["pooling"]
     elif ours:
         model["pooling"] = base.field(ours, "pooling", str, path)
     else:
         notes.append("no pooling is stated: mean, as sentence-transformers takes it")
         model["pooling"] = "mean"
-    dense = modules["dense"]
+    dense = around["dense"]
     if dense:
         found = {k: v for k, v in found.items() if not k.startswith(weights.POOLER)}
 
@@ -163,14 +149,16 @@ def read(folder: str) -> base.Source:
             here: stored.read(there).T if is_transposed(here) else stored.read(there)
             for here, there in found.items()
         }
-        return loaded | (_dense(os.path.join(folder, dense)) if dense else {})
+        return loaded | (
+            modules.read_dense(os.path.join(folder, dense)) if dense else {}
+        )
 
     vocab, vocab_name, lower_case = _tokenizer(transformer)
     settings = base.optional_json(transformer, "sentence_bert_config.json")
     seq_length = settings.get("max_seq_length")
     return base.Source(
         path=folder,
-        kind="a sentence-transformers folder" if modules["is_st"] else "a BERT folder",
+        kind="a sentence-transformers folder" if around["is_st"] else "a BERT folder",
         model=model,
         load=load,
         vocab=vocab,
@@ -178,7 +166,7 @@ def read(folder: str) -> base.Source:
         lower_case=lower_case or bool(settings.get("do_lower_case")),
         seq_length=seq_length if isinstance(seq_length, int) else None,
         own_positions=bool(ours),
-        normalized=modules["normalized"],
+        normalized=around["normalized"],
         unused=unused,
         notes=notes,
     )
@@ -187,65 +175,7 @@ def read(folder: str) -> base.Source:
 # ------------------------------------------------------------------- weights
 
 
-class _Tensors:
-    """The arrays of a folder's safetensors file, or of the files its index names."""
-
-    def __init__(self, folder: str):
-        index = os.path.join(folder, f"{WEIGHTS}.index.json")
-        if tf.io.gfile.exists(os.path.join(folder, WEIGHTS)):
-            paths = [os.path.join(folder, WEIGHTS)]
-        elif tf.io.gfile.exists(index):
-            files = base.field(base.read_json(index), "weight_map", dict, index)
-            # A name in the folder: an index has no business outside of it.
-            chosen = {os.path.basename(str(name)) for name in files.values()}
-            paths = [os.path.join(folder, name) for name in sorted(chosen)]
-        else:
-            refuse_pickle(folder)
-            raise UserError(f"{folder} has no {WEIGHTS}")
-        self._files = [_open(path) for path in paths]
-        self._where = {
-            name: (file, path)
-            for file, path in zip(self._files, paths, strict=True)
-            for name in file.keys()  # noqa: SIM118  (not a mapping)
-        }
-
-    def __iter__(self):
-        return iter(self._where)
-
-    def read(self, name: str) -> np.ndarray:
-        """An array, as float32."""
-        file, path = self._where[name]
-        kind = file.get_slice(name).get_dtype()
-        if kind not in ("F32", "F16", "BF16", "F64"):
-            raise UserError(f"{path} has {name} as {kind}; allowed: F32, F16, BF16")
-        return np.asarray(file.get_tensor(name)).astype(np.float32)
-
-
-def _open(path: str):
-    # The library maps a local file; nothing in the format can be executed.
-    assert ml_dtypes.bfloat16  # registers bfloat16 with numpy, which it needs
-    try:
-        return safetensors.safe_open(path, framework="np")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file: {error}") from error
-
-
-def refuse_pickle(folder: str) -> None:
-    """Raises UserError where a folder has its weights in a pickle only."""
-    for name in sorted(tf.io.gfile.listdir(folder)):
-        refuse_pickle_file(os.path.join(folder, name))
-
-
-def refuse_pickle_file(path: str) -> None:
-    """Raises UserError for a file with a pickle's name."""
-    if path.endswith(_PICKLES):
-        raise UserError(
-            f"{path} is a pickle, which can run any program when it is read: convert "
-            f"it to {WEIGHTS}"
-        )
-
-
-def _translate(stored: _Tensors) -> tuple[dict[str, str], list[str]]:
+def _translate(stored: tensors.Tensors) -> tuple[dict[str, str], list[str]]:
     """Names there by names here, and the names without use."""
     layers = {
         int(match.group(1))
@@ -282,84 +212,6 @@ def _check(config: dict, path: str) -> None:
         value = config.get(name, allowed)
         if value != allowed:
             raise UserError(f"{path} has {name}={value!r}; allowed: {allowed!r}")
-
-
-def _modules(folder: str) -> dict:
-    """What sentence-transformers does around the Transformer.
-
-    Returns:
-        `is_st`; `transformer` and `dense`, folders relative to `folder`, "" where there
-        is none of its own; `pooling`, "" where none is stated; `normalized`.
-    """
-    found = {
-        "is_st": False,
-        "transformer": "",
-        "pooling": "",
-        "dense": "",
-        "normalized": False,
-    }
-    path = os.path.join(folder, MODULES)
-    if not tf.io.gfile.exists(path):
-        return found
-    found["is_st"] = True
-    for entry in base.read_json(path, list):
-        kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
-        if os.path.isabs(where) or ".." in where.split("/"):
-            raise UserError(f"{path} names {where!r}, which is outside of the folder")
-        last = kind.rpartition(".")[2]
-        if last == "Transformer":
-            found["transformer"] = where
-        elif last == "Pooling":
-            found["pooling"] = _pooling(os.path.join(folder, where, CONFIG))
-        elif last == "Dense" and found["pooling"] == "cls" and not found["dense"]:
-            found["dense"], found["pooling"] = where, "pooler"
-        elif last == "Normalize":
-            found["normalized"] = True
-        else:
-            raise UserError(
-                f"{path} has the module {kind!r} where this project has none; allowed: "
-                "Transformer, Pooling, Dense with tanh after [CLS], Normalize"
-            )
-    return found
-
-
-def _pooling(path: str) -> str:
-    config = base.read_json(path)
-    # Newer versions write one word, older ones a switch for each.
-    chosen = [
-        mode
-        for key, mode in _POOLINGS.items()
-        if config.get(key) is True or config.get("pooling_mode") == mode
-    ]
-    others = [
-        key
-        for key, value in config.items()
-        if key.startswith("pooling_mode_") and value is True and key not in _POOLINGS
-    ]
-    if len(chosen) != 1 or others:
-        stated = config.get("pooling_mode", [*chosen, *others])
-        raise UserError(f"{path} pools by {stated}; allowed: one of mean, cls, max")
-    return chosen[0]
-
-
-def _dense(folder: str) -> dict[str, np.ndarray]:
-    """A Dense module after [CLS], which is BERT's pooler by another name."""
-    path = os.path.join(folder, CONFIG)
-    config = base.read_json(path)
-    activation = str(config.get("activation_function", "")).rpartition(".")[2]
-    sizes = (config.get("in_features"), config.get("out_features"))
-    if activation != "Tanh" or sizes[0] != sizes[1] or config.get("bias") is False:
-        raise UserError(
-            f"{path} is a layer of {sizes[0]} to {sizes[1]} with {activation}; allowed:"
-            " equal sizes, a bias and Tanh"
-        )
-    stored = _Tensors(folder)
-    if set(stored) != {"linear.weight", "linear.bias"}:
-        raise UserError(f"{folder} holds {sorted(stored)}; allowed: linear.*")
-    return {
-        f"{weights.POOLER}kernel": stored.read("linear.weight").T,
-        f"{weights.POOLER}bias": stored.read("linear.bias"),
-    }
 
 
 # ----------------------------------------------------------------- tokenizer

@@ -1,34 +1,28 @@
-"""BERT as TensorFlow programs store it: checkpoints and TF Hub SavedModels.
+"""BERT in checkpoints of TensorFlow: the original code's and Model Garden's.
 
 | what                                  | names of weights         | configuration     |
 |---------------------------------------|--------------------------|-------------------|
 | original BERT (TF 1)                  | bert/encoder/layer_0/... | bert_config.json  |
 | Model Garden's encoder or pre-trainer | transformer/layer_0/...  | shapes; that file |
-| TF Hub SavedModel, published contract | the same                 | shapes and graph  |
 
-vocab.txt lies beside a checkpoint, or in the assets of a SavedModel. A SavedModel is
-read as a file: its graph, which could do anything, is looked at and never run.
+vocab.txt lies beside either.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Optional
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
 
-SAVED_MODEL = "saved_model.pb"
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH = "_CHECKPOINTABLEOBJECT_GRAPH"
 _BERT_CONFIG = "bert_config.json"
-# Beside an encoder that this project exported.
-_EXPORT = "export.json"
 
 # Names inside a layer of the original code, and here.
 _TF1_LAYER = {
@@ -70,7 +64,7 @@ _GARDEN_HEAD = re.compile(
 _ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_approximate": "gelu_tanh", "relu": "relu"}
 
 
-def open_checkpoint(prefix: str):
+def open_file(prefix: str):
     """A reader of a checkpoint.
 
     Raises:
@@ -82,7 +76,7 @@ def open_checkpoint(prefix: str):
         raise UserError(f"{prefix} is not a readable checkpoint") from error
 
 
-def read_checkpoint(prefix: str) -> base.Source:
+def read(prefix: str) -> base.Source:
     """Reads an original BERT checkpoint or one of Model Garden's encoder.
 
     Args:
@@ -91,13 +85,13 @@ def read_checkpoint(prefix: str) -> base.Source:
     Raises:
         UserError: it is neither, or its configuration is missing or another one.
     """
-    stored = open_checkpoint(prefix)
+    stored = open_file(prefix)
     folder = os.path.dirname(prefix)
-    is_garden = stored.has_tensor(_OBJECT_GRAPH)
-    found, unused = _garden_names(stored) if is_garden else _tf1_names(stored)
+    is_garden = stored.has_tensor(OBJECT_GRAPH)
+    found, unused = garden_names(stored) if is_garden else _tf1_names(stored)
     path = os.path.join(folder, _BERT_CONFIG)
     config = base.optional_json(path)
-    model = _shapes(stored, found, prefix)
+    model = shapes(stored, found, prefix)
     notes = []
     if config:
         model |= _bert_config(config, path, model)
@@ -117,7 +111,7 @@ def read_checkpoint(prefix: str) -> base.Source:
         path=prefix,
         kind=f"{'a Model Garden' if is_garden else 'an original'} BERT checkpoint",
         model=model,
-        load=lambda: _arrays(stored, found),
+        load=lambda: arrays(stored, found),
         vocab=vocab,
         vocab_name=vocab_name if vocab else "",
         lower_case=base.looks_lower_case(vocab) if vocab else None,
@@ -145,16 +139,16 @@ def _tf1_names(stored) -> tuple[dict[str, str], list[str]]:
     return base.rename(stored.get_variable_to_shape_map(), translate, _TF1_UNUSED)
 
 
-def _garden_names(stored) -> tuple[dict[str, str], list[str]]:
+def garden_names(stored) -> tuple[dict[str, str], list[str]]:
     """Keys of an object-based checkpoint, by the names its variables had."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
-    graph.ParseFromString(stored.get_tensor(_OBJECT_GRAPH))
+    graph.ParseFromString(stored.get_tensor(OBJECT_GRAPH))
     full_names = {
         attribute.checkpoint_key: attribute.full_name
         for node in graph.nodes
         for attribute in node.attributes
     }
-    keys = [key for key in stored.get_variable_to_shape_map() if key != _OBJECT_GRAPH]
+    keys = [key for key in stored.get_variable_to_shape_map() if key != OBJECT_GRAPH]
 
     def translate(key):
         name = full_names.get(key, "")
@@ -169,7 +163,7 @@ def _garden_names(stored) -> tuple[dict[str, str], list[str]]:
     return base.rename(keys, translate, _UNUSED)
 
 
-def _shapes(stored, found: dict[str, str], path: str) -> dict:
+def shapes(stored, found: dict[str, str], path: str) -> dict:
     """What the shapes of weights say of the configuration."""
     by_name = stored.get_variable_to_shape_map()
 
@@ -225,7 +219,7 @@ def _bert_config(config: dict, path: str, model: dict) -> dict:
     }
 
 
-def _arrays(stored, found: dict[str, str]) -> dict[str, np.ndarray]:
+def arrays(stored, found: dict[str, str]) -> dict[str, np.ndarray]:
     """Reads the weights; sides that are split by heads become one again."""
     arrays = {}
     for here, there in found.items():
@@ -238,163 +232,3 @@ def _arrays(stored, found: dict[str, str]) -> dict[str, np.ndarray]:
             array = array.reshape(-1)
         arrays[here] = array
     return arrays
-
-
-# --------------------------------------------------------------- SavedModels
-
-
-def read_saved_model(folder: str) -> base.Source:
-    """Reads an encoder that follows the TF Hub text API.
-
-    Args:
-        folder: with `saved_model.pb`.
-
-    Raises:
-        UserError: it is damaged, or no BERT encoder.
-    """
-    saved = _parse(os.path.join(folder, SAVED_MODEL))
-    stored = open_checkpoint(os.path.join(folder, "variables", "variables"))
-    if not stored.has_tensor(_OBJECT_GRAPH):
-        raise UserError(f"{folder} is a SavedModel of TensorFlow 1; allowed: of 2")
-    found, unused = _garden_names(stored)
-    model = _shapes(stored, found, folder)
-    notes = []
-    model["hidden_activation"] = _activation(saved)
-    epsilons = _epsilons(saved)
-    if len(epsilons) == 1:
-        model["layer_norm_epsilon"] = epsilons.pop()
-    else:
-        notes.append("the epsilon of layer norm is not in its graph: taken for 1e-12")
-        model["layer_norm_epsilon"] = 1e-12
-    ours = base.optional_json(os.path.dirname(folder.rstrip("/")), _EXPORT)
-    settings = (ours.get("config") or {}).get("model") or {}
-    if settings:
-        for name in ("num_views", "pooling", "sentence_vector"):
-            if name in settings:
-                model[name] = settings[name]
-    else:
-        pooling = _pooling(saved)
-        if pooling is None:
-            notes.append("how it pools is not seen in its graph: taken for mean")
-        model["pooling"] = pooling or "mean"
-    vocab_name = _asset(saved, folder, "vocab_file")
-    vocab = base.read_vocab(vocab_name) if vocab_name else None
-    key = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
-    lower_case = bool(stored.get_tensor(key)) if stored.has_tensor(key) else None
-    if lower_case is None and vocab:
-        notes.append("lower case is taken from whether the vocabulary has capitals")
-        lower_case = base.looks_lower_case(vocab)
-    return base.Source(
-        path=folder,
-        kind="a TF Hub SavedModel",
-        model=model,
-        load=lambda: _arrays(stored, found),
-        vocab=vocab,
-        vocab_name=vocab_name,
-        lower_case=lower_case,
-        own_positions=bool(settings),
-        unused=unused,
-        notes=notes,
-    )
-
-
-def _parse(path: str) -> saved_model_pb2.SavedModel:
-    saved = saved_model_pb2.SavedModel()
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            saved.ParseFromString(file.read())
-    except tf.errors.OpError as error:
-        raise UserError(f"{path} cannot be read: {error.message}") from error
-    # The decoder's error has another class on each of the supported protobuf versions.
-    except Exception as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    if not saved.meta_graphs:
-        raise UserError(f"{path} holds no graph")
-    return saved
-
-
-def _nodes(saved):
-    """Every node of the graph and of its functions."""
-    graph = saved.meta_graphs[0].graph_def
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def
-
-
-def _activation(saved) -> str:
-    """The feed-forward activation, by the op that only it uses."""
-    ops = {node.op for node in _nodes(saved)}
-    if "Erf" in ops or "Erfc" in ops:
-        return "gelu"
-    return "relu" if "Relu" in ops else "gelu_tanh"
-
-
-def _epsilons(saved) -> set[float]:
-    """What the layer norms add to the variance."""
-    return {
-        float(tf.make_ndarray(node.attr["value"].tensor))
-        for node in _nodes(saved)
-        if node.op == "Const" and node.name.endswith("/batchnorm/add/y")
-    }
-
-
-# The op that makes `default`, seen from its end.
-_POOLED_BY = {
-    "Tanh": "pooler",
-    "StridedSlice": "cls",
-    "DivNoNan": "mean",
-    "RealDiv": "mean",
-    "Mean": "mean",
-    "Max": "max",
-}
-
-
-def _pooling(saved) -> Optional[str]:
-    """How `default` is pooled, None where the graph does not show it.
-
-    `default` is the first of an encoder's outputs in the order that TensorFlow stores
-    a dict in, that of its keys.
-    """
-    meta = saved.meta_graphs[0]
-    objects = meta.object_graph_def
-    functions = {f.signature.name: f for f in meta.graph_def.library.function}
-    for child in objects.nodes[0].children if objects.nodes else ():
-        if child.local_name != "__call__":
-            continue
-        for name in objects.nodes[child.node_id].function.concrete_functions:
-            if name in functions:
-                return _POOLED_BY.get(_last_op(functions, functions[name], 0))
-    return None
-
-
-def _last_op(functions: dict, function, output: int) -> str:
-    """The op that computes an output, behind identities, casts and calls."""
-    reference = function.ret[function.signature.output_arg[output].name]
-    nodes = {node.name: node for node in function.node_def}
-    while True:
-        name, _, rest = reference.partition(":")
-        node = nodes.get(name)
-        if node is None:
-            return ""
-        if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
-            called = functions.get(node.attr["f"].func.name)
-            if called is None:
-                return ""
-            return _last_op(functions, called, int(rest.rpartition(":")[2] or 0))
-        if node.op not in ("Identity", "IdentityN", "Cast"):
-            return node.op
-        index = int(rest.rpartition(":")[2] or 0) if node.op == "IdentityN" else 0
-        reference = node.input[index]
-
-
-def _asset(saved, folder: str, name: str) -> str:
-    """The path of the asset that hangs on the root object, "" without it."""
-    meta = saved.meta_graphs[0]
-    objects = meta.object_graph_def
-    for child in objects.nodes[0].children if objects.nodes else ():
-        node = objects.nodes[child.node_id]
-        if child.local_name == name and node.WhichOneof("kind") == "asset":
-            index = node.asset.asset_file_def_index
-            file = os.path.basename(meta.asset_file_def[index].filename)
-            return os.path.join(folder, "assets", file)
-    return ""

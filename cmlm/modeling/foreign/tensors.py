@@ -1,0 +1,74 @@
+"""The arrays of a folder, from safetensors files; pickles are refused."""
+
+from __future__ import annotations
+
+import os
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import tensorflow as tf
+
+from cmlm.errors import UserError
+from cmlm.modeling.foreign import base
+
+FILE_NAME = "model.safetensors"
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+
+
+class Tensors:
+    """The arrays of a folder's safetensors file, or of the files its index names."""
+
+    def __init__(self, folder: str):
+        index = os.path.join(folder, f"{FILE_NAME}.index.json")
+        if tf.io.gfile.exists(os.path.join(folder, FILE_NAME)):
+            paths = [os.path.join(folder, FILE_NAME)]
+        elif tf.io.gfile.exists(index):
+            files = base.field(base.read_json(index), "weight_map", dict, index)
+            # A name in the folder: an index has no business outside of it.
+            chosen = {os.path.basename(str(name)) for name in files.values()}
+            paths = [os.path.join(folder, name) for name in sorted(chosen)]
+        else:
+            refuse_pickle(folder)
+            raise UserError(f"{folder} has no {FILE_NAME}")
+        self._files = [_open(path) for path in paths]
+        self._where = {
+            name: (file, path)
+            for file, path in zip(self._files, paths, strict=True)
+            for name in file.keys()  # noqa: SIM118  (not a mapping)
+        }
+
+    def __iter__(self):
+        return iter(self._where)
+
+    def read(self, name: str) -> np.ndarray:
+        """An array, as float32."""
+        file, path = self._where[name]
+        kind = file.get_slice(name).get_dtype()
+        if kind not in ("F32", "F16", "BF16", "F64"):
+            raise UserError(f"{path} has {name} as {kind}; allowed: F32, F16, BF16")
+        return np.asarray(file.get_tensor(name)).astype(np.float32)
+
+
+def _open(path: str):
+    # The library maps a local file; nothing in the format can be executed.
+    assert ml_dtypes.bfloat16  # registers bfloat16 with numpy, which it needs
+    try:
+        return safetensors.safe_open(path, framework="np")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def refuse_pickle(folder: str) -> None:
+    """Raises UserError where a folder has its weights in a pickle only."""
+    for name in sorted(tf.io.gfile.listdir(folder)):
+        refuse_pickle_file(os.path.join(folder, name))
+
+
+def refuse_pickle_file(path: str) -> None:
+    """Raises UserError for a file with a pickle's name."""
+    if path.endswith(_PICKLES):
+        raise UserError(
+            f"{path} is a pickle, which can run any program when it is read: convert "
+            f"it to {FILE_NAME}"
+        )

@@ -1,0 +1,178 @@
+"""Encoders from TF Hub: SavedModels that follow its text API.
+
+Weights are in the SavedModel's checkpoint, the vocabulary in its assets; activation,
+epsilon and pooling are seen in its graph. The graph could do anything, so it is looked
+at as a file and never run.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from cmlm.errors import UserError
+from cmlm.modeling.foreign import base, tf_checkpoints
+
+FILE_NAME = "saved_model.pb"
+# Beside an encoder that this project exported.
+_EXPORT = "export.json"
+
+
+def read(folder: str) -> base.Source:
+    """Reads an encoder that follows the TF Hub text API.
+
+    Args:
+        folder: with `saved_model.pb`.
+
+    Raises:
+        UserError: it is damaged, or no BERT encoder.
+    """
+    saved = _parse(os.path.join(folder, FILE_NAME))
+    stored = tf_checkpoints.open_file(os.path.join(folder, "variables", "variables"))
+    if not stored.has_tensor(tf_checkpoints.OBJECT_GRAPH):
+        raise UserError(f"{folder} is a SavedModel of TensorFlow 1; allowed: of 2")
+    found, unused = tf_checkpoints.garden_names(stored)
+    model = tf_checkpoints.shapes(stored, found, folder)
+    notes = []
+    model["hidden_activation"] = _activation(saved)
+    epsilons = _epsilons(saved)
+    if len(epsilons) == 1:
+        model["layer_norm_epsilon"] = epsilons.pop()
+    else:
+        notes.append("the epsilon of layer norm is not in its graph: taken for 1e-12")
+        model["layer_norm_epsilon"] = 1e-12
+    ours = base.optional_json(os.path.dirname(folder.rstrip("/")), _EXPORT)
+    settings = (ours.get("config") or {}).get("model") or {}
+    if settings:
+        for name in ("num_views", "pooling", "sentence_vector"):
+            if name in settings:
+                model[name] = settings[name]
+    else:
+        pooling = _pooling(saved)
+        if pooling is None:
+            notes.append("how it pools is not seen in its graph: taken for mean")
+        model["pooling"] = pooling or "mean"
+    vocab_name = _asset(saved, folder, "vocab_file")
+    vocab = base.read_vocab(vocab_name) if vocab_name else None
+    key = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
+    lower_case = bool(stored.get_tensor(key)) if stored.has_tensor(key) else None
+    if lower_case is None and vocab:
+        notes.append("lower case is taken from whether the vocabulary has capitals")
+        lower_case = base.looks_lower_case(vocab)
+    return base.Source(
+        path=folder,
+        kind="a TF Hub SavedModel",
+        model=model,
+        load=lambda: tf_checkpoints.arrays(stored, found),
+        vocab=vocab,
+        vocab_name=vocab_name,
+        lower_case=lower_case,
+        own_positions=bool(settings),
+        unused=unused,
+        notes=notes,
+    )
+
+
+def _parse(path: str) -> saved_model_pb2.SavedModel:
+    saved = saved_model_pb2.SavedModel()
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            saved.ParseFromString(file.read())
+    except tf.errors.OpError as error:
+        raise UserError(f"{path} cannot be read: {error.message}") from error
+    # The decoder's error has another class on each of the supported protobuf versions.
+    except Exception as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if not saved.meta_graphs:
+        raise UserError(f"{path} holds no graph")
+    return saved
+
+
+def _nodes(saved):
+    """Every node of the graph and of its functions."""
+    graph = saved.meta_graphs[0].graph_def
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _activation(saved) -> str:
+    """The feed-forward activation, by the op that only it uses."""
+    ops = {node.op for node in _nodes(saved)}
+    if "Erf" in ops or "Erfc" in ops:
+        return "gelu"
+    return "relu" if "Relu" in ops else "gelu_tanh"
+
+
+def _epsilons(saved) -> set[float]:
+    """What the layer norms add to the variance."""
+    return {
+        float(tf.make_ndarray(node.attr["value"].tensor))
+        for node in _nodes(saved)
+        if node.op == "Const" and node.name.endswith("/batchnorm/add/y")
+    }
+
+
+# The op that makes `default`, seen from its end.
+_POOLED_BY = {
+    "Tanh": "pooler",
+    "StridedSlice": "cls",
+    "DivNoNan": "mean",
+    "RealDiv": "mean",
+    "Mean": "mean",
+    "Max": "max",
+}
+
+
+def _pooling(saved) -> Optional[str]:
+    """How `default` is pooled, None where the graph does not show it.
+
+    `default` is the first of an encoder's outputs in the order that TensorFlow stores
+    a dict in, that of its keys.
+    """
+    meta = saved.meta_graphs[0]
+    objects = meta.object_graph_def
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    for child in objects.nodes[0].children if objects.nodes else ():
+        if child.local_name != "__call__":
+            continue
+        for name in objects.nodes[child.node_id].function.concrete_functions:
+            if name in functions:
+                return _POOLED_BY.get(_last_op(functions, functions[name], 0))
+    return None
+
+
+def _last_op(functions: dict, function, output: int) -> str:
+    """The op that computes an output, behind identities, casts and calls."""
+    reference = function.ret[function.signature.output_arg[output].name]
+    nodes = {node.name: node for node in function.node_def}
+    while True:
+        name, _, rest = reference.partition(":")
+        node = nodes.get(name)
+        if node is None:
+            return ""
+        if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
+            called = functions.get(node.attr["f"].func.name)
+            if called is None:
+                return ""
+            return _last_op(functions, called, int(rest.rpartition(":")[2] or 0))
+        if node.op not in ("Identity", "IdentityN", "Cast"):
+            return node.op
+        index = int(rest.rpartition(":")[2] or 0) if node.op == "IdentityN" else 0
+        reference = node.input[index]
+
+
+def _asset(saved, folder: str, name: str) -> str:
+    """The path of the asset that hangs on the root object, "" without it."""
+    meta = saved.meta_graphs[0]
+    objects = meta.object_graph_def
+    for child in objects.nodes[0].children if objects.nodes else ():
+        node = objects.nodes[child.node_id]
+        if child.local_name == name and node.WhichOneof("kind") == "asset":
+            index = node.asset.asset_file_def_index
+            file = os.path.basename(meta.asset_file_def[index].filename)
+            return os.path.join(folder, "assets", file)
+    return ""
