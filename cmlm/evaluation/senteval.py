@@ -12,6 +12,7 @@ layout.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Iterable, Sequence
@@ -117,8 +118,10 @@ class XevalTask(base.PartedTask[Parts]):
         return self._task.sentences(data)
 
     def score_part(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
-        self._task.seeds = self.seeds
-        return self._task.score(data, vectors)
+        # A copy: the task itself stands in the catalogue.
+        task = copy.copy(self._task)
+        task.seeds = self.seeds
+        return task.score(data, vectors)
 
 
 def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
