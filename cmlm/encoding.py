@@ -275,7 +275,17 @@ def load(model: str) -> Encoder | elsewhere.OtherEncoder:
     if saved_model:
         return _from_export(saved_model)
     trained = pretrained.load_encoder(model)
-    return _from_trained(trained, trained.seq_length)
+    return _from_trained(trained, default_seq_length(trained))
+
+
+def default_seq_length(trained: model_dir.TrainedEncoder) -> int:
+    """Where sentences are cut unless told otherwise, in tokens.
+
+    That is what the source of foreign weights says of its own vectors.
+    """
+    if trained.checkpoint == trained.config.init_checkpoint:
+        return trained.seq_length
+    return resolve_seq_length(trained.config.model)
 
 
 def resolve_seq_length(config, seq_length: int | None = None) -> int:

@@ -50,9 +50,11 @@ def main(_) -> None:
             trained = pretrained.load_encoder(source)
         else:
             trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
-        seq_length = encoding.resolve_seq_length(trained.config.model, FLAGS.seq_length)
-        if source and FLAGS.seq_length is None:
-            seq_length = trained.seq_length
+        seq_length = encoding.default_seq_length(trained)
+        if FLAGS.seq_length is not None:
+            seq_length = encoding.resolve_seq_length(
+                trained.config.model, FLAGS.seq_length
+            )
         print(
             f"{trained.checkpoint} -> {FLAGS.output}, up to {seq_length} tokens",
             file=sys.stderr,

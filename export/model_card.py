@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from cmlm import model_dir
-from cmlm.data import languages
+from cmlm.data import builtin, languages
 
 FILE_NAME = "README.md"
 POOLINGS = {
@@ -155,7 +155,12 @@ def _languages(trained: model_dir.TrainedEncoder) -> list[str]:
         return []
     for objective in trained.config.task.enabled().values():
         data = objective.train_data
-        named = [tongue for tongue in languages.split(data.input_path) if tongue]
+        if data.input_path == builtin.PYTHON_DOCS:
+            named = ["en"]
+        else:
+            # `en`, or `en-de` for translations.
+            keys = "-".join(languages.split(data.input_path))
+            named = [tongue for tongue in keys.split("-") if tongue]
         if not named and getattr(data, "raw_layout", ""):
             named = [data.raw_language]
         found.update(dict.fromkeys(named))

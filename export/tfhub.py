@@ -63,8 +63,8 @@ def main(_) -> None:
             trained = pretrained.load_encoder(source)
         else:
             trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
-        seq_length = trained.seq_length
-        if FLAGS.seq_length or not source:
+        seq_length = encoding.default_seq_length(trained)
+        if FLAGS.seq_length is not None:
             seq_length = encoding.resolve_seq_length(
                 trained.config.model, FLAGS.seq_length
             )

@@ -16,7 +16,7 @@ import tensorflow as tf
 import toys
 from oracles import gelu, layer_norm, softmax
 
-from cmlm import encoding, engine, experiments, pretrained
+from cmlm import encoding, engine, experiments, pretrained, recipes
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 
@@ -465,6 +465,7 @@ def test_a_configuration_that_contradicts_its_weights_is_named(original, tmp_pat
         foreign.find(str(tmp_path))
 
 
+@pytest.mark.large
 def test_encoder_of_our_own_export_is_read_back(tmp_path):
     from export import saved_models
 
@@ -508,7 +509,7 @@ def run_settings(tmp_path, folder, overrides=()):
         "trainer.train_steps=20",
         *overrides,
     ]
-    config = experiments.load("cmlm/english", (), overrides)
+    config = recipes.load("cmlm/english", (), overrides)
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
     given = experiments.given((), overrides)
@@ -534,7 +535,7 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
     np.testing.assert_array_equal(head.bias.numpy(), tensors["cls.predictions.bias"])
     assert (tmp_path / "run" / "vocab.txt").read_text().split() == VOCAB
     assert "encoder, masked_lm" in caplog.text
-    run.manager.save(checkpoint_number=1)
+    run.manager.save(1)
 
     for file in folder.iterdir():
         file.unlink()

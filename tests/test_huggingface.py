@@ -140,11 +140,16 @@ def test_card_says_what_the_run_says(tmp_path):
         f"- tensorflow {tf.__version__}",
     ):
         assert said in card
+    data = trained.config.task.cmlm.train_data
+    data.input_path = "en-de=a.tsv,en-fr=b.tsv"
+    card = model_card.render(trained, 37, VERSIONS, True, False)
+    assert "language:\n- en\n- de\n- fr\n" in card
     # For TF Hub: another usage, no header of the other hub.
     plain = model_card.render(trained, 37, VERSIONS, False, False)
     assert "hub.load" in plain and "library_name" not in plain
 
 
+@pytest.mark.large
 def test_command_writes_a_folder_or_nothing(tmp_path):
     source = model_dirs.write(tmp_path / "run")
 

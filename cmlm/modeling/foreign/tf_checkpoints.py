@@ -21,7 +21,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
 
-OBJECT_GRAPH = "_CHECKPOINTABLEOBJECT_GRAPH"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _BERT_CONFIG = "bert_config.json"
 
 # Names inside a layer of the original code, and here.

@@ -110,7 +110,8 @@ def _activation(saved) -> str:
 def _epsilons(saved) -> set[float]:
     """What the layer norms add to the variance."""
     return {
-        float(tf.make_ndarray(node.attr["value"].tensor))
+        # The decimal number that was rounded to float32, not the rounded one.
+        float(str(tf.make_ndarray(node.attr["value"].tensor)))
         for node in _nodes(saved)
         if node.op == "Const" and node.name.endswith("/batchnorm/add/y")
     }
