@@ -122,19 +122,20 @@ def _without_components(graph, components, text_vectors, tensor_vectors):
         removed = vectors - tf.einsum("nk,nkd->nd", along, chosen)
         return {"pcr": removed, _INDEX: index}
 
-    def check(language, vectors):
+    def checked(vectors, language):
         # One language would otherwise be spread over all texts.
-        tf.debugging.assert_equal(
+        assertion = tf.debugging.assert_equal(
             tf.size(language), tf.shape(vectors)[0], "one language for each text"
         )
+        with tf.control_dependencies([assertion]):
+            return tf.identity(vectors)
 
     @tf.function(
         input_signature=[graph.TEXT, tf.TensorSpec([None], tf.string, "language")],
         autograph=False,
     )
     def pcr(text, language):
-        vectors = text_vectors(text)
-        check(language, vectors)
+        vectors = checked(text_vectors(text), language)
         same = tf.strings.lower(language)[:, tf.newaxis] == tf.constant(languages)
         index = tf.argmax(same, axis=1, output_type=tf.int32)
         index = tf.where(tf.reduce_any(same, axis=1), index, -1)
@@ -146,8 +147,7 @@ def _without_components(graph, components, text_vectors, tensor_vectors):
     )
     def pcr_tensors(input_word_ids, input_mask, input_type_ids, language_index):
         vectors = tensor_vectors(input_word_ids, input_mask, input_type_ids)
-        check(language_index, vectors)
-        return remove(vectors, language_index)
+        return remove(checked(vectors, language_index), language_index)
 
     return {"pcr": pcr, "pcr_tensors": pcr_tensors}
 
