@@ -6,7 +6,8 @@
     model = MtebEncoder("OUT")
     mteb.evaluate(model, mteb.get_tasks(tasks=["STSBenchmark"]))
 
-Needs `pip install mteb` (2.x), which brings torch; nothing else here does.
+Needs `pip install 'cmlm[mteb]'` on Python 3.12, which brings torch; nothing else here
+does.
 """
 
 from __future__ import annotations
