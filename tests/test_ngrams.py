@@ -1,0 +1,193 @@
+"""N-grams: their scores by the definition, out of core, and what a file may hold."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+
+from cmlm.data import ngrams
+from cmlm.data.ngrams import NgramConfig, SortedCounts, Units
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def documents() -> list[list[list[str]]]:
+    """Documents of sentences of words, of which some like to stand together."""
+    random = np.random.default_rng(3)
+    words, documents = [f"w{i}" for i in range(12)], []
+    for _ in range(6):
+        document = []
+        for _ in range(9):
+            sentence = random.choice(words, random.integers(1, 9)).tolist()
+            if random.random() < 0.5:
+                sentence += ["new", "york", "city"]
+            document.append(sentence)
+        documents.append(document)
+    return documents
+
+
+@pytest.fixture
+def paths(documents, tmp_path) -> list[str]:
+    found = []
+    for number in range(2):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(
+            "\n\n".join(
+                "\n".join(" ".join(sentence) for sentence in document)
+                for document in documents[number::2]
+            )
+        )
+        found.append(str(path))
+    return found
+
+
+@pytest.mark.parametrize("form", ngrams.FORMS)
+def test_scores_are_those_of_the_definition(documents, paths, form):
+    config = NgramConfig(form=form, longest=4, top=0, scope="corpus")
+    got = dict(ngrams.extract(paths, Units(), config))
+    together = [sentence for document in documents for sentence in document]
+    want = oracles.ngram_scores(together, 4, form == "released")
+    assert got.keys() == want.keys()
+    for ngram, value in want.items():
+        assert got[ngram] == pytest.approx(value)
+
+    # By document: the best score an n-gram has in any, of the best 7 of each.
+    config = NgramConfig(form=form, longest=4, top=7)
+    got = dict(ngrams.extract(paths, Units(), config))
+    want = {}
+    for document in documents:
+        scores = oracles.ngram_scores(document, 4, form == "released")
+        best = sorted(scores.items(), key=lambda pair: (-round(pair[1], 9), pair[0]))
+        lowest = best[6][1]
+        kept = {ngram for ngram in got if scores.get(ngram, -99) > lowest + 1e-9}
+        assert kept == {ngram for ngram, value in best if value > lowest + 1e-9}
+        for ngram, value in best:
+            want[ngram] = max(value, want.get(ngram, -99))
+    assert len(got) <= 7 * len(documents)
+    for ngram, value in got.items():
+        assert value <= want[ngram] + 1e-9
+
+
+@pytest.mark.parametrize("scope", ngrams.SCOPES)
+@pytest.mark.parametrize("top", [0, 20])
+def test_out_of_core_equals_in_memory(paths, scope, top, monkeypatch):
+    config = NgramConfig(scope=scope, top=top, min_count=1 + (scope == "corpus"))
+    want = list(ngrams.extract(paths, Units(), config))
+    assert [ngram for ngram, _ in want] == sorted(ngram for ngram, _ in want)
+    # Runs of 5 entries, and so many of them that they are merged on the way.
+    monkeypatch.setattr(ngrams, "_MAX_RUNS", 4)
+    small = NgramConfig(**{**vars(config), "max_entries": 5})
+    assert list(ngrams.extract(paths, Units(), small)) == want
+
+
+def test_counts_beyond_memory_are_on_disk():
+    random = np.random.default_rng(0)
+    keys = [f"k{i}" for i in random.integers(0, 500, 3000)]
+    with SortedCounts(lambda a, b: a + b, max_entries=40) as counts:
+        counts.update((key, 1) for key in keys)
+        assert counts.n_runs > 2 and len(counts._entries) < 40
+        # Twice: the corpus is scored in two passes.
+        for _ in range(2):
+            got = list(counts.items())
+            assert got == [(key, keys.count(key)) for key in sorted(set(keys))]
+
+
+def test_words_that_like_each_other_come_first(paths):
+    config = NgramConfig(scope="corpus", top=1, min_count=5)
+    assert dict(ngrams.extract(paths, Units(), config)).keys() == {"new york city"}
+    # Undivided and of counts, the released score falls with every word.
+    config = NgramConfig(form="released", scope="corpus", top=1, min_count=5)
+    (ngram,) = dict(ngrams.extract(paths, Units(), config))
+    assert len(ngram.split()) == 2
+    with pytest.raises(UserError, match="no n-gram is kept"):
+        config = NgramConfig(threshold=99.0)
+        ngrams.write(ngrams.extract(paths, Units(), config), paths[0] + ".tsv")
+    assert not Path(paths[0] + ".tsv").exists()
+
+
+def test_units_do_not_cross_punctuation():
+    (runs,) = Units().split(['Caf\u00e9s, "New York" -- don\'t 3.5'])
+    assert runs == [["cafes"], ["new", "york"], ["don"], ["t", "3"], ["5"]]
+    assert Units(lower_case=False).split(["New York"]) == [[["New", "York"]]]
+    # Chinese characters are words; Thai has none without pieces.
+    assert Units().split(["\u4e1c\u4eac\u3002"]) == [[["\u4e1c", "\u4eac"]]]
+    assert Units().split(["", " "]) == [[], []]
+
+
+def test_pieces_of_a_language_without_spaces(tmp_path):
+    pieces = ["\u0e01", "##\u0e32", "##\u0e23", "x"]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = Tokenizer(str(tmp_path / "vocab.txt"))
+    text = tmp_path / "a.txt"
+    text.write_text("\u0e01\u0e32\u0e23 x q\n\u0e01\u0e32\n")
+    units = Units(tokenizer=tokenizer)
+    assert units.split(["\u0e01\u0e32\u0e23 q x"]) == [[pieces[:3], ["x"]]]
+    found = dict(ngrams.extract([str(text)], units, NgramConfig()))
+    assert "\u0e01 ##\u0e32 ##\u0e23" in found
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "is empty"),
+        ("new york\t1.5\nnew york 2\n", "line 2 is 'new york 2'"),
+        ("new york\tmany\n", "line 1"),
+        ("\t1.0\n", "line 1"),
+        ("a b\tnan\n", "line 1"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path, text, message):
+    path = tmp_path / "ngrams.tsv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        ngrams.read(str(path))
+    with pytest.raises(UserError, match="does not exist"):
+        ngrams.read(str(path) + "x")
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"form": "pmi"}, "form='pmi': allowed are paper, released"),
+        ({"scope": "line"}, "scope='line'"),
+        ({"longest": 1}, "longest=1: allowed is 2"),
+        ({"top": -1}, "top=-1"),
+        ({"min_count": 0}, "min_count=0"),
+        ({"max_entries": 0}, "max_entries=0"),
+    ],
+)
+def test_values_out_of_range_are_named(values, message):
+    with pytest.raises(UserError, match=message):
+        NgramConfig(**values).validate()
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "cmlm.ngrams", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.large
+def test_the_command_writes_a_sorted_file(paths, tmp_path):
+    output = tmp_path / "ngrams.tsv"
+    arguments = (f"--input={tmp_path}/*.txt", f"--output={output}", "--top=9")
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    lines = output.read_text().splitlines()
+    assert lines == sorted(lines) and done.stdout.startswith(f"{len(lines)} n-grams")
+    assert ngrams.read(str(output)) == [line.split("\t")[0] for line in lines]
+    again = run(*arguments)
+    assert again.returncode == 1 and "exists" in again.stderr.splitlines()[-1]
+    for line in again.stderr.splitlines():
+        assert line.startswith("error: ")
