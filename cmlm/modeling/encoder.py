@@ -50,6 +50,8 @@ class EncoderConfig(hyperparams.Config):
         layer_norm_epsilon: added to the variance; BERT's 1e-12.
         dropout_rate: on embeddings and on the output of each sub-layer.
         attention_dropout_rate: on attention probabilities.
+        drophead_rate: share of the attention heads of each layer that are left out of
+            a sentence in training, anew each time.
         max_position_embeddings: rows of the position table. The last `num_views` of
             them belong to CMLM's conditions.
         num_views: N of CMLM's P(v), the number of conditions.
@@ -70,6 +72,7 @@ class EncoderConfig(hyperparams.Config):
     layer_norm_epsilon: float = 1e-12
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
+    drophead_rate: float = 0.0
     max_position_embeddings: int = 512
     num_views: int = 15
     type_vocab_size: int = 2
@@ -104,7 +107,7 @@ class EncoderConfig(hyperparams.Config):
                 f"model.layer_norm_epsilon is {self.layer_norm_epsilon}; "
                 "allowed: above 0, below 1"
             )
-        for field in ("dropout_rate", "attention_dropout_rate"):
+        for field in ("dropout_rate", "attention_dropout_rate", "drophead_rate"):
             if not 0 <= getattr(self, field) < 1:
                 raise UserError(
                     f"model.{field} is {getattr(self, field)}; allowed: 0 to below 1"
@@ -193,6 +196,13 @@ class SentenceEncoder(keras.Model):
         for layer in self.bert._flatten_layers():
             if isinstance(layer, keras.layers.LayerNormalization):
                 layer.epsilon = config.layer_norm_epsilon
+        if config.drophead_rate:
+            for block in self.bert.transformer_layers:
+                # Where Keras applies dropout to attention probabilities; Model
+                # Garden's block has no argument for another layer there.
+                block._attention_layer._dropout_layer = layers.AttentionDropout(
+                    config.attention_dropout_rate, config.drophead_rate
+                )
         # Unless sentences are pooled by it, no objective here trains BERT's pooler:
         # left trainable, it would be decayed to nothing without ever being used.
         self.bert.pooler_layer.trainable = self.pooling is None

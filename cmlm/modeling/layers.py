@@ -1,4 +1,4 @@
-"""Keras layers that CMLM adds to a BERT encoder: pooling and the projection P(v)."""
+"""Keras layers added to a BERT encoder: pooling, the projection P(v), DropHead."""
 
 from __future__ import annotations
 
@@ -54,6 +54,50 @@ class MaskedPooling(keras.layers.Layer):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "mode": self.mode}
+
+
+@keras.utils.register_keras_serializable(package="cmlm")
+class AttentionDropout(keras.layers.Layer):
+    """Dropout of attention probabilities, and of whole heads (DropHead).
+
+    Each sentence draws which heads it goes without; the others are scaled up by the
+    number of heads over the number that is left. A head whose probabilities are zero
+    gives nothing, so this is the same as masking its output. Where all heads are drawn
+    none is dropped (the published code divides by zero there).
+
+    Reference: Zhou et al., 2020, https://arxiv.org/abs/2004.13342; an alternative to
+    dropout in Mirror-BERT, https://arxiv.org/abs/2104.08027.
+
+    Args:
+        rate: of single probabilities.
+        head_rate: of heads.
+    """
+
+    def __init__(self, rate: float, head_rate: float, **kwargs):
+        super().__init__(**kwargs)
+        self.rate, self.head_rate = rate, head_rate
+        self._dropout = keras.layers.Dropout(rate)
+        self._drop_heads = keras.layers.Dropout(head_rate)
+
+    def call(self, probabilities: tf.Tensor, training=None) -> tf.Tensor:
+        """Drops.
+
+        Args:
+            probabilities: float [batch, heads, queries, keys].
+            training: whether dropout is on.
+
+        Returns:
+            Of the same shape.
+        """
+        kept = self._dropout(probabilities, training=training)
+        heads = tf.ones_like(probabilities[:, :, :1, :1])
+        heads = tf.sign(self._drop_heads(heads, training=training))
+        any_left = tf.reduce_any(heads > 0, axis=1, keepdims=True)
+        heads = tf.where(any_left, heads, tf.ones_like(heads))
+        return kept * heads / tf.reduce_mean(heads, axis=1, keepdims=True)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "rate": self.rate, "head_rate": self.head_rate}
 
 
 @keras.utils.register_keras_serializable(package="cmlm")

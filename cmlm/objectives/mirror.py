@@ -20,19 +20,23 @@ from cmlm.objectives.contrastive import (
 class MirrorConfig(ContrastiveConfig):
     """A text ranks a changed copy of itself above the other texts of the batch.
 
-    The two views of a text also differ by dropout, `model.dropout_rate`.
+    The two views of a text also differ by dropout, `model.dropout_rate`, or by the
+    attention heads that are dropped, `model.drophead_rate`.
 
     Attributes:
         scale: one over the paper's temperature: 25 for 0.04 (sentences), 5 for 0.2
             (words).
         span: what is masked in one of the two views.
         mask_rate: share of the tokens that are masked besides, in both views.
+        controlled_dropout: use one dropout mask for both views, the paper's ablation:
+            they then differ by what is masked only.
     """
 
     margin: float = 0.0
     scale: float = 25.0
     span: masking.SpanConfig = dataclasses.field(default_factory=masking.SpanConfig)
     mask_rate: float = 0.0
+    controlled_dropout: bool = False
 
     def validate(self, name: str) -> None:
         super().validate(name)
@@ -54,6 +58,25 @@ class MirrorObjective(ContrastiveObjective):
 
     def make_dataset(self, feed):
         return pipelines.copies(feed, self.config.span, self.config.mask_rate)
+
+    def embed(self, batch, training):
+        if not (self.config.controlled_dropout and training):
+            return super().embed(batch, training)
+        # Dropout draws the same mask for the same shape.
+        batch, sides = dict(batch), ("source", "target")
+        widths = [tf.shape(batch[f"{side}_mask"])[1] for side in sides]
+        width = tf.maximum(*widths)
+        vectors = []
+        state = self.model.dropout_state()
+        for side, narrow in zip(sides, widths, strict=True):
+            for key in ("word_ids", "mask"):
+                # 0 in the mask; what that hides may be any token.
+                batch[f"{side}_{key}"] = tf.pad(
+                    batch[f"{side}_{key}"], [[0, 0], [0, width - narrow]]
+                )
+            self.model.replay_dropout(state)
+            vectors.append(self._embed_side(batch, side, training))
+        return tf.concat(vectors, axis=1)
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch)
