@@ -86,9 +86,10 @@ class Reporter:
         self._gains: dict[str, float] = {}
         # A TPU program cannot call back, and does not need to.
         if not distributed.is_static(trainer.strategy):
-            trainer.on_micro_batch = self._micro_batch
+            for gradients in trainer.gradients.values():
+                gradients.on_micro_batch = self._micro_batch
 
-    def _micro_batch(self, _name: str, done: int, of: int) -> None:
+    def _micro_batch(self, done: int, of: int) -> None:
         self._line.within_step(self._pace.last[1], done, of)
 
     def trained(self, metrics: Mapping[str, float]) -> None:

@@ -233,8 +233,8 @@ def _describe(run) -> str:
     batches = ", ".join(
         f"{name} {objective.global_batch_size} a step"
         + (
-            f" in {run.trainer.micro_batches[name]} micro-batches"
-            if run.trainer.micro_batches[name] > 1
+            f" in {run.trainer.gradients[name].micro_batches} micro-batches"
+            if run.trainer.gradients[name].micro_batches > 1
             else ""
         )
         for name, objective in run.trainer.objectives.items()

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import orbit
 import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+from tensorflow.python.eager import context
 
 from cmlm import distributed
 from cmlm.errors import UserError
+from cmlm.gradients import ReplicaGradients
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import EmbeddingObjective, Objective
+from cmlm.objectives import Objective
 
 # Marks the assertion that a step raises, and the objective in it.
 _NON_FINITE = "non-finite:"
@@ -61,6 +64,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         seed: int = 0,
         schedule: str = "joint",
     ):
+        _keep_sums_in_loops()
         self.model = model
         self.objectives = dict(objectives)
         self.optimizer = optimizer
@@ -68,12 +72,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         self.clip_norm = clip_norm
         self.seed = seed
         self.schedule = schedule
-        self.micro_batches = {
-            name: _count_micro_batches(
-                name,
-                objective.global_batch_size,
-                strategy.num_replicas_in_sync,
-                micro_batch_size,
+        self.gradients = {
+            name: ReplicaGradients(
+                objective, model, strategy.num_replicas_in_sync, micro_batch_size
             )
             for name, objective in self.objectives.items()
         }
@@ -90,9 +91,6 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         model.build_dropout(seed)
         # Slots exist before a checkpoint is restored, so that all of it is matched.
         optimizer._create_all_weights(self._variables(tuple(self.objectives)))
-        # Called as (objective, done, of) before each micro-batch, where a step takes
-        # long enough for someone to wonder. Set it before the first step.
-        self.on_micro_batch: Callable[[str, int, int], None] | None = None
         self._iterators: dict = {}
         self._train_functions: dict = {}
         self._evaluate_functions: dict = {}
@@ -231,7 +229,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             count = distributed.sum_over_replicas(objective.normalizer(batch))
             weight = objective.config.weight if self.schedule == "joint" else 1.0
             scale = tf.math.divide_no_nan(weight, count)
-            more, rows = self._gradients(name, batch, scale, variables)
+            more, rows = self.gradients[name](batch, scale, variables)
             more = distributed.sum_over_replicas(more)
             norms.append(tf.linalg.global_norm(more))
             if gradients is None:
@@ -265,116 +263,6 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             experimental_aggregate_gradients=False,
         )
         return tf.concat([[[norm, 1.0] for norm in norms], metrics], axis=0)
-
-    def _gradients(self, name, batch, scale, variables):
-        """This replica's part of the gradient, and its metrics [metrics, 2]."""
-        if self.micro_batches[name] == 1:
-            return self._loss_gradients(name, batch, scale, variables)
-        if isinstance(self.objectives[name], EmbeddingObjective):
-            return self._cached_gradients(name, batch, scale, variables)
-        return self._summed_gradients(name, batch, scale, variables)
-
-    def _loss_gradients(self, name, batch, scale, variables):
-        """The same of one micro-batch."""
-        objective = self.objectives[name]
-        with tf.GradientTape() as tape:
-            loss, metrics = objective.loss(batch)
-            scaled = tf.reduce_sum(loss * scale)
-        rows = tf.stack([tf.stack(metrics[key]) for key in objective.train_metrics])
-        return _dense_gradients(tape, scaled, variables), rows
-
-    def _summed_gradients(self, name, batch, scale, variables):
-        """The same, a micro-batch at a time."""
-        pieces = self.micro_batches[name]
-
-        def add_micro_batch(i, gradients, metrics):
-            rows = self._micro_batch(name, batch, i, i, pieces)
-            more, rows = self._loss_gradients(name, rows, scale, variables)
-            return (
-                i + 1,
-                [a + b for a, b in zip(gradients, more, strict=True)],
-                metrics + rows,
-            )
-
-        n_metrics = len(self.objectives[name].train_metrics)
-        _, gradients, metrics = tf.while_loop(
-            lambda i, *_: i < pieces,
-            add_micro_batch,
-            (
-                tf.constant(0),
-                [tf.zeros_like(variable) for variable in variables],
-                tf.zeros([n_metrics, 2]),
-            ),
-            # One at a time: holding one micro-batch in memory is the purpose.
-            parallel_iterations=1,
-        )
-        return gradients, metrics
-
-    def _cached_gradients(self, name, batch, scale, variables):
-        """The same where the loss looks at the vectors of the whole batch.
-
-        Gradient caching (Gao et al., 2021, https://arxiv.org/abs/2101.06983): with
-        vectors z and weights w, dL/dw = sum_i dL/dz_i dz_i/dw. The first factor needs
-        all vectors but no activations, the second one micro-batch at a time.
-        """
-        objective, pieces = self.objectives[name], self.micro_batches[name]
-        dropout = self.model.dropout_state()
-
-        def embed(i, vectors):
-            rows = self._micro_batch(name, batch, i, i, 2 * pieces)
-            return i + 1, vectors.write(i, objective.embed(rows, training=True))
-
-        _, vectors = tf.while_loop(
-            lambda i, _: i < pieces,
-            embed,
-            (tf.constant(0), tf.TensorArray(tf.float32, pieces)),
-            parallel_iterations=1,
-        )
-        vectors = vectors.concat()
-        with tf.GradientTape() as tape:
-            tape.watch(vectors)
-            loss, metrics = objective.embedding_loss(vectors, batch)
-            scaled = tf.reduce_sum(loss * scale)
-        upstream = tape.gradient(scaled, vectors)
-        metrics = tf.stack([tf.stack(metrics[key]) for key in objective.train_metrics])
-
-        self.model.replay_dropout(dropout)
-        size = self._micro_batch_size(name)
-
-        def add_micro_batch(i, gradients):
-            rows = self._micro_batch(name, batch, i, pieces + i, 2 * pieces)
-            with tf.GradientTape() as tape:
-                vectors = objective.embed(rows, training=True)
-            more = _dense_gradients(
-                tape, vectors, variables, upstream[i * size : (i + 1) * size]
-            )
-            return i + 1, [a + b for a, b in zip(gradients, more, strict=True)]
-
-        _, gradients = tf.while_loop(
-            lambda i, _: i < pieces,
-            add_micro_batch,
-            (tf.constant(0), [tf.zeros_like(variable) for variable in variables]),
-            parallel_iterations=1,
-        )
-        return gradients, metrics
-
-    def _micro_batch_size(self, name: str) -> int:
-        replicas = self.strategy.num_replicas_in_sync
-        size = self.objectives[name].global_batch_size
-        return size // replicas // self.micro_batches[name]
-
-    def _micro_batch(self, name, batch, i, done, of) -> dict[str, tf.Tensor]:
-        """The rows of micro-batch `i`, announced as step `done` of `of`."""
-
-        def notify(done):
-            self.on_micro_batch(name, int(done), of)
-
-        if self.on_micro_batch is not None:
-            tf.numpy_function(notify, [done], [])
-        size = self._micro_batch_size(name)
-        rows = {key: value[i * size : (i + 1) * size] for key, value in batch.items()}
-        # The pipeline sorts a batch by length: most micro-batches are narrower.
-        return self.objectives[name].trim(rows)
 
     # ---------------------------------------------------------- validation
 
@@ -432,36 +320,21 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         return {key: value.numpy() for key, value in results.items()}
 
 
-def _count_micro_batches(
-    name: str, global_batch_size: int, replicas: int, micro_batch_size: int
-) -> int:
-    where = f"task.{name}.train_data.global_batch_size"
-    if global_batch_size % replicas:
-        raise UserError(
-            f"{where} is {global_batch_size}; it must be a multiple of the "
-            f"{replicas} replicas"
-        )
-    share = global_batch_size // replicas
-    if micro_batch_size == 0 or micro_batch_size >= share:
-        return 1
-    if share % micro_batch_size:
-        raise UserError(
-            f"trainer.micro_batch_size is {micro_batch_size}; it must divide the "
-            f"{share} examples of a replica ({where}={global_batch_size}, "
-            f"{replicas} replicas)"
-        )
-    return share // micro_batch_size
+def _keep_sums_in_loops() -> None:
+    """Switches TensorFlow's memory optimizer off for what this process traces next.
 
-
-def _dense_gradients(tape, target, variables, upstream=None) -> list[tf.Tensor]:
-    gradients = tape.gradient(
-        target,
-        variables,
-        output_gradients=upstream,
-        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    Where a step takes much memory, it turns the sum of three gradients or more into a
+    variable that is made and destroyed. In the body of a loop it is made once more than
+    destroyed, and the next step fails with "Resource ... tmp_var already exists".
+    """
+    config = context.context().config
+    config.graph_options.rewrite_options.memory_optimization = (
+        rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
     )
-    # The embedding table's is sparse plus dense, the head being tied to it.
-    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+    # tf.config.optimizer has a switch for every other optimizer, not for this one.
+    context.context().function_call_options = context.FunctionCallOptions(
+        config_proto=config
+    )
 
 
 def _assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:

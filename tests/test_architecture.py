@@ -26,7 +26,7 @@ ORDER = [
     ["cmlm.data", "cmlm.losses", "cmlm.distributed", "cmlm.optimization"],
     ["cmlm.modeling"],
     ["cmlm.objectives"],
-    ["cmlm.experiments"],
+    ["cmlm.experiments", "cmlm.gradients"],
     ["cmlm.recipes"],
     ["cmlm.model_dir", "cmlm.trainer"],
     ["cmlm.pretrained"],

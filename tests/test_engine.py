@@ -96,7 +96,8 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path, strategy):
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for(killed / "ckpt-10.index", process)
+    # Written last, and whole: from here on there is something to resume from.
+    wait_for(killed / "checkpoint", process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     for leftover in killed.glob("ckpt-20*"):

@@ -65,7 +65,7 @@ def test_two_replicas_equal_one_device(one_device, two_replicas, batches, names)
 def test_micro_batches_equal_the_whole_batch(one_device, batches, micro_batch_size):
     reference = build(one_device, batches)
     trainer = build(one_device, batches, micro_batch_size=micro_batch_size)
-    assert trainer.micro_batches["cmlm"] == 8 // micro_batch_size
+    assert trainer.gradients["cmlm"].micro_batches == 8 // micro_batch_size
     copy_weights(reference, trainer)
     for _ in range(2):
         want, got = reference.train(1), trainer.train(1)
@@ -95,15 +95,29 @@ def test_trimming_drops_padding_and_nothing_else(one_device, batches):
 def test_micro_batches_are_announced(one_device, batches):
     trainer = build(one_device, batches, micro_batch_size=2)
     calls = []
-    trainer.on_micro_batch = lambda *call: calls.append(call)
+    trainer.gradients["cmlm"].on_micro_batch = lambda *call: calls.append(call)
     trainer.train(2)
-    assert calls == [("cmlm", done, 4) for done in range(4)] * 2
+    assert calls == [(done, 4) for done in range(4)] * 2
+
+
+def test_micro_batches_of_a_large_model_go_on_after_the_first_step(one_device, batches):
+    # Large enough for TensorFlow to save memory with variables that outlive a loop.
+    with one_device.scope():
+        model = toys.model(num_layers=1, vocab_size=1_000_000)
+        objective = toys.objective("cmlm", model, batches, 8)
+        optimizer = keras.optimizers.legacy.SGD(0.1)
+        trainer = Trainer(
+            model, {"cmlm": objective}, optimizer, one_device, micro_batch_size=2
+        )
+    for _ in range(3):
+        trainer.train(1)
+    assert trainer.step == 3
 
 
 def test_micro_batches_on_two_replicas(one_device, two_replicas, batches):
     reference = build(one_device, batches)
     trainer = build(two_replicas, batches, micro_batch_size=2)
-    assert trainer.micro_batches["cmlm"] == 2
+    assert trainer.gradients["cmlm"].micro_batches == 2
     copy_weights(reference, trainer)
     want, got = reference.train(2), trainer.train(2)
     for key in want:

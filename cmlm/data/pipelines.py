@@ -1,8 +1,6 @@
-"""From texts to batches: streamed, deterministic, and exact to resume.
+"""What a batch of each objective holds: from strings to features.
 
-Texts travel as strings through the shuffle; a batch is tokenised, masked and swapped at
-the very end. All of its random choices come from (seed, host, number of the batch), so
-that skipped batches cost neither tokenising nor masking, nor a change of what follows.
+Texts are tokenised, masked and swapped here, at the very end of a pipeline.
 """
 
 from __future__ import annotations
@@ -12,49 +10,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import inference, languages, masking, parallel, streams
-from cmlm.data.corpus import DataConfig
+from cmlm.data import inference, languages, masking, parallel, spans, streams
+from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.tokenization import Tokenizer
-from cmlm.errors import UserError
-
-# Rows to sort by length at a time, and bounds for the batches they make: enough that
-# those of a batch are alike, few enough to be there soon.
-_WINDOW = 16_384
-_FEWEST_BATCHES, _MOST_BATCHES = 8, 128
-# A language that is drawn rarely is still shuffled.
-_LEAST_SHUFFLE_BUFFER = 1_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Feed:
-    """What a pipeline reads, and whom it feeds.
-
-    Every pipeline below takes one. For `train` it repeats for ever, each epoch in a new
-    order with new masks, all batches of the same size; for `validation` and `all` it is
-    one pass in a fixed order with fixed masks, of which one batch may be smaller.
-    Sequences are padded to the longest of their batch.
-
-    Attributes:
-        config: sequence length, buckets, shuffling, hold-out, seed.
-        tokenizer: strings to ids.
-        corpus: files in the training format.
-        batch_size: examples in a batch of one replica.
-        part: `train`, `validation` or `all`.
-        input_context: splits the data among hosts.
-        skip_batches: leave out this many batches at the start; the rest is what it
-            would have been.
-        static_shapes: give every batch the same shape, as TPUs need.
-    """
-
-    config: DataConfig
-    tokenizer: Tokenizer
-    corpus: languages.Corpus
-    batch_size: int
-    part: str
-    input_context: tf.distribute.InputContext | None = None
-    skip_batches: int = 0
-    static_shapes: bool = False
 
 
 def conditional_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
@@ -83,7 +41,7 @@ def conditional_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Data
             **_masked(tf.where(swap, ids[0], ids[1]), feed, masking_config, mask_seed),
         }
 
-    return _batches(streams.sentence_pairs, to_features, feed)
+    return batches(streams.sentence_pairs, to_features, feed)
 
 
 def masked_sentences(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
@@ -98,7 +56,7 @@ def masked_sentences(feed: Feed, masking_config: MaskingConfig) -> tf.data.Datas
     def to_features(seed, text):
         return _masked(_encode(text, feed), feed, masking_config, seed)
 
-    return _batches(_single_sentences, to_features, feed)
+    return batches(_single_sentences, to_features, feed)
 
 
 def masked_pairs(
@@ -126,7 +84,7 @@ def masked_pairs(
         first, second = tf.where(swap, second, first), tf.where(swap, first, second)
         return _masked_pair(first, second, feed, masking_config, mask_seed)
 
-    return _batches(source, to_features, feed)
+    return batches(source, to_features, feed)
 
 
 def ordered_pairs(
@@ -163,7 +121,7 @@ def ordered_pairs(
             "order_label": tf.cast(right, tf.int32),
         }
 
-    return _batches(streams.sentence_pairs, to_features, feed)
+    return batches(streams.sentence_pairs, to_features, feed)
 
 
 def neighbours(feed: Feed) -> tf.data.Dataset:
@@ -178,7 +136,7 @@ def neighbours(feed: Feed) -> tf.data.Dataset:
     def to_features(_, source, target):
         return {**_side("source", source, feed), **_side("target", target, feed)}
 
-    return _batches(streams.sentence_pairs, to_features, feed)
+    return batches(streams.sentence_pairs, to_features, feed)
 
 
 def translations(feed: Feed) -> tf.data.Dataset:
@@ -195,7 +153,7 @@ def translations(feed: Feed) -> tf.data.Dataset:
             features |= _sides("negative", tf.stack(negatives, axis=1), feed)
         return features
 
-    return _batches(parallel.rows, to_features, feed)
+    return batches(parallel.rows, to_features, feed)
 
 
 def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Dataset:
@@ -237,7 +195,53 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
             features[f"{name}_hash"] = _hash(text)
         return features
 
-    return _batches(_single_sentences, to_features, feed)
+    return batches(_single_sentences, to_features, feed)
+
+
+def sentences_with_spans(
+    feed: Feed,
+    masking_config: MaskingConfig,
+    find: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    n_spans: int,
+    draws: int,
+) -> tf.data.Dataset:
+    """Returns batches of sentences, parts of them, and masks that spare any one part.
+
+    Args:
+        feed: what is read.
+        masking_config: how it is masked.
+        find: `spans.NgramTable` or `spans.RandomSpans`.
+        n_spans: the most spans of a sentence, drawn where there are more.
+        draws: independent masks of a sentence.
+
+    Returns:
+        Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length], not
+        masked; `span_start`, `span_end`, `span_mask` int32 [batch, n_spans], see
+        `spans.draw`; `input_order`, `input_replacements` int32 [batch, draws, length]
+        and `masked_lm_weights` float32 [batch, predictions], see `spans.prepare_masks`.
+    """
+
+    def to_features(seed, text):
+        ids = _encode(text, feed)
+        seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+        drawn = spans.draw(find(ids, seeds[0]), n_spans, seeds[1])
+        masks = spans.prepare_masks(
+            ids,
+            drawn,
+            feed.tokenizer,
+            masking_config,
+            draws,
+            seeds[2],
+            feed.static_shapes,
+        )
+        return {
+            "input_word_ids": ids,
+            "input_mask": _mask(ids, feed),
+            **drawn,
+            **masks,
+        }
+
+    return batches(_single_sentences, to_features, feed)
 
 
 def inference_pairs(feed: Feed) -> tf.data.Dataset:
@@ -258,7 +262,7 @@ def inference_pairs(feed: Feed) -> tf.data.Dataset:
 
     # The files are read together: to the shuffle they are one corpus.
     together = languages.Corpus({"": feed.corpus.files}, {"": 1})
-    return _batches(
+    return batches(
         inference.rows, to_features, dataclasses.replace(feed, corpus=together)
     )
 
@@ -329,150 +333,5 @@ def _sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     return features
 
 
-# -------------------------------------------------------------------- batches
-
-
 def _single_sentences(*args, **kwargs) -> tf.data.Dataset:
     return streams.sentences(*args, **kwargs).map(lambda text: (text,))
-
-
-def _batches(
-    source: Callable[..., tf.data.Dataset],
-    to_features: Callable[..., dict[str, tf.Tensor]],
-    feed: Feed,
-) -> tf.data.Dataset:
-    """Shuffles, batches and finishes tuples of strings.
-
-    Args:
-        source: as `streams.sentence_pairs`; gives a dataset of tuples of strings.
-        to_features: (seed int [2], string [batch], ...) -> features of a batch.
-        feed: says from where and for whom.
-    """
-    config, training = feed.config, feed.part == "train"
-    dataset = _examples(source, feed)
-    pipeline_id = feed.input_context.input_pipeline_id if feed.input_context else 0
-    window_seed, batch_seed = tf.unstack(
-        tf.random.experimental.stateless_split([config.seed, pipeline_id], 2)
-    )
-    if config.length_buckets and not feed.static_shapes:
-        dataset = _batch_by_length(
-            dataset,
-            feed.tokenizer,
-            config.seq_length,
-            feed.batch_size,
-            window_seed,
-            feed.skip_batches,
-            drop_remainder=training,
-        )
-    else:
-        dataset = dataset.skip(feed.skip_batches * feed.batch_size).batch(
-            feed.batch_size, drop_remainder=training
-        )
-
-    def finish(number, texts):
-        seed = tf.random.experimental.stateless_fold_in(batch_seed, number)
-        return to_features(seed, *texts)
-
-    return (
-        dataset.enumerate(start=feed.skip_batches)
-        .map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        .prefetch(tf.data.AUTOTUNE)
-    )
-
-
-def _examples(source: Callable[..., tf.data.Dataset], feed: Feed) -> tf.data.Dataset:
-    """Tuples of strings of all languages: shuffled and without end for training."""
-    config, training = feed.config, feed.part == "train"
-    if training:
-        shares = feed.corpus.probabilities(config.sampling_exponent)
-    else:
-        shares = feed.corpus.probabilities(1.0)
-    datasets = {}
-    for language, files in feed.corpus.files.items():
-        dataset = source(
-            files,
-            feed.part,
-            config.hold_out_fraction,
-            feed.input_context,
-            seed=config.seed if training else None,
-        )
-        if training:
-            # Repeating nothing for ever would be a run that hangs.
-            if not any(True for _ in dataset.take(1)):
-                raise UserError(
-                    f"no text is left to train on in {config.input_path} with"
-                    f" hold_out_fraction={config.hold_out_fraction}: allowed is more"
-                    " text, a smaller fraction, or validation text of its own"
-                )
-            buffer = round(shares[language] * config.shuffle_buffer_size)
-            if len(feed.corpus.files) > 1:
-                buffer = max(buffer, _LEAST_SHUFFLE_BUFFER)
-            dataset = dataset.shuffle(
-                buffer, seed=config.seed, reshuffle_each_iteration=True
-            ).repeat()
-        datasets[language] = dataset
-    return languages.mix(datasets, shares, config.seed)
-
-
-def _batch_by_length(
-    dataset: tf.data.Dataset,
-    tokenizer: Tokenizer,
-    seq_length: int,
-    batch_size: int,
-    seed: tf.Tensor,
-    skip_batches: int,
-    drop_remainder: bool,
-) -> tf.data.Dataset:
-    """Batches tuples of strings so that a batch holds sentences of like length.
-
-    A window of many batches is sorted by length, cut into batches, and these are
-    shuffled. Unlike buckets that fill one by one, each window gives a known number of
-    batches: skipped ones are never tokenised. The length of an example is that of its
-    longest text.
-
-    Args:
-        dataset: of tuples of string [] or [texts].
-        tokenizer: says how many tokens a string has.
-        seq_length: longer strings count as this long.
-        batch_size: rows of a batch.
-        seed: int [2], for the order of the batches in a window.
-        skip_batches: leave out this many batches at the start.
-        drop_remainder: leave out a last window that is not full.
-    """
-    per_window = min(max(_WINDOW // batch_size, _FEWEST_BATCHES), _MOST_BATCHES)
-    window = per_window * batch_size
-    n_windows, n_batches = divmod(skip_batches, per_window)
-
-    def longest_text(texts):
-        n_rows = tf.shape(texts)[0]
-        lengths = tokenizer.tokenize(tf.reshape(texts, [-1])).row_lengths()
-        return tf.reduce_max(tf.reshape(lengths, [n_rows, -1]), axis=1)
-
-    def cut(number, texts):
-        lengths = tf.stack([longest_text(column) for column in texts])
-        longest = tf.minimum(tf.reduce_max(lengths, axis=0), seq_length - 2)
-        by_length = tf.argsort(longest, stable=True)
-        n_cuts = (tf.size(by_length) + batch_size - 1) // batch_size
-        order = tf.random.experimental.stateless_shuffle(
-            tf.range(n_cuts), tf.random.experimental.stateless_fold_in(seed, number)
-        )
-        return order, by_length, texts
-
-    def batches(order, by_length, texts):
-        def one(cut_number):
-            begin = cut_number * batch_size
-            rows = by_length[begin : begin + batch_size]
-            if drop_remainder:
-                rows = tf.ensure_shape(rows, [batch_size])
-            return tuple(tf.gather(text, rows) for text in texts)
-
-        return tf.data.Dataset.from_tensor_slices(order).map(one)
-
-    return (
-        dataset.skip(n_windows * window)
-        .batch(window, drop_remainder=drop_remainder)
-        .enumerate(start=n_windows)
-        .map(cut, num_parallel_calls=2, deterministic=True)
-        .flat_map(batches)
-        .skip(n_batches)
-    )

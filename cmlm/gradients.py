@@ -1,0 +1,190 @@
+"""The gradient of one objective on one replica's share of a batch, within its memory.
+
+A share is worked off in micro-batches. Where the loss is a sum over examples, so is the
+gradient. Where it ranks every example against all others, the vectors of the whole
+batch come first, and the gradient follows a micro-batch at a time (gradient caching).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from cmlm.errors import UserError
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives import EmbeddingObjective, Objective
+
+
+class ReplicaGradients:
+    """Computes them; call it in replica context.
+
+    Args:
+        objective: says what the loss is.
+        model: whose dropout is replayed.
+        replicas: that share each global batch.
+        micro_batch_size: examples a replica holds at a time; 0: its whole share.
+
+    Attributes:
+        micro_batches: how many of them make a replica's share.
+        on_micro_batch: called as (done, of) before each micro-batch, where a step takes
+            long enough for someone to wonder. Set it before the first step.
+
+    Raises:
+        UserError: sizes that do not divide.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        model: SentenceModel,
+        replicas: int,
+        micro_batch_size: int,
+    ):
+        self._objective = objective
+        self._model = model
+        self.micro_batches = _count_micro_batches(objective, replicas, micro_batch_size)
+        self._size = objective.global_batch_size // replicas // self.micro_batches
+        self.on_micro_batch: Callable[[int, int], None] | None = None
+
+    def __call__(
+        self,
+        batch: dict[str, tf.Tensor],
+        scale: tf.Tensor,
+        variables: list[tf.Variable],
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The gradient of the scaled loss of a replica's share.
+
+        Args:
+            batch: the share.
+            scale: factor of the summed loss, of the shape of its terms.
+            variables: with respect to which.
+
+        Returns:
+            The gradients, dense, and the train metrics, float32 [metrics, 2].
+        """
+        if self.micro_batches == 1:
+            return self._at_once(batch, scale, variables)
+        if isinstance(self._objective, EmbeddingObjective):
+            return self._cached(batch, scale, variables)
+        return self._summed(batch, scale, variables)
+
+    def _at_once(self, batch, scale, variables):
+        with tf.GradientTape() as tape:
+            loss, metrics = self._objective.loss(batch)
+            scaled = tf.reduce_sum(loss * scale)
+        return _dense(tape, scaled, variables), self._rows(metrics)
+
+    def _summed(self, batch, scale, variables):
+        def add_micro_batch(i, gradients, metrics):
+            rows = self._micro_batch(batch, i, i, self.micro_batches)
+            more, rows = self._at_once(rows, scale, variables)
+            return (
+                i + 1,
+                [a + b for a, b in zip(gradients, more, strict=True)],
+                metrics + rows,
+            )
+
+        _, gradients, metrics = self._for_each(
+            add_micro_batch,
+            [tf.zeros_like(variable) for variable in variables],
+            tf.zeros([len(self._objective.train_metrics), 2]),
+        )
+        return gradients, metrics
+
+    def _cached(self, batch, scale, variables):
+        """Gradient caching (Gao et al., 2021, https://arxiv.org/abs/2101.06983).
+
+        With vectors z and weights w, dL/dw = sum_i dL/dz_i dz_i/dw. The first factor
+        needs all vectors but no activations, the second one micro-batch at a time.
+        """
+        objective, passes = self._objective, 2 * self.micro_batches
+        dropout = self._model.dropout_state()
+
+        def embed(i, vectors):
+            rows = self._micro_batch(batch, i, i, passes)
+            return i + 1, vectors.write(i, objective.embed(rows, training=True))
+
+        empty = tf.TensorArray(tf.float32, self.micro_batches)
+        _, vectors = self._for_each(embed, empty)
+        vectors = vectors.concat()
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            loss, metrics = objective.embedding_loss(vectors, batch)
+            scaled = tf.reduce_sum(loss * scale)
+        upstream = tape.gradient(scaled, vectors)
+        metrics = self._rows(metrics)
+
+        self._model.replay_dropout(dropout)
+
+        def add_micro_batch(i, gradients):
+            rows = self._micro_batch(batch, i, self.micro_batches + i, passes)
+            with tf.GradientTape() as tape:
+                vectors = objective.embed(rows, training=True)
+            own = upstream[i * self._size : (i + 1) * self._size]
+            more = _dense(tape, vectors, variables, own)
+            return i + 1, [a + b for a, b in zip(gradients, more, strict=True)]
+
+        zeros = [tf.zeros_like(variable) for variable in variables]
+        _, gradients = self._for_each(add_micro_batch, zeros)
+        return gradients, metrics
+
+    def _for_each(self, body, *start):
+        """Runs `body(i, *state) -> (i + 1, *state)` for every micro-batch."""
+        return tf.while_loop(
+            lambda i, *_: i < self.micro_batches,
+            body,
+            (tf.constant(0), *start),
+            # One at a time: holding one micro-batch in memory is the purpose.
+            parallel_iterations=1,
+        )
+
+    def _micro_batch(self, batch, i, done, of) -> dict[str, tf.Tensor]:
+        """The rows of micro-batch `i`, announced as `done` of `of`."""
+
+        def notify(done):
+            self.on_micro_batch(int(done), of)
+
+        if self.on_micro_batch is not None:
+            tf.numpy_function(notify, [done], [])
+        begin = i * self._size
+        rows = {key: value[begin : begin + self._size] for key, value in batch.items()}
+        # The pipeline sorts a batch by length: most micro-batches are narrower.
+        return self._objective.trim(rows)
+
+    def _rows(self, metrics) -> tf.Tensor:
+        keys = self._objective.train_metrics
+        return tf.stack([tf.stack(metrics[key]) for key in keys])
+
+
+def _count_micro_batches(
+    objective: Objective, replicas: int, micro_batch_size: int
+) -> int:
+    where = f"task.{objective.name}.train_data.global_batch_size"
+    global_batch_size = objective.global_batch_size
+    if global_batch_size % replicas:
+        raise UserError(
+            f"{where} is {global_batch_size}; it must be a multiple of the "
+            f"{replicas} replicas"
+        )
+    share = global_batch_size // replicas
+    if micro_batch_size == 0 or micro_batch_size >= share:
+        return 1
+    if share % micro_batch_size:
+        raise UserError(
+            f"trainer.micro_batch_size is {micro_batch_size}; it must divide the "
+            f"{share} examples of a replica ({where}={global_batch_size}, "
+            f"{replicas} replicas)"
+        )
+    return share // micro_batch_size
+
+
+def _dense(tape, target, variables, upstream=None) -> list[tf.Tensor]:
+    gradients = tape.gradient(
+        target,
+        variables,
+        output_gradients=upstream,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    # The embedding table's is sparse plus dense, the head being tied to it.
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
