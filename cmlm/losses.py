@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+# Of `misad`.
+MISAD_FORMS = ("paper", "released")
+
 
 def masked_lm(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
@@ -75,3 +78,34 @@ def additive_margin_softmax(
     logits = tf.where(excluded & ~is_positive, logits.dtype.min, logits)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(positives, logits)
     return loss, similarities
+
+
+def misad(
+    part: tf.Tensor, rest: tf.Tensor, whole: tf.Tensor, form: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """How far a part and the rest are from adding up to the whole.
+
+    With all three vectors brought to unit length first,
+
+        loss_i = 1/dim || E_w + E_R - E_S ||^2                               (paper)
+        loss_i = 1/dim || (E_w + E_R) / ||E_w + E_R|| - E_S ||^2     (released code)
+
+    (Li & Zhao, 2021, https://arxiv.org/abs/2105.14478, section 3.2).
+
+    Args:
+        part, rest, whole: float [n, dim], E_w, E_R and E_S.
+        form: one of `MISAD_FORMS`.
+
+    Returns:
+        The loss of every row, float32 [n], and the cosine of E_w + E_R and E_S.
+    """
+    part, rest, whole = (
+        tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=-1)
+        for vectors in (part, rest, whole)
+    )
+    total = part + rest
+    direction = tf.math.l2_normalize(total, axis=-1)
+    if form == "released":
+        total = direction
+    loss = tf.reduce_mean(tf.math.squared_difference(total, whole), axis=-1)
+    return loss, tf.reduce_sum(direction * whole, axis=-1)

@@ -22,6 +22,7 @@ from cmlm.objectives import (
     BitextConfig,
     CmlmConfig,
     MirrorConfig,
+    MisadConfig,
     MlmConfig,
     NliConfig,
     OrderConfig,
@@ -52,6 +53,7 @@ def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
         nli=NliConfig(train_data=reads(InferenceDataConfig)),
         quickthought=QuickThoughtConfig(train_data=plain()),
         mirror=MirrorConfig(train_data=plain()),
+        misad=MisadConfig(train_data=plain()),
         nsp=OrderConfig(train_data=plain()),
         sop=OrderConfig(train_data=plain()),
     )
@@ -156,6 +158,27 @@ def mirror_sentence() -> ExperimentConfig:
     )
 
 
+@exp_factory.register_config_factory("ulr/misad")
+def ulr_misad() -> ExperimentConfig:
+    """Universal language representation (https://arxiv.org/abs/2105.14478, section 4).
+
+    MiSAD and masked LM at equal weights on single sentences, 15 % masked, batch 64,
+    128 tokens, [CLS], AdamW 5e-5 with 10 % of the steps as warm-up.
+    """
+    task = _task(64, 128)
+    task.misad.weight = 1.0
+    return ExperimentConfig(
+        model=EncoderConfig(num_views=1, pooling="cls"),
+        task=task,
+        trainer=TrainerConfig(
+            train_steps=100_000,
+            optimizer=OptimizerConfig(
+                type="adamw", learning_rate=5e-5, warmup_steps=10_000
+            ),
+        ),
+    )
+
+
 def names() -> list[str]:
     """The recipes of this project."""
     return [
@@ -164,6 +187,7 @@ def names() -> list[str]:
         "labse/pretrain",
         "labse/dual_encoder",
         "mirror/sentence",
+        "ulr/misad",
     ]
 
 

@@ -159,3 +159,43 @@ def additive_margin_softmax(queries, candidates, positives, excluded, margin, sc
         )
         losses.append(-np.log(positive / (positive + negatives)))
     return np.array(losses)
+
+
+def misad_loss(part, rest, whole, released):
+    """Mean squared difference of E_w + E_R and E_S, one row at a time."""
+    losses = []
+    for w, r, s in zip(part, rest, whole):
+        w, r, s = (x / np.linalg.norm(x) for x in (w, r, s))
+        total = w + r
+        if released:
+            total = total / np.linalg.norm(total)
+        losses.append(np.mean((total - s) ** 2))
+    return np.array(losses)
+
+
+def ngram_scores(sentences, longest, released):
+    """The PMI of every n-gram of two words or more, straight from the definition.
+
+    Args:
+        sentences: lists of words.
+        longest: words of the longest n-gram.
+        released: the published code's form.
+    """
+
+    def occurrences(n):
+        return [tuple(s[i : i + n]) for s in sentences for i in range(len(s) - n + 1)]
+
+    words = occurrences(1)
+    scores = {}
+    for n in range(2, longest + 1):
+        found = occurrences(n)
+        for ngram in set(found):
+            count = found.count(ngram)
+            units = [words.count((word,)) for word in ngram]
+            if released:
+                value = np.log(count) - np.sum(np.log(units))
+            else:
+                shares = np.array(units) / len(words)
+                value = (np.log(count / len(found)) - np.sum(np.log(shares))) / n
+            scores[" ".join(ngram)] = value
+    return scores

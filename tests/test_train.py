@@ -55,7 +55,9 @@ def data_flags(tmp_path) -> list[str]:
     for name, last in (("bitext", ""), ("nli", "\tneutral")):
         rows = [f"{a}\t{b}{last}" for a, b in zip(sentences, sentences[7:])]
         (tmp_path / f"{name}.tsv").write_text("\n".join(rows))
+    (tmp_path / "ngrams.tsv").write_text("the river\t1\nold boat\t1\nand small\t1\n")
     return [
+        f"--params_override=task.misad.ngrams_file={tmp_path}/ngrams.tsv",
         f"--train_data=en={text},de={text}",
         f"--bitext_data=en-de={tmp_path}/bitext.tsv",
         f"--nli_data=en={tmp_path}/nli.tsv,de={tmp_path}/nli.tsv",

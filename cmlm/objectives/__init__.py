@@ -10,6 +10,7 @@ from cmlm.objectives.base import Data, EmbeddingObjective, Objective, ObjectiveC
 from cmlm.objectives.bitext import BitextConfig, BitextObjective
 from cmlm.objectives.cmlm import CmlmConfig, CmlmObjective
 from cmlm.objectives.mirror import MirrorConfig, MirrorObjective
+from cmlm.objectives.misad import MisadConfig, MisadObjective
 from cmlm.objectives.mlm import MlmConfig, MlmObjective
 from cmlm.objectives.nli import NliConfig, NliObjective
 from cmlm.objectives.order import NspObjective, OrderConfig, SopObjective
@@ -26,6 +27,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "nli": NliObjective,
     "quickthought": QuickThoughtObjective,
     "mirror": MirrorObjective,
+    "misad": MisadObjective,
     "nsp": NspObjective,
     "sop": SopObjective,
 }
@@ -44,6 +46,7 @@ class TaskConfig(hyperparams.Config):
         default_factory=QuickThoughtConfig
     )
     mirror: MirrorConfig = dataclasses.field(default_factory=MirrorConfig)
+    misad: MisadConfig = dataclasses.field(default_factory=MisadConfig)
     nsp: OrderConfig = dataclasses.field(default_factory=OrderConfig)
     sop: OrderConfig = dataclasses.field(default_factory=OrderConfig)
 

@@ -1,0 +1,386 @@
+"""MiSAD: which spans are found, S, w and R, the losses, and any spread of a batch."""
+
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm import losses
+from cmlm.data import languages, pipelines, spans
+from cmlm.data.corpus import DataConfig
+from cmlm.data.masking import MaskingConfig
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+from cmlm.keras import keras
+from cmlm.objectives import MisadConfig, MisadObjective
+from cmlm.trainer import Trainer
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+BATCH, SEQ = 8, 16
+WORDS = [f"w{i}" for i in range(30)]
+NGRAMS = ["w0 w1", "w0 w1 w2", "w3", "w4 w5", "w5 w6", "w7 w8s", "w9 out w1"]
+
+
+@pytest.fixture
+def tokenizer(tmp_path) -> Tokenizer:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##t"]
+    pieces += [f"x{i}" for i in range(toys.VOCAB_SIZE - len(pieces))]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    return Tokenizer(str(tmp_path / "vocab.txt"))
+
+
+@pytest.fixture
+def ngrams_file(tmp_path) -> str:
+    path = tmp_path / "ngrams.tsv"
+    path.write_text("".join(f"{ngram}\t1.5\n" for ngram in NGRAMS))
+    return str(path)
+
+
+def write_text(tmp_path, n=120) -> str:
+    """Sentences of which some have n-grams, some are one word long, one unknown."""
+    random = np.random.default_rng(1)
+    rows = ["w3", "w0 w1", "unknown", "w20 w21 w22"]
+    while len(rows) < n:
+        words = random.choice(WORDS, random.integers(1, 10)).tolist()
+        if random.random() < 0.7:
+            words.insert(random.integers(len(words) + 1), random.choice(NGRAMS[:6]))
+        rows.append(" ".join(words))
+    (tmp_path / "text.txt").write_text("\n".join(rows))
+    return str(tmp_path / "text.txt")
+
+
+def feed(path, tokenizer, part="all", skip_batches=0, **values) -> pipelines.Feed:
+    config = DataConfig(
+        input_path="-",
+        global_batch_size=BATCH,
+        seq_length=SEQ,
+        shuffle_buffer_size=50,
+        hold_out_fraction=0.0,
+    )
+    corpus = languages.Corpus({"": [path]}, {"": 120})
+    return pipelines.Feed(
+        config, tokenizer, corpus, BATCH, part, skip_batches=skip_batches, **values
+    )
+
+
+# ------------------------------------------------------------------- spans
+
+
+def brute_force(tokens: list[str], ngrams: list[list[str]]) -> set[tuple[int, int]]:
+    """Spans of a row, compared word for word; none inside a longer one."""
+    found = set()
+    n_tokens = len([token for token in tokens if token not in ("[CLS]", "[SEP]")])
+    for start in range(len(tokens)):
+        for ngram in ngrams:
+            end = start + len(ngram)
+            cut = tokens[end : end + 1] and tokens[end].startswith("##")
+            if tokens[start:end] == ngram and not cut and len(ngram) < n_tokens:
+                found.add((start, end))
+    return {
+        (a, b)
+        for a, b in found
+        if not any((c, d) != (a, b) and c <= a and b <= d for c, d in found)
+    }
+
+
+def test_the_n_grams_of_a_list_are_found(tmp_path, tokenizer, ngrams_file):
+    table = spans.NgramTable(ngrams_file, tokenizer)
+    lines = open(write_text(tmp_path)).read().splitlines()
+    # `w8s` is two pieces; `w3s` begins like an n-gram, but is another word.
+    lines += ["w7 w8s w3s", "w7 w8s w1", "w7 w8st w1", "w4 w5 w6", "w1 w3 w3"]
+    ids = tokenizer.encode(tf.constant(lines), SEQ).to_tensor(PAD)
+    ends = table(ids, None).numpy()
+    pieces = [ngram.replace("w8s", "w8 ##s").split() for ngram in NGRAMS]
+    n_found = 0
+    for row, row_ends in zip(ids.numpy(), ends, strict=True):
+        tokens = [tokenizer.vocab[token] for token in row if token != PAD]
+        got = {(int(s), int(row_ends[s])) for s in np.flatnonzero(row_ends)}
+        assert got == brute_force(tokens, pieces), tokens
+        n_found += len(got)
+    assert n_found > 60
+
+
+def test_n_grams_of_pieces_are_found_inside_words(tmp_path, tokenizer):
+    (tmp_path / "p.tsv").write_text("w1 ##s\t1\n##s ##t\t1\n")
+    table = spans.NgramTable(str(tmp_path / "p.tsv"), tokenizer)
+    ids = tokenizer.encode(tf.constant(["w1s w2", "w1st w2", "w2st w2"]), SEQ)
+    ends = table(ids.to_tensor(PAD), None).numpy()
+    assert [np.flatnonzero(row).tolist() for row in ends] == [[1], [1, 2], [2]]
+
+
+def test_a_list_without_known_words_is_refused(tmp_path, tokenizer):
+    (tmp_path / "other.tsv").write_text("new york\t2.0\n")
+    with pytest.raises(UserError, match="none of its 1 n-grams has known words"):
+        spans.NgramTable(str(tmp_path / "other.tsv"), tokenizer)
+
+
+def test_random_spans_have_geometric_lengths(tokenizer):
+    text = [" ".join(WORDS[:n]) for n in (1, 2, 3, 13)] + ["unknown w1"]
+    ids = tf.repeat(
+        tokenizer.encode(tf.constant(text), SEQ).to_tensor(PAD), 400, axis=0
+    )
+    ends = spans.RandomSpans(tokenizer)(ids, tf.constant([1, 2])).numpy()
+    lengths = np.where(ends > 0, ends - np.arange(ends.shape[1]), 0)
+    lengths = lengths.reshape(5, 400, -1)
+    assert not lengths[0].any() and lengths[1].max() == 1 and lengths[2].max() == 2
+    assert not lengths[:, :, 0].any()  # [CLS]
+    last = ends.reshape(5, 400, -1)[3].max()
+    assert last == 14  # the place of [SEP]: no span holds it
+    drawn = lengths[3, :, 1]
+    want = 0.8 ** np.arange(6) * 0.2
+    shares = np.bincount(drawn, minlength=7)[1:] / 400
+    np.testing.assert_allclose(shares, want / want.sum(), atol=0.08)
+
+
+def test_drawn_spans_are_some_of_those_found():
+    ends = tf.constant([[0, 3, 4, 0, 6], [0] * 5, [0, 0, 3, 0, 0]])
+    seen = set()
+    for seed in range(20):
+        drawn = spans.draw(ends, 2, tf.constant([0, seed]))
+        start, end, mask = (
+            drawn[f"span_{k}"].numpy() for k in ("start", "end", "mask")
+        )
+        assert mask.tolist() == [[1, 1], [0, 0], [1, 0]]
+        assert end[2].tolist() == [3, 0] and not end[1].any()
+        seen |= {(int(a), int(b)) for a, b in zip(start[0], end[0])}
+    assert seen == {(1, 3), (2, 4), (4, 6)}
+
+
+# ----------------------------------------------------------------- pipeline
+
+
+def batches(tmp_path, tokenizer, ngrams_file, draws=1, n_spans=3, **values):
+    dataset = pipelines.sentences_with_spans(
+        feed(write_text(tmp_path), tokenizer, **values),
+        MaskingConfig(rate=0.3),
+        spans.NgramTable(ngrams_file, tokenizer),
+        n_spans,
+        draws,
+    )
+    return dataset
+
+
+def test_masks_spare_any_span_and_are_as_many(tmp_path, tokenizer, ngrams_file):
+    random = np.random.default_rng(0)
+    n_masked = 0
+    for batch in batches(tmp_path, tokenizer, ngrams_file, draws=2).as_numpy_iterator():
+        for i, ids in enumerate(batch["input_word_ids"]):
+            maskable = np.flatnonzero(ids > MASK)
+            of_row = int(batch["masked_lm_weights"][i].sum())
+            candidates = batch["span_end"][i] - batch["span_start"][i]
+            want = np.clip(np.round(0.3 * np.sum(ids != PAD)), 1, 80)
+            assert of_row == min(want, len(maskable) - candidates.max())
+            for draw in range(2):
+                order = batch["input_order"][i, draw]
+                assert sorted(order) == list(range(len(ids)))
+                assert set(order[: len(maskable)]) == set(maskable)
+            n_masked += of_row
+            start = random.integers(3)
+            inside = range(batch["span_start"][i, start], batch["span_end"][i, start])
+            assert len(set(maskable) - set(inside)) >= of_row
+    assert n_masked > 100
+
+
+def test_batches_depend_on_seed_and_number_only(tmp_path, tokenizer, ngrams_file):
+    arguments = (tmp_path, tokenizer, ngrams_file)
+    whole = list(batches(*arguments, part="train").take(6).as_numpy_iterator())
+    rest = batches(*arguments, part="train", skip_batches=3).take(3)
+    for want, got in zip(whole[3:], rest.as_numpy_iterator(), strict=True):
+        for key in want:
+            np.testing.assert_array_equal(got[key], want[key], err_msg=key)
+    assert any((a["input_order"].shape != b["input_order"].shape
+                or (a["input_order"] != b["input_order"]).any())
+               for a, b in zip(whole, whole[1:]))  # fmt: skip
+
+
+# ---------------------------------------------------------------- objective
+
+
+def make(tokenizer, batch, strategy, micro_batch_size=0, **values) -> Trainer:
+    """A trainer on one batch in memory, with plain SGD."""
+
+    class InMemory(MisadObjective):
+        def train_dataset(self, input_context, skip_batches=0):
+            size = input_context.get_per_replica_batch_size(BATCH)
+            dataset = tf.data.Dataset.from_tensor_slices(batch)
+            return dataset.batch(size, drop_remainder=True).repeat()
+
+    config = MisadConfig(weight=1.0, candidates="spans", **values)
+    config.train_data.global_batch_size = BATCH
+    with strategy.scope():
+        model = toys.model(num_layers=1)
+        objective = InMemory("misad", config, model, tokenizer=tokenizer, data=None)
+        return Trainer(
+            model,
+            {"misad": objective},
+            keras.optimizers.legacy.SGD(0.1),
+            strategy,
+            micro_batch_size=micro_batch_size,
+        )
+
+
+@pytest.fixture
+def batch(tmp_path, tokenizer, ngrams_file):
+    """Eight sentences, of which some have several n-grams and some none."""
+    rows = []
+    for got in batches(tmp_path, tokenizer, ngrams_file, draws=2).as_numpy_iterator():
+        found = got["span_mask"].sum(axis=1)
+        if got["input_word_ids"].shape[1] > 9:
+            rows.append((found.max(), (found == 0).sum(), len(rows), got))
+    most = [row for row in rows if row[0] > 1 and row[1] > 0]
+    return max(most, key=lambda row: row[:3])[3]
+
+
+def encode(model, ids, mask):
+    """Sequence outputs and the pooled vectors, by numpy."""
+    weights = oracles.weights_by_name(model.encoder)
+    sequence = oracles.bert(weights, ids, mask, num_layers=1)
+    return sequence, oracles.pool(sequence, mask, "mean")
+
+
+def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, batch):
+    """Section 3.3: mask one n-gram at a time; the mean probability of its words."""
+    objective = make(tokenizer, batch, one_device).objectives["misad"]
+    model = objective.model
+    head = oracles.weights_by_name(model.masked_lm())
+    table = oracles.weights_by_name(model.encoder)["bert/word_embeddings/embeddings"]
+    scores = objective.candidate_scores(batch).numpy()
+    start, end = (value.numpy()[:, 0] for value in objective._choose(batch))
+    for i, ids in enumerate(batch["input_word_ids"]):
+        want = {}
+        for c in np.flatnonzero(batch["span_mask"][i]):
+            span = range(batch["span_start"][i, c], batch["span_end"][i, c])
+            masked = ids.copy()
+            masked[list(span)] = MASK
+            sequence, _ = encode(model, masked[None], batch["input_mask"][i : i + 1])
+            probabilities = [
+                np.exp(-oracles.masked_lm_loss(
+                    head, table, sequence, [[at]], [[ids[at]]], [[1.0]])[0])
+                for at in span
+            ]  # fmt: skip
+            want[c] = np.mean(probabilities)
+            assert scores[i, c] == pytest.approx(want[c], rel=1e-3)
+        if want:
+            best = min(want, key=want.get)
+            assert start[i] == batch["span_start"][i, best]
+            assert end[i] == batch["span_end"][i, best]
+        else:
+            assert start[i] == end[i] == 0
+
+
+@pytest.mark.parametrize("form", losses.MISAD_FORMS)
+def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
+    trainer = make(tokenizer, batch, one_device, form=form)
+    objective, model = trainer.objectives["misad"], trainer.model
+    start, end = objective._choose(batch)
+    parts = objective.split(batch, start, end)
+    parts = tf.nest.map_structure(np.asarray, parts)
+    start, end = start.numpy()[:, 0], end.numpy()[:, 0]
+    weights = batch["masked_lm_weights"]
+
+    # S, w and R as lists of tokens.
+    for i, ids in enumerate(batch["input_word_ids"]):
+        sentence = ids[ids != PAD].tolist()
+        got = {
+            name: part["input_word_ids"][i][part["input_mask"][i] > 0].tolist()
+            for name, part in parts.items()
+        }
+        for name, part in parts.items():
+            ids_of = part["input_word_ids"][i]
+            assert not ids_of[part["input_mask"][i] == 0].any(), name
+            if "masked_lm_ids" in part:
+                used = weights[i] > 0
+                positions = part["masked_lm_positions"][i][used]
+                assert len(set(positions)) == used.sum()
+                if name == "sentence":
+                    # w is never masked in S.
+                    assert not set(positions) & set(range(start[i], end[i]))
+                for at, label in zip(positions, part["masked_lm_ids"][i][used]):
+                    got[name][at] = label
+        assert got["sentence"] == sentence
+        assert got["ngram"] == [CLS, *sentence[start[i] : end[i]], SEP]
+        assert got["rest"] == sentence[: start[i]] + sentence[end[i] :]
+
+    head = oracles.weights_by_name(model.masked_lm())
+    table = oracles.weights_by_name(model.encoder)["bert/word_embeddings/embeddings"]
+    vectors, want = {}, []
+    for name, part in parts.items():
+        sequence, vectors[name] = encode(
+            model, part["input_word_ids"], part["input_mask"]
+        )
+        if "masked_lm_ids" in part:
+            loss, _ = oracles.masked_lm_loss(
+                head, table, sequence, part["masked_lm_positions"],
+                part["masked_lm_ids"], weights,
+            )  # fmt: skip
+            want.append(loss)
+    found = end > start
+    assert 0 < found.sum() < BATCH
+    distances = oracles.misad_loss(
+        vectors["ngram"], vectors["rest"], vectors["sentence"], form == "released"
+    )
+    want.append(distances[found].sum())
+    got, metrics = objective.loss(batch)
+    np.testing.assert_allclose(got, want, rtol=1e-3)
+    assert len(want) == (3 if form == "released" else 2)
+    normalizer = objective.normalizer(batch).numpy()
+    np.testing.assert_array_equal(normalizer[:-1], weights.sum())
+    assert normalizer[-1] == found.sum()
+    assert set(metrics) == set(objective.train_metrics)
+    # The step reports the mean of each.
+    step = trainer.train(1)
+    assert step["misad/misad_loss"] == pytest.approx(want[-1] / found.sum(), rel=1e-3)
+    assert step["misad/loss"] == pytest.approx(want[0] / weights.sum(), rel=1e-3)
+    assert step["misad/found"] == pytest.approx(found.mean())
+
+
+@pytest.mark.parametrize(
+    "replicas, micro_batch_size, form", [(1, 2, "paper"), (2, 1, "released")]
+)
+def test_any_spread_gives_the_step_of_one_device(
+    one_device, two_replicas, tokenizer, batch, replicas, micro_batch_size, form
+):
+    reference = make(tokenizer, batch, one_device, form=form)
+    strategy = one_device if replicas == 1 else two_replicas
+    trainer = make(tokenizer, batch, strategy, micro_batch_size, form=form)
+    for name, part in reference.model.parts.items():
+        trainer.model.parts[name].set_weights(part.get_weights())
+    before = reference.model.encoder.get_weights()
+    want, got = reference.train(1), trainer.train(1)
+    assert got.keys() == want.keys()
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=2e-5, err_msg=key)
+    after = reference.model.encoder.get_weights()
+    for a, b in zip(trainer.model.encoder.get_weights(), after, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert max(np.abs(a - b).max() for a, b in zip(before, after)) > 1e-3
+
+
+def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer, batch):
+    none = {
+        key: np.zeros_like(value) if key.startswith("span_") else value
+        for key, value in batch.items()
+    }
+    trainer = make(tokenizer, none, one_device)
+    metrics = trainer.train(1)
+    assert metrics["misad/found"] == metrics["misad/misad_loss"] == 0
+    assert metrics["misad/loss"] > 0 and np.isfinite(metrics["gradient_norm"])
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"form": "code"}, "task.misad.form is 'code'; allowed: paper, released"),
+        ({"candidates": "words"}, "candidates is 'words'; allowed: ngrams, spans"),
+        ({"choice": "best"}, "choice is 'best'; allowed: model, random"),
+        ({"max_candidates": 0}, "max_candidates is 0; at least 1"),
+        ({}, "ngrams_file is empty: write one with python -m cmlm.ngrams"),
+        ({"masking": MaskingConfig(whole_word=True)}, "whole_word"),
+    ],
+)
+def test_values_out_of_range_are_named(values, message):
+    config = MisadConfig(weight=1.0, **values)
+    config.train_data = config.train_data.replace(input_path="a", global_batch_size=2)
+    with pytest.raises(UserError, match=message):
+        config.validate("misad")
