@@ -357,6 +357,16 @@ def test_removing_components_takes_the_language_away(tmp_path):
         read("pawsx", tmp_path)
 
 
+def test_parallel_files_are_fitted_on_other_lines(tmp_path):
+    for language in ("en", "de"):
+        write(tmp_path / f"a.{language}", [f"{language} {row}" for row in range(5)])
+    _, pool = read(f"parallel:{tmp_path}/a.en:{tmp_path}/a.de", tmp_path)
+    assert pool.texts["a.de"] == ["de 0", "de 2", "de 4"]
+    assert pool.fitted["a.en"] == ["en 1", "en 3"]
+    with pytest.raises(UserError, match="one language"):
+        read(f"parallel:{tmp_path}/a.en", tmp_path)
+
+
 # ------------------------------------------------------------------ geometry
 
 

@@ -8,8 +8,9 @@ vectors the first right singular vector of their matrix, not centred, is project
 
 The pool is the first sentences of PAWS-X's test pairs (Yang et al., 2019,
 https://arxiv.org/abs/1908.11828), 2,000 in 7 languages; the components are fitted on
-those of the development files, which are other sentences. With files of one's own both
-are the same sentences.
+those of the development files, which are other sentences. With files of one's own the
+components are fitted on every second line and the others are the pool: fitted on the
+pool itself, they would push its halves apart, and the probe below chance.
 """
 
 from __future__ import annotations
@@ -134,14 +135,19 @@ class ParallelFiles(LanguageAgnosticity):
         names = {path: os.path.basename(path) for path in columns}
         if len(set(names.values())) < len(names):
             names = {path: path for path in columns}
-        texts = {names[path]: lines for path, lines in columns.items()}
-        return Pool(texts, texts)
+        return Pool(
+            {names[path]: lines[0::2] for path, lines in columns.items()},
+            {names[path]: lines[1::2] for path, lines in columns.items()},
+        )
 
 
 def _check_pool(columns: dict[str, list[str]]) -> None:
     reading.check_parallel(columns)
     if len(columns) < 2:
         raise UserError(f"{', '.join(columns)}: one language; at least two")
+    for path, lines in columns.items():
+        if len(lines) < 4:
+            raise UserError(f"{path} has {len(lines)} lines; at least 4")
 
 
 def first_component(vectors: np.ndarray) -> np.ndarray:
