@@ -375,7 +375,6 @@ def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer,
         ({"candidates": "words"}, "candidates is 'words'; allowed: ngrams, spans"),
         ({"choice": "best"}, "choice is 'best'; allowed: model, random"),
         ({"max_candidates": 0}, "max_candidates is 0; at least 1"),
-        ({}, "ngrams_file is empty: write one with python -m cmlm.ngrams"),
         ({"masking": MaskingConfig(whole_word=True)}, "whole_word"),
     ],
 )
@@ -384,3 +383,9 @@ def test_values_out_of_range_are_named(values, message):
     config.train_data = config.train_data.replace(input_path="a", global_batch_size=2)
     with pytest.raises(UserError, match=message):
         config.validate("misad")
+
+
+def test_a_run_without_a_file_is_refused(tokenizer):
+    model = toys.model(num_layers=1)
+    with pytest.raises(UserError, match="ngrams_file is empty: write one with python"):
+        MisadObjective("misad", MisadConfig(), model, tokenizer=tokenizer, data=None)

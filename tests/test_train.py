@@ -28,7 +28,7 @@ def start(tmp_path_factory):
     text = toys.write_corpus(directory / "corpus.txt")
     config = toys.run_config(text, **{"model.max_position_embeddings": 600})
     run = engine.build(config, str(directory / "run"))
-    run.manager.save(checkpoint_number=0)
+    run.manager.save(0)
     return str(directory / "run")
 
 

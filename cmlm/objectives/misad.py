@@ -61,11 +61,6 @@ class MisadConfig(MaskedTextConfig):
             )
         if self.masking.whole_word:
             raise UserError(f"task.{name}.masking.whole_word is True; allowed: False")
-        if self.candidates == "ngrams" and not self.ngrams_file:
-            raise UserError(
-                f"task.{name}.ngrams_file is empty: write one with python -m "
-                f"cmlm.ngrams, or set task.{name}.candidates=spans"
-            )
 
 
 class MisadObjective(MaskedTextObjective):
@@ -87,6 +82,11 @@ class MisadObjective(MaskedTextObjective):
         self._is_released = config.form == "released"
         # Read here, so that a file that cannot be used stops the run at its start.
         if config.candidates == "ngrams":
+            if not config.ngrams_file:
+                raise UserError(
+                    f"task.{name}.ngrams_file is empty: write one with python -m "
+                    f"cmlm.ngrams, or set task.{name}.candidates=spans"
+                )
             self._find = spans.NgramTable(config.ngrams_file, self.tokenizer)
         else:
             self._find = spans.RandomSpans(self.tokenizer)
