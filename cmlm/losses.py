@@ -45,11 +45,11 @@ def additive_margin_softmax(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Ranks one candidate above all others, in one direction.
 
-    With phi(q, c) = <q, c>, which for unit vectors is the cosine,
+    With s(q, c) = scale <q, c>, for unit vectors the scaled cosine,
 
-        loss_i = -log  exp(scale (phi(q_i, c_p) - margin))
-                      --------------------------------------------------------------
-                       exp(scale (phi(q_i, c_p) - margin)) + sum_j exp(scale phi(q_i, c_j))
+        loss_i = -log  exp(s(q_i, c_p) - scale margin)
+                      ----------------------------------------------------------
+                       exp(s(q_i, c_p) - scale margin) + sum_j exp(s(q_i, c_j))
 
     where p is i's positive and j runs over the candidates that are neither the
     positive nor excluded (LaBSE, https://arxiv.org/abs/2007.01852, equations 1 and 2).

@@ -212,7 +212,9 @@ def test_a_span_of_characters_may_cut_a_word(tokenizer):
     # `e5` whole, cut in front of or behind the span, or swallowed by it.
     assert {row[0] for row in kinds} >= {MASK, 7 + 5, UNK}
     assert all(row.count(MASK) == 1 for row in kinds)
-    whole = masking.mask_span(texts, tokenizer, SpanConfig(length=0), tf.constant([1, 2]))
+    whole = masking.mask_span(
+        texts, tokenizer, SpanConfig(length=0), tf.constant([1, 2])
+    )
     assert {row.count(MASK) for row in map(tuple, whole.to_list())} == {0}
 
 
