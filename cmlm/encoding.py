@@ -21,6 +21,7 @@ from cmlm import elsewhere, model_dir, pretrained
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.modeling import inference
+from cmlm.modeling.model import SentenceModel
 from cmlm.pretrained import DEFAULT_SEQ_LENGTH
 
 # Where an export says what it is; servers ignore this folder.
@@ -352,6 +353,19 @@ def _from_model_dir(directory: str, which: str) -> Encoder:
     trained = model_dir.load_encoder(directory, "latest" if which == "bow" else which)
     seq_length = resolve_seq_length(trained.config.model)
     return _from_trained(trained, seq_length, bag_of_words=which == "bow")
+
+
+def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder:
+    """An encoder that follows a model while it trains.
+
+    Args:
+        model: its weights are read anew at every call.
+        tokenizer: of its vocabulary.
+        seq_length: where sentences are cut, in tokens.
+    """
+    graph = SentenceGraph(tokenizer, model.encoder, seq_length)
+    width = model.config.hidden_size
+    return Encoder(graph.vectors, graph.lengths, width, seq_length, {})
 
 
 def _from_trained(

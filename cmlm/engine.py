@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import orbit
 import tensorflow as tf
 
 from cmlm import (
     distributed,
+    encoding,
     experiments,
     model_dir,
     optimization,
@@ -63,6 +65,7 @@ class Run:
         trainer: model, objectives, optimizer.
         manager: of the checkpoints in `directory`.
         strategy: the devices.
+        score: gives the metrics of `trainer.evals`, for the model as it is.
     """
 
     directory: str
@@ -70,6 +73,7 @@ class Run:
     trainer: Trainer
     manager: model_dir.Checkpoints
     strategy: tf.distribute.Strategy
+    score: Callable[[], dict[str, float]]
 
 
 # ------------------------------------------------------------------ building
@@ -228,6 +232,7 @@ def build(
 
 def _build(config, directory, stacked_on, strategy) -> Run:
     _refuse_other_settings(config, strategy)
+    tasks = _Tasks(config, strategy)
     data, tokenizer = prepare(config, directory, strategy)
     workers.on_chief(strategy, lambda: _refuse_other_model(config, directory))
     # Dropout layers draw from tf.random.Generators, whose state can be set.
@@ -286,7 +291,59 @@ def _build(config, directory, stacked_on, strategy) -> Run:
     # Last: a model_dir with params.yaml is one that could be built.
     if workers.is_chief(strategy):
         model_dir.write_config(directory, config)
-    return Run(directory, config, trainer, manager, strategy)
+    seq_length = max(
+        objective.train_data.seq_length for objective in config.task.enabled().values()
+    )
+    encoder = encoding.live(model, tokenizer, seq_length)
+    score = functools.partial(tasks.score, encoder)
+    return Run(directory, config, trainer, manager, strategy, score)
+
+
+class _Tasks:
+    """The tasks of `trainer.evals`; worker 0 reads and scores, all get the numbers.
+
+    Raises:
+        UserError: a task is unknown, its data is missing or damaged, or the best
+            checkpoint is to be chosen by what is no metric.
+    """
+
+    def __init__(
+        self, config: experiments.ExperimentConfig, strategy: tf.distribute.Strategy
+    ):
+        self._strategy = strategy
+        self._scorer = None
+        self._metrics: list[str] = []
+        settings = config.trainer
+        if not settings.evals:
+            return
+
+        def read():
+            # Brings scipy and scikit-learn, which training does without.
+            from cmlm.evaluation.inside import Scorer
+
+            self._scorer = Scorer(settings.evals, settings.evals_data_dir)
+            return self._scorer.metrics
+
+        self._metrics = workers.on_chief(strategy, read)
+        best = settings.best_checkpoint_metric
+        if best in self._metrics and settings.best_checkpoint_comparison != "higher":
+            raise UserError(
+                f"trainer.best_checkpoint_metric is {best!r}, of which more is better: "
+                "set trainer.best_checkpoint_comparison=higher"
+            )
+        objectives = config.task.enabled()
+        if best and best not in self._metrics:
+            if best.partition("/")[0] not in objectives:
+                raise UserError(
+                    f"trainer.best_checkpoint_metric is {best!r}; allowed: empty, "
+                    f"{', '.join(self._metrics)}, or one of {', '.join(objectives)}"
+                )
+
+    def score(self, encoder: encoding.Encoder) -> dict[str, float]:
+        """Main metrics by name; every worker has to call it."""
+        if not self._metrics:
+            return {}
+        return workers.on_chief(self._strategy, lambda: self._scorer(encoder))
 
 
 def _refuse_other_settings(
@@ -375,7 +432,7 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
 
         def after_validation(metrics):
             nonlocal validation
-            validation = dict(metrics)
+            validation = metrics = {**metrics, **run.score()}
             kept = best.offer(metrics)
             if reporter:
                 reporter.validated(metrics, kept)
@@ -418,9 +475,14 @@ def _leaving_together(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def evaluate(run: Run) -> dict[str, float]:
-    """Validates the run as it stands: `<objective>/<metric>` to value."""
+    """Validates the run as it stands.
+
+    Returns:
+        `<objective>/<metric>` and `<task>/<metric>` to value.
+    """
     with workers.lost_workers(run.strategy):
-        return run.trainer.evaluate(run.config.trainer.validation_steps)
+        metrics = run.trainer.evaluate(run.config.trainer.validation_steps)
+        return {**metrics, **run.score()}
 
 
 class _Signals:

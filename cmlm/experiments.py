@@ -44,6 +44,10 @@ class TrainerConfig(hyperparams.Config):
         best_checkpoint_metric: validation metric, such as `cmlm/loss`, whose best
             checkpoint is kept in `best/`; empty: none is.
         best_checkpoint_comparison: `lower` or `higher` is better.
+        evals: tasks of `cmlm.evaluate` that every validation is to score as well, such
+            as `[stsb-dev, tatoeba-de]`; a main metric of theirs, `stsb-dev/spearman`,
+            may choose the best checkpoint.
+        evals_data_dir: the folder with their test sets.
         optimizer: how weights move.
         seed: of initial weights and dropout. Data has a seed of its own.
     """
@@ -60,6 +64,8 @@ class TrainerConfig(hyperparams.Config):
     stacking_steps: tuple[int, ...] = ()
     best_checkpoint_metric: str = ""
     best_checkpoint_comparison: str = "lower"
+    evals: tuple[str, ...] = ()
+    evals_data_dir: str = ""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     seed: int = 0
 
@@ -99,6 +105,11 @@ class TrainerConfig(hyperparams.Config):
             raise UserError(
                 "trainer.best_checkpoint_comparison is "
                 f"{self.best_checkpoint_comparison!r}; allowed: lower, higher"
+            )
+        if self.evals and not self.evals_data_dir:
+            raise UserError(
+                "trainer.evals_data_dir is empty; allowed: the folder with the test "
+                "sets of trainer.evals"
             )
         self.optimizer.validate()
 
@@ -154,7 +165,8 @@ class ExperimentConfig(hyperparams.Config):
                 f"of {parts}"
             )
         best = self.trainer.best_checkpoint_metric
-        if best and best.partition("/")[0] not in enabled:
+        # Which metrics its tasks have, only the engine finds out.
+        if best and best.partition("/")[0] not in enabled and not self.trainer.evals:
             raise UserError(
                 f"trainer.best_checkpoint_metric is {best!r}; allowed: empty, or a "
                 f"metric of an objective that takes part: {', '.join(enabled)}"
