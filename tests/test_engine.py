@@ -237,6 +237,7 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path):
     config = toys.run_config(
         text,
         **{
+            "trainer.best_checkpoint_metric": "",
             "task.cmlm.weight": 0,
             "task.mlm.weight": 1,
             "task.mlm.train_data.seq_length": 16,

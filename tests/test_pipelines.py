@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cmlm.data import batches as batches_lib
 from cmlm.data import languages, pipelines, streams
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
@@ -201,7 +202,7 @@ def test_buckets_waste_little(data):
 def test_a_rebuilt_dataset_repeats_itself_and_skips_exactly(
     data, make, length_buckets, monkeypatch
 ):
-    monkeypatch.setattr(pipelines, "_MOST_BATCHES", 16)  # 90 batches: six windows
+    monkeypatch.setattr(batches_lib, "_MOST_BATCHES", 16)  # 90 batches: six windows
     kwargs = {"length_buckets": length_buckets}
     straight = take(build(data, make, **kwargs), 90)  # more than three epochs
     again = take(build(data, make, **kwargs), 90)

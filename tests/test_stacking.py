@@ -106,7 +106,7 @@ def test_stages_run_and_resume_in_the_middle_of_any(text, tmp_path):
             built = engine.build(stage.config, stage.directory, stage.stacked_on)
             if number == stop_in:
                 built.trainer.train(2)
-                built.manager.save(checkpoint_number=2)
+                built.manager.save(2)
                 return built
             engine.train(built, validate=False)
         return built
