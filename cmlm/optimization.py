@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Optional
 
 from official.modeling import hyperparams, optimization
 
 from cmlm.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 OPTIMIZERS = ("lamb", "adamw")
 # BERT's rule: no decay on layer norms and biases. Variable names are matched.
@@ -82,6 +85,14 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
         train_steps: length of the run, in steps.
     """
     decay_steps = config.decay_steps or train_steps
+    if config.warmup_steps >= decay_steps and config.end_learning_rate == 0:
+        # Warm-up climbs to where the decay is by then.
+        logger.warning(
+            "the learning rate stays 0: warm-up takes %s steps, and the rate has "
+            "decayed after %s; set a shorter trainer.optimizer.warmup_steps",
+            f"{config.warmup_steps:,}",
+            f"{decay_steps:,}",
+        )
     params = {
         "optimizer": {
             "type": config.type,

@@ -102,3 +102,12 @@ def test_values_out_of_range_are_named(field, value):
     bad = OptimizerConfig(**{field: value})
     with pytest.raises(UserError, match=rf"trainer\.optimizer\.{field} is .*{value}"):
         bad.validate()
+
+
+@pytest.mark.parametrize("warmup_steps, silent", [(9, True), (10, False)])
+def test_a_warm_up_as_long_as_the_decay_is_told(caplog, warmup_steps, silent):
+    config = OptimizerConfig(warmup_steps=warmup_steps)
+    optimizer = optimization.build_optimizer(config, train_steps=10)
+    rates = [float(optimizer.learning_rate(step)) for step in range(10)]
+    assert (max(rates) > 0) == silent
+    assert ("the learning rate stays 0" not in caplog.text) == silent
