@@ -41,26 +41,20 @@ def main(_) -> None:
     if not FLAGS.output:
         raise UserError("--output is not given; allowed: a directory")
     with cli.quiet_imports():
-        from cmlm import encoding, files, model_dir, pretrained
-        from export import huggingface_folder, saved_models
+        from cmlm import files
+        from export import huggingface_folder, saved_models, trained
 
     # Entered first: an --output that may not be written is refused at once.
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
-        if source:
-            trained = pretrained.load_encoder(source)
-        else:
-            trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
-        seq_length = encoding.default_seq_length(trained)
-        if FLAGS.seq_length is not None:
-            seq_length = encoding.resolve_seq_length(
-                trained.config.model, FLAGS.seq_length
-            )
+        model, seq_length = trained.load(
+            source, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.seq_length
+        )
         print(
-            f"{trained.checkpoint} -> {FLAGS.output}, up to {seq_length} tokens",
+            f"{model.checkpoint} -> {FLAGS.output}, up to {seq_length} tokens",
             file=sys.stderr,
         )
         huggingface_folder.write(
-            trained, directory, seq_length, FLAGS.normalize, saved_models.versions()
+            model, directory, seq_length, FLAGS.normalize, saved_models.versions()
         )
     print(f"folder  {FLAGS.output}")
     print(f"load    sentence_transformers.SentenceTransformer({FLAGS.output!r})")

@@ -53,41 +53,35 @@ def main(_) -> None:
         if not FLAGS[flag].value:
             raise UserError(f"--{flag} is not given; allowed: a directory")
     with cli.quiet_imports():
-        from cmlm import encoding, files, model_dir, pretrained, principal_components
-        from export import model_card, saved_models
+        from cmlm import encoding, files, principal_components
+        from export import model_card, saved_models, trained
 
     # ------------------------------------------------------------- reading
     # Entered first: an --export_dir that may not be written is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
-        if source:
-            trained = pretrained.load_encoder(source)
-        else:
-            trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint)
-        seq_length = encoding.default_seq_length(trained)
-        if FLAGS.seq_length is not None:
-            seq_length = encoding.resolve_seq_length(
-                trained.config.model, FLAGS.seq_length
-            )
+        model, seq_length = trained.load(
+            source, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.seq_length
+        )
         components = None
         if FLAGS.pcr:
             components = principal_components.load(FLAGS.pcr)
-            components.check_model(encoding.fingerprint(trained), f"--pcr={FLAGS.pcr}")
+            components.check_model(encoding.fingerprint(model), f"--pcr={FLAGS.pcr}")
         print(
-            f"{trained.checkpoint} -> {FLAGS.export_dir}, up to {seq_length} tokens",
+            f"{model.checkpoint} -> {FLAGS.export_dir}, up to {seq_length} tokens",
             file=sys.stderr,
         )
-        if seq_length > trained.seq_length and not source:
+        if seq_length > model.seq_length and not source:
             print(
-                f"note: trained on {trained.seq_length} tokens; the positions up to "
+                f"note: trained on {model.seq_length} tokens; the positions up to "
                 f"{seq_length} are as they were initialised",
                 file=sys.stderr,
             )
 
         # ------------------------------------------------ writing, comparing
         options = (seq_length, components, FLAGS.precision)
-        saved_models.write(trained, directory, *options)
-        model_card.write(trained, directory, seq_length, saved_models.versions())
-        difference = saved_models.compare(trained, directory, *options)
+        saved_models.write(model, directory, *options)
+        model_card.write(model, directory, seq_length, saved_models.versions())
+        difference = saved_models.compare(model, directory, *options)
         print(f"largest difference to the checkpoint: {difference:.1e}")
 
     # -------------------------------------------------------- where it is
