@@ -63,6 +63,38 @@ def test_two_replicas_equal_one_device(one_device, two_replicas, negatives, dupl
     assert (metrics["bitext/excluded"] > 0) == duplicates
 
 
+def test_negatives_of_the_own_replica_only(one_device, two_replicas):
+    """The gradient is the mean of those of two half batches, each ranked alone."""
+    batch = toys.bitext_batch(BATCH, negatives=2, duplicates=True)
+    reference = build(one_device, [batch])
+    trainer = build(two_replicas, [batch], cross_replica_negatives=False)
+    copy_weights(reference, trainer)
+    metrics = trainer.train(1)
+    assert metrics["bitext/candidates"] + metrics["bitext/excluded"] == pytest.approx(
+        BATCH / 2 * (1 + 2)
+    )
+    halves = [
+        {key: value[i : i + BATCH // 2] for key, value in batch.items()}
+        for i in (0, BATCH // 2)
+    ]
+    objective = reference.objectives["bitext"]
+    variables = reference.model.encoder.trainable_variables
+    before = [variable.numpy() for variable in variables]
+    with tf.GradientTape() as tape:
+        losses = [
+            objective.embedding_loss(objective.embed(half, training=True), half)[0]
+            for half in halves
+        ]
+        loss = sum(losses) / BATCH
+    np.testing.assert_allclose(metrics["bitext/loss"], loss, rtol=1e-5)
+    after = trainer.model.encoder.trainable_variables
+    gradients = tape.gradient(loss, variables)
+    for old, new, gradient in zip(before, after, gradients, strict=True):
+        np.testing.assert_allclose(
+            (old - new.numpy()) / 0.1, tf.convert_to_tensor(gradient), atol=2e-5
+        )
+
+
 @pytest.mark.parametrize("replicas, micro_batch_size", [(1, 1), (1, 4), (2, 2)])
 def test_cached_gradients_equal_those_of_the_whole_batch(
     one_device, two_replicas, replicas, micro_batch_size

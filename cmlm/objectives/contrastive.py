@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import tensorflow as tf
 
@@ -23,11 +22,14 @@ class ContrastiveConfig(ObjectiveConfig):
             (CMLM).
         margin: taken off the similarity of the positive.
         scale: factor of all similarities, one over the temperature.
+        cross_replica_negatives: whether a text is ranked among those of every replica
+            or, for comparison only, among those of its own replica.
     """
 
     similarity: str = "cosine"
     margin: float = 0.3
     scale: float = 20.0
+    cross_replica_negatives: bool = True
 
     def validate(self, name: str) -> None:
         super().validate(name)
@@ -103,7 +105,7 @@ class ContrastiveObjective(EmbeddingObjective):
         return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
 
     def embedding_loss(self, embeddings, batch):
-        pool = Pool(embeddings, batch)
+        pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
         not_source = not_target = pool.related()
         candidates = pool.all_targets
         if "negative_hash" in batch:
@@ -135,11 +137,19 @@ class Pool:
         embeddings: of this replica's rows, float32 [rows, texts, dim]: source, target,
             negatives.
         batch: those rows.
+        cross_replica: whether the other replicas' texts are in the pool.
     """
 
-    def __init__(self, embeddings: tf.Tensor, batch: dict[str, tf.Tensor]):
-        self._batch = batch
-        everything = distributed.gather_replicas(embeddings)
+    def __init__(
+        self,
+        embeddings: tf.Tensor,
+        batch: dict[str, tf.Tensor],
+        cross_replica: bool = True,
+    ):
+        self._gather = distributed.gather_replicas if cross_replica else tf.identity
+        self._pairs = tf.stack([batch["source_hash"], batch["target_hash"]], axis=1)
+        self._negatives = batch.get("negative_hash")
+        everything = self._gather(embeddings)
         self.sources, self.targets = embeddings[:, 0], embeddings[:, 1]
         self.all_sources, self.all_targets = everything[:, 0], everything[:, 1]
         # Micro-batches that were put together have lost their static shape.
@@ -147,32 +157,23 @@ class Pool:
             everything[:, 2:], [-1, tf.shape(everything)[-1]]
         )
         rows = tf.shape(embeddings)[0]
-        # This replica's rows, as rows of the global batch.
-        self.own = distributed.replica_offset(rows) + tf.range(rows)
+        # This replica's rows, as rows of the pool.
+        self.own = tf.range(rows)
+        if cross_replica:
+            self.own += distributed.replica_offset(rows)
 
     def related(self) -> tf.Tensor:
         """Bool [rows, all rows]: whether any text of one pair is in the other."""
-        batch = self._batch
-        sides = (batch["source_hash"], batch["target_hash"])
-        gathered = [distributed.gather_replicas(side) for side in sides]
-        return functools.reduce(
-            tf.logical_or, (_equal(a, b) for a in sides for b in gathered)
-        )
+        pairs = self._gather(self._pairs)
+        return self._has(pairs[:, 0]) | self._has(pairs[:, 1])
 
     def equals_negative(self) -> tf.Tensor:
         """Bool [rows, all negatives]: whether it is a text of the pair itself."""
-        batch = self._batch
-        negatives = tf.reshape(
-            distributed.gather_replicas(batch["negative_hash"]), [-1]
-        )
-        return _equal(batch["source_hash"], negatives) | _equal(
-            batch["target_hash"], negatives
-        )
+        return self._has(tf.reshape(self._gather(self._negatives), [-1]))
 
-
-def _equal(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """[n], [m] -> bool [n, m]."""
-    return a[:, tf.newaxis] == b[tf.newaxis]
+    def _has(self, texts: tf.Tensor) -> tf.Tensor:
+        """Bool [rows, n]: whether a text, of int64 [n] hashes, is in the row's pair."""
+        return tf.reduce_any(self._pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=2)
 
 
 def ranking_metrics(similarities, positives, excluded) -> dict[str, Metric]:

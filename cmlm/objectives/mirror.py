@@ -79,7 +79,7 @@ class MirrorObjective(ContrastiveObjective):
         return tf.concat(vectors, axis=1)
 
     def embedding_loss(self, embeddings, batch):
-        pool = Pool(embeddings, batch)
+        pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
         # A text is related to itself, so this leaves out the query, and its copy too
         # where that is not the positive.
         excluded = tf.tile(pool.related(), [2, 2])
