@@ -82,3 +82,14 @@ def test_hosts_share_the_lines(tmp_path):
         for i in range(2)
     ]
     assert sorted(shares[0] + shares[1]) == sorted(pairs([path]))
+
+
+def test_pairs_beyond_the_inspection_are_estimated(tmp_path):
+    """Sampling by size would else take every large corpus for one of equal size."""
+    for name, lines in (("a.tsv", 300), ("b.tsv", 700)):
+        (tmp_path / name).write_text("a house\tein Haus\n" * lines)
+    paths = [str(tmp_path / name) for name in ("a.tsv", "b.tsv")]
+    report = parallel.inspect(paths, max_lines=400)
+    assert report.pairs == 400 and report.estimated_pairs() == 1000
+    assert "of the first 400 lines" in str(report)
+    assert parallel.inspect(paths).estimated_pairs() == 1000

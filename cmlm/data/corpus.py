@@ -269,21 +269,16 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
         MAX_LINE_CHARACTERS, or there is no pair of sentences.
     """
     report = CorpusReport()
-    on_disk = {path: tf.io.gfile.stat(path).length for path in files}
-    read = 0.0
+    begin = 0
     for path in files:
         if report.bytes >= max_bytes:
             break
         report.files += 1
-        before = report.bytes
+        begin = report.bytes
         _inspect_file(path, report, max_bytes)
-        if report.whole:
-            read += on_disk[path]
-        else:
-            packing = _GZIP_RATIO if path.endswith(".gz") else 1.0
-            read += min((report.bytes - before) / packing, on_disk[path])
-    report.whole = report.whole and report.files == len(files)
-    report.share = 1.0 if report.whole else read / sum(on_disk.values())
+    if not report.whole or report.files < len(files):
+        report.whole = False
+        report.share = share_read(files, report.files, report.bytes - begin)
     if not report.pairs:
         named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         what = "has no two sentences in a row" if report.sentences else "is empty"
@@ -292,6 +287,21 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
             " documents, or split raw text with python -m cmlm.prepare"
         )
     return report
+
+
+def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:
+    """Which share of the files, by their size on disk, has been read.
+
+    Args:
+        files: paths.
+        begun: how many of them, from the first on, have been read, all but the last of
+            these to their end.
+        bytes_of_last: of unpacked text, read of that one.
+    """
+    on_disk = [tf.io.gfile.stat(path).length for path in files]
+    packing = _GZIP_RATIO if files[begun - 1].endswith(".gz") else 1.0
+    last = min(bytes_of_last / packing, on_disk[begun - 1])
+    return (sum(on_disk[: begun - 1]) + last) / sum(on_disk)
 
 
 def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cmlm import files as files_lib
 from cmlm.data import streams
-from cmlm.data.corpus import MAX_LINE_CHARACTERS, DataConfig
+from cmlm.data.corpus import MAX_LINE_CHARACTERS, DataConfig, share_read
 from cmlm.errors import UserError
 
 # Of the lines of a corpus; more are a sign of another format.
@@ -35,7 +35,7 @@ class ParallelDataConfig(DataConfig):
 
     def _inspect(self, files):
         report = inspect(files)
-        return report.pairs, str(report)
+        return report.estimated_pairs(), str(report)
 
 
 @dataclasses.dataclass
@@ -48,7 +48,7 @@ class ParallelReport:
         pairs: good lines.
         wrong_columns: lines with another number of columns.
         empty_sides: lines of which a column is empty.
-        whole: false where the inspection ended at its limit.
+        share: of the bytes on disk that were read, 1 if all were.
     """
 
     files: int = 0
@@ -56,7 +56,11 @@ class ParallelReport:
     pairs: int = 0
     wrong_columns: int = 0
     empty_sides: int = 0
-    whole: bool = True
+    share: float = 1.0
+
+    def estimated_pairs(self) -> int:
+        """Pairs of the whole corpus, as far as the part read is like the rest."""
+        return round(self.pairs / self.share)
 
     @property
     def bad(self) -> int:
@@ -71,7 +75,7 @@ class ParallelReport:
                 f"; left out: {self.wrong_columns:,} lines without {self.columns} "
                 f"columns, {self.empty_sides:,} with an empty one"
             )
-        if not self.whole:
+        if self.share < 1:
             text += f"; of the first {self.pairs + self.bad:,} lines"
         return text
 
@@ -94,11 +98,12 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> ParallelRep
         UserError: there is no pair, or more than MAX_BAD_SHARE of the lines are bad.
     """
     report = ParallelReport(columns=count_columns(files))
-    first_bad, seen = "", 0
+    first_bad, seen, size = "", 0, 0
     for path in files:
         if seen >= max_lines:
             break
         report.files += 1
+        size = 0
         with files_lib.open_text(path) as lines:
             for number, line in enumerate(lines, 1):
                 if len(line) > MAX_LINE_CHARACTERS:
@@ -106,6 +111,7 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> ParallelRep
                         f"{path} line {number} has {len(line):,} characters, allowed "
                         f"are {MAX_LINE_CHARACTERS:,}"
                     )
+                size += len(line.encode())
                 cells = line.rstrip("\r\n").split("\t")
                 if cells == [""]:
                     continue
@@ -121,7 +127,8 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> ParallelRep
                     first_bad = first_bad or f"{path} line {number}"
                 if seen >= max_lines:
                     break
-    report.whole = seen < max_lines
+    if seen >= max_lines:
+        report.share = share_read(files, report.files, size)
     if not report.pairs:
         raise UserError(
             f"bitext {files[0]} has no line of the form source<TAB>target: allowed are "
