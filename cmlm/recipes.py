@@ -106,6 +106,7 @@ def labse_pretrain() -> ExperimentConfig:
     task.mlm.weight = task.tlm.weight = 1.0
     for objective in (task.mlm, task.tlm):
         objective.masking = MaskingConfig(rate=0.2, max_predictions=80)
+    task.mlm.passages = True
     return ExperimentConfig(
         model=EncoderConfig(max_position_embeddings=513, num_views=1, pooling="cls"),
         vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),

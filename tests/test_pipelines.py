@@ -15,7 +15,7 @@ from cmlm.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 N_DOCUMENTS, N_SENTENCES = 10, 21  # 200 pairs
-BOTH = pytest.mark.parametrize("make", ["conditional_pairs", "masked_sentences"])
+BOTH = pytest.mark.parametrize("make", ["conditional_pairs", "masked_texts"])
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,46 @@ def test_pairs_are_the_neighbours_of_every_document(tmp_path, monkeypatch, chunk
     assert sorted(sentences) == sorted(line for lines in documents for line in lines)
 
 
+def expected_passages(documents, n_tokens):
+    """Sentence by sentence, as a person would fill them."""
+    passages = []
+    for lines in documents:
+        begin, last = 0, None
+        for line in lines:
+            number = begin // n_tokens
+            if number == last:
+                passages[-1] += f" {line}"
+            else:
+                passages.append(line)
+            begin, last = begin + len(line.split()), number
+    return passages
+
+
+@pytest.mark.parametrize("n_tokens", [1, 9, 1000])
+def test_passages_are_sentences_in_a_row(tmp_path, n_tokens):
+    paths, documents = make_corpus(tmp_path)
+
+    def words(lines):
+        return tf.strings.split(lines).row_lengths()
+
+    settings = {"count_tokens": words, "n_tokens": n_tokens}
+    found = [
+        passage.decode()
+        for passage in streams.passages(paths, **settings).as_numpy_iterator()
+    ]
+    assert sorted(found) == sorted(expected_passages(documents, n_tokens))
+    # No passage leads over what is held out.
+    text = "\n".join(" ".join(lines) for lines in documents)
+    parts = [
+        [p.decode() for p in streams.passages(paths, part, 0.2, **settings)
+         .as_numpy_iterator()]
+        for part in ("train", "validation")
+    ]  # fmt: skip
+    assert all(passage in text for part in parts for passage in part)
+    assert sum(len(" ".join(part).split()) for part in parts) == len(text.split())
+    assert all(parts)
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path):
     path = write(tmp_path / "a.txt", b"\xef\xbb\xbfOne\nTwo\n")
     assert read_pairs([path]) == [("One", "Two")]

@@ -6,6 +6,7 @@ Texts are tokenised, masked and swapped here, at the very end of a pipeline.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -44,8 +45,16 @@ def conditional_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Data
     return batches(streams.sentence_pairs, to_features, feed)
 
 
-def masked_sentences(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
-    """Returns batches of single masked sentences.
+def masked_texts(
+    feed: Feed, masking_config: MaskingConfig, passages: bool = False
+) -> tf.data.Dataset:
+    """Returns batches of single masked texts.
+
+    Args:
+        feed: what is read.
+        masking_config: how it is masked.
+        passages: whether a text is a stretch of a document that fills a sequence, not
+            a sentence.
 
     Returns:
         Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length] and
@@ -56,7 +65,14 @@ def masked_sentences(feed: Feed, masking_config: MaskingConfig) -> tf.data.Datas
     def to_features(seed, text):
         return _masked(_encode(text, feed), feed, masking_config, seed)
 
-    return batches(_single_sentences, to_features, feed)
+    source = streams.sentences
+    if passages:
+        source = functools.partial(
+            streams.passages,
+            count_tokens=lambda text: feed.tokenizer.tokenize(text).row_lengths(),
+            n_tokens=feed.config.seq_length - 2,
+        )
+    return batches(_single(source), to_features, feed)
 
 
 def masked_pairs(
@@ -72,7 +88,7 @@ def masked_pairs(
         source: `streams.sentence_pairs` or `parallel.rows`.
 
     Returns:
-        As `masked_sentences`, and `input_type_ids` int32 [batch, length], 1 for the
+        As `masked_texts`, and `input_type_ids` int32 [batch, length], 1 for the
         second text.
     """
 
@@ -195,7 +211,7 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
             features[f"{name}_hash"] = _hash(text)
         return features
 
-    return batches(_single_sentences, to_features, feed)
+    return batches(_single(streams.sentences), to_features, feed)
 
 
 def sentences_with_spans(
@@ -241,7 +257,7 @@ def sentences_with_spans(
             **masks,
         }
 
-    return batches(_single_sentences, to_features, feed)
+    return batches(_single(streams.sentences), to_features, feed)
 
 
 def inference_pairs(feed: Feed) -> tf.data.Dataset:
@@ -333,5 +349,6 @@ def _sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     return features
 
 
-def _single_sentences(*args, **kwargs) -> tf.data.Dataset:
-    return streams.sentences(*args, **kwargs).map(lambda text: (text,))
+def _single(source: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
+    """A source of strings as one of tuples."""
+    return lambda *args, **kwargs: source(*args, **kwargs).map(lambda text: (text,))

@@ -1,4 +1,4 @@
-"""Text in the training format as streams of sentences and of pairs of neighbours.
+"""Text in the training format as streams of sentences, passages and pairs.
 
 Lines are read in chunks, and each chunk is worked on as a whole: cheap for millions of
 lines, and flat in memory however many there are.
@@ -7,6 +7,7 @@ lines, and flat in memory however many there are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -30,7 +31,56 @@ def sentences(
     seed: int | None = None,
 ) -> tf.data.Dataset:
     """Returns the sentences of a corpus, as string scalars; see `sentence_pairs`."""
-    return _elements(files, part, hold_out_fraction, input_context, seed, pairs=False)
+
+    def give(chunk):
+        return chunk.lines[chunk.kept]
+
+    return _elements(files, part, hold_out_fraction, input_context, seed, give)
+
+
+def passages(
+    files: list[str],
+    part: str = "all",
+    hold_out_fraction: float = 0.0,
+    input_context: tf.distribute.InputContext | None = None,
+    seed: int | None = None,
+    *,
+    count_tokens: Callable[[tf.Tensor], tf.Tensor],
+    n_tokens: int,
+) -> tf.data.Dataset:
+    """Returns stretches of documents: sentences in a row, joined by a space.
+
+    A document is measured off in steps of `n_tokens`, and a passage is the sentences
+    that begin within one: up to a sentence longer or shorter than the step. It ends
+    early with its document, or with a chunk of the file.
+
+    Args:
+        files: see `sentence_pairs`, as for the rest.
+        part: see `sentence_pairs`.
+        hold_out_fraction: see `sentence_pairs`.
+        input_context: see `sentence_pairs`.
+        seed: see `sentence_pairs`.
+        count_tokens: string [n] -> int [n].
+        n_tokens: of a passage.
+
+    Returns:
+        Dataset of string [].
+    """
+
+    def give(chunk):
+        lines = chunk.lines[chunk.kept]
+        # A run is what is kept of a document without a gap.
+        run = tf.cumsum(tf.cast(~chunk.joined[chunk.kept], tf.int32))
+        ends = tf.cumsum(tf.cast(count_tokens(lines), tf.int32))
+        begins = tf.concat([[0], ends[:-1]], axis=0)[: tf.size(lines)]
+        first = tf.gather(tf.math.segment_min(begins, run), run)
+        number = (begins - first) // n_tokens
+        goes_on = (run[1:] == run[:-1]) & (number[1:] == number[:-1])
+        opens = tf.concat([tf.ones_like(run[:1]), tf.cast(~goes_on, tf.int32)], axis=0)
+        passage = tf.RaggedTensor.from_value_rowids(lines, tf.cumsum(opens) - 1)
+        return tf.strings.reduce_join(passage, axis=1, separator=" ")
+
+    return _elements(files, part, hold_out_fraction, input_context, seed, give)
 
 
 def sentence_pairs(
@@ -60,13 +110,34 @@ def sentence_pairs(
     Returns:
         Dataset of (string [], string []).
     """
-    return _elements(files, part, hold_out_fraction, input_context, seed, pairs=True)
+
+    def give(chunk):
+        return chunk.previous[chunk.joined], chunk.lines[chunk.joined]
+
+    return _elements(files, part, hold_out_fraction, input_context, seed, give)
 
 
-def _elements(files, part, hold_out_fraction, input_context, seed, pairs):
+class _Chunk(NamedTuple):
+    """Some lines of a file in a row.
+
+    Attributes:
+        lines: string [lines].
+        previous: string [lines], the one before each; the first one's is in the chunk
+            before.
+        kept: bool [lines], which are sentences of the part that is read.
+        joined: bool [lines], which of these follow another one of their document.
+    """
+
+    lines: tf.Tensor
+    previous: tf.Tensor
+    kept: tf.Tensor
+    joined: tf.Tensor
+
+
+def _elements(files, part, hold_out_fraction, input_context, seed, give):
     return read_files(
         files,
-        lambda path: _read_file(path, part, hold_out_fraction, pairs),
+        lambda path: _read_file(path, part, hold_out_fraction, give),
         input_context,
         seed,
     )
@@ -106,8 +177,8 @@ def read_lines(path: tf.Tensor) -> tf.data.Dataset:
     return tf.data.TextLineDataset(path, compression).batch(LINES_PER_CHUNK)
 
 
-def _read_file(path, part, hold_out_fraction, pairs) -> tf.data.Dataset:
-    """Streams the sentences or pairs of one file."""
+def _read_file(path, part, hold_out_fraction, give) -> tf.data.Dataset:
+    """Streams the elements that `give` makes of each _Chunk of one file."""
     # What a chunk must know of the one before: its last line ("" where no document is
     # open), whether that line is in this part, the fingerprint of the open document
     # and how many lines of it have gone by.
@@ -144,10 +215,7 @@ def _read_file(path, part, hold_out_fraction, pairs) -> tf.data.Dataset:
             document[-1],
             line_in_document[-1] + 1,
         )
-        if pairs:
-            chosen = follows & both_kept
-            return state, (previous[chosen], lines[chosen])
-        return state, lines[filled & kept]
+        return state, give(_Chunk(lines, previous, filled & kept, follows & both_kept))
 
     return read_lines(path).scan(start, step).unbatch()
 

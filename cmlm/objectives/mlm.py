@@ -11,11 +11,18 @@ from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
 @dataclasses.dataclass
 class MlmConfig(MaskedTextConfig):
-    """Masked words of a sentence, given the rest of it."""
+    """Masked words of a text, given the rest of it.
+
+    Attributes:
+        passages: whether a text is a stretch of a document, as long as `seq_length`
+            has room for, and not a sentence.
+    """
+
+    passages: bool = False
 
 
 class MlmObjective(MaskedTextObjective):
-    """Devlin et al., 2018, https://arxiv.org/abs/1810.04805, one sentence at a time.
+    """Devlin et al., 2018, https://arxiv.org/abs/1810.04805, one text at a time.
 
     Metrics: `loss` (nats a masked word) and `accuracy`.
     """
@@ -29,7 +36,7 @@ class MlmObjective(MaskedTextObjective):
         return ["encoder", "masked_lm"]
 
     def make_dataset(self, feed):
-        return pipelines.masked_sentences(feed, self.config.masking)
+        return pipelines.masked_texts(feed, self.config.masking, self.config.passages)
 
     def _metrics(self, batch, training):
         sequence = self.model.encoder(batch, training=training)["sequence_output"]
