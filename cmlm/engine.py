@@ -424,6 +424,8 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
             looks = workers.exchange(strategy, [signals.received, pace.steps])
             pace.steps = looks[0][1]
             stop = max(signum or 0 for signum, _ in looks)
+            if stop and reporter:
+                reporter.stopped()
             if stop or step % settings.checkpoint_interval == 0:
                 run.manager.save(step)
             if stop:

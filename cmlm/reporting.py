@@ -82,7 +82,8 @@ class Reporter:
             start,
         )
         self._rows: list[tuple[int, Mapping[str, float]]] = []
-        self._row_start = (time.monotonic(), start)
+        self._examples = 0
+        self._row_start = time.monotonic()
         self._gains: dict[str, float] = {}
         # A TPU program cannot call back, and does not need to.
         if not distributed.is_static(trainer.strategy):
@@ -96,7 +97,6 @@ class Reporter:
         """After every loop of training steps."""
         trainer, settings = self._trainer, self._settings
         step, before = trainer.step, self._pace.last[1]
-        rate = float(trainer.optimizer._decayed_lr(tf.float32))
         examples = sum(
             trainer.objectives[name].global_batch_size
             for name in trainer.active(max(step - 1, 0))
@@ -106,20 +106,28 @@ class Reporter:
             for key, value in metrics.items()
             if key.endswith(("/loss", "/accuracy", "/candidates"))
         }
-        self._line.update(step, {**shown, **self._gains, "lr": rate}, examples)
+        shown |= {**self._gains, "lr": trainer.learning_rate}
+        self._line.update(step, shown, examples)
 
         self._rows.append((step - before, metrics))
+        self._examples += examples * (step - before)
         done = step >= settings.train_steps
         if step % settings.summary_interval == 0 or done:
-            since, first = self._row_start
-            seconds = max(time.monotonic() - since, 1e-9)
-            row = {
-                f"train/{key}": value for key, value in _weighted(self._rows).items()
-            }
-            row["train/learning_rate"] = rate
-            row["train/examples_per_second"] = examples * (step - first) / seconds
-            self._log.write(step, row)
-            self._rows, self._row_start = [], (time.monotonic(), step)
+            self._write_row()
+
+    def stopped(self) -> None:
+        """Before the checkpoint of a run that a signal ends: nothing told is lost."""
+        if self._rows:
+            self._write_row()
+
+    def _write_row(self) -> None:
+        step, rate = self._trainer.step, self._trainer.learning_rate
+        seconds = max(time.monotonic() - self._row_start, 1e-9)
+        row = {f"train/{key}": value for key, value in _weighted(self._rows).items()}
+        row["train/learning_rate"] = rate
+        row["train/examples_per_second"] = self._examples / seconds
+        self._log.write(step, row)
+        self._rows, self._examples, self._row_start = [], 0, time.monotonic()
 
     def validated(self, metrics: Mapping[str, float], kept: str) -> None:
         """After every validation; `kept` is what `BestCheckpoint.offer` says."""
@@ -142,7 +150,7 @@ class Reporter:
             text += f"  and {len(metrics) - _MOST_TOLD} more in {model_dir.METRICS}"
         logger.info("validation at step %s: %s%s", f"{step:,}", text, kept)
         # Validation is not training time: it must not slow the measured pace.
-        self._row_start = (time.monotonic(), step)
+        self._row_start = time.monotonic()
 
 
 class BestCheckpoint:

@@ -103,6 +103,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         """Updates done so far."""
         return int(self.optimizer.iterations.numpy())
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update, by the schedule."""
+        return float(self.optimizer._decayed_lr(tf.float32))
+
     def active(self, step: int) -> tuple[str, ...]:
         """Names of the objectives that take part in a step."""
         names = self._candidates(step)

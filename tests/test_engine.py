@@ -160,6 +160,8 @@ def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
     assert "Traceback" not in stderr
     step = int(re.search(r"stopped by SIGTERM at step (\d+)", stderr).group(1))
     assert tf.train.latest_checkpoint(str(directory)).endswith(f"ckpt-{step}")
+    # The steps since the last row are told as well.
+    assert progress.read_metrics(str(directory / model_dir.METRICS))[-1]["step"] == step
 
 
 def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
