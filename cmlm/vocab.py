@@ -1,10 +1,17 @@
-"""Learns a WordPiece vocabulary from text and says how well it covers it.
+"""Learns a WordPiece vocabulary from text, or prunes a trained model's to a text.
 
     python -m cmlm.vocab --input='corpus/*.txt.gz' --output=vocab.txt --size=30522
     python -m cmlm.train --vocab_file=vocab.txt ...
 
-Training does this by itself where no vocabulary is given; the command is for sharing
-one between runs. The input is in the training format, one sentence a line.
+Training learns one by itself where none is given; the command is for sharing one
+between runs, and says how well it covers the text. The input is in the training format,
+one sentence a line; languages are named as in --input='en=en/*.txt,de=de/*.txt'.
+
+    python -m cmlm.vocab --prune_model=MODEL_DIR --input='de=de/*.txt,fr=fr/*.txt' \\
+        --output=NEW_MODEL_DIR
+
+writes a model_dir with those words only that the text needs: its vectors for that text
+are the same, its embedding table is smaller.
 """
 
 from absl import flags
@@ -15,9 +22,14 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "input",
     None,
-    "Files, globs or a comma-separated list of them (.txt, .txt.gz).",
+    "Files, globs or a comma-separated list of them (.txt, .txt.gz), by language or "
+    "not.",
 )
-flags.DEFINE_string("output", None, "File to write.")
+flags.DEFINE_list(
+    "keep_languages", [], "Of the languages that --input names, these; default: all."
+)
+flags.DEFINE_string("output", None, "File to write; with --prune_model, a directory.")
+flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
 flags.DEFINE_integer("size", 30522, "Number of tokens, special ones included.")
 flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents.")
 flags.DEFINE_float(
@@ -26,10 +38,16 @@ flags.DEFINE_float(
     "With languages, each one's words count in proportion to their number to this "
     "power.",
 )
-flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
+flags.DEFINE_string(
+    "prune_model",
+    None,
+    "A model_dir, which may have best: in front: prune it instead of learning.",
+)
 
 FLAGS = flags.FLAGS
 
+# What makes no sense beside --prune_model.
+_LEARNING = ("size", "lower_case", "sampling_exponent")
 _COVERAGE_BYTES = 16 * 2**20
 
 
@@ -38,30 +56,54 @@ def main(_) -> None:
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
     with cli.quiet_imports():
+        from cmlm import files
+        from cmlm.data import languages
+
+    patterns = languages.split(FLAGS.input)
+    unknown = [name for name in FLAGS.keep_languages if name not in patterns]
+    if unknown:
+        raise UserError(
+            f"--keep_languages={','.join(unknown)} is not in --input; allowed: "
+            f"{', '.join(filter(None, patterns)) or 'none, as --input names none'}"
+        )
+    paths = {
+        language: files.expand(pattern)
+        for language, pattern in patterns.items()
+        if not FLAGS.keep_languages or language in FLAGS.keep_languages
+    }
+    if FLAGS.prune_model:
+        prune(paths)
+    else:
+        learn(paths)
+
+
+def learn(paths: dict[str, list[str]]) -> None:
+    """Learns a vocabulary and prints how it covers each language."""
+    with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm import files
-        from cmlm.data import languages, tokenization, vocabulary
+        from cmlm.data import tokenization, vocabulary, words
 
     if tf.io.gfile.exists(FLAGS.output) and not FLAGS.overwrite:
         raise UserError(
             f"--output={FLAGS.output} exists: name another file or pass --overwrite"
         )
-    config = vocabulary.VocabularyConfig(size=FLAGS.size, lower_case=FLAGS.lower_case)
-    config.sampling_exponent = FLAGS.sampling_exponent
+    config = vocabulary.VocabularyConfig(
+        size=FLAGS.size,
+        lower_case=FLAGS.lower_case,
+        sampling_exponent=FLAGS.sampling_exponent,
+    )
     config.validate()
-    paths = {
-        language: files.expand(patterns)
-        for language, patterns in languages.split(FLAGS.input).items()
-    }
     vocabulary.learn(paths, config, FLAGS.output)
 
     # ------------------------------------------------------------------ coverage
     tokenizer = tokenization.Tokenizer(FLAGS.output, FLAGS.lower_case)
     print(f"{tokenizer.vocab_size:,} tokens")
     for language, of in paths.items():
-        counts = vocabulary.count_words(of, FLAGS.lower_case, _COVERAGE_BYTES)
-        coverage = vocabulary.coverage(tokenizer, counts)
+        counted = words.count(of, FLAGS.lower_case, _COVERAGE_BYTES)
+        if not counted.total:
+            continue
+        coverage = vocabulary.coverage(tokenizer, counted.counts)
         print(
             (f"{language}: " if language else "")
             + f"{coverage.words_in_one_piece:.1%} of the words in one piece,"
@@ -69,6 +111,44 @@ def main(_) -> None:
             f" {coverage.unknown_tokens:.3%} of the tokens [UNK]"
         )
     print(FLAGS.output)
+
+
+def prune(paths: dict[str, list[str]]) -> None:
+    """Prunes a model and prints its sizes before and after."""
+    useless = [f"--{name}" for name in _LEARNING if FLAGS[name].present]
+    if useless:
+        raise UserError(
+            f"{', '.join(useless)} with --prune_model: the model's own vocabulary "
+            "decides that"
+        )
+    with cli.quiet_imports():
+        from cmlm import pruning, vectors
+
+    files = [path for of in paths.values() for path in of]
+    pruned = pruning.prune(
+        FLAGS.prune_model,
+        lambda: vectors.windows(files),
+        FLAGS.output,
+        FLAGS.overwrite,
+    )
+
+    # ------------------------------------------------------- what became of it
+    print(f"{pruned.checkpoint} -> {FLAGS.output}")
+    for name, (before, after) in (
+        ("tokens", pruned.tokens),
+        ("weights", pruned.weights),
+        ("bytes of the checkpoint", pruned.bytes),
+    ):
+        print(f"{name}: {before:,} -> {after:,} ({after / before:.1%})")
+    print(f"largest difference of the vectors: {pruned.difference:.1e}")
+    print(
+        f"export       python -m export.tfhub --model_dir={FLAGS.output} "
+        "--export_dir=..."
+    )
+    print(
+        f"train on it  python -m cmlm.train --init_checkpoint={FLAGS.output} "
+        "--model_dir=..."
+    )
 
 
 if __name__ == "__main__":

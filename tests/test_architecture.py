@@ -20,27 +20,31 @@ ROOT = Path(__file__).resolve().parent.parent
 # others may import itself and the lines above, not its neighbours.
 ORDER = [
     ["cmlm.errors"],
-    ["cmlm.files", "cmlm.keras"],
+    ["cmlm.beam_runner", "cmlm.files", "cmlm.keras", "cmlm.margins"],
     ["cmlm.model_server", "cmlm.principal_components", "cmlm.progress", "cmlm.vectors"],
     ["cmlm.elsewhere", "cmlm.workers"],
     ["cmlm.data", "cmlm.losses", "cmlm.distributed", "cmlm.optimization"],
-    ["cmlm.modeling"],
+    ["cmlm.modeling", "cmlm.preparation"],
     ["cmlm.objectives"],
     ["cmlm.experiments", "cmlm.gradients"],
     ["cmlm.recipes"],
     ["cmlm.model_dir", "cmlm.trainer"],
     ["cmlm.pretrained"],
     ["cmlm.encoding", "cmlm.reporting", "cmlm.stages"],
-    ["cmlm.mteb"],
+    ["cmlm.mteb", "cmlm.finetuning", "cmlm.pruning"],
     ["cmlm.engine"],
 ]
 # These see vectors, never how they were trained.
-APART = {"cmlm.evaluation": {"cmlm", "cmlm.errors", "cmlm.files"}}
+_ANYWHERE = {"cmlm", "cmlm.errors", "cmlm.files", "cmlm.margins"}
+APART = {
+    "cmlm.evaluation": _ANYWHERE,
+    "cmlm.mining": {*_ANYWHERE, "cmlm.vectors"},
+}
 # These touch the training loop of Model Garden.
 ORBIT = {"cmlm.trainer", "cmlm.engine"}
 
 HEAVY = {"tensorflow", "tensorflow_text", "tensorflow_hub", "official", "keras"}
-HEAVY |= {"tf_keras", "orbit", "numpy", "sklearn", "scipy"}
+HEAVY |= {"tf_keras", "orbit", "numpy", "sklearn", "scipy", "faiss"}
 
 
 def _module(path: Path) -> str:

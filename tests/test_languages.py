@@ -1,12 +1,10 @@
 """Languages are named in the path, and drawn by a power of their size."""
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import languages, vocabulary
+from cmlm.data import languages
 from cmlm.data.corpus import TextDataConfig
 from cmlm.errors import UserError
 
@@ -64,22 +62,6 @@ def test_mixing_a_pass_loses_nothing():
     }
     mixed = languages.mix(datasets, {"en": 0.5, "de": 0.5}, 0)
     assert sorted(int(x) for x in mixed) == list(range(103))
-
-
-def test_words_of_a_small_language_are_counted_up():
-    counts = vocabulary.smooth(
-        {
-            "en": collections.Counter({"the": 900, "of": 100}),
-            "de": collections.Counter({"der": 9, "of": 1}),
-        },
-        0.3,
-    )
-    # 10 words of 1010 become a share of 10^0.3 / (1000^0.3 + 10^0.3) = 20 %.
-    total = counts.total()
-    german = counts["der"] / 0.9
-    assert german / total == pytest.approx(0.2008, abs=0.001)
-    assert counts["the"] == 900
-    assert counts["of"] == 100 + round(counts["der"] / 9)
 
 
 def test_sizes_and_shares_are_logged(tmp_path, caplog):

@@ -1,11 +1,10 @@
 """Vocabularies are checked when read, and learnt ones cover their text."""
 
 import collections
-import re
 
 import pytest
 
-from cmlm.data import vocabulary
+from cmlm.data import vocabulary, words
 from cmlm.data.tokenization import Tokenizer
 from cmlm.data.vocabulary import VocabularyConfig
 from cmlm.errors import UserError
@@ -60,19 +59,6 @@ def test_a_missing_vocabulary_is_named(tmp_path):
         vocabulary.load(str(tmp_path / "missing.txt"))
 
 
-def test_words_are_counted_as_a_plain_reader_counts_them(text_file):
-    with open(text_file) as file:
-        words = re.findall(r"\w+|[^\w\s]", file.read().lower().replace("é", "e"))
-    counts = vocabulary.count_words([text_file], True, 1 << 30)
-    assert counts == collections.Counter(words)
-
-
-def test_cased_counts_and_the_limit_on_text(text_file):
-    counts = vocabulary.count_words([text_file], False, 1)
-    assert counts["Café"] == counts["The"] == 2000  # one chunk of lines at least
-    assert "the" not in counts and "cafe" not in counts
-
-
 def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     path = str(tmp_path / "v.txt")
     tokens = vocabulary.learn({"": [text_file]}, VocabularyConfig(size=220), path)
@@ -80,11 +66,27 @@ def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     assert tokens == vocabulary.load(path)
     assert 110 < len(tokens) <= 220
     tokenizer = Tokenizer(path)
-    counts = vocabulary.count_words([text_file], True, 1 << 30)
+    counts = words.count([text_file], True, 1 << 30).counts
     coverage = vocabulary.coverage(tokenizer, counts)
     assert coverage.unknown_tokens == 0.0
     assert 1.0 <= coverage.tokens_per_word < 1.5
     assert tokenizer.unk_id not in tokenizer.tokenize(["$3D {x} zq#@~ |9^"]).values
+
+
+def test_the_log_tells_real_sizes_and_smoothed_shares(tmp_path, caplog):
+    """1,000 words and 10: shares of 1000^0.3 and 10^0.3."""
+    for language, number in (("en", 1000), ("de", 10)):
+        (tmp_path / language).write_text("word\n" * number)
+    files = {language: [str(tmp_path / language)] for language in ("en", "de")}
+    config = VocabularyConfig(size=200)
+    with caplog.at_level("INFO"):
+        vocabulary.learn(files, config, str(tmp_path / "v.txt"))
+        vocabulary.learn({"": files["de"]}, config, str(tmp_path / "v.txt"))
+    assert (
+        "a vocabulary of 200 tokens from 1,010 words: en 1,000 (79.9%), de 10 (20.1%); "
+        "shares by number^0.3" in caplog.text
+    )
+    assert "a vocabulary of 200 tokens from 10 words\n" in caplog.text
 
 
 def test_the_size_is_kept_exactly_where_the_text_has_enough_pieces():

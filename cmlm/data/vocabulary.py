@@ -13,23 +13,22 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 from official.modeling import hyperparams
 from tensorflow_text.tools.wordpiece_vocab import (
     wordpiece_tokenizer_learner_lib as learner,
 )
 
 from cmlm import files as files_lib
-from cmlm.data import streams
+from cmlm.data import languages
+from cmlm.data import words as words_lib
 from cmlm.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FILE_NAME = "vocab.txt"
-# The learner's time grows with the number of distinct words; those beyond the most
-# frequent ones hold about 1 % of a text and move hardly a piece.
-MAX_LEARNER_WORDS = 100_000
-# Distinct words to count at a time; above it, words seen once are forgotten.
-_MAX_COUNTED_WORDS = 3_000_000
+# The learner's time and memory grow with the number of distinct words; those beyond the
+# most frequent ones hold about 1 % of a text and move hardly a piece.
+_MIN_LEARNER_WORDS = 100_000
+_LEARNER_WORDS_PER_TOKEN = 2
 _MAX_WORD_LENGTH = 50
 # Share of all characters that may be left without a token: one stray foreign letter
 # in a hundred thousand must not cost two tokens, the letter and its ## form.
@@ -127,7 +126,7 @@ def prepare(
                 f" {target}: use that or another model_dir"
             )
         if not present:
-            _write(tokens, target)
+            write(tokens, target)
     elif not present:
         learn(files, config, target)
     load(target)
@@ -146,108 +145,76 @@ def learn(
 
     Returns:
         The tokens: the special ones, single characters, then by falling count.
+
+    Raises:
+        UserError: there is no word in the text.
     """
     config.validate()
-    began = time.monotonic()
-    by_language = {
-        language: count_words(paths, config.lower_case, config.max_text_bytes)
+    counted = {
+        language: words_lib.count(paths, config.lower_case, config.max_text_bytes).top(
+            learner_words(config.size)
+        )
         for language, paths in files.items()
     }
-    counts = smooth(by_language, config.sampling_exponent)
-    if not counts:
+    totals = {language: counts.total for language, counts in counted.items()}
+    if not any(totals.values()):
         paths = [path for of in files.values() for path in of]
         raise UserError(f"no word in {', '.join(paths[:3])}: no vocabulary to learn")
+    counts = words_lib.smooth(counted, config.sampling_exponent)
+    return learn_and_write(counts, totals, config, output_path)
+
+
+def learn_and_write(
+    counts: collections.Counter,
+    totals: Mapping[str, int],
+    config: VocabularyConfig,
+    output_path: str,
+) -> list[str]:
+    """As `learn`, from words that are counted and smoothed.
+
+    Args:
+        counts: words and how much each weighs.
+        totals: the number of words of each language, for the log.
+        config: its size, and the exponent that `counts` was smoothed by.
+        output_path: where to write it, atomically.
+    """
+    began = time.monotonic()
     logger.info(
-        "learning a vocabulary of %d tokens from %d words",
-        config.size,
-        sum(counts.values()),
+        "learning a vocabulary of %s tokens from %s words%s",
+        f"{config.size:,}",
+        f"{sum(totals.values()):,}",
+        _shares(totals, config.sampling_exponent) if len(totals) > 1 else "",
     )
     tokens = learn_from_counts(counts, config.size)
-    _write(tokens, output_path)
+    write(tokens, output_path)
     logger.info(
-        "vocabulary: %d tokens in %.0f s, %s",
-        len(tokens),
+        "vocabulary: %s tokens in %.0f s, %s",
+        f"{len(tokens):,}",
         time.monotonic() - began,
         output_path,
     )
     return tokens
 
 
-def _write(tokens: list[str], path: str) -> None:
+def _shares(totals: Mapping[str, int], exponent: float) -> str:
+    """The real size of each language, and the share that smoothing gives it."""
+    shares = languages.smoothed_shares(totals, exponent)
+    told = ", ".join(
+        f"{language} {total:,} ({shares[language]:.1%})"
+        for language, total in totals.items()
+    )
+    return f": {told}; shares by number^{exponent:g}"
+
+
+def write(tokens: list[str], path: str) -> None:
+    """Writes a vocabulary, one token a line, whole or not at all."""
     with files_lib.atomic_text(path) as file:
         file.writelines(f"{token}\n" for token in tokens)
 
 
-def count_words(
-    files: list[str], lower_case: bool, max_text_bytes: int
-) -> collections.Counter:
-    """Counts words as the tokenizer sees them before it cuts them into pieces.
-
-    Args:
-        files: text in the training format.
-        lower_case: count lower-cased words without accents.
-        max_text_bytes: stop after this much text.
-
-    Returns:
-        Counter of str; flat in memory, as rare words are forgotten if there are
-        millions.
-    """
-    normalizer = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case)
-    # A vocabulary without usable pieces (the normaliser removes control characters)
-    # makes each word one [UNK], whose offsets are the word's: the very rules of the
-    # tokenizer, at its speed.
-    splitter = tf_text.FastWordpieceTokenizer(
-        ["[UNK]", "\x01"], token_out_type=tf.int32
-    )
-
-    def words(lines):
-        n_bytes = tf.reduce_sum(tf.strings.length(lines))
-        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
-        lines = normalizer.normalize(lines)
-        _, begins, ends = splitter.tokenize_with_offsets(lines)
-        per_word = tf.repeat(lines, begins.row_lengths())
-        begins, ends = begins.values, ends.values
-        found = tf.strings.substr(
-            per_word, tf.cast(begins, tf.int32), tf.cast(ends - begins, tf.int32)
-        )
-        unique, _, count = tf.unique_with_counts(found)
-        return n_bytes, unique, count
-
-    counts: collections.Counter = collections.Counter()
-    seen = 0
-    chunks = streams.sentences(files).batch(streams.LINES_PER_CHUNK)
-    for n_bytes, unique, count in chunks.map(words).prefetch(2).as_numpy_iterator():
-        counts.update(dict(zip(unique.tolist(), count.tolist(), strict=True)))
-        if len(counts) > _MAX_COUNTED_WORDS:
-            counts = collections.Counter({w: n for w, n in counts.items() if n > 1})
-        seen += int(n_bytes)
-        if seen >= max_text_bytes:
-            break
-    return collections.Counter({w.decode(): n for w, n in counts.items()})
-
-
-def smooth(
-    by_language: Mapping[str, collections.Counter], exponent: float
-) -> collections.Counter:
-    """Adds up word counts so that language l has a share in proportion to n_l^exponent.
-
-    The largest language keeps its counts, so that the others' are scaled up and no rare
-    word rounds to nothing.
-
-    Args:
-        by_language: words and how often each occurs.
-        exponent: 1 adds the counts as they are.
-    """
-    sizes = {language: counts.total() for language, counts in by_language.items()}
-    largest = max(sizes.values())
-    total: collections.Counter = collections.Counter()
-    for language, counts in by_language.items():
-        if sizes[language]:
-            factor = (largest / sizes[language]) ** (1 - exponent)
-            total.update(
-                {word: round(count * factor) for word, count in counts.items()}
-            )
-    return total
+def learner_words(size: int) -> int:
+    """The number of distinct words that a vocabulary of a size is learnt from."""
+    return max(_MIN_LEARNER_WORDS, _LEARNER_WORDS_PER_TOKEN * size)
 
 
 def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
@@ -263,7 +230,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
         counts: words and how often each occurs.
         size: number of tokens; a text with few pieces gives fewer.
     """
-    words = counts.most_common(MAX_LEARNER_WORDS)
+    words = words_lib.most_frequent(counts, learner_words(size))
     max_characters = min(_characters_worth_a_token(words), size // 8)
 
     def at(threshold: int) -> list[str]:
@@ -366,7 +333,7 @@ def coverage(tokenizer, counts: collections.Counter) -> Coverage:
 
     Args:
         tokenizer: a `tokenization.Tokenizer`.
-        counts: words and how often each occurs, from `count_words`.
+        counts: words and how often each occurs, from `words.count`.
     """
     pieces = tokenizer.tokenize(tf.constant(list(counts)))
     occurrences = np.array(list(counts.values()), np.float64)

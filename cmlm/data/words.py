@@ -1,0 +1,176 @@
+"""The words of a text, as the tokenizer sees them, and how often each occurs.
+
+A vocabulary is learnt from these counts. They are made here, in one process, or by
+`words_on_beam` on any number of machines; both count the same.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from cmlm.data import streams
+
+# Distinct words that are counted at a time. Above it the rarest are forgotten, until
+# half of them are left: 0.6 GB at most, however large the text is.
+MAX_DISTINCT_WORDS = 3_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class WordCounts:
+    """The words of one language.
+
+    Attributes:
+        counts: words and how often each occurs; rare ones may be left out.
+        total: occurrences of all words, also of those that are left out.
+    """
+
+    counts: collections.Counter
+    total: int
+
+    def top(self, number: int) -> WordCounts:
+        """The `number` most frequent words, of the same total."""
+        if len(self.counts) <= number:
+            return self
+        counts = collections.Counter(dict(most_frequent(self.counts, number)))
+        return WordCounts(counts, self.total)
+
+
+class WordSplitter:
+    """Lines of text to words: normalised, split at white space and punctuation.
+
+    These are the tokenizer's own rules, at its speed: with a vocabulary that has no
+    usable piece (the normaliser removes control characters) every word is one [UNK],
+    whose offsets are the word's.
+
+    Args:
+        lower_case: lower-case words and strip their accents.
+    """
+
+    def __init__(self, lower_case: bool):
+        self._normalizer = tf_text.FastBertNormalizer(
+            lower_case_nfd_strip_accents=lower_case
+        )
+        self._splitter = tf_text.FastWordpieceTokenizer(
+            ["[UNK]", "\x01"], token_out_type=tf.int32
+        )
+
+    def normalize(self, lines: tf.Tensor) -> tf.Tensor:
+        """String [n], any bytes, to valid and normalised text: string [n]."""
+        return self._normalizer.normalize(
+            tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
+        )
+
+    def count(self, lines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Counts the words of some lines.
+
+        Args:
+            lines: string [n].
+
+        Returns:
+            The distinct words, string [words], and how often each occurs, int32
+            [words].
+        """
+        lines = self.normalize(lines)
+        _, begins, ends = self._splitter.tokenize_with_offsets(lines)
+        per_word = tf.repeat(lines, begins.row_lengths())
+        begins, ends = begins.values, ends.values
+        found = tf.strings.substr(
+            per_word, tf.cast(begins, tf.int32), tf.cast(ends - begins, tf.int32)
+        )
+        words, _, counts = tf.unique_with_counts(found)
+        return words, counts
+
+
+def count(
+    files: list[str],
+    lower_case: bool,
+    max_text_bytes: int,
+    max_words: int = MAX_DISTINCT_WORDS,
+) -> WordCounts:
+    """Counts the words of files in this process.
+
+    Args:
+        files: text in the training format.
+        lower_case: count lower-cased words without accents.
+        max_text_bytes: stop after this much text.
+        max_words: distinct words to hold; where there are more, counts are a little
+            low, and words that are rare everywhere are left out.
+    """
+    splitter = WordSplitter(lower_case)
+
+    def count_chunk(lines):
+        return tf.reduce_sum(tf.strings.length(lines)), *splitter.count(lines)
+
+    counts: collections.Counter = collections.Counter()
+    total = seen = 0
+    chunks = streams.sentences(files).batch(streams.LINES_PER_CHUNK)
+    chunks = chunks.map(count_chunk).prefetch(2)
+    for n_bytes, words, numbers in chunks.as_numpy_iterator():
+        counts.update(dict(zip(words.tolist(), numbers.tolist(), strict=True)))
+        if len(counts) > max_words:
+            counts = _without_rare(counts, max_words // 2)
+        total += int(numbers.sum())
+        seen += int(n_bytes)
+        if seen >= max_text_bytes:
+            break
+    decoded = {word.decode(): number for word, number in counts.items()}
+    return WordCounts(collections.Counter(decoded), total)
+
+
+def _without_rare(counts: collections.Counter, number: int) -> collections.Counter:
+    """At most `number` of the most frequent words; none that ties with one left out."""
+    values = np.fromiter(counts.values(), np.int64, len(counts))
+    limit = np.partition(values, len(values) - number)[len(values) - number]
+    return collections.Counter({w: n for w, n in counts.items() if n > limit})
+
+
+def most_frequent(counts: Mapping[str, int], number: int) -> list[tuple[str, int]]:
+    """The most frequent words, equal ones in their own order, with their counts.
+
+    So the result does not depend on the order in which words were found.
+    """
+    return heapq.nsmallest(number, counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def factors(totals: Mapping[str, int], exponent: float) -> dict[str, float]:
+    """What a language's counts are multiplied by, to be n_l^exponent of all.
+
+    The largest language has 1, so that the others' are scaled up and no rare word
+    rounds to nothing.
+
+    Args:
+        totals: n_l, the number of words of each language.
+        exponent: 1 leaves the counts as they are.
+    """
+    largest = max(totals.values(), default=0)
+    return {
+        language: (largest / total) ** (1 - exponent) if total else 0.0
+        for language, total in totals.items()
+    }
+
+
+def smooth(
+    by_language: Mapping[str, WordCounts], exponent: float
+) -> collections.Counter:
+    """Adds up word counts so that language l has a share in proportion to n_l^exponent.
+
+    Args:
+        by_language: the counted words.
+        exponent: see `factors`.
+    """
+    totals = {language: counted.total for language, counted in by_language.items()}
+    scale = factors(totals, exponent)
+    summed: collections.Counter = collections.Counter()
+    for language, counted in by_language.items():
+        factor = scale[language]
+        summed.update(
+            {word: round(number * factor) for word, number in counted.counts.items()}
+        )
+    return summed

@@ -1,0 +1,114 @@
+"""A checkpoint with fewer words: the model's weights, cut where there is one a word.
+
+It is done on the checkpoint itself, from its own record of which tensor is what. No
+model is built, so the heads of any recipe come along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from cmlm.errors import UserError
+
+_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# From the root of a checkpoint to the table, and to the model's parts.
+_TABLE = ("model", "parts", "encoder", "bert", "_embedding_layer", "embeddings")
+_PARTS = ("model", "parts")
+# Parts of this name are masked-LM heads, see `SentenceModel.masked_lm`. Their output is
+# tied to the table; their bias is one number a word.
+_HEAD, _BIAS = "masked_lm", "bias"
+
+_Graph = trackable_object_graph_pb2.TrackableObjectGraph
+
+
+def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
+    """Writes a checkpoint with the model of another one and some of its words.
+
+    Memory is that of the new weights and, for a moment, of the old embedding table.
+
+    Args:
+        source: path of a checkpoint of this project.
+        target: path of the checkpoint to write. It has the model alone: no optimizer,
+            no position in the data.
+        kept: bool [vocab_size], which words stay; their order does too.
+
+    Returns:
+        The number of weights of the model, before and after.
+
+    Raises:
+        UserError: `source` is damaged, or has another number of words.
+    """
+    tensors, weights = {}, 0
+    try:
+        reader = tf.train.load_checkpoint(source)
+        graph = _Graph.FromString(reader.get_tensor(_GRAPH_KEY))
+        by_word = set(_one_a_word(graph))
+        _keep_only(graph, ("model", "save_counter"))
+        for number, node in enumerate(graph.nodes):
+            for attribute in node.attributes:
+                key = attribute.checkpoint_key
+                tensors[key] = value = reader.get_tensor(key)
+                weights += value.size
+                if number in by_word:
+                    if len(value) != len(kept):
+                        raise UserError(
+                            f"{source} has {len(value)} rows in {key}, the vocabulary "
+                            f"has {len(kept)} entries"
+                        )
+                    tensors[key] = value[kept]
+    except (tf.errors.OpError, ValueError, IndexError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{source} is damaged or no checkpoint of a model_dir: {reason}"
+        ) from error
+    # What tf.train.Checkpoint writes, without the objects it would take it from.
+    tf.raw_ops.SaveV2(
+        prefix=target,
+        tensor_names=[*tensors, _GRAPH_KEY],
+        shape_and_slices=[""] * (len(tensors) + 1),
+        tensors=[*tensors.values(), graph.SerializeToString()],
+    )
+    return weights, sum(value.size for value in tensors.values())
+
+
+def _one_a_word(graph: _Graph) -> Iterator[int]:
+    """Numbers of the nodes whose tensor has one row for each word."""
+    yield _find(graph, 0, _TABLE)
+    parts = _find(graph, 0, _PARTS)
+    for name, part in _children(graph, parts).items():
+        if name.startswith(_HEAD):
+            yield _find(graph, part, (_BIAS,))
+
+
+def _children(graph: _Graph, number: int) -> dict[str, int]:
+    return {child.local_name: child.node_id for child in graph.nodes[number].children}
+
+
+def _find(graph: _Graph, number: int, path: tuple[str, ...]) -> int:
+    for name in path:
+        number = _children(graph, number)[name]
+    return number
+
+
+def _keep_only(graph: _Graph, names: tuple[str, ...]) -> None:
+    """Empties every node that the named children of the root do not lead to.
+
+    The nodes stay, as they are known by their place in the list.
+    """
+    root = graph.nodes[0]
+    children = [child for child in root.children if child.local_name in names]
+    del root.children[:]
+    root.children.extend(children)
+    reached, waiting = {0}, [0]
+    while waiting:
+        for child in _children(graph, waiting.pop()).values():
+            if child not in reached:
+                reached.add(child)
+                waiting.append(child)
+    for number, node in enumerate(graph.nodes):
+        if number not in reached:
+            node.Clear()

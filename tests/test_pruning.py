@@ -1,0 +1,254 @@
+"""A pruned model gives the same vectors for its text, whatever it was trained by."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cmlm import encoding, model_dir, optimization, pruning
+from cmlm.data import pieces, vocabulary
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+from cmlm.modeling import checkpoints
+from cmlm.modeling.model import SentenceModel
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = ["The cat sat on the mat.", "", "unable? cats sat!", "\u65e5 the cat"]
+# The last of these falls out, as it is not in the text; so do 20 others.
+OTHER = "A dog ran far away."
+
+
+def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
+    ids = tokenizer.tokenize(tf.constant([text]))[0].numpy()
+    return [tokenizer.vocab[number] for number in ids]
+
+
+def pruned_tokenizer(tokenizer: Tokenizer, text: list[str], folder: Path) -> Tokenizer:
+    kept = pieces.needed(tokenizer, [text])
+    path = str(folder / "pruned.txt")
+    vocabulary.write(
+        [token for token, stays in zip(tokenizer.vocab, kept) if stays], path
+    )
+    return Tokenizer(path, tokenizer.lower_case)
+
+
+def write_vocabulary(path: Path, pieces_: list[str]) -> str:
+    path.write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *pieces_]) + "\n")
+    return str(path)
+
+
+# -------------------------------------------------------------------- pieces
+
+
+def test_an_unknown_word_stays_unknown(tmp_path):
+    """`unab` leads nowhere; without it, `un ##able` would be found."""
+    path = write_vocabulary(tmp_path / "v.txt", ["un", "unab", "##able", "##x", "able"])
+    tokenizer = Tokenizer(path)
+    text = ["unable", "un able"]
+    assert tokens(tokenizer, text[0]) == ["[UNK]"]
+    smaller = pruned_tokenizer(tokenizer, text, tmp_path)
+    assert "unab" in smaller.vocab and "##able" not in smaller.vocab
+    for line in text:
+        assert tokens(smaller, line) == tokens(tokenizer, line)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_word_of_the_text_reads_the_same(tmp_path, seed):
+    draw = random.Random(seed)
+
+    def word(longest):
+        return "".join(draw.choices("abcd\u00e9\u4e2d", k=draw.randint(1, longest)))
+
+    some = {draw.choice(["", "##"]) + word(4) for _ in range(150)}
+    path = write_vocabulary(tmp_path / "v.txt", sorted(some | {"a", "##a"}))
+    tokenizer = Tokenizer(path, lower_case=False)
+    text = [" ".join(word(9) for _ in range(5)) for _ in range(30)]
+    text += ["", "a" * 200 + " \ufeff x\x00y", "ab-cd,ab"]
+    smaller = pruned_tokenizer(tokenizer, text, tmp_path)
+    assert len(smaller.vocab) < len(tokenizer.vocab)
+    read = [tokens(tokenizer, line) for line in text]
+    assert any("[UNK]" in line for line in read)
+    assert [tokens(smaller, line) for line in text] == read
+
+
+def test_characters_of_the_text_stay_for_other_words(tmp_path):
+    characters = [*"catx\u00df\u4e2d7$", *(f"##{c}" for c in "catx\u00df7")]
+    path = write_vocabulary(tmp_path / "v.txt", ["cat", "dog", "##dog", *characters])
+    smaller = pruned_tokenizer(Tokenizer(path), ["cat"], tmp_path)
+    assert tokens(smaller, "tac x7$") == ["t", "##a", "##c", "x", "##7", "$"]
+    # Neither in the text nor ASCII.
+    dropped = {"dog", "##dog", "\u00df", "##\u00df", "\u4e2d"}
+    assert set(Tokenizer(path).vocab) - set(smaller.vocab) == dropped
+
+
+# --------------------------------------------------------------------- model
+
+
+@pytest.fixture
+def source(tmp_path) -> str:
+    return model_dirs.write(tmp_path / "model")
+
+
+def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
+    Path(source, model_dir.METRICS).write_text('{"step": 3}\n')
+    output = str(tmp_path / "new")
+    pruned = pruning.prune(source, lambda: [TEXT], output)
+    before, after = encoding.load(source), encoding.load(output)
+    np.testing.assert_array_equal(after.encode(TEXT), before.encode(TEXT))
+    assert np.abs(after.encode([OTHER]) - before.encode([OTHER])).max() > 1e-3
+    vocab = vocabulary.load(f"{output}/vocab.txt")
+    assert [token for token in model_dirs.VOCAB if token in vocab] == vocab
+    assert "dog" not in vocab and "cat" in vocab
+    rows = len(model_dirs.VOCAB) - len(vocab)
+    assert pruned.tokens == (len(model_dirs.VOCAB), len(vocab))
+    assert pruned.weights[0] - pruned.weights[1] == rows * 16
+    assert pruned.bytes[1] < pruned.bytes[0]
+    assert pruned.difference == 0.0
+    assert after.info["step"] == 3
+    config = model_dir.read_config(output)
+    assert config.model.vocab_size == len(vocab)
+    assert Path(output, model_dir.METRICS).read_text() == '{"step": 3}\n'
+
+
+def write_trained(directory: Path, **settings) -> SentenceModel:
+    """A model_dir with heads of every kind and an optimizer that has been used."""
+    source = model_dirs.write(directory, **settings)
+    config = model_dir.read_config(source)
+    model = SentenceModel(config.model)
+    model.projection()
+    model.masked_lm()
+    model.masked_lm(width_factor=2)
+    model.classifier("classifier", 2)
+    model.pair_classifier("nli", 3)
+    draw = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(draw.normal(0, 0.3, variable.shape).astype(np.float32))
+    optimizer = optimization.build_optimizer(
+        optimization.OptimizerConfig(warmup_steps=0), 10
+    )
+    optimizer.apply_gradients(
+        (tf.ones_like(variable), variable) for variable in model.trainable_variables
+    )
+    checkpoint = tf.train.Checkpoint(
+        model=model, optimizer=optimizer, batches_seen=[tf.Variable(7)]
+    )
+    tf.train.CheckpointManager(checkpoint, source, 1).save(checkpoint_number=9)
+    return model
+
+
+@pytest.mark.parametrize(
+    "settings", [{"model.sentence_vector": "projected"}, {"model.pooling": "pooler"}]
+)
+def test_heads_come_along_and_the_optimizer_does_not(tmp_path, settings):
+    model = write_trained(tmp_path / "model", **settings)
+    source, output = str(tmp_path / "model"), str(tmp_path / "new")
+    pruned = pruning.prune(source, lambda: [TEXT], output)
+    assert pruned.difference == 0.0
+    assert pruned.bytes[1] < pruned.bytes[0] / 3  # LAMB keeps two more of everything
+
+    def keys(path):
+        return set(tf.train.load_checkpoint(path).get_variable_to_shape_map())
+
+    before, after = keys(source), keys(output)
+    assert after == {
+        key
+        for key in before
+        if key.startswith(("model/", "save_counter", "_CHECKPOINTABLE"))
+        and ".OPTIMIZER_SLOT" not in key
+    }
+    # Into a model that is built as training builds it, head by head.
+    smaller = SentenceModel(model_dir.read_config(output).model)
+    for build in (smaller.projection, smaller.masked_lm):
+        build()
+    smaller.masked_lm(width_factor=2)
+    smaller.classifier("classifier", 2)
+    smaller.pair_classifier("nli", 3)
+    parts = ["classifier", "encoder", "masked_lm", "masked_lm_x2", "nli", "projection"]
+    # As `--init_checkpoint` does.
+    assert checkpoints.initialize(smaller, output) == parts
+    vocab = vocabulary.load(f"{output}/vocab.txt")
+    rows = [model_dirs.VOCAB.index(token) for token in vocab]
+    assert len(rows) < len(model_dirs.VOCAB)
+    inputs = tf.constant(np.random.default_rng(2).normal(size=[2, 5, 16]), tf.float32)
+    positions = tf.constant([[1, 3], [0, 4]])
+    np.testing.assert_allclose(
+        smaller.masked_lm()(inputs, positions),
+        tf.gather(model.masked_lm()(inputs, positions), rows, axis=-1),
+        rtol=1e-5,
+    )
+    for part in ("masked_lm_x2", "classifier", "nli", "projection"):
+        for got, want in zip(smaller.parts[part].weights, model.parts[part].weights):
+            want = want.numpy()
+            if len(want) == len(model_dirs.VOCAB):
+                want = want[rows]
+            np.testing.assert_array_equal(got, want)
+
+
+def test_the_best_checkpoint_is_pruned_by_its_prefix(source, tmp_path):
+    best = Path(source, model_dir.BEST)
+    best.mkdir()
+    for path in Path(source).glob("ckpt-3*"):
+        path.rename(best / path.name)
+    Path(source, "checkpoint").rename(best / "checkpoint")
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        pruning.prune(source, lambda: [TEXT], str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    pruned = pruning.prune(f"best:{source}", lambda: [TEXT], str(tmp_path / "new"))
+    assert pruned.checkpoint == str(best / "ckpt-3")
+    np.testing.assert_array_equal(
+        encoding.load(str(tmp_path / "new")).encode(TEXT),
+        encoding.load(f"best:{source}").encode(TEXT),
+    )
+
+
+# ----------------------------------------------------------------- bad input
+
+
+def test_what_cannot_be_pruned_leaves_nothing(source, tmp_path):
+    output = tmp_path / "new"
+    for model, text, message in (
+        (str(tmp_path), TEXT, "nothing trained there"),
+        (f"bow:{source}", TEXT, "allowed is a model_dir"),
+        (source, ["", " "], "has no line in it"),
+    ):
+        with pytest.raises(UserError, match=message):
+            pruning.prune(model, lambda text=text: [text], str(output))
+    with pytest.raises(UserError, match="is the model itself"):
+        pruning.prune(source, lambda: [TEXT], f"{source}/", overwrite=True)
+    data = next(Path(source).glob("ckpt-3.data*"))
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(UserError, match="ckpt-3 is damaged"):
+        pruning.prune(source, lambda: [TEXT], str(output))
+    Path(source, "vocab.txt").write_text("\n".join(model_dirs.VOCAB[:-2]) + "\n")
+    with pytest.raises(UserError, match="rows|damaged"):
+        pruning.prune(source, lambda: [TEXT], str(output))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+def test_the_command_keeps_languages(source, tmp_path):
+    (tmp_path / "de.txt").write_text("\n".join(TEXT))
+    (tmp_path / "fr.txt").write_text(OTHER)
+    command = [
+        *(sys.executable, "-m", "cmlm.vocab", f"--prune_model={source}"),
+        f"--input=de={tmp_path}/de.txt,fr={tmp_path}/fr.txt",
+        f"--output={tmp_path}/new",
+    ]
+
+    def run(*arguments):
+        return subprocess.run(
+            [*command, *arguments], cwd=ROOT, capture_output=True, text=True
+        )
+
+    result = run("--keep_languages=de")
+    assert result.returncode == 0, result.stderr
+    vocab = vocabulary.load(f"{tmp_path}/new/vocab.txt")
+    assert f"tokens: {len(model_dirs.VOCAB)} -> {len(vocab)} (" in result.stdout
+    assert "dog" not in vocab and "cat" in vocab
+    refused = run("--keep_languages=it")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: --keep_languages=it is not in --input")

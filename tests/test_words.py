@@ -1,0 +1,71 @@
+"""Words are counted as the tokenizer sees them, and alike wherever they are counted."""
+
+import collections
+import re
+
+import pytest
+
+from cmlm.data import words
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    """A text whose words repeat by Zipf's law."""
+    stems = "walk talk play work jump look call turn open start".split()
+    lines = []
+    for number in range(2000):
+        rank = [int(10 / (1 + (number * 7 + i * 13) % 10)) % 10 for i in range(8)]
+        lines.append("The " + " ".join(stems[r] for r in rank) + ", Caf\u00e9!")
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_words_are_counted_as_a_plain_reader_counts_them(text_file):
+    with open(text_file) as file:
+        found = re.findall(r"\w+|[^\w\s]", file.read().lower().replace("\u00e9", "e"))
+    counted = words.count([text_file], True, 1 << 30)
+    assert counted == words.WordCounts(collections.Counter(found), len(found))
+
+
+def test_cased_counts_and_the_limit_on_text(text_file):
+    counts = words.count([text_file], False, 1).counts
+    assert counts["Caf\u00e9"] == counts["The"] == 2000  # one chunk of lines at least
+    assert "the" not in counts and "cafe" not in counts
+
+
+def test_memory_is_bounded_by_forgetting_rare_words(tmp_path):
+    """Each chunk of lines brings 4,096 words that never come again."""
+    lines = [f"always often{number % 50} once{number}" for number in range(20_000)]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines))
+    counted = words.count([str(path)], True, 1 << 30, max_words=6000)
+    assert counted.total == 60_000
+    assert len(counted.counts) <= 6000
+    assert counted.counts["always"] == 20_000
+    assert all(counted.counts[f"often{number}"] == 400 for number in range(50))
+
+
+def test_the_most_frequent_words_do_not_depend_on_the_order_they_came_in():
+    counts = {"b": 2, "a": 2, "c": 3, "d": 1}
+    backwards = dict(reversed(counts.items()))
+    for each in (counts, backwards):
+        assert words.most_frequent(each, 2) == [("c", 3), ("a", 2)]
+    top = words.WordCounts(collections.Counter(counts), 8).top(2)
+    assert top == words.WordCounts(collections.Counter(c=3, a=2), 8)
+
+
+def test_words_of_a_small_language_are_counted_up():
+    counts = words.smooth(
+        {
+            "en": words.WordCounts(collections.Counter({"the": 900, "of": 100}), 1000),
+            "de": words.WordCounts(collections.Counter({"der": 9, "of": 1}), 10),
+        },
+        0.3,
+    )
+    # 10 words of 1010 become a share of 10^0.3 / (1000^0.3 + 10^0.3) = 20 %.
+    total = counts.total()
+    german = counts["der"] / 0.9
+    assert german / total == pytest.approx(0.2008, abs=0.001)
+    assert counts["the"] == 900
+    assert counts["of"] == 100 + round(counts["der"] / 9)
