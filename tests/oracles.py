@@ -32,7 +32,7 @@ def weights_by_name(layer) -> dict[str, np.ndarray]:
     }
 
 
-def bert(weights, ids, mask, num_layers, dense=None):
+def bert(weights, ids, mask, num_layers, dense=None, type_ids=None):
     """BERT's encoder, token by token, one row at a time: [batch, seq (+ dense), dim].
 
     Args:
@@ -41,6 +41,7 @@ def bert(weights, ids, mask, num_layers, dense=None):
         num_layers: Transformer layers.
         dense: float [batch, n, dim], vectors that join the tokens after padding, at the
             last n positions of the position table.
+        type_ids: int [batch, seq], without dense vectors; zeros if left out.
     """
     table = weights["bert/word_embeddings/embeddings"]
     positions = weights["bert/position_embedding/embeddings"]
@@ -52,7 +53,7 @@ def bert(weights, ids, mask, num_layers, dense=None):
         if dense is not None:
             x = np.concatenate([x, dense[index] + positions[-dense.shape[1] :]])
             keep = np.concatenate([keep, np.ones(dense.shape[1])])
-        x = x + types[0]
+        x = x + (types[0] if type_ids is None else types[np.asarray(type_ids)[index]])
         x = layer_norm(
             x,
             weights["bert/embeddings/layer_norm/gamma"],

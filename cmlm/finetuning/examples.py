@@ -1,0 +1,135 @@
+"""Examples as token ids, in little memory, and batches of like length."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.data.tokenization import Tokenizer
+from cmlm.finetuning.glue import Row
+
+_ROWS_AT_ONCE = 4096
+# Batches whose examples are sorted by length together. More would leave less padding,
+# and less chance in what meets in a batch.
+_WINDOW = 32
+
+
+@dataclasses.dataclass
+class Examples:
+    """Tokenised sentences or pairs of them.
+
+    Attributes:
+        ids: int32 [tokens], all examples one after the other, each
+            `[CLS] ... [SEP]` or `[CLS] ... [SEP] ... [SEP]`.
+        starts: int64 [n + 1], where each begins.
+        second: int32 [n], tokens before the second text, or all.
+        labels: float32 [n], the class or the score; NaN where there is none.
+        indices: what predictions are handed in under.
+        pad_id: what a batch is padded with.
+        truncated: how many examples were cut.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    second: np.ndarray
+    labels: np.ndarray
+    indices: list[str]
+    pad_id: int
+    truncated: int
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, int64 [n]."""
+        return np.diff(self.starts)
+
+    def batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The encoder's inputs for some examples.
+
+        Args:
+            rows: int [batch].
+
+        Returns:
+            `input_word_ids`, `input_mask` and `input_type_ids` int32 [batch, longest].
+        """
+        lengths = self.lengths[rows][:, np.newaxis]
+        column = np.arange(lengths.max())
+        inside = column < lengths
+        place = np.minimum(self.starts[rows][:, np.newaxis] + column, len(self.ids) - 1)
+        types = inside & (column >= self.second[rows][:, np.newaxis])
+        return {
+            "input_word_ids": np.where(inside, self.ids[place], self.pad_id),
+            "input_mask": inside.astype(np.int32),
+            "input_type_ids": types.astype(np.int32),
+        }
+
+
+def encode(rows: Iterable[Row], tokenizer: Tokenizer, seq_length: int) -> Examples:
+    """Tokenises examples as they are read.
+
+    Args:
+        rows: all with one text, or all with two.
+        tokenizer: of the encoder.
+        seq_length: the longest example in tokens. Of a pair that does not fit each
+            text is cut to half of the room, or to what the other leaves.
+    """
+    rows = iter(rows)
+    ids, lengths, labels, indices, truncated = [], [], [], [], 0
+    while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        texts = zip(*(row.texts for row in chunk), strict=True)
+        columns = [tf.constant(column) for column in texts]
+        if len(columns) == 1:
+            tokens = tokenizer.encode(columns[0], seq_length)
+        else:
+            tokens = tokenizer.encode_pair(*columns, seq_length)
+        whole = sum(tokenizer.tokenize(column).row_lengths() for column in columns)
+        truncated += np.count_nonzero(whole + 1 + len(columns) > seq_length)
+        ids.append(tokens.values.numpy())
+        lengths.append(tokens.row_lengths().numpy())
+        labels += [np.nan if row.label is None else row.label for row in chunk]
+        indices += [row.index for row in chunk]
+    ids = np.concatenate(ids)
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    # No text has [SEP] in it: the tokenizer splits at brackets.
+    separators = np.flatnonzero(ids == tokenizer.sep_id)
+    first = separators[np.searchsorted(separators, starts[:-1])]
+    return Examples(
+        ids=ids,
+        starts=starts,
+        second=(first + 1 - starts[:-1]).astype(np.int32),
+        labels=np.array(labels, np.float32),
+        indices=indices,
+        pad_id=tokenizer.pad_id,
+        truncated=truncated,
+    )
+
+
+def epoch(
+    lengths: np.ndarray, batch_size: int, random: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """One pass over all examples in random batches of like length.
+
+    Args:
+        lengths: int [n], in tokens.
+        batch_size: examples of a batch; one batch may have fewer.
+        random: what is drawn is all drawn from it.
+
+    Returns:
+        Indices into `lengths`, every one once.
+    """
+    order = random.permutation(len(lengths))
+    batches = []
+    for start in range(0, len(order), batch_size * _WINDOW):
+        window = order[start : start + batch_size * _WINDOW]
+        window = window[np.argsort(lengths[window], kind="stable")]
+        batches += [
+            window[first : first + batch_size]
+            for first in range(0, len(window), batch_size)
+        ]
+    return (batches[number] for number in random.permutation(len(batches)))

@@ -1,0 +1,245 @@
+"""An encoder with a head over [CLS], trained on labels from first to last weight."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm import encoding, model_dir, optimization, pretrained
+from cmlm.errors import UserError
+from cmlm.finetuning import examples as examples_lib
+from cmlm.finetuning.examples import Examples
+from cmlm.finetuning.glue import Task
+from cmlm.keras import keras
+from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.model import SentenceModel
+
+# Tokens of a batch in prediction, padding included.
+_BATCH_TOKENS = 4096
+_HEAD = "glue"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How an encoder is fine-tuned; defaults are BERT's and ULR's.
+
+    Attributes:
+        epochs: passes over the training examples.
+        batch_size: examples of a step.
+        learning_rate: of AdamW, after the warm-up; decays linearly to 0.
+        warmup_share: share of the steps in which it grows from 0.
+        weight_decay_rate: decoupled; layer norms and biases are left out.
+        dropout_rate: everywhere in the encoder and before the logits, whatever the
+            encoder was trained with.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 3e-5
+    warmup_share: float = 0.1
+    weight_decay_rate: float = 0.01
+    dropout_rate: float = 0.1
+
+    def validate(self) -> None:
+        """Raises UserError for a value outside its range."""
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} is {getattr(self, name)}; at least 1")
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(
+                f"--learning_rate is {self.learning_rate}; it must be above 0"
+            )
+        for name in ("warmup_share", "dropout_rate"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(
+                    f"--{name} is {getattr(self, name)}; allowed: 0 to below 1"
+                )
+        if not 0 <= self.weight_decay_rate < math.inf:
+            raise UserError(f"--weight_decay is {self.weight_decay_rate}; at least 0")
+
+    def steps_per_epoch(self, examples: int) -> int:
+        return math.ceil(examples / self.batch_size)
+
+
+def open_encoder(model: str) -> model_dir.TrainedEncoder:
+    """Opens what is to be fine-tuned.
+
+    Args:
+        model: what `pretrained.load_encoder` takes, or a model_dir after `best:` or
+            `untrained:`.
+
+    Raises:
+        UserError: there is no such encoder, or it is damaged.
+    """
+    prefix, _, directory = model.rpartition(":")
+    if prefix in ("best", "untrained"):
+        return model_dir.load_encoder(directory, prefix)
+    return pretrained.load_encoder(model)
+
+
+class Start:
+    """The weights that every seed starts from.
+
+    BERT's pooler is the head's first layer where it has ever been trained, as in the
+    original checkpoints; elsewhere that layer is drawn with the seed.
+
+    Args:
+        trained: the encoder; it need not be kept.
+    """
+
+    def __init__(self, trained: model_dir.TrainedEncoder):
+        bert = trained.encoder.bert
+        self._weights = bert.get_weights()
+        kernel, bias = bert.pooler_layer.get_weights()
+        # A bias begins at 0 and only training moves it.
+        self.pooler = (kernel, bias) if bias.any() else None
+        self._config = trained.config.model
+
+    @property
+    def head(self) -> str:
+        """What the head's first layer starts from, for people."""
+        return "new" if self.pooler is None else "from BERT's pooler"
+
+    def build(self, task: Task, dropout_rate: float) -> SentenceModel:
+        """A model with these weights and a new head for a task."""
+        config: EncoderConfig = self._config.replace(
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=dropout_rate,
+            drophead_rate=0.0,
+            # Only [CLS] is looked at: nothing else is built, or decays untrained.
+            pooling="cls",
+            sentence_vector="pooled",
+        )
+        model = SentenceModel(config)
+        model.encoder.bert.set_weights(self._weights)
+        head = model.classifier(_HEAD, task.num_outputs)
+        if self.pooler is not None:
+            head.dense.set_weights(self.pooler)
+        return model
+
+
+class SentenceClassifier:
+    """An encoder and its head, for one seed.
+
+        logits = W2 dropout(tanh(W1 h_[CLS] + b1)) + b2          (Devlin et al., 2018)
+
+    with cross-entropy for classes and the squared error for a score.
+
+    Args:
+        start: weights to begin with.
+        task: what the head is for.
+        settings: how it is trained.
+        seed: of head, dropout and the order of the examples.
+    """
+
+    def __init__(self, start: Start, task: Task, settings: Settings, seed: int):
+        self._task = task
+        self._settings = settings
+        self._seed = seed
+        keras.utils.set_random_seed(seed)
+        self.model = start.build(task, settings.dropout_rate)
+        self.model.build_dropout(seed)
+        tokens = tf.TensorSpec([None, None], tf.int32)
+        features = {
+            name: tokens for name in ("input_word_ids", "input_mask", "input_type_ids")
+        }
+        labels = tf.TensorSpec([None], tf.float32)
+        self._predict = tf.function(self._outputs, input_signature=[features])
+        self._step = tf.function(self._train_step, input_signature=[features, labels])
+
+    def train(
+        self, examples: Examples, report: Callable[[int, float, float], None]
+    ) -> float:
+        """Runs all epochs.
+
+        Args:
+            examples: with labels.
+            report: called as (step, loss, learning rate) after every step.
+
+        Returns:
+            The mean loss of the last epoch.
+
+        Raises:
+            UserError: the loss is no number any more.
+        """
+        settings = self._settings
+        steps = settings.epochs * settings.steps_per_epoch(len(examples))
+        self._config = optimization.OptimizerConfig(
+            type="adamw",
+            learning_rate=settings.learning_rate,
+            warmup_steps=round(settings.warmup_share * steps),
+            weight_decay_rate=settings.weight_decay_rate,
+        )
+        self._optimizer = optimization.build_optimizer(self._config, steps)
+        self._variables = [
+            variable
+            for part in ("encoder", _HEAD)
+            for variable in self.model.parts[part].trainable_variables
+        ]
+        # Not in the traced step, which must make no variables.
+        self._optimizer._create_all_weights(self._variables)
+        step, losses = 0, []
+        for number in range(settings.epochs):
+            random = np.random.default_rng([self._seed, number])
+            losses = []
+            for rows in examples_lib.epoch(
+                examples.lengths, settings.batch_size, random
+            ):
+                rate = float(self._optimizer._decayed_lr(tf.float32))
+                loss = float(self._step(examples.batch(rows), examples.labels[rows]))
+                step += 1
+                if not math.isfinite(loss):
+                    raise UserError(
+                        f"the loss is not finite in step {step}, seed {self._seed}: "
+                        f"--learning_rate={settings.learning_rate:g} is too high, or "
+                        "the encoder's weights are"
+                    )
+                losses.append(loss)
+                report(step, loss, rate)
+        return float(np.mean(losses))
+
+    def predict(self, examples: Examples) -> np.ndarray:
+        """Predictions, dropout off.
+
+        Returns:
+            [n]: int64, the most probable class; or float32, the score.
+        """
+        outputs = np.empty([len(examples), self._task.num_outputs], np.float32)
+        for rows in encoding.length_batches(examples.lengths, _BATCH_TOKENS):
+            outputs[rows] = self._predict(examples.batch(rows)).numpy()
+        if self._task.is_regression:
+            return outputs[:, 0]
+        return outputs.argmax(axis=1)
+
+    def _outputs(self, features, training=False) -> tf.Tensor:
+        outputs = self.model.encoder(features, training=training)
+        head = self.model.parts[_HEAD]
+        logits = head(outputs["sequence_output"], training=training)
+        return tf.cast(logits, tf.float32)
+
+    def _train_step(self, features, labels) -> tf.Tensor:
+        # What dropout draws is a function of the seed and the step.
+        self.model.reset_dropout(self._optimizer.iterations)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self._losses(features, labels))
+        gradients = [
+            # The embedding table's is sparse, with rows that come more than once.
+            tf.convert_to_tensor(gradient)
+            for gradient in tape.gradient(loss, self._variables)
+        ]
+        gradients, _ = tf.clip_by_global_norm(gradients, self._config.clip_norm)
+        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+        return loss
+
+    def _losses(self, features, labels) -> tf.Tensor:
+        """float32 [batch]."""
+        logits = self._outputs(features, training=True)
+        if self._task.is_regression:
+            return tf.math.squared_difference(logits[:, 0], labels)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(
+            tf.cast(labels, tf.int32), logits
+        )

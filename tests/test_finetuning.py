@@ -1,0 +1,308 @@
+"""Fine-tuning: the head and its losses by numpy, batches, seeds, what a run leaves."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import oracles
+import pytest
+from test_finetuning_glue import write
+
+from cmlm import model_dir
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+from cmlm.finetuning import examples, glue, training
+from cmlm.finetuning.glue import Row
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = "the cat sat on a mat ran far away".split()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> str:
+    return model_dirs.write(tmp_path_factory.mktemp("finetuning") / "model_dir")
+
+
+@pytest.fixture(scope="module")
+def trained(directory) -> model_dir.TrainedEncoder:
+    return training.open_encoder(directory)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(trained) -> Tokenizer:
+    return trained.tokenizer
+
+
+def sentences(n: int, seed: int = 0) -> list[Row]:
+    """Sentences that are right if they have a dog in them."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for number in range(n):
+        words = random.choice(WORDS, random.integers(2, 9)).tolist()
+        label = number % 2
+        if label:
+            words.insert(random.integers(len(words) + 1), "dog")
+        rows.append(Row((" ".join(words),), label, str(number)))
+    return rows
+
+
+def pairs(n: int) -> list[Row]:
+    """Pairs with a score: how many words they share."""
+    random = np.random.default_rng(1)
+    rows = []
+    for number in range(n):
+        a, b = (random.choice(WORDS, random.integers(1, 9)).tolist() for _ in "ab")
+        score = 5 * len(set(a) & set(b)) / len(set(a) | set(b))
+        rows.append(Row((" ".join(a), " ".join(b)), score, str(number)))
+    return rows
+
+
+# --------------------------------------------------------------- examples
+
+
+def test_examples_are_token_ids_with_types(tokenizer):
+    rows = [
+        Row(("the cat", "unable"), 1, "a"),
+        Row(("", "dogs ran . "), 0, "b"),
+        Row(("the cat sat on the mat", "a dog ran far away"), 0, "c"),
+    ]
+    found = examples.encode(rows, tokenizer, seq_length=9)
+    assert len(found) == 3 and found.truncated == 1 and found.indices == ["a", "b", "c"]
+    batch = found.batch(np.array([2, 0, 1]))
+    words = [
+        [tokenizer.vocab[token] for token in row] for row in batch["input_word_ids"]
+    ]
+    pad = "[PAD]"
+    assert words == [
+        "[CLS] the cat sat [SEP] a dog ran [SEP]".split(),
+        ["[CLS]", "the", "cat", "[SEP]", "un", "##able", "[SEP]", pad, pad],
+        ["[CLS]", "[SEP]", "dog", "##s", "ran", ".", "[SEP]", pad, pad],
+    ]
+    assert batch["input_type_ids"].tolist() == [
+        [0, 0, 0, 0, 0, 1, 1, 1, 1],
+        [0, 0, 0, 0, 1, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1, 1, 1, 0, 0],
+    ]
+    assert batch["input_mask"].tolist() == [
+        [int(word != pad) for word in row] for row in words
+    ]
+    single = examples.encode(sentences(5), tokenizer, 12)
+    assert not single.batch(np.arange(5))["input_type_ids"].any()
+    assert single.truncated == 0
+
+
+def test_many_rows_are_encoded_in_pieces(tokenizer, monkeypatch):
+    want = examples.encode(pairs(50), tokenizer, 12)
+    monkeypatch.setattr(examples, "_ROWS_AT_ONCE", 7)
+    got = examples.encode(pairs(50), tokenizer, 12)
+    for name in ("ids", "starts", "second", "labels"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+    assert got.truncated == want.truncated > 0
+
+
+def test_an_epoch_is_every_example_once_among_its_like():
+    random = np.random.default_rng(0)
+    lengths = random.integers(3, 120, 1003)
+
+    def draw(seed):
+        return list(examples.epoch(lengths, 8, np.random.default_rng(seed)))
+
+    batches = draw(1)
+    assert sorted(np.concatenate(batches)) == list(range(1003))
+    sizes = sorted(len(batch) for batch in batches)
+    assert sizes == [3, *[8] * 125]
+    padding = 1 - lengths.sum() / sum(len(b) * lengths[b].max() for b in batches)
+    assert padding < 0.1
+    assert all((a == b).all() for a, b in zip(batches, draw(1)))
+    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(batches, draw(2)))
+
+
+# ---------------------------------------------------------------- training
+
+
+def classifier(trained, task, seed=0, **values) -> training.SentenceClassifier:
+    settings = training.Settings(**values)
+    start = training.Start(trained)
+    return training.SentenceClassifier(start, glue.TASKS[task], settings, seed)
+
+
+@pytest.mark.parametrize("task", ["cola", "stsb"])
+def test_outputs_and_losses_are_those_of_numpy(trained, tokenizer, task):
+    rows = sentences(6) if task == "cola" else pairs(6)
+    data = examples.encode(rows, tokenizer, 14)
+    made = classifier(trained, task, dropout_rate=0.0)
+    batch = data.batch(np.arange(6))
+    weights = oracles.weights_by_name(made.model.encoder)
+    tokens = oracles.bert(
+        weights,
+        batch["input_word_ids"],
+        batch["input_mask"],
+        num_layers=2,
+        type_ids=batch["input_type_ids"],
+    )
+    head = oracles.weights_by_name(made.model.parts["glue"])
+    hidden = np.tanh(
+        tokens[:, 0] @ head["pooler_dense/kernel"] + head["pooler_dense/bias"]
+    )
+    want = hidden @ head["logits/kernel"] + head["logits/bias"]
+    np.testing.assert_allclose(made._predict(batch), want, atol=2e-5)
+    labels = data.labels
+    if task == "cola":
+        wanted = -np.log(oracles.softmax(want)[np.arange(6), labels.astype(int)])
+        predicted = want.argmax(1)
+    else:
+        wanted = (want[:, 0] - labels) ** 2
+        predicted = want[:, 0]
+    np.testing.assert_allclose(made._losses(batch, labels), wanted, rtol=1e-4)
+    # Whatever the batches of prediction are.
+    np.testing.assert_allclose(made.predict(data), predicted, atol=2e-5)
+
+
+def test_a_task_is_learnt_and_every_seed_starts_anew(trained, tokenizer):
+    train = examples.encode(sentences(64), tokenizer, 14)
+    dev = examples.encode(sentences(40, seed=1), tokenizer, 14)
+    steps = []
+
+    def run(seed):
+        made = classifier(
+            trained, "cola", seed, epochs=10, batch_size=8, learning_rate=1e-2
+        )
+        steps.clear()
+        made.train(train, lambda *step: steps.append(step))
+        weights = [part.get_weights() for part in made.model.parts.values()]
+        return made.predict(dev), [array for part in weights for array in part]
+
+    before = trained.encoder.get_weights()
+    predicted, weights = run(0)
+    assert np.mean(predicted == dev.labels) > 0.9
+    numbers, losses, rates = zip(*steps)
+    assert numbers == tuple(range(1, 81)) and np.mean(losses[-8:]) < losses[0] / 3
+    # Warm-up of a tenth of the steps, then linear to 0.
+    assert rates[0] == 0 and np.argmax(rates) == 8
+    assert rates[8] == pytest.approx(1e-2 * (1 - 8 / 80))
+    assert rates[-1] == pytest.approx(1e-2 / 80, rel=1e-4)
+
+    _, others = run(1)
+    again, same = run(0)
+    np.testing.assert_array_equal(predicted, again)
+    for a, b in zip(weights, same, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any((a != b).any() for a, b in zip(weights, others, strict=True))
+    for a, b in zip(before, trained.encoder.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_berts_pooler_is_the_head_where_it_was_trained(trained):
+    # What `model_dirs` writes has random numbers everywhere, here too.
+    kernel, bias = trained.encoder.bert.pooler_layer.get_weights()
+    made = classifier(trained, "rte")
+    got = made.model.parts["glue"].dense.get_weights()
+    np.testing.assert_array_equal(got[0], kernel)
+    np.testing.assert_array_equal(got[1], bias)
+    assert training.Start(trained).head == "from BERT's pooler"
+    trained.encoder.bert.pooler_layer.set_weights([kernel, np.zeros_like(bias)])
+    try:
+        start = training.Start(trained)
+        made = training.SentenceClassifier(
+            start, glue.TASKS["rte"], training.Settings(), seed=0
+        )
+        assert start.head == "new"
+        assert (made.model.parts["glue"].dense.get_weights()[0] != kernel).any()
+    finally:
+        trained.encoder.bert.pooler_layer.set_weights([kernel, bias])
+
+
+def test_a_loss_that_is_no_number_is_one_line(trained, tokenizer):
+    data = examples.encode(sentences(16), tokenizer, 14)
+    made = classifier(trained, "cola", batch_size=8)
+    head = made.model.parts["glue"]
+    head.set_weights([np.full_like(array, np.nan) for array in head.get_weights()])
+    with pytest.raises(UserError, match="loss is not finite in step 1, seed 0"):
+        made.train(data, lambda *step: None)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"epochs": 0}, "--epochs is 0; at least 1"),
+        ({"batch_size": 0}, "--batch_size is 0"),
+        ({"learning_rate": 0.0}, "--learning_rate is 0.0; it must be above 0"),
+        ({"learning_rate": float("nan")}, "--learning_rate is nan"),
+        ({"warmup_share": 1.0}, "--warmup_share is 1.0; allowed: 0 to below 1"),
+        ({"dropout_rate": -0.1}, "--dropout_rate is -0.1"),
+        ({"weight_decay_rate": -1.0}, "--weight_decay is -1.0"),
+    ],
+)
+def test_values_out_of_range_are_named(values, message):
+    with pytest.raises(UserError, match=message):
+        training.Settings(**values).validate()
+
+
+# ----------------------------------------------------------------- command
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "cmlm.finetune", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_command_leaves_results_and_predictions(directory, tmp_path):
+    rows = [
+        (*row.texts, "entailment" if row.label > 2 else "not_entailment")
+        for row in pairs(60)
+    ]
+    folder = tmp_path / "RTE"
+    write(folder / "train.tsv", "rte", rows[:40])
+    write(folder / "dev.tsv", "rte", rows[40:])
+    write(folder / "test.tsv", "rte", rows[40:], with_labels=False)
+    output = tmp_path / "out"
+    arguments = (
+        f"--model={directory}",
+        "--task=rte",
+        f"--data_dir={tmp_path}",
+        "--seeds=3,1",
+        "--batch_size=8",
+        "--epochs=1",
+        f"--output={output}",
+    )
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "rte: 40 in train.tsv, 20 in dev.tsv, 20 in test.tsv" in done.stderr
+    assert "5 steps of 8" in done.stderr and "step 5/5" in done.stderr
+    results = json.loads((output / "results.json").read_text())
+    assert sorted(path.name for path in output.iterdir()) == ["RTE.tsv", "results.json"]
+    scores = [results["seeds"][seed]["accuracy"] for seed in ("3", "1")]
+    assert results["mean"]["accuracy"] == pytest.approx(np.mean(scores))
+    assert results["std"]["accuracy"] == pytest.approx(np.std(scores, ddof=1))
+    majority = np.mean([row[2] == "not_entailment" for row in rows[40:]])
+    assert results["constant"]["accuracy"] == pytest.approx(100 * majority)
+    assert results["best_seed"] == (3 if scores[0] >= scores[1] else 1)
+    assert results["data"]["dev.tsv"]["examples"] == 20
+    assert results["settings"]["seq_length"] == model_dirs.SEQ_LENGTH
+    # Dev and test are the same texts here: predictions give the best seed's score.
+    lines = (output / "RTE.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction" and len(lines) == 21
+    right = [
+        line == f"{number}\t{row[2]}"
+        for number, (line, row) in enumerate(zip(lines[1:], rows[40:]), 7)
+    ]
+    assert 100 * np.mean(right) == pytest.approx(max(scores))
+    for title in ("seed 3", "seed 1", "mean", "std", "constant"):
+        assert any(line.startswith(title) for line in done.stdout.splitlines())
+
+    # What exists is not replaced; what is wrong leaves nothing.
+    again = run(*arguments)
+    assert again.returncode == 1 and "exists" in again.stderr
+    write(folder / "dev.tsv", "rte", [("a", "b", "maybe")])
+    wrong = run(*arguments[:-1], f"--output={tmp_path / 'other'}")
+    assert wrong.returncode == 1 and not (tmp_path / "other").exists()
+    (line,) = [at for at in wrong.stderr.splitlines() if at.startswith("error: ")]
+    assert "dev.tsv, line 2: label 'maybe'; allowed: entailment, not_entail" in line
