@@ -5,7 +5,12 @@
 
 Training learns one by itself where none is given; the command is for sharing one
 between runs, and says how well it covers the text. The input is in the training format,
-one sentence a line; languages are named as in --input='en=en/*.txt,de=de/*.txt'.
+one sentence a line; languages are named as in --input='en=en/*.txt,de=de/*.txt'. Words
+are counted in this process, in the first --max_text_bytes of each language; or, with
+--workers or --beam_options, on Apache Beam, in all of the text:
+
+    python -m cmlm.vocab --input='gs://mine/en/*.txt.gz' --output=gs://mine/vocab.txt \\
+        --beam_options='--runner=DataflowRunner --project=... --region=...'
 
     python -m cmlm.vocab --prune_model=MODEL_DIR --input='de=de/*.txt,fr=fr/*.txt' \\
         --output=NEW_MODEL_DIR
@@ -13,6 +18,8 @@ one sentence a line; languages are named as in --input='en=en/*.txt,de=de/*.txt'
 writes a model_dir with those words only that the text needs: its vectors for that text
 are the same, its embedding table is smaller.
 """
+
+import uuid
 
 from absl import flags
 
@@ -38,6 +45,23 @@ flags.DEFINE_float(
     "With languages, each one's words count in proportion to their number to this "
     "power.",
 )
+flags.DEFINE_integer(
+    "max_text_bytes",
+    256 * 2**20,
+    "Text of each language to count, from its beginning; Beam counts all.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "workers",
+    0,
+    "Count on Beam, in so many processes of this machine; 0: without Beam.",
+    lower_bound=0,
+)
+flags.DEFINE_string(
+    "beam_options",
+    "",
+    "Count on Beam with these options of its own, such as '--runner=FlinkRunner ...'.",
+)
 flags.DEFINE_string(
     "prune_model",
     None,
@@ -47,7 +71,10 @@ flags.DEFINE_string(
 FLAGS = flags.FLAGS
 
 # What makes no sense beside --prune_model.
-_LEARNING = ("size", "lower_case", "sampling_exponent")
+_LEARNING = (
+    *("size", "lower_case", "sampling_exponent"),
+    *("max_text_bytes", "workers", "beam_options"),
+)
 _COVERAGE_BYTES = 16 * 2**20
 
 
@@ -92,9 +119,13 @@ def learn(paths: dict[str, list[str]]) -> None:
         size=FLAGS.size,
         lower_case=FLAGS.lower_case,
         sampling_exponent=FLAGS.sampling_exponent,
+        max_text_bytes=FLAGS.max_text_bytes,
     )
     config.validate()
-    vocabulary.learn(paths, config, FLAGS.output)
+    if FLAGS.workers or FLAGS.beam_options:
+        learn_on_beam(paths, config)
+    else:
+        vocabulary.learn(paths, config, FLAGS.output)
 
     # ------------------------------------------------------------------ coverage
     tokenizer = tokenization.Tokenizer(FLAGS.output, FLAGS.lower_case)
@@ -111,6 +142,29 @@ def learn(paths: dict[str, list[str]]) -> None:
             f" {coverage.unknown_tokens:.3%} of the tokens [UNK]"
         )
     print(FLAGS.output)
+
+
+def learn_on_beam(paths: dict[str, list[str]], config) -> None:
+    """Learns a vocabulary from words that are counted on Beam."""
+    if FLAGS["max_text_bytes"].present:
+        raise UserError(
+            f"--max_text_bytes={FLAGS.max_text_bytes} with --workers or "
+            "--beam_options: Beam counts all of the text"
+        )
+    with cli.quiet_imports():
+        from cmlm.data import vocabulary, words_on_beam
+
+    counts, totals = words_on_beam.count_and_smooth(
+        paths,
+        config.lower_case,
+        config.sampling_exponent,
+        vocabulary.learner_words(config.size),
+        # Beside the output, where a cluster's workers can write as well.
+        work_path=f"{FLAGS.output}.tmp-{uuid.uuid4().hex[:8]}",
+        beam_options=FLAGS.beam_options,
+        workers=FLAGS.workers,
+    )
+    vocabulary.learn_and_write(counts, totals, config, FLAGS.output)
 
 
 def prune(paths: dict[str, list[str]]) -> None:

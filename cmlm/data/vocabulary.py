@@ -157,9 +157,6 @@ def learn(
         for language, paths in files.items()
     }
     totals = {language: counts.total for language, counts in counted.items()}
-    if not any(totals.values()):
-        paths = [path for of in files.values() for path in of]
-        raise UserError(f"no word in {', '.join(paths[:3])}: no vocabulary to learn")
     counts = words_lib.smooth(counted, config.sampling_exponent)
     return learn_and_write(counts, totals, config, output_path)
 
@@ -177,7 +174,12 @@ def learn_and_write(
         totals: the number of words of each language, for the log.
         config: its size, and the exponent that `counts` was smoothed by.
         output_path: where to write it, atomically.
+
+    Raises:
+        UserError: there is no word.
     """
+    if not counts:
+        raise UserError("no word in the text: no vocabulary to learn")
     began = time.monotonic()
     logger.info(
         "learning a vocabulary of %s tokens from %s words%s",

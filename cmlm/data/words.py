@@ -136,7 +136,13 @@ def most_frequent(counts: Mapping[str, int], number: int) -> list[tuple[str, int
 
     So the result does not depend on the order in which words were found.
     """
-    return heapq.nsmallest(number, counts.items(), key=lambda item: (-item[1], item[0]))
+    return heapq.nsmallest(number, counts.items(), key=by_frequency)
+
+
+def by_frequency(item: tuple[str, int]) -> tuple[int, str]:
+    """What a (word, count) is sorted by: frequent ones first, then by the alphabet."""
+    word, count = item
+    return -count, word
 
 
 def factors(totals: Mapping[str, int], exponent: float) -> dict[str, float]:

@@ -1,0 +1,104 @@
+"""Words counted on Beam are those of one process, however the work is divided."""
+
+import gzip
+import random
+
+import pytest
+
+pytest.importorskip("apache_beam", reason="needs pip install 'cmlm[corpus]'")
+
+from cmlm import beam_runner
+from cmlm.data import streams, words, words_on_beam
+from cmlm.errors import UserError
+
+ANY = 1 << 40
+
+
+@pytest.fixture
+def paths(tmp_path) -> dict[str, list[str]]:
+    """Two languages in plain and packed files, with all that lines may have."""
+    draw = random.Random(4)
+    vocabulary = [f"Wort{number}" for number in range(40)] + [
+        "\u00dcber",
+        "\u65e5\u672c",
+    ]
+
+    def lines(number):
+        return [
+            " ".join(draw.choices(vocabulary, k=draw.randint(1, 9))).encode()
+            for _ in range(number)
+        ]
+
+    odd = [
+        b"\xef\xbb\xbfbom",
+        b"",
+        b"  \t ",
+        b"bad \xff\xfe byte",
+        b"crlf\r",
+        b"x" * 20_000,
+    ]
+    odd += ["line\u2028separator zero\u200bwidth".encode(), b"no end"]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines(300) + odd))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"\n".join(lines(50)) + b"\n"))
+    (tmp_path / "c.txt").write_bytes(b"\n".join(lines(20)) + b"\n")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    name = str(tmp_path) + "/"
+    return {
+        "de": [name + "a.txt", name + "b.txt.gz"],
+        "ja": [name + "c.txt", name + "empty.txt"],
+    }
+
+
+def expected(paths, lower_case=True, number=1000):
+    """Smoothed counts and totals, by one process."""
+    counted = {name: words.count(of, lower_case, ANY) for name, of in paths.items()}
+    totals = {name: counts.total for name, counts in counted.items()}
+    return dict(words.most_frequent(words.smooth(counted, 0.3), number)), totals
+
+
+@pytest.mark.parametrize("lower_case, number", [(True, 1000), (False, 7)])
+def test_counts_equal_those_of_one_process(
+    paths, lower_case, number, tmp_path, monkeypatch
+):
+    # In this process, so that the size of a range can be set: 17 of them in a.txt.
+    monkeypatch.setattr(words_on_beam, "_RANGE_BYTES", 2000)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    counts, totals = words_on_beam.count_and_smooth(
+        paths, lower_case, 0.3, number, str(tmp_path / "work" / "x"), workers=1
+    )
+    assert (dict(counts), totals) == expected(paths, lower_case, number)
+    assert totals["de"] > totals["ja"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*before, "work"]
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.large
+def test_several_processes_count_the_same(paths, tmp_path):
+    counts, totals = words_on_beam.count_and_smooth(
+        paths, True, 0.3, 1000, str(tmp_path / "x"), workers=2
+    )
+    assert (dict(counts), totals) == expected(paths)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, ANY])
+def test_ranges_divide_the_lines_of_a_file(paths, size, monkeypatch):
+    monkeypatch.setattr(words_on_beam, "_RANGE_BYTES", size)
+    path = paths["ja"][0]
+    found = []
+    for start in words_on_beam._starts(path):
+        with beam_runner.open_bytes(path) as raw:
+            found += words_on_beam.read_range(raw, path, start)
+    assert found == [line.numpy() for line in streams.sentences([path])]
+
+
+def test_a_file_cut_short_is_named(paths, tmp_path):
+    path = paths["de"][1]
+    with open(path, "rb") as file:
+        whole = file.read()
+    with open(path, "wb") as file:
+        file.write(whole[:-20])
+    with pytest.raises(UserError, match="b.txt.gz is not a whole gzip file"):
+        words_on_beam.count_and_smooth(
+            paths, True, 0.3, 1000, str(tmp_path / "x"), workers=1
+        )
+    assert not list(tmp_path.glob("x*"))
