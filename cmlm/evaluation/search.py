@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from cmlm import margins
+
 # Of the matrix of cosines this many rows and columns exist at a time: 64 MB.
 _QUERIES = 1024
 _POOL = 16_384
@@ -96,18 +98,11 @@ class Neighbours:
         return Neighbours(self.backward, self.forward)
 
     def margins(self) -> np.ndarray:
-        """Ratio margins of x's neighbours, float64 [n, k].
-
-        Artetxe and Schwenk, 2019, https://arxiv.org/abs/1811.01136, equations 1 and 3:
-        cos(x, y) over the mean of the average cosine of x with its k nearest y and
-        that of y with its k nearest x; 0 where that mean is 0.
-        """
-        cosines, rows = (np.asarray(part) for part in self.forward)
+        """Ratio margins of x's neighbours, float64 [n, k]; see `cmlm.margins`."""
+        cosines, rows = self.forward
         of_x = cosines.mean(axis=1, dtype=np.float64)
         of_y = self.backward[0].mean(axis=1, dtype=np.float64)
-        averages = (of_x[:, np.newaxis] + of_y[rows]) / 2
-        zeros = np.zeros(cosines.shape)
-        return np.divide(cosines, averages, out=zeros, where=averages != 0)
+        return margins.score(cosines, of_x, of_y[rows])
 
     def best_by_margin(self) -> tuple[np.ndarray, np.ndarray]:
         """Of each x's neighbours the one with the largest margin.

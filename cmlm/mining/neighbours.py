@@ -1,0 +1,175 @@
+"""The nearest neighbours of one text in another, kept on disk block by block."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.mining import index as index_lib
+from cmlm.mining import storage
+from cmlm.mining.vectors import Vectors, shard_path
+
+_ABOUT = "about.json"
+_ENTRY = np.dtype([("cosine", "<f4"), ("row", "<i8")])
+_LONGEST_BLOCK = 1 << 20
+
+
+@dataclasses.dataclass
+class Search:
+    """How neighbours are looked for.
+
+    Attributes:
+        kind: one of `index.KINDS`, or `auto`.
+        cells: of `ivf` and `pq`; 0 chooses.
+        probes: cells that a query looks into.
+        memory: bytes to use.
+    """
+
+    kind: str = "auto"
+    cells: int = 0
+    probes: int = 32
+    memory: int = 2 << 30
+
+
+class Found:
+    """Neighbours on disk.
+
+    Args:
+        directory: where they are.
+        rows: queries.
+        block_rows: queries of a file.
+    """
+
+    def __init__(self, directory: str, rows: int, block_rows: int):
+        self._directory = directory
+        self._rows = rows
+        self._block_rows = block_rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yields the first query, cosines float32 [b, k] and rows int64 [b, k]."""
+        for number, start in enumerate(range(0, self._rows, self._block_rows)):
+            entries = storage.load(shard_path(self._directory, number))
+            yield start, np.array(entries["cosine"]), np.array(entries["row"])
+
+    def means(self) -> np.ndarray:
+        """The average cosine of each query with its neighbours, float64 [n]."""
+        means = np.empty(self._rows)
+        for start, cosines, rows in self.blocks():
+            there = rows >= 0
+            total = np.where(there, cosines, 0).sum(axis=1, dtype=np.float64)
+            count = np.maximum(there.sum(axis=1), 1)
+            means[start : start + len(rows)] = total / count
+        return means
+
+
+class Searcher:
+    """Searches two sides in each other; made once, since the cells are of both.
+
+    Args:
+        source, target: unit vectors of the two sides.
+        directory: for indexes and results.
+        settings: how. Results that were found with others are thrown away.
+    """
+
+    def __init__(
+        self, source: Vectors, target: Vectors, directory: str, settings: Search
+    ):
+        self._sides = {"source": source, "target": target}
+        self._directory = directory
+        self._settings = settings
+        rows = (len(source), len(target))
+        self.kind = settings.kind
+        if self.kind == "auto":
+            self.kind = index_lib.choose(rows, source.dim, settings.memory)
+        about = {
+            "kind": self.kind,
+            "cells": settings.cells,
+            "probes": settings.probes,
+            "vectors": [side.about for side in self._sides.values()],
+        }
+        if storage.read_json(os.path.join(directory, _ABOUT)) != about:
+            shutil.rmtree(directory, ignore_errors=True)
+            for side in self._sides:
+                os.makedirs(os.path.join(directory, side))
+            storage.write_json(os.path.join(directory, _ABOUT), about)
+        self._cells: index_lib.Cells | None = None
+
+    def find(self, side: str, k: int) -> Found:
+        """The k nearest rows on the other side for each row of one.
+
+        Args:
+            side: `source` or `target`, whose rows ask.
+            k: how many.
+
+        Raises:
+            UserError: the other side has fewer rows.
+        """
+        other = "target" if side == "source" else "source"
+        queries, pool = self._sides[side], self._sides[other]
+        if k > len(pool):
+            raise UserError(
+                f"{k} neighbours are wanted, but the {other} side has {len(pool)} "
+                "different sentences"
+            )
+        # Opened when the first block is not there.
+        index = None
+        directory = os.path.join(self._directory, f"{side}-{k}")
+        about = storage.read_json(os.path.join(directory, _ABOUT))
+        if about is None:
+            index = self._open(side, other)
+            room = self._settings.memory // 2 // index.query_bytes(k)
+            about = {"block_rows": int(np.clip(room, 1024, _LONGEST_BLOCK))}
+            os.makedirs(directory, exist_ok=True)
+            storage.write_json(os.path.join(directory, _ABOUT), about)
+        size = about["block_rows"]
+        what = f"neighbours of the {side}, {self.kind}"
+        with storage.bar(len(queries), what, "sentences") as bar:
+            for number, start in enumerate(range(0, len(queries), size)):
+                path, stop = (
+                    shard_path(directory, number),
+                    min(start + size, len(queries)),
+                )
+                if not os.path.exists(path):
+                    index = index or self._open(side, other)
+                    cosines, rows = index.search(queries, start, stop, k)
+                    entries = np.empty(rows.shape, _ENTRY)
+                    entries["cosine"], entries["row"] = cosines, rows
+                    storage.save(path, entries)
+                bar.update(stop - start)
+        return Found(directory, len(queries), size)
+
+    def _open(self, side: str, other: str) -> index_lib.Index:
+        settings, pool = self._settings, self._sides[other]
+        if self.kind == "flat":
+            return index_lib.Flat(pool, settings.memory)
+        if self._cells is None:
+            self._cells = index_lib.Cells(
+                list(self._sides.values()),
+                self._directory,
+                settings.cells,
+                settings.probes,
+                settings.memory,
+            )
+        own = {name: os.path.join(self._directory, name) for name in self._sides}
+        if self.kind == "pq":
+            return index_lib.Pq(pool, self._cells, own[other], settings.memory)
+        nearest = {
+            name: self._cells.nearest(vectors, own[name])
+            for name, vectors in self._sides.items()
+        }
+        return index_lib.Ivf(
+            pool,
+            nearest[other],
+            nearest[side],
+            len(self._cells.centres),
+            own[other],
+            settings.memory,
+        )

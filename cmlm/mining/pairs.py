@@ -1,0 +1,164 @@
+"""From neighbours to pairs: margins, retrieval, threshold, one to one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from cmlm import margins
+from cmlm.mining.neighbours import Found
+
+RETRIEVALS = ("forward", "backward", "intersection", "max")
+# ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
+# absolute: LaBSE (Feng et al., 2020, https://arxiv.org/abs/2007.01852), section 6.3;
+# distance: nearer than its neighbours are on average.
+THRESHOLDS = {"ratio": 1.04, "distance": 0.0, "absolute": 0.6}
+_AT_ONCE = 1 << 20
+
+
+@dataclasses.dataclass
+class Pairs:
+    """Rows that belong together.
+
+    Attributes:
+        source, target: int64 [n], rows.
+        score: float64 [n], by margin.
+        cosine: float32 [n].
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    score: np.ndarray
+    cosine: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def where(self, chosen: np.ndarray) -> Pairs:
+        """Some of them, by a mask or by their numbers."""
+        return Pairs(
+            self.source[chosen],
+            self.target[chosen],
+            self.score[chosen],
+            self.cosine[chosen],
+        )
+
+
+def needed(retrieval: str, margin: str) -> tuple[str, ...]:
+    """The sides whose neighbours `mine` wants.
+
+    Without a margin, one direction needs the neighbours of one side only.
+    """
+    if margin == "absolute" and retrieval in ("forward", "backward"):
+        return ("source",) if retrieval == "forward" else ("target",)
+    return ("source", "target")
+
+
+def mine(
+    of_source: Found | None,
+    of_target: Found | None,
+    margin: str,
+    retrieval: str,
+    threshold: float = -np.inf,
+    one_to_one: bool = True,
+) -> Pairs:
+    """Chooses pairs.
+
+    Artetxe and Schwenk, 2019, https://arxiv.org/abs/1811.01136, section 3.2: `forward`
+    takes the best candidate of each source sentence, `backward` of each target
+    sentence, `intersection` what both propose to each other, `max` all of both.
+
+    Args:
+        of_source, of_target: neighbours of the sides; None where `needed` says so.
+        margin: one of `margins.MARGINS`.
+        retrieval: one of `RETRIEVALS`.
+        threshold: lowest score.
+        one_to_one: of the pairs that share a sentence keep the best, going from the
+            best of all down.
+
+    Returns:
+        The best first; of equal scores the first source, then the first target.
+    """
+    means = [
+        None if margin == "absolute" else found.means()
+        for found in (of_source, of_target)
+    ]
+    proposed = []
+    if retrieval != "backward":
+        proposed.append(_best(of_source, *means, margin))
+    if retrieval != "forward":
+        best = _best(of_target, *means[::-1], margin)
+        best.source, best.target = best.target, best.source
+        proposed.append(best)
+    if retrieval == "intersection":
+        forward, backward = proposed
+        back = np.full(len(of_target), -1, np.int64)
+        back[backward.target] = backward.source
+        chosen = forward.where(back[forward.target] == forward.source)
+    else:
+        chosen = Pairs(
+            *(
+                np.concatenate([getattr(part, field.name) for part in proposed])
+                for field in dataclasses.fields(Pairs)
+            )
+        )
+    chosen = chosen.where(chosen.score >= threshold)
+    chosen = chosen.where(np.lexsort((chosen.target, chosen.source, -chosen.score)))
+    if one_to_one:
+        return chosen.where(_greedy(chosen, len(of_source or ()), len(of_target or ())))
+    return chosen.where(_first(chosen)) if retrieval == "max" else chosen
+
+
+def _best(
+    found: Found, of_x: np.ndarray | None, of_y: np.ndarray | None, margin: str
+) -> Pairs:
+    """The best candidate of each x, as pairs of x and y."""
+    parts = []
+    for start, cosines, rows in found.blocks():
+        own = slice(start, start + len(rows))
+        if margin == "absolute":
+            scores = cosines.astype(np.float64)
+        else:
+            scores = margins.score(cosines, of_x[own], of_y[rows], margin)
+        scores[rows < 0] = -np.inf
+        best = np.argmax(scores, axis=1)
+        each = np.arange(len(rows))
+        chosen = Pairs(
+            start + each, *(part[each, best] for part in (rows, scores, cosines))
+        )
+        parts.append(chosen.where(chosen.target >= 0))
+    return Pairs(
+        *(
+            np.concatenate([getattr(part, field.name) for part in parts])
+            for field in dataclasses.fields(Pairs)
+        )
+    )
+
+
+def _first(pairs: Pairs) -> np.ndarray:
+    """Numbers of the pairs that are not there before, in order."""
+    order = np.lexsort((np.arange(len(pairs)), pairs.target, pairs.source))
+    source, target = pairs.source[order], pairs.target[order]
+    new = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+    return np.sort(order[np.append(True, new)[: len(pairs)]])
+
+
+def _greedy(pairs: Pairs, sources: int, targets: int) -> np.ndarray:
+    """Numbers of the pairs both of whose sentences are free when their turn comes."""
+    used = [bytearray(sources), bytearray(targets)]
+    for flags, rows in zip(used, (pairs.source, pairs.target), strict=True):
+        # A side that was not searched is as long as its last row.
+        flags.extend(bytes(max(int(rows.max(initial=-1)) + 1 - len(flags), 0)))
+    of_source, of_target = used
+    chosen = np.zeros(len(pairs), bool)
+    for start in range(0, len(pairs), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        rows = zip(
+            pairs.source[part].tolist(), pairs.target[part].tolist(), strict=True
+        )
+        for number, (source, target) in enumerate(rows, start):
+            if not of_source[source] and not of_target[target]:
+                of_source[source] = of_target[target] = True
+                chosen[number] = True
+    return np.flatnonzero(chosen)

@@ -1,0 +1,217 @@
+"""The mining command: files in, what training reads out, one line for mistakes."""
+
+import gzip
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+
+pytest.importorskip("faiss", reason="pip install 'cmlm[mine]'")
+
+from cmlm import encoding
+from cmlm.data import parallel
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = "the cat sat on a mat dog ran far away".split()
+
+
+# In a process each of them would wait for TensorFlow.
+PROGRAM = """
+import contextlib, io, json, sys
+from absl import flags
+from cmlm import cli, mine
+for arguments in json.load(sys.stdin):
+    flags.FLAGS.unparse_flags()
+    for flag in flags.FLAGS.flags_by_module_dict()["cmlm.mine"]:
+        flag.unparse()
+    sys.argv = ["cmlm.mine", *arguments]
+    said, code = [io.StringIO(), io.StringIO()], 0
+    with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
+        try:
+            cli.run(mine.main)
+        except SystemExit as leaving:
+            code = leaving.code
+    print(json.dumps([code or 0, *(stream.getvalue() for stream in said)]), flush=True)
+"""
+
+
+def commands(*cases):
+    """Runs the command several times: [(exit code, stdout, stderr)]."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(cases), done.stderr
+    return answers
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return model_dirs.write(tmp_path_factory.mktemp("model") / "model_dir")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A text and its "translation", which has the same words in another order."""
+    directory = tmp_path_factory.mktemp("corpus")
+    random = np.random.default_rng(3)
+    source = [" ".join(random.choice(WORDS, random.integers(4, 12))) for _ in range(60)]
+    target = [" ".join([*line.split()[1:], line.split()[0]]) for line in source[:40]]
+    target += [f"{line} !" for line in source[45:]]
+    (directory / "source.txt").write_text("\n\n".join([*source, source[0]]) + "\n")
+    with gzip.open(directory / "target.txt.gz", "wt") as file:
+        file.write("\n".join(target[::-1]))
+    with open(directory / "bitext.tsv", "w") as file:
+        file.writelines(f"{a}\t{b}\n" for a, b in zip(source, target))
+    return directory
+
+
+def test_pairs_and_hard_negatives(model, corpus, tmp_path):
+    mined_path, nearest_path = tmp_path / "mined.tsv", tmp_path / "nearest.tsv"
+    hard_path, work = tmp_path / "hard.tsv.gz", tmp_path / "work"
+    inputs = [f"--model={model}", f"--source={corpus}/source.txt"]
+    inputs += [f"--target={corpus}/target.txt.gz", f"--work_dir={work}"]
+    answers = commands(
+        [*inputs, f"--output={mined_path}", "--threshold=0.9", "--neighbours=3"],
+        # LaBSE's rule.
+        [
+            *(*inputs, f"--output={nearest_path}", "--margin=absolute"),
+            *("--retrieval=forward", "--noone_to_one", "--threshold=-1"),
+        ],
+        [
+            *(f"--model={model}", f"--bitext={corpus}/bitext.tsv"),
+            *(f"--pool={corpus}/target.txt.gz", "--hard_negatives=2"),
+            f"--output={hard_path}",
+        ],
+    )
+    assert [code for code, _, _ in answers] == [0, 0, 0], answers
+    _, said, heard = answers[0]
+    assert "--source: 61 sentences, " in heard and "index: flat" in heard
+    assert f"--bitext_data={mined_path}" in said.splitlines()[-1]
+
+    # -- by margin, the best first
+    mined = [line.split("\t") for line in mined_path.read_text().splitlines()]
+    rows = (tmp_path / "mined.scores").read_text().splitlines()
+    scores = np.array([row.split("\t") for row in rows], float)
+    assert len(mined) == len(scores) > 25 and (np.diff(scores[:, 0]) <= 0).all()
+    encoder = encoding.load(model)
+    sides = [encoder.encode(list(side), normalize=True) for side in zip(*mined)]
+    np.testing.assert_allclose(
+        scores[:, 1], np.einsum("nd,nd->n", *sides), rtol=0, atol=2e-6
+    )
+    # What training reads is what was written.
+    assert parallel.inspect([str(mined_path)]).pairs == len(mined)
+    read = parallel.rows([str(mined_path)]).as_numpy_iterator()
+    assert [[cell.decode() for cell in row] for row in read] == mined
+
+    # -- the nearest, from the vectors that are there
+    shards = list(work.glob("*-vectors/0*.npy"))
+    assert len(shards) == 2
+    for shard in shards:
+        assert shard.stat().st_mtime_ns < mined_path.stat().st_mtime_ns
+    source = [line for line in (corpus / "source.txt").read_text().split("\n") if line]
+    source = list(dict.fromkeys(source))
+    with gzip.open(corpus / "target.txt.gz", "rt") as file:
+        target = list(dict.fromkeys(file.read().splitlines()))
+    cosines = encoder.encode(source, True) @ encoder.encode(target, True).T
+    nearest = [line.split("\t") for line in nearest_path.read_text().splitlines()]
+    assert sorted(a for a, _ in nearest) == sorted(source)
+    for a, b in nearest:
+        row = cosines[source.index(a)]
+        assert row[target.index(b)] == pytest.approx(row.max(), abs=1e-6)
+
+    # -- hard negatives of translations
+    report = parallel.inspect([str(hard_path)])
+    assert (report.columns, report.bad, report.pairs) == (4, 0, 55)
+    with gzip.open(hard_path, "rt") as file:
+        for line, pair in zip(file, (corpus / "bitext.tsv").open()):
+            cells = line.rstrip("\n").split("\t")
+            assert cells[:2] == pair.rstrip("\n").split("\t")
+            assert len(set(cells[1:])) == 3 and cells[0] not in cells[2:]
+    assert not (tmp_path / "hard.tsv.gz.work").exists()
+
+
+def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "there.tsv").write_text("kept")
+    (tmp_path / "cut.txt.gz").write_bytes((corpus / "target.txt.gz").read_bytes()[:-20])
+    bad_model, model = f"--model={tmp_path}", f"--model={model}"
+    source, target = f"--source={corpus}/source.txt", f"--target={corpus}/target.txt.gz"
+    output = f"--output={tmp_path}/out.tsv"
+    bitext = f"--bitext={corpus}/bitext.tsv"
+    cases = [
+        ([model, output], "either --source and --target, or --bitext"),
+        ([model, output, source], "--target is not given"),
+        ([model, output, source, bitext], "either --source and --target, or"),
+        ([model, output, source, target, "--pool=x"], "--pool goes with --bitext"),
+        ([model, "--output=a.txt", source, target], "must end in .tsv or .tsv.gz"),
+        ([model, output, source, "--target=no.txt"], "no file matches 'no.txt'"),
+        (
+            [model, output, source, f"--target={tmp_path}/empty.txt"],
+            "--target has no line with text in it",
+        ),
+        (
+            [model, output, source, f"--target={tmp_path}/cut.txt.gz"],
+            "cut.txt.gz is not a whole gzip file",
+        ),
+        ([model, f"--output={tmp_path}/there.tsv", source, target], "pass --overwrite"),
+        (
+            [model, output, source, target, "--neighbours=99"],
+            "99 neighbours are wanted",
+        ),
+        ([model, output, source, target, "--threshold=9"], "lower --threshold"),
+        ([model, output, bitext, "--hard_negatives=99"], "at least 100 are needed"),
+        ([model, output, bitext, "--max_cosine=-1"], "raise --max_cosine or give"),
+        ([bad_model, output, source, target], "holds no weights"),
+        ([model, output, source, target, "--margin=cosine"], "cosine"),
+        ([model, output, source, target, "--max_memory_gb=1"], "1.25"),
+    ]
+    answers = commands(*(flags for flags, _ in cases))
+    for (flags, said), (code, _, heard) in zip(cases, answers):
+        errors = [line for line in heard.splitlines() if line.startswith("error:")]
+        assert code == 1 and len(errors) == 1 and said in errors[0], (flags, heard)
+        assert "Traceback" not in heard
+    assert not (tmp_path / "out.tsv").exists()
+    assert not (tmp_path / "out.scores").exists()
+    assert (tmp_path / "there.tsv").read_text() == "kept"
+
+
+@pytest.mark.large
+def test_a_full_disk_is_one_line_and_the_run_goes_on(model, corpus, tmp_path):
+    flags = (
+        *(f"--model={model}", f"--source={corpus}/source.txt"),
+        *(f"--target={corpus}/target.txt.gz", f"--output={tmp_path}/out.tsv"),
+        "--threshold=0.9",
+    )
+
+    def run(largest_file):
+        limit = (largest_file, resource.RLIM_INFINITY)
+        return subprocess.run(
+            [sys.executable, "-m", "cmlm.mine", *flags],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+        )
+
+    # Vectors need 60 times 64 bytes.
+    full = run(3000)
+    assert full.returncode == 1, full.stderr
+    assert full.stderr.splitlines()[-1].startswith("error: "), full.stderr
+    assert "File too large" in full.stderr and "Traceback" not in full.stderr
+    work = tmp_path / "out.tsv.work"
+    assert not list(work.rglob("*tmp*")) and not (tmp_path / "out.tsv").exists()
+    done = run(resource.RLIM_INFINITY)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.scores", "out.tsv"]

@@ -1,0 +1,423 @@
+"""Mining: texts and vectors on disk, neighbours, margins and retrieval, negatives."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("faiss", reason="pip install 'cmlm[mine]'")
+
+from cmlm import margins
+from cmlm.errors import UserError
+from cmlm.mining import index, negatives, neighbours, pairs, storage, texts, vectors
+
+MEMORY = 1 << 20
+
+
+class Encoder:
+    """Vectors drawn by the text; remembers what it was asked."""
+
+    def __init__(self, dim=8, fingerprint="a"):
+        self.dim, self.info, self.asked = dim, {"fingerprint": fingerprint}, []
+
+    def encode(self, sentences, progress):
+        self.asked.append(len(sentences))
+        seeds = (int.from_bytes(text.encode(), "little") for text in sentences)
+        return np.array([np.random.default_rng(s).normal(size=self.dim) for s in seeds])
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def gather(lines, directory, memory=MEMORY):
+    return texts.gather(lambda: iter(lines), str(directory), "--source", memory)
+
+
+def stored(rows, directory, shard_rows=100):
+    about = {"shape": list(rows.shape), "shard_rows": shard_rows}
+    return vectors.fill(
+        str(directory), about, lambda a, b: rows[a:b].astype(np.float32), "storing"
+    )
+
+
+@pytest.fixture(scope="module")
+def sides():
+    """Two sides of clusters; half of the rows have a partner on the other side."""
+    random = np.random.default_rng(8)
+    centres = random.normal(size=[40, 24])
+    base = centres[random.integers(40, size=2600)] + random.normal(size=[2600, 24])
+    noise = 0.3 * random.normal(size=[2600, 24])
+    return unit(base[:2300]), unit((base + noise)[1000:])
+
+
+@pytest.fixture(scope="module")
+def on_disk(sides, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sides")
+    return [stored(rows, directory / str(n)) for n, rows in enumerate(sides)]
+
+
+def brute_force(x, y, k):
+    """Cosines float64 [n, k] and rows, the nearest first."""
+    cosines = x.astype(np.float64) @ y.T.astype(np.float64)
+    rows = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(cosines, rows, 1), rows
+
+
+# ---------------------------------------------------------------------- texts
+
+
+@pytest.mark.parametrize("memory", [MEMORY, 240])
+def test_distinct_lines_in_the_order_of_their_first_appearance(tmp_path, memory):
+    random = np.random.default_rng(0)
+    lines = [f"größe {number}" for number in random.integers(0, 40, 200)]
+    found = gather(lines, tmp_path / "a", memory)
+    distinct = list(dict.fromkeys(lines))
+    assert found.take(range(len(found))) == distinct
+    assert [distinct[row] for row in found.rows] == lines and found.lines == 200
+    assert sorted(os.listdir(tmp_path / "a")) == [
+        *("about.json", "offsets.npy", "rows.npy", "text.txt")
+    ]
+    # The same text again is not written again; another one is refused.
+    written = os.stat(tmp_path / "a" / "text.txt").st_mtime_ns
+    assert gather(lines, tmp_path / "a").take([3]) == distinct[3:4]
+    assert os.stat(tmp_path / "a" / "text.txt").st_mtime_ns == written
+    for other in (lines[:-1], [*lines[:-1], "new"]):
+        with pytest.raises(UserError, match="holds another text than --source"):
+            gather(other, tmp_path / "a")
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
+    for other in (["a", "b"], ["a", "b", "c", "d"], ["a", "b", "d"]):
+        versions = iter([["a", "b", "c"], other])
+        with pytest.raises(UserError, match="changed while it was read"):
+            texts.gather(lambda v=versions: next(v), str(tmp_path / "x"), "t", MEMORY)
+        assert not os.listdir(tmp_path)
+
+
+def test_lines_are_sentences(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b" one\ttwo \r\n\n \t \nthree\xff\xe2\x80\xa8x\n")
+    assert list(texts.read_lines([str(path)])) == ["one two", "three\ufffd\u2028x"]
+    path.write_text("fine\n" + "x" * (texts.MAX_LINE_CHARACTERS + 1))
+    with pytest.raises(UserError, match="a.txt line 2 has 1,000,001 characters"):
+        list(texts.read_lines([str(path)]))
+    with pytest.raises(UserError, match="no line with text"):
+        gather([], tmp_path / "empty")
+
+
+# -------------------------------------------------------------------- vectors
+
+
+def test_only_missing_shards_are_encoded(tmp_path):
+    lines = gather([f"line {number}" for number in range(25)], tmp_path / "text")
+    encoder, directory = Encoder(), tmp_path / "vectors"
+    first = vectors.encode(lines, encoder, str(directory), shard_rows=10)
+    assert encoder.asked == [10, 10, 5] and first.shape == (25, 8)
+    want = unit(Encoder().encode(lines.take(range(25)), False))
+    np.testing.assert_allclose(first.read(7, 23), want[7:23], rtol=1e-6)
+    rows = np.array([24, 3, 3, 11, 0])
+    np.testing.assert_allclose(first.take(rows), want[rows], rtol=1e-6)
+    os.remove(directory / "00001.npy")
+    again = vectors.encode(lines, encoder, str(directory), shard_rows=10)
+    assert encoder.asked[3:] == [10]
+    np.testing.assert_array_equal(again.read(0, 25), first.read(0, 25))
+
+
+def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
+    lines = gather(["a", "b", "c"], tmp_path / "text")
+    directory = tmp_path / "vectors"
+    vectors.encode(lines, Encoder(), str(directory))
+    for encoder, said in (
+        (Encoder(fingerprint="b"), "'fingerprint': 'a'.*'fingerprint': 'b'"),
+        (Encoder(dim=9), r"shape \[3, 8\], now \[3, 9\]"),
+    ):
+        with pytest.raises(UserError, match=f"another run .*{said}.*--work_dir"):
+            vectors.encode(lines, encoder, str(directory))
+    storage.save(str(directory / "00000.npy"), np.zeros([2, 8], np.float32))
+    with pytest.raises(UserError, match=r"00000.npy is float32 \[2, 8\], not"):
+        vectors.encode(lines, Encoder(), str(directory))
+    (directory / "00000.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(UserError, match="00000.npy is damaged"):
+        vectors.encode(lines, Encoder(), str(directory))
+
+
+def test_what_is_no_vector_is_named(tmp_path):
+    class Broken(Encoder):
+        def encode(self, sentences, progress):
+            rows = super().encode(sentences, progress)
+            rows[[text == "bad" for text in sentences], 2] = self.value
+            return rows[:, : self.width]
+
+    lines = gather(["good", "bad"], tmp_path / "text")
+    for value, width, said in (
+        (np.nan, 8, "vector of 'bad' is not finite"),
+        (np.inf, 8, "vector of 'bad' is not finite"),
+        (1.0, 5, r"shape \[2, 5\] for 2 sentences; expected 8"),
+    ):
+        Broken.value, Broken.width = value, width
+        with pytest.raises(UserError, match=said):
+            vectors.encode(lines, Broken(), str(tmp_path / f"{value}"))
+        assert not (tmp_path / f"{value}" / "00000.npy").exists()
+
+
+# ----------------------------------------------------------------- neighbours
+
+
+@pytest.mark.parametrize("kind", index.KINDS)
+def test_with_all_cells_every_index_is_exact(
+    sides, on_disk, kind, tmp_path, monkeypatch
+):
+    # Little memory, so that queries come in blocks and the pool in parts.
+    monkeypatch.setattr(index, "_ROWS_AT_ONCE", 200)
+    memory = 8 * MEMORY if kind == "pq" else MEMORY // 4
+    settings = neighbours.Search(kind, cells=12, probes=12, memory=memory)
+    # As many neighbours as `pq` needs to look at every row of the pool anew.
+    k = len(sides[1]) // index._PQ_CANDIDATES if kind == "pq" else 5
+    searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
+    found = searcher.find("source", k)
+    blocks = list(found.blocks())
+    assert len(blocks) > 1 and blocks[1][0] == len(blocks[0][1])
+    got, rows = (np.concatenate([block[n] for block in blocks]) for n in (1, 2))
+    cosines, _ = brute_force(*sides, k)
+    np.testing.assert_allclose(got, cosines, atol=1e-6)
+    # Of cosines that are equal but for rounding any order will do.
+    own = np.einsum("nd,nkd->nk", sides[0], sides[1][rows])
+    np.testing.assert_allclose(own, cosines, atol=1e-6)
+    assert all(len(set(row)) == k for row in rows.tolist())
+    np.testing.assert_allclose(found.means(), cosines.mean(axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ivf", "pq"])
+def test_with_few_cells_partners_are_still_found(sides, on_disk, kind, tmp_path):
+    settings = neighbours.Search(kind, cells=60, probes=6, memory=MEMORY)
+    found = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("target", 2)
+    _, rows = brute_force(*sides[::-1], 2)
+    got = np.concatenate([block[2] for block in found.blocks()])
+    partners = np.arange(1300)  # of the first rows of the second side
+    assert np.mean(got[:1300, 0] == partners + 1000) > 0.97
+    assert np.mean(rows[:1300, 0] == partners + 1000) > 0.97
+    # Nothing else is lost than what lies in other cells: the same run, the same rows.
+    again = neighbours.Searcher(*on_disk, str(tmp_path / "b"), settings)
+    repeated = np.concatenate([block[2] for block in again.find("target", 2).blocks()])
+    np.testing.assert_array_equal(got, repeated)
+
+
+def test_missing_neighbours_are_left_out(tmp_path):
+    random = np.random.default_rng(1)
+    x, y = unit(random.normal(size=[30, 6])), unit(random.normal(size=[30, 6]))
+    on_disk = [stored(x, tmp_path / "x"), stored(y, tmp_path / "y")]
+    settings = neighbours.Search("ivf", cells=15, probes=1, memory=MEMORY)
+    searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
+    forward, backward = searcher.find("source", 4), searcher.find("target", 4)
+    _, cosines, rows = next(forward.blocks())
+    missing = rows < 0
+    assert missing.any() and (cosines[missing] == -np.inf).all()
+    assert np.isfinite(forward.means()).all()
+    mined = pairs.mine(forward, backward, "ratio", "forward", one_to_one=False)
+    assert mined.target.min() >= 0 and np.isfinite(mined.score).all()
+    assert len(mined) == (~missing).any(axis=1).sum()
+
+
+def test_a_search_goes_on_where_it_was_stopped(on_disk, tmp_path, monkeypatch):
+    settings = neighbours.Search("flat", memory=MEMORY // 4)
+    first = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
+    want = np.concatenate([block[2] for block in first.blocks()])
+    os.remove(tmp_path / "source-3" / "00001.npy")
+    asked = []
+    search = index.Flat.search
+
+    def remember(self, queries, start, stop, k):
+        asked.append(start)
+        return search(self, queries, start, stop, k)
+
+    monkeypatch.setattr(index.Flat, "search", remember)
+    # Another share of the memory does not change what is there.
+    settings.memory *= 4
+    again = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
+    assert len(asked) == 1 and asked[0] > 0
+    got = np.concatenate([block[2] for block in again.blocks()])
+    np.testing.assert_array_equal(got, want)
+    # Another index starts anew.
+    settings = neighbours.Search("ivf", cells=9, memory=MEMORY)
+    neighbours.Searcher(*on_disk, str(tmp_path), settings)
+    assert not (tmp_path / "source-3").exists()
+
+
+def test_the_index_follows_size_and_memory():
+    gigabyte = 1 << 30
+    for rows, dim, memory, kind in (
+        ((100_000, 100_000), 768, gigabyte, "flat"),
+        ((1000, 10_000_000), 768, gigabyte, "flat"),
+        ((1_000_000, 1_000_000), 256, 3 * gigabyte, "ivf"),
+        ((1_000_000, 100_000_000), 256, 3 * gigabyte, "pq"),
+    ):
+        assert index.choose(rows, dim, memory) == kind
+
+
+def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
+    def find(k=4, **settings):
+        settings = neighbours.Search(**{"memory": MEMORY, **settings})
+        searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
+        return searcher.find("source", k)
+
+    with pytest.raises(UserError, match="1601 neighbours .* target side has 1600"):
+        find(k=1601)
+    with pytest.raises(UserError, match="--cells=4000; allowed: up to 3900"):
+        find(kind="ivf", cells=4000)
+    with pytest.raises(UserError, match="codes of 1,600 sentences take"):
+        find(kind="pq", memory=9000)
+    few = [stored(np.eye(15), tmp_path / name) for name in "ab"]
+    settings = neighbours.Search("pq", memory=MEMORY)
+    with pytest.raises(UserError, match="needs 16 sentences or more, there are 15"):
+        neighbours.Searcher(*few, str(tmp_path / "m"), settings).find("source", 1)
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path):
+    # More than any disk has: no sparse file that fails when it is written to.
+    with pytest.raises(OSError):
+        storage.new_map(str(tmp_path / "x.npy"), "<i8", (1 << 45, 100))
+    with pytest.raises(OSError, match="No space left"):
+        with open("/dev/full", "wb") as full:
+            full.write(b"x")
+            full.flush()
+
+
+# ---------------------------------------------------------------------- pairs
+
+
+def brute_force_pairs(x, y, k, margin, retrieval, threshold, one_to_one):
+    """Mining by its definition, with loops: [(score, source, target)]."""
+    near_x, near_y = brute_force(x, y, k), brute_force(y, x, k)
+    best = {"forward": [], "backward": []}
+    for direction, (own, other) in (
+        ("forward", (near_x, near_y)),
+        ("backward", (near_y, near_x)),
+    ):
+        for i, (cosines, rows) in enumerate(zip(*own)):
+            scored = []
+            for cosine, j in zip(cosines, rows):
+                usual = (own[0][i].mean() + other[0][j].mean()) / 2
+                score = {
+                    "ratio": cosine / usual,
+                    "distance": cosine - usual,
+                    "absolute": cosine,
+                }[margin]
+                scored.append((score, j))
+            score, j = max(scored, key=lambda pair: pair[0])
+            pair = (i, j) if direction == "forward" else (j, i)
+            best[direction].append((score, *map(int, pair)))
+    if retrieval == "intersection":
+        both = {pair[1:] for pair in best["backward"]}
+        proposed = [pair for pair in best["forward"] if pair[1:] in both]
+    elif retrieval == "max":
+        known = {pair[1:] for pair in best["forward"]}
+        proposed = best["forward"] + [
+            pair for pair in best["backward"] if pair[1:] not in known
+        ]
+    else:
+        proposed = best[retrieval]
+    proposed = sorted(pair for pair in proposed if pair[0] >= threshold)[::-1]
+    chosen, sources, targets = [], set(), set()
+    for score, source, target in proposed:
+        if not one_to_one or (source not in sources and target not in targets):
+            chosen.append((score, source, target))
+            sources.add(source)
+            targets.add(target)
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Two small sides with their neighbours, by the exact index."""
+    random = np.random.default_rng(2)
+    base = random.normal(size=[120, 10]) + 1
+    x, y = base[:90], base[30:] + 0.4 * random.normal(size=[90, 10])
+    x, y = unit(x).astype(np.float32), unit(np.concatenate([y, y[:20] * 2 + 0.5]))
+    y = y.astype(np.float32)
+    directory = tmp_path_factory.mktemp("small")
+    on_disk = [stored(x, directory / "x"), stored(y, directory / "y")]
+    settings = neighbours.Search("flat", memory=MEMORY)
+    searcher = neighbours.Searcher(*on_disk, str(directory / "n"), settings)
+    return x, y, searcher.find("source", 4), searcher.find("target", 4)
+
+
+@pytest.mark.parametrize("one_to_one", [True, False])
+@pytest.mark.parametrize("retrieval", pairs.RETRIEVALS)
+@pytest.mark.parametrize("margin", margins.MARGINS)
+def test_pairs_are_those_of_brute_force(small, margin, retrieval, one_to_one):
+    x, y, forward, backward = small
+    needed = pairs.needed(retrieval, margin)
+    for threshold in (
+        -np.inf,
+        {"ratio": 1.06, "distance": 0.05, "absolute": 0.9}[margin],
+    ):
+        got = pairs.mine(
+            forward if "source" in needed else None,
+            backward if "target" in needed else None,
+            *(margin, retrieval, threshold, one_to_one),
+        )
+        want = brute_force_pairs(x, y, 4, margin, retrieval, threshold, one_to_one)
+        assert 10 < len(want) == len(got)
+        np.testing.assert_allclose(got.score, [pair[0] for pair in want], atol=1e-6)
+        ours = set(zip(got.source.tolist(), got.target.tolist(), strict=True))
+        assert ours == {pair[1:] for pair in want}
+        cosines = np.einsum("nd,nd->n", x[got.source], y[got.target])
+        np.testing.assert_allclose(got.cosine, cosines, atol=1e-6)
+    assert len(brute_force_pairs(x, y, 4, margin, retrieval, -9, one_to_one)) > len(
+        want
+    )
+
+
+def test_margins_by_hand():
+    cosines = np.array([[0.8, 0.6], [0.5, -0.2]])
+    of_x, of_y = np.array([0.7, 0.1]), np.array([[0.5, 0.3], [-0.3, -0.1]])
+    by_ratio = margins.score(cosines, of_x, of_y)
+    # The second x is where nothing is near: neither quotient means anything.
+    np.testing.assert_allclose(by_ratio, [[0.8 / 0.6, 0.6 / 0.5], [0, 0]])
+    by_distance = margins.score(cosines, of_x, of_y, "distance")
+    np.testing.assert_allclose(by_distance, [[0.2, 0.1], [0.6, -0.2]], atol=1e-12)
+    np.testing.assert_array_equal(
+        margins.score(cosines, of_x, of_y, "absolute"), cosines
+    )
+    with pytest.raises(ValueError, match="allowed: ratio, distance, absolute"):
+        margins.score(cosines, of_x, of_y, "ratios")
+
+
+# ------------------------------------------------------------------ negatives
+
+
+def test_negatives_are_near_and_wrong(tmp_path):
+    words = "red green blue pink grey teal".split()
+    bitext = [(a, f"{b}!") for a, b in zip(words, words)] + [("red", "rouge!")]
+    pool_lines = [f"{word}!" for word in words] + ["red", "rouge!", "noir!"]
+    source = gather([pair[0] for pair in bitext], tmp_path / "source")
+    target = gather([pair[1] for pair in bitext], tmp_path / "target")
+    pool = gather(pool_lines, tmp_path / "pool")
+    encoder = Encoder()
+    sides = [
+        vectors.encode(part, encoder, str(tmp_path / name))
+        for part, name in ((source, "source-v"), (pool, "pool-v"))
+    ]
+    settings = neighbours.Search("flat", memory=MEMORY)
+    searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
+    found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool)))
+    cosines, rows = brute_force(sides[0].read(0, 6), sides[1].read(0, 9), 9)
+    for skip, limit in itertools.product((0, 1), (1.0, 0.2)):
+        got = negatives.choose(
+            *(source, target, pool, found, 2, skip, limit, str(tmp_path))
+        )
+        for number, word in enumerate(words):
+            known = {word, f"{word}!"} | ({"rouge!"} if word == "red" else set())
+            want = [
+                pool_lines[row]
+                for row, cosine in zip(rows[number], cosines[number])
+                if pool_lines[row] not in known and cosine <= limit
+            ][skip : skip + 2]
+            if len(want) < 2:
+                assert (got[number] == -1).all()
+            else:
+                assert pool.take(got[number]) == want
+    with pytest.raises(UserError, match="pool has 9 different .* at least 10"):
+        negatives.neighbours_for(8, 1, 9)
