@@ -216,6 +216,22 @@ def atomic_text(path: str) -> Iterator[TextIO]:
         raise
 
 
+def make_directory(path: str) -> None:
+    """Makes a directory and those above it, where several may try at once."""
+    if not filesystems.FileSystems.exists(path):
+        try:
+            filesystems.FileSystems.mkdirs(path)
+        except OSError:
+            if not filesystems.FileSystems.exists(path):
+                raise
+
+
+def tidy(directory: str, *paths: str) -> None:
+    """Removes these files, and what workers left that died, from a finished output."""
+    found = filesystems.FileSystems.match([f"{directory}/**.tmp-*"])[0].metadata_list
+    filesystems.FileSystems.delete([*paths, *(file.path for file in found)])
+
+
 class Progress:
     """A bar that processes on this machine move: `add` in any of them, `shown` here.
 
@@ -223,8 +239,9 @@ class Progress:
     see the file: their `add` does nothing, and the bar shows only the time.
     """
 
-    def __init__(self, total: int, unit: str = "B", scale: bool = True):
-        self._total, self._unit, self._scale = total, unit, scale
+    def __init__(self, total: int, unit: str = "B", afterwards: str = ""):
+        """Takes what makes 100 %, its unit, and what to call the work after that."""
+        self._total, self._unit, self._afterwards = total, unit, afterwards
         handle, self._path = tempfile.mkstemp(prefix="cmlm-progress-")
         os.close(handle)
         self._pending, self._written = 0, 0.0
@@ -260,11 +277,13 @@ class Progress:
 
     def _follow(self, ended: threading.Event) -> None:
         bar = tqdm.tqdm(
-            total=self._total, unit=self._unit, unit_scale=self._scale, mininterval=0.5
+            total=self._total, unit=self._unit, unit_scale=True, mininterval=0.5
         )
         with bar, open(self._path, encoding="ascii") as file:
             last = False
             while not last:
                 last = ended.wait(0.5)
                 bar.update(sum(map(int, file.read().split())))
+                if bar.n >= self._total:
+                    bar.set_description(self._afterwards, refresh=False)
                 bar.refresh()

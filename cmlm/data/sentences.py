@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 import sentencex
 import tqdm
 
-from cmlm import files
 from cmlm.errors import UserError
 
 LAYOUTS = ("lines", "wrapped", "wikitext")
@@ -27,6 +26,23 @@ _QUOTES = re.compile(r"""["“”„«»‟()\[\]「」『』]|(?<!\w)['‘]|(?<
 _CLOSING = re.compile(r"""[ ]?["”»'’)\]」』]+(?![^\s\W])""")
 _OPENING = "\"'“‘„«([ "
 _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
+
+
+def check_language(code: str) -> str:
+    """Returns the code if it is one of ISO 639, or a pair of two, as in `en-de`.
+
+    Raises:
+        UserError: no such language.
+    """
+    import langcodes
+
+    for part in code.split("-", 1):
+        if not (part.isalpha() and part.islower() and langcodes.tag_is_valid(part)):
+            raise UserError(
+                f"--language={code}: {part!r} is no language; allowed are ISO 639 codes"
+                " in small letters, such as en, de, zh"
+            )
+    return code
 
 
 def split(paragraph: str, language: str = "en") -> list[str]:
@@ -160,6 +176,8 @@ def write_sentences(
         Counts of `documents`, `sentences`, `no letter` (dropped), `too long`
         (dropped: over MAX_CHARACTERS) and `invalid UTF-8` (kept).
     """
+    from cmlm import files  # TensorFlow, which `split` does not need.
+
     counts: collections.Counter = collections.Counter()
     with files.open_text(path) as lines, files.atomic_text(target) as output:
         if progress:

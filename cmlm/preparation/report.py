@@ -1,0 +1,85 @@
+"""What a preparation did: stats.json, and the same to read."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+from cmlm.preparation.steps import SEPARATOR
+
+_DAMAGED = "damaged file: "
+
+
+def statistics(counts: collections.Counter, settings) -> dict:
+    """Orders the counts of a pipeline.
+
+    Args:
+        counts: by `steps.count_name`.
+        settings: `assembly.Settings`.
+
+    Returns:
+        `languages` (documents, sentences, characters kept), `steps` (documents and
+        lines in and out), `dropped` (by step, unit, language, reason), `source` (files,
+        what readers told), `damaged_files`, `settings`: numbers, strings, lists and
+        dicts only.
+    """
+    stats: dict = {
+        "languages": {},
+        "steps": {},
+        "dropped": {},
+        "source": {"files": 0},
+        "damaged_files": [],
+        "settings": dataclasses.asdict(settings),
+    }
+    for name, amount in sorted(counts.items()):
+        kind, step, unit, language, reason = name.split(SEPARATOR, 4)
+        if kind == "kept":
+            stats["languages"].setdefault(language, {})[unit] = amount
+        elif kind in ("in", "out"):
+            flow = stats["steps"].setdefault(step, {}).setdefault(unit, {})
+            flow[kind] = amount
+        elif kind == "dropped":
+            by_language = stats["dropped"].setdefault(step, {}).setdefault(unit, {})
+            by_language.setdefault(language, {})[reason] = amount
+        elif unit == "files":
+            stats["source"]["files"] = amount
+        elif reason.startswith(_DAMAGED):
+            stats["damaged_files"].append(reason.removeprefix(_DAMAGED))
+        else:
+            stats["source"][reason] = amount
+    return stats
+
+
+def summary(stats: dict) -> str:
+    """The statistics as lines to read: languages first, then what was dropped."""
+    read = stats["steps"].get("read", {})
+    documents = read.get("documents", {}).get("out", 0)
+    lines = read.get("lines", {}).get("out", 0)
+    text = [f"read: {documents:,} documents, {lines:,} lines"]
+    told = {k: n for k, n in stats["source"].items() if k != "files"}
+    if told:
+        text.append(f"  {_listed(told)}")
+    for step, units in stats["dropped"].items():
+        for unit, by_language in units.items():
+            reasons: collections.Counter = collections.Counter()
+            for counts in by_language.values():
+                reasons.update(counts)
+            total = sum(reasons.values())
+            text.append(f"dropped by {step}: {total:,} {unit}: {_listed(reasons)}")
+    ranked = sorted(
+        stats["languages"].items(), key=lambda item: (-item[1]["sentences"], item[0])
+    )
+    for language, kept in ranked:
+        text.append(
+            f"{language}: {kept['documents']:,} documents, {kept['sentences']:,}"
+            f" sentences, {kept['characters']:,} characters"
+        )
+    return "\n".join(text)
+
+
+def _listed(reasons: dict[str, int]) -> str:
+    ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{reason} {amount:,}" for reason, amount in ranked[:8]]
+    if len(ranked) > len(shown):
+        shown.append(f"{len(ranked) - len(shown)} more reasons")
+    return ", ".join(shown)

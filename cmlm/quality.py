@@ -1,0 +1,75 @@
+"""Trains a small classifier of documents, by which `cmlm.prepare` drops the bad ones.
+
+    python -m cmlm.quality --good='books/*.txt.gz' --bad='spam/*.txt.gz' --output=q.npz
+    python -m cmlm.prepare --quality_model=q.npz --min_quality=0.3 ...
+
+Examples are documents: text with a blank line between two of them. A fifth of them is
+held out to say how well the model tells the two kinds apart; then all are used.
+"""
+
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+flags.DEFINE_string("good", None, "Files or globs of documents to keep.")
+flags.DEFINE_string("bad", None, "Files or globs of documents to drop.")
+flags.DEFINE_string("output", None, "File to write, .npz.")
+flags.DEFINE_integer("max_examples", 50_000, "Documents of each kind, at most.", 10)
+flags.DEFINE_integer("seed", 0, "Decides which documents are held out.")
+
+FLAGS = flags.FLAGS
+
+
+def main(_) -> None:
+    for name in ("good", "bad", "output"):
+        if not getattr(FLAGS, name):
+            raise UserError(f"--{name} is not given")
+    with cli.quiet_imports():
+        import numpy as np
+
+        from cmlm import files
+        from cmlm.preparation import quality
+
+    # ------------------------------------------------------------------ examples
+    examples = {}
+    for name in ("good", "bad"):
+        paths = files.expand(getattr(FLAGS, name))
+        examples[name] = quality.read_examples(paths, FLAGS.max_examples)
+        if len(examples[name]) < 10:
+            raise UserError(
+                f"--{name}={getattr(FLAGS, name)} has {len(examples[name])} documents;"
+                " 10 or more are needed"
+            )
+
+    # ------------------------------------------------------------------ held out
+    generator = np.random.default_rng(FLAGS.seed)
+    train, held_out = [], []
+    for name in ("good", "bad"):
+        order = generator.permutation(len(examples[name]))
+        parts = np.split(order, [len(order) // 5])
+        held_out.append([examples[name][i] for i in parts[0]])
+        train.append([examples[name][i] for i in parts[1]])
+    model = quality.fit(*train, seed=FLAGS.seed)
+    good, bad = (model.score(texts) for texts in held_out)
+    above = (good[:, None] > bad).mean() + (good[:, None] == bad).mean() / 2
+    print(
+        f"held out: {np.mean(good >= 0.5):.1%} of {len(good):,} good documents score"
+        f" 0.5 or more, {np.mean(bad >= 0.5):.1%} of {len(bad):,} bad ones;"
+        f" area under the ROC curve {above:.4f}"
+    )
+    print("documents kept, good and bad, by --min_quality:")
+    for minimum in (0.1, 0.3, 0.5, 0.7, 0.9):
+        print(
+            f"  {minimum}  {np.mean(good >= minimum):6.1%}"
+            f"  {np.mean(bad >= minimum):6.1%}"
+        )
+
+    # ------------------------------------------------------------------ all
+    with files.atomic_file(FLAGS.output) as path:
+        quality.fit(examples["good"], examples["bad"], FLAGS.seed).save(path)
+    print(f"use it with python -m cmlm.prepare --quality_model={FLAGS.output}")
+
+
+if __name__ == "__main__":
+    cli.run(main)
