@@ -33,7 +33,7 @@ flags.DEFINE_list("languages", ["de", "es", "fr", "ru", "zh"], "Of Tatoeba.")
 flags.DEFINE_list("arms", [], "Which; all without it.")
 flags.DEFINE_integer("start_steps", 600, "Of masked LM, before every arm.")
 flags.DEFINE_integer("steps", 600, "Of every arm.")
-flags.DEFINE_integer("seed", 0, "Of initial weights and data.")
+flags.DEFINE_integer("seed", 0, "Of initial weights and dropout.")
 flags.DEFINE_multi_string("params_override", [], "For every run, as in cmlm.train.")
 
 FLAGS = flags.FLAGS
@@ -74,7 +74,7 @@ def _train(name: str, steps: int, overrides: list[str], start: str = "") -> str:
     """Runs cmlm.train to its end; returns its model_dir."""
     model_dir = os.path.join(FLAGS.output, name)
     overrides = [
-        f"seed={FLAGS.seed}",
+        f"trainer.seed={FLAGS.seed}",
         f"trainer.train_steps={steps}",
         f"trainer.checkpoint_interval={max(1, steps // 2)}",
         f"trainer.validation_interval={steps}",
