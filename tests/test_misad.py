@@ -6,14 +6,15 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm import losses
-from cmlm.data import languages, pipelines, spans
+from cmlm import engine, losses, recipes
+from cmlm.data import languages, ngrams, pipelines, spans
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.keras import keras
-from cmlm.objectives import MisadConfig, MisadObjective
+from cmlm.objectives import MisadConfig, MisadObjective, misad
+from cmlm.objectives.base import Data
 from cmlm.trainer import Trainer
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -107,6 +108,24 @@ def test_n_grams_of_pieces_are_found_inside_words(tmp_path, tokenizer):
     ids = tokenizer.encode(tf.constant(["w1s w2", "w1st w2", "w2st w2"]), SEQ)
     ends = table(ids.to_tensor(PAD), None).numpy()
     assert [np.flatnonzero(row).tolist() for row in ends] == [[1], [1, 2], [2]]
+
+
+def test_names_of_a_list_are_found(tmp_path, tokenizer):
+    path = tmp_path / "names.txt"
+    path.write_text("w3\n\nW4 w5\r\n  w4 w5 \nnew york\nw6 -- w7\n", newline="")
+    assert ngrams.read_entities(str(path)) == [
+        *("w3", "W4 w5", "w4 w5", "new york", "w6 -- w7")
+    ]
+    table = spans.NgramTable(str(path), tokenizer, ngrams.read_entities)
+    lines = ["w1 w4 w5 w3", "w4 w6 w5", "w3", "w3s w1"]
+    ends = table(tokenizer.encode(tf.constant(lines), SEQ).to_tensor(PAD), None).numpy()
+    found = [{int(s): int(row[s]) for s in np.flatnonzero(row)} for row in ends]
+    assert found == [{2: 4, 4: 5}, {}, {}, {}]
+    with pytest.raises(UserError, match="entity file .*x does not exist"):
+        ngrams.read_entities(f"{path}x")
+    path.write_text("\n \n")
+    with pytest.raises(UserError, match="entity file .* is empty: one name a line"):
+        ngrams.read_entities(str(path))
 
 
 def test_a_list_without_known_words_is_refused(tmp_path, tokenizer):
@@ -372,7 +391,7 @@ def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer,
     "values, message",
     [
         ({"form": "code"}, "task.misad.form is 'code'; allowed: paper, released"),
-        ({"candidates": "words"}, "candidates is 'words'; allowed: ngrams, spans"),
+        ({"candidates": "words"}, "'words'; allowed: ngrams, entities, spans"),
         ({"choice": "best"}, "choice is 'best'; allowed: model, random"),
         ({"max_candidates": 0}, "max_candidates is 0; at least 1"),
         ({"masking": MaskingConfig(whole_word=True)}, "whole_word"),
@@ -385,7 +404,121 @@ def test_values_out_of_range_are_named(values, message):
         config.validate("misad")
 
 
-def test_a_run_without_a_file_is_refused(tokenizer):
+@pytest.mark.parametrize(
+    "candidates, message",
+    [
+        ("ngrams", "ngrams_file is empty: write one with python"),
+        ("entities", "entities_file is empty: name a file of names, one a line"),
+    ],
+)
+def test_a_run_without_a_file_is_refused(tokenizer, candidates, message):
     model = toys.model(num_layers=1)
-    with pytest.raises(UserError, match="ngrams_file is empty: write one with python"):
-        MisadObjective("misad", MisadConfig(), model, tokenizer=tokenizer, data=None)
+    config = MisadConfig(candidates=candidates)
+    with pytest.raises(UserError, match=message):
+        MisadObjective("misad", config, model, tokenizer=tokenizer, data=None)
+
+
+@pytest.mark.parametrize(
+    "candidates, text, message",
+    [
+        # Shorter than two tokens, or of unknown words.
+        ("spans", "w3\nw4\nunknown words\n", "the 3 sentences has two tokens"),
+        ("ngrams", "w1 w0\nw4\nw3\n", "the 3 sentences has an n-gram of .*ngrams.tsv"),
+        ("entities", "w1 w0\n", "the 1 sentences has a name of .*names.txt"),
+    ],
+)
+def test_text_of_which_nothing_can_be_taken_is_refused(
+    tmp_path, tokenizer, ngrams_file, caplog, monkeypatch, candidates, text, message
+):
+    (tmp_path / "names.txt").write_text("w20\n")
+    (tmp_path / "text.txt").write_text(text)
+    config = MisadConfig(
+        candidates=candidates,
+        ngrams_file=ngrams_file,
+        entities_file=str(tmp_path / "names.txt"),
+    )
+    paths = {"": [str(tmp_path / "text.txt")]}
+    data = Data(languages.Corpus(paths, {"": 3}))
+    model = toys.model(num_layers=1)
+
+    def build():
+        MisadObjective("misad", config, model, tokenizer=tokenizer, data=data)
+
+    with pytest.raises(UserError, match=f"task.misad: none of {message}"):
+        build()
+    # Not all of a long text is looked at before it is trained on.
+    (tmp_path / "text.txt").write_text("w3\n" * 9)
+    monkeypatch.setattr(misad, "_LOOKED_AT", 8)
+    with caplog.at_level("WARNING", logger="cmlm"):
+        build()
+    assert "none of the first 9 sentences has" in caplog.text
+    caplog.clear()
+    (tmp_path / "text.txt").write_text("w3\nw20 w0 w1\n")
+    build()
+    assert not caplog.text
+
+
+# -------------------------------------------------------------------- a run
+
+
+@pytest.mark.parametrize(
+    "strategy, form", [("one_device", "paper"), ("mirrored", "released")]
+)
+@pytest.mark.large
+def test_a_run_resumes_exactly(tmp_path, tokenizer, ngrams_file, strategy, form):
+    settings = {
+        "model.num_layers": 1,
+        "model.hidden_size": 16,
+        "model.num_attention_heads": 2,
+        "model.intermediate_size": 32,
+        "model.max_position_embeddings": 24,
+        "model.dropout_rate": 0.2,
+        "model.attention_dropout_rate": 0.2,
+        "vocabulary.file": tokenizer.vocab_file,
+        "task.misad.form": form,
+        "task.misad.ngrams_file": ngrams_file,
+        "task.misad.max_candidates": 2,
+        "task.misad.train_data.global_batch_size": BATCH,
+        "task.misad.train_data.seq_length": SEQ,
+        "task.misad.train_data.shuffle_buffer_size": 50,
+        "task.misad.train_data.hold_out_fraction": 0.0,
+        "runtime.distribution_strategy": strategy,
+        "trainer.train_steps": 6,
+        "trainer.checkpoint_interval": 3,
+        "trainer.summary_interval": 1,
+        "trainer.best_checkpoint_metric": "",
+        "trainer.optimizer.warmup_steps": 2,
+    }
+    config = recipes.load(
+        "ulr/misad", (), [f"{key}={value}" for key, value in settings.items()]
+    )
+    config.task.misad.train_data.input_path = write_text(tmp_path)
+    config.validate()
+    straight = engine.build(config, str(tmp_path / "straight"))
+    engine.train(straight, validate=False)
+    first = engine.build(config, str(tmp_path / "resumed"))
+    real_train = first.trainer.train
+
+    def cut_power(num_steps):
+        if first.trainer.step >= 4:
+            raise RuntimeError("power cut")
+        return real_train(1)
+
+    first.trainer.train = cut_power
+    with pytest.raises(RuntimeError, match="power cut"):
+        engine.train(first, validate=False)
+    second = engine.build(config, str(tmp_path / "resumed"))
+    assert second.trainer.step == 3
+    engine.train(second, validate=False)
+    want, got = (
+        tf.train.load_checkpoint(str(tmp_path / name / "ckpt-6"))
+        for name in ("straight", "resumed")
+    )
+    names = want.get_variable_to_shape_map()
+    assert any("optimizer" in name for name in names)
+    for name in names:
+        if name.startswith(("save_counter", "_CHECKPOINTABLE")):
+            continue
+        np.testing.assert_array_equal(
+            want.get_tensor(name), got.get_tensor(name), err_msg=name
+        )

@@ -191,3 +191,8 @@ def test_the_command_writes_a_sorted_file(paths, tmp_path):
     assert again.returncode == 1 and "exists" in again.stderr.splitlines()[-1]
     for line in again.stderr.splitlines():
         assert line.startswith("error: ")
+    # A corpus of which nothing is above the threshold.
+    none = run(*arguments, "--overwrite", "--threshold=99")
+    assert none.returncode == 1
+    assert none.stderr.startswith("error: no n-gram is kept") and "\n" in none.stderr
+    assert output.read_text().splitlines() == lines

@@ -67,10 +67,10 @@ class SpanConfig(hyperparams.Config):
             raise UserError(f"span length={self.length}: allowed is 0 or more")
         if self.unit not in ("characters", "tokens"):
             raise UserError(f"span unit={self.unit!r}: allowed: characters, tokens")
-        if self.shortest < self.length:
+        if self.length and self.shortest <= self.length:
             raise UserError(
-                f"span shortest={self.shortest}: allowed is its length, {self.length}, "
-                "or more"
+                f"span shortest={self.shortest}: allowed is more than its length, "
+                f"{self.length}: of a text that is all mask nothing is left to encode"
             )
 
 

@@ -400,3 +400,18 @@ def read(path: str) -> list[str]:
             f"n-gram file {path} is empty: python -m cmlm.ngrams writes one"
         )
     return found
+
+
+def read_entities(path: str) -> list[str]:
+    """Reads a file of names, one a line, such as a gazetteer; blank lines are skipped.
+
+    Raises:
+        UserError: the file is missing or has no name in it.
+    """
+    if not tf.io.gfile.exists(path):
+        raise UserError(f"entity file {path} does not exist")
+    with files_lib.open_text(path) as lines:
+        found = list(dict.fromkeys(filter(None, map(str.strip, lines))))
+    if not found:
+        raise UserError(f"entity file {path} is empty: one name a line is expected")
+    return found

@@ -178,7 +178,8 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
     Args:
         feed: what is read.
         span: what is masked in the copy.
-        mask_rate: share of the tokens masked besides, in both, independently.
+        mask_rate: share of the tokens masked besides, in both, independently. A text
+            of which nothing would be left, such as a single word, is spared.
 
     Returns:
         As `neighbours`; source and target have the same hash.
@@ -205,7 +206,10 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
                     random_token_share=0.0,
                 )
                 masked = masking.mask_tokens(ids, feed.tokenizer, config, side_seed)
-                ids = masked["input_word_ids"]
+                masked = masked["input_word_ids"]
+                ordinary = ~tf.gather(tf.constant(feed.tokenizer.is_special), masked)
+                left = tf.reduce_any(ordinary, axis=1, keepdims=True)
+                ids = tf.where(left, masked, ids)
             features[f"{name}_word_ids"] = ids
             features[f"{name}_mask"] = _mask(ids, feed)
             features[f"{name}_hash"] = _hash(text)

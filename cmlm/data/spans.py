@@ -1,4 +1,4 @@
-"""Parts of a sentence that MiSAD takes out: n-grams of a list, or random spans.
+"""Parts of a sentence that MiSAD takes out: n-grams or names of a list, random spans.
 
 A span is a range of token positions [start, end) of `[CLS] ... [SEP]`, special tokens
 never in it, and at least one other token of the sentence outside of it.
@@ -7,6 +7,7 @@ never in it, and at least one other token of the sentence outside of it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class NgramTable:
-    """The n-grams of a file as token ids, found in sentences inside tf.data.
+    """The n-grams or names of a file as token ids, found in sentences inside tf.data.
 
     An n-gram is tokenised as the text is, and found where its tokens stand: whole
     words only. One with a unit in `##`, as `cmlm.ngrams --unit=pieces` writes them, is
@@ -36,14 +37,20 @@ class NgramTable:
     Args:
         path: of the file.
         tokenizer: of the run.
+        read: of a path to what the file lists: `ngrams.read` or `ngrams.read_entities`.
 
     Raises:
         UserError: the file cannot be read, or no n-gram is left in this vocabulary.
     """
 
-    def __init__(self, path: str, tokenizer: Tokenizer):
+    def __init__(
+        self,
+        path: str,
+        tokenizer: Tokenizer,
+        read: Callable[[str], list[str]] = ngrams.read,
+    ):
         self._tokenizer = tokenizer
-        found = ngrams.read(path)
+        found = read(path)
         in_pieces = ["##" in ngram for ngram in found]
         words = [n for n, pieces in zip(found, in_pieces, strict=True) if not pieces]
         rows = tokenizer.tokenize(tf.constant(words, tf.string)).to_list()
@@ -61,8 +68,8 @@ class NgramTable:
                     self.longest = max(self.longest, len(row))
         if not table:
             raise UserError(
-                f"n-gram file {path}: none of its {len(found):,} n-grams has known "
-                f"words and at most {MAX_TOKENS} tokens in this run's vocabulary"
+                f"{path}: none of its {len(found):,} n-grams has known words and at "
+                f"most {MAX_TOKENS} tokens in this run's vocabulary"
             )
         logger.info("n-grams: %s: %d of %d are usable", path, len(table), len(found))
         self._table = tf.lookup.StaticHashTable(
@@ -107,6 +114,10 @@ class NgramTable:
         covers = ends[:, :, tf.newaxis] >= ends[:, tf.newaxis]
         return tf.where(tf.reduce_any(earlier & covers, axis=1), 0, ends)
 
+    def possible(self, ids: tf.Tensor) -> tf.Tensor:
+        """Whether a row has any span at all: bool [batch]."""
+        return tf.reduce_any(self(ids, None) > 0, axis=1)
+
 
 def _hash(ids: list[int]) -> int:
     """The hash that `NgramTable` computes, as a signed number of 64 bits."""
@@ -143,6 +154,11 @@ class RandomSpans:
         # Tokens are at 1 to n_tokens, and a span is shorter than the sentence.
         fits = (ends <= n_tokens + 1) & (ends - tf.range(shape[1]) < n_tokens)
         return tf.where(ordinary & fits, ends, 0)
+
+    def possible(self, ids: tf.Tensor) -> tf.Tensor:
+        """As in `NgramTable`: whether a row has two tokens, whatever is drawn."""
+        ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
+        return tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1) >= 2
 
 
 def draw(ends: tf.Tensor, n_spans: int, seed: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -38,8 +39,11 @@ class ContrastiveConfig(ObjectiveConfig):
                 f"task.{name}.similarity is {self.similarity!r}; "
                 f"allowed: {', '.join(SIMILARITIES)}"
             )
-        if self.scale <= 0:
-            raise UserError(f"task.{name}.scale is {self.scale}; it must be above 0")
+        if not 0 < self.scale < math.inf:
+            raise UserError(
+                f"task.{name}.scale is {self.scale}; it must be above 0, one over the "
+                "temperature"
+            )
         if self.margin < 0 or (self.similarity == "cosine" and self.margin >= 2):
             raise UserError(
                 f"task.{name}.margin is {self.margin}; allowed: at least 0, and for "

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import tensorflow as tf
 
 from cmlm import losses
-from cmlm.data import masking, pipelines, spans
+from cmlm.data import languages, masking, ngrams, pipelines, spans, streams
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
-CANDIDATES = ("ngrams", "spans")
+CANDIDATES = ("ngrams", "entities", "spans")
 CHOICES = ("model", "random")
+# Sentences of each language that are looked at for something to take out.
+_LOOKED_AT = 8192
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -26,8 +31,12 @@ class MisadConfig(MaskedTextConfig):
     Attributes:
         form: `paper`, E_w + E_R against E_S; or `released`, the published code's: the
             sum brought to unit length too, and words masked in R as well as in S.
-        candidates: what may be taken out: `ngrams` of `ngrams_file`, or random `spans`.
+        candidates: what may be taken out: `ngrams` of `ngrams_file`, `entities` of
+            `entities_file`, or random `spans` (lengths geometric with p = 0.2, up to 6
+            tokens); the last two are the paper's comparisons.
         ngrams_file: from `python -m cmlm.ngrams`, or any lines of n-gram, tab, number.
+        entities_file: names, one a line: a gazetteer, or what any tool has found. They
+            are tokenised as the text is: with a lower-cased vocabulary in any case.
         choice: which of a sentence's candidates is taken out: the one that the `model`
             predicts worst, or one at `random`.
         max_candidates: candidates of a sentence among which the model chooses, drawn at
@@ -40,6 +49,7 @@ class MisadConfig(MaskedTextConfig):
     form: str = "paper"
     candidates: str = "ngrams"
     ngrams_file: str = ""
+    entities_file: str = ""
     choice: str = "model"
     max_candidates: int = 8
 
@@ -80,16 +90,64 @@ class MisadObjective(MaskedTextObjective):
         super().__init__(name, config, model, **data)
         self.masked_lm = model.masked_lm()
         self._is_released = config.form == "released"
-        # Read here, so that a file that cannot be used stops the run at its start.
-        if config.candidates == "ngrams":
-            if not config.ngrams_file:
+        # Here, so that what cannot be used stops the run at its start.
+        self._find = self._candidates()
+        if self.data is not None:
+            self._look_for_candidates(self.data.train)
+
+    def _candidates(self) -> spans.NgramTable | spans.RandomSpans:
+        """What finds the parts that may be taken out."""
+        config = self.config
+        if config.candidates == "spans":
+            return spans.RandomSpans(self.tokenizer)
+        if config.candidates == "entities":
+            if not config.entities_file:
                 raise UserError(
-                    f"task.{name}.ngrams_file is empty: write one with python -m "
-                    f"cmlm.ngrams, or set task.{name}.candidates=spans"
+                    f"task.{self.name}.entities_file is empty: name a file of names, "
+                    "one a line"
                 )
-            self._find = spans.NgramTable(config.ngrams_file, self.tokenizer)
-        else:
-            self._find = spans.RandomSpans(self.tokenizer)
+            return spans.NgramTable(
+                config.entities_file, self.tokenizer, ngrams.read_entities
+            )
+        if not config.ngrams_file:
+            raise UserError(
+                f"task.{self.name}.ngrams_file is empty: write one with python -m "
+                f"cmlm.ngrams, or set task.{self.name}.candidates=spans"
+            )
+        return spans.NgramTable(config.ngrams_file, self.tokenizer)
+
+    def _look_for_candidates(self, corpus: languages.Corpus) -> None:
+        """Says so where nothing can be taken out of the sentences.
+
+        Raises:
+            UserError: that is so for all of the text, not just for its beginning.
+        """
+        length = self.config.train_data.seq_length
+        n_seen, is_all = 0, True
+        for paths in corpus.files.values():
+            texts = streams.sentences(paths).take(_LOOKED_AT + 1).batch(1024)
+            n_language = 0
+            for text in texts:
+                ids = self.tokenizer.encode(text, length).to_tensor(
+                    self.tokenizer.pad_id
+                )
+                if tf.reduce_any(self._find.possible(ids)):
+                    return
+                n_language += int(tf.size(text))
+            n_seen += n_language
+            is_all &= n_language <= _LOOKED_AT
+        named = {
+            "ngrams": f"an n-gram of {self.config.ngrams_file} and another word",
+            "entities": f"a name of {self.config.entities_file} and another word",
+            "spans": "two tokens that the vocabulary knows",
+        }
+        message = (
+            f"task.{self.name}: none of the {'' if is_all else 'first '}{n_seen:,} "
+            f"sentences has {named[self.config.candidates]}"
+        )
+        if is_all:
+            raise UserError(f"{message}: nothing can be taken out")
+        logger.warning("%s", message)
 
     @property
     def train_metrics(self) -> tuple[str, ...]:
