@@ -230,6 +230,7 @@ def test_what_cannot_be_pruned_leaves_nothing(source, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
+@pytest.mark.large
 def test_the_command_keeps_languages(source, tmp_path):
     (tmp_path / "de.txt").write_text("\n".join(TEXT))
     (tmp_path / "fr.txt").write_text(OTHER)

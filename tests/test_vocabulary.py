@@ -108,6 +108,8 @@ def test_coverage_by_hand(tmp_path):
     assert coverage.words_in_one_piece == pytest.approx(6 / 10)
     assert coverage.tokens_per_word == pytest.approx(13 / 10)
     assert coverage.unknown_tokens == pytest.approx(1 / 13)
+    assert coverage.known_words == pytest.approx(9 / 10)
+    assert coverage.known_characters == pytest.approx(30 / 33)
 
 
 def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):

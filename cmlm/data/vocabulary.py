@@ -14,12 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 from official.modeling import hyperparams
-from tensorflow_text.tools.wordpiece_vocab import (
-    wordpiece_tokenizer_learner_lib as learner,
-)
 
 from cmlm import files as files_lib
-from cmlm.data import languages
+from cmlm.data import languages, wordpiece
 from cmlm.data import words as words_lib
 from cmlm.errors import UserError
 
@@ -234,24 +231,19 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     """
     words = words_lib.most_frequent(counts, learner_words(size))
     max_characters = min(_characters_worth_a_token(words), size // 8)
-
-    def at(threshold: int) -> list[str]:
-        return learner.learn(
-            words,
-            vocab_size=size,
-            reserved_tokens=[*SPECIAL_TOKENS, *_ascii_tokens(counts)],
-            lower_thresh=threshold,
-            upper_thresh=threshold,
-            max_token_length=_MAX_WORD_LENGTH,
-            max_unique_chars=max_characters,
-        )
+    learner = wordpiece.Learner(
+        words,
+        reserved=[*SPECIAL_TOKENS, *_ascii_tokens(counts)],
+        max_length=_MAX_WORD_LENGTH,
+        max_characters=max_characters,
+    )
 
     # Invariant: `large` gives size tokens or more; a threshold of 1 gives the most.
     threshold = max(1, counts.total() // (7 * size))
     tried: dict[int, list[str]] = {}
     low, high = 1, max(counts.values())
     for _ in range(6):
-        tried[threshold] = tokens = at(threshold)
+        tried[threshold] = tokens = learner.learn(threshold)
         if len(tokens) >= size:
             low = threshold
             if len(tokens) <= 1.05 * size:
@@ -265,7 +257,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
             break
     enough = [tokens for tokens in tried.values() if len(tokens) >= size]
     if not enough:
-        enough = [tried.get(low) or at(low)]
+        enough = [tried.get(low) or learner.learn(low)]
     return _shorten(min(enough, key=len), size)
 
 
@@ -323,11 +315,21 @@ def _shorten(tokens: list[str], size: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """How a vocabulary fits a text: shares of its words and tokens, and their ratio."""
+    """How a vocabulary fits a text; words count as often as they occur.
+
+    Attributes:
+        words_in_one_piece: share of the words.
+        tokens_per_word: an unknown word is one token.
+        unknown_tokens: share of the tokens that are [UNK].
+        known_words: share of the words that are not [UNK].
+        known_characters: share of all characters that these words have.
+    """
 
     words_in_one_piece: float
     tokens_per_word: float
     unknown_tokens: float
+    known_words: float
+    known_characters: float
 
 
 def coverage(tokenizer, counts: collections.Counter) -> Coverage:
@@ -343,8 +345,11 @@ def coverage(tokenizer, counts: collections.Counter) -> Coverage:
     lengths = pieces.row_lengths().numpy()
     whole = (lengths == 1) & ~unknown
     n_words, n_tokens = occurrences.sum(), (occurrences * lengths).sum()
+    characters = occurrences * [len(word) for word in counts]
     return Coverage(
         words_in_one_piece=float(occurrences[whole].sum() / n_words),
         tokens_per_word=float(n_tokens / n_words),
         unknown_tokens=float(occurrences[unknown].sum() / n_tokens),
+        known_words=float(occurrences[~unknown].sum() / n_words),
+        known_characters=float(characters[~unknown].sum() / characters.sum()),
     )

@@ -1,0 +1,193 @@
+"""Vocabularies learnt here against those of Hugging Face's `tokenizers`, same text.
+
+    pip install tokenizers
+    python benchmarks/vocabulary.py --input='en=en.txt.gz,de=de/*.txt.gz' --size=8000
+
+Nine lines of ten are learnt from, by each arm in a process of its own:
+
+    cmlm 0.3    what `python -m cmlm.vocab` does: languages by their size^0.3
+    cmlm 1      the same with every word counted once
+    tokenizers  its WordPieceTrainer with BERT's normaliser and pre-tokenizer, which has
+                no such smoothing
+
+The tenth line is what is read with each vocabulary, by one tokenizer, this project's.
+Seconds are from files to tokens. Words are known where they do not come out as [UNK].
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+flags.DEFINE_string("input", None, "LANGUAGE=FILES for each language.")
+flags.DEFINE_integer("size", 8000, "Tokens of each vocabulary.")
+flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents.")
+flags.DEFINE_integer(
+    "megabytes", 2, "Text of each language, from its beginning.", lower_bound=1
+)
+flags.DEFINE_string("output", None, "The .json file to write, if any.")
+flags.DEFINE_string("arm", None, "Internal: what a child process learns by.")
+flags.DEFINE_string("folder", None, "Internal: where its text is.")
+
+FLAGS = flags.FLAGS
+
+ARMS = ("cmlm 0.3", "cmlm 1", "tokenizers")
+
+
+# --------------------------------------------------------------------- arms
+
+
+def learn_here(paths: dict[str, str], exponent: float, output: str) -> None:
+    """cmlm.vocab's own way."""
+    from cmlm.data import vocabulary
+
+    config = vocabulary.VocabularyConfig(
+        size=FLAGS.size, lower_case=FLAGS.lower_case, sampling_exponent=exponent
+    )
+    vocabulary.learn({name: [path] for name, path in paths.items()}, config, output)
+
+
+def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
+    """The trainer of `tokenizers`, set up as for BERT."""
+    import tokenizers
+
+    from cmlm.data import vocabulary
+
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        lowercase=FLAGS.lower_case
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=FLAGS.size,
+        special_tokens=list(vocabulary.SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    tokenizer.train(list(paths.values()), trainer)
+    ids = tokenizer.get_vocab()
+    vocabulary.write(sorted(ids, key=ids.get), output)
+
+
+def run_arm(paths: dict[str, str]) -> None:
+    """A child process: learns, and prints what it took."""
+    with cli.quiet_imports():
+        import cmlm.data.vocabulary  # noqa: F401  (its import is not to be timed)
+
+    # Bytes of text are part of memory only if they are read.
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began, processor = time.monotonic(), time.process_time()
+    output = os.path.join(FLAGS.folder, f"{FLAGS.arm}.vocab")
+    if FLAGS.arm == "tokenizers":
+        learn_with_tokenizers(paths, output)
+    else:
+        learn_here(paths, float(FLAGS.arm.split()[1]), output)
+    took = {
+        "seconds": time.monotonic() - began,
+        "processor_seconds": time.process_time() - processor,
+        "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        / 1024,
+    }
+    print(json.dumps(took))
+
+
+# --------------------------------------------------------------- the whole
+
+
+def split(patterns: str, folder: str) -> dict[str, int]:
+    """Writes lines to learn from and to read: bytes of each language, both together."""
+    from cmlm import files
+    from cmlm.data import languages
+
+    sizes = {}
+    for language, of in languages.split(patterns).items():
+        size = number = 0
+        train = os.path.join(folder, f"{language}.train.txt")
+        test = os.path.join(folder, f"{language}.test.txt")
+        with files.atomic_text(train) as learnt, files.atomic_text(test) as read:
+            for path in files.expand(of):
+                with files.open_text(path) as lines:
+                    for line in lines:
+                        if size >= FLAGS.megabytes * 2**20:
+                            break
+                        if line.strip():
+                            size += len(line.encode())
+                            number += 1
+                            (learnt if number % 10 else read).write(line)
+        sizes[language] = size
+    return sizes
+
+
+def main(_) -> None:
+    if FLAGS.arm:
+        names = json.loads(FLAGS.input)
+        run_arm({n: os.path.join(FLAGS.folder, f"{n}.train.txt") for n in names})
+        return
+    if not FLAGS.input:
+        raise UserError("--input is not given")
+    with cli.quiet_imports():
+        from cmlm import files
+        from cmlm.data import tokenization, vocabulary, words
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise UserError("this needs `pip install tokenizers`") from error
+
+    results = {"tokenizers": tokenizers.__version__, "size": FLAGS.size}
+    with tempfile.TemporaryDirectory() as folder:
+        results["bytes"] = sizes = split(FLAGS.input, folder)
+        read = {
+            name: words.count(
+                [os.path.join(folder, f"{name}.test.txt")], FLAGS.lower_case, 1 << 40
+            )
+            for name in sizes
+        }
+        for name, size in sizes.items():
+            print(f"{name}: {size:,} bytes, {read[name].total:,} words are read")
+        for arm in ARMS:
+            # ---------------------------------------------------- learning
+            command = [
+                *(sys.executable, os.path.abspath(__file__), f"--arm={arm}"),
+                *(f"--input={json.dumps(list(sizes))}", f"--folder={folder}"),
+                *(f"--size={FLAGS.size}", f"--lower_case={FLAGS.lower_case}"),
+            ]
+            child = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+            if child.returncode:
+                raise UserError(f"{arm} ended with exit code {child.returncode}")
+            took = json.loads(child.stdout)
+
+            # ----------------------------------------------------- reading
+            path = os.path.join(folder, f"{arm}.vocab")
+            tokenizer = tokenization.Tokenizer(path, FLAGS.lower_case)
+            print(
+                f"\n{arm}: {tokenizer.vocab_size:,} tokens in {took['seconds']:.1f} s, "
+                f"{took['processor_seconds']:.1f} of a processor, "
+                f"{took['megabytes']:.0f} MB"
+            )
+            print(
+                f"{'':8}{'known words':>12}{'characters':>12}{'one piece':>11}"
+                f"{'tokens/word':>13}"
+            )
+            results[arm] = {**took, "languages": {}}
+            for name, counted in read.items():
+                found = vocabulary.coverage(tokenizer, counted.counts)
+                results[arm]["languages"][name] = vars(found)
+                print(
+                    f"{name:8}{found.known_words:12.3%}{found.known_characters:12.3%}"
+                    f"{found.words_in_one_piece:11.1%}{found.tokens_per_word:13.3f}"
+                )
+    if FLAGS.output:
+        with files.atomic_text(FLAGS.output) as file:
+            json.dump(results, file, indent=2)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    cli.run(main)
