@@ -3,16 +3,24 @@
 import itertools
 import os
 
+import faiss
 import numpy as np
 import pytest
-
-pytest.importorskip("faiss", reason="pip install 'cmlm[mine]'")
 
 from cmlm import margins
 from cmlm.errors import UserError
 from cmlm.mining import index, negatives, neighbours, pairs, storage, texts, vectors
 
 MEMORY = 1 << 20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    # Threads that wait for each other actively are slow beside other processes.
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    yield
+    faiss.omp_set_num_threads(threads)
 
 
 class Encoder:

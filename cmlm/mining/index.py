@@ -14,8 +14,10 @@ faster than query by query, as FAISS' own index goes.
 from __future__ import annotations
 
 import abc
+import collections
+import concurrent.futures
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import faiss
 import numpy as np
@@ -31,7 +33,7 @@ _FLAT_COSINES = 10**10
 _ROWS_PER_CELL = 32
 _ITERATIONS = 10
 _SEED = 20
-_PQ_SAMPLE = 65_536
+_PQ_SAMPLE = 16_384
 _PQ_BITS = 4
 # Candidates for each neighbour that is asked for, to be compared anew.
 _PQ_CANDIDATES = 8
@@ -223,20 +225,24 @@ class Ivf(Index):
         cells = len(self._limits) - 1
         limits = faiss.matrix_bucket_sort_inplace(sorted_cells, nbucket=cells)
         by_cell = sorted_cells.ravel()  # Queries now, cell by cell.
-        found = faiss.ResultHeap(len(block), k, keep_max=True)
         dim = self._pool.dim
-        for cell in range(cells):
-            low, high = self._limits[cell : cell + 2]
+
+        def look_into(cell: int):
+            low, high = (int(limit) for limit in self._limits[cell : cell + 2])
             asking = by_cell[limits[cell] : limits[cell + 1]].astype(np.int64)
             if low == high or not len(asking):
-                continue
+                return None
             rows = np.fromfile(
-                self._path, "<f4", (high - low) * dim, offset=4 * int(low) * dim
+                self._path, "<f4", (high - low) * dim, offset=4 * low * dim
             )
             cosines, places = _knn(
                 block[asking], rows.reshape(-1, dim), min(k, high - low)
             )
-            found.add_result_subset(asking, cosines, self._rows[low:high][places])
+            return asking, cosines, self._rows[low:high][places]
+
+        found = faiss.ResultHeap(len(block), k, keep_max=True)
+        for result in filter(None, _in_parallel(look_into, range(cells))):
+            found.add_result_subset(*result)
         found.finalize()
         return _in_order(found.D, found.I)
 
@@ -320,6 +326,25 @@ class Pq(Index):
             cosines[part][which, column] = products
         cosines, rows = _in_order(cosines, candidates)
         return cosines[:, :k], rows[:, :k]
+
+
+def _in_parallel(function: Callable, items: Iterable) -> Iterator:
+    """Yields a function's results in the order of the items.
+
+    A thread for each item: threads within one would wait for each other at every small
+    step. Results do not pile up where the reader is slow.
+    """
+    threads = faiss.omp_get_max_threads()
+    with concurrent.futures.ThreadPoolExecutor(
+        threads, initializer=lambda: faiss.omp_set_num_threads(1)
+    ) as pool:
+        waiting = collections.deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _knn(queries: np.ndarray, pool: np.ndarray, k: int):
