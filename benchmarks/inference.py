@@ -72,6 +72,8 @@ def serving_arm(export, threads):
         )
     signature = loaded.signature_def["serving_default"]
     text, default = signature.inputs["text"].name, signature.outputs["default"].name
+    # What the first request of assets.extra does in a model server.
+    session.run(default, {text: ["Hello."]})
     return lambda texts: session.run(default, {text: texts})
 
 
