@@ -26,6 +26,7 @@ import logging
 import os
 import re
 import shlex
+import sys
 import tempfile
 import threading
 import time
@@ -97,14 +98,20 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability import fn_api_runner, portable_runner
     from apache_beam.runners.portability.fn_api_runner import fn_runner
+    from apache_beam.transforms import environments
 
     given = options.get_all_options(drop_default=True)
     direct = options.view_as(pipeline_options.DirectOptions)
     if "direct_num_workers" not in given:
         direct.direct_num_workers = workers
-    if "direct_running_mode" not in given:
-        many = direct.direct_num_workers != 1
-        direct.direct_running_mode = "multi_processing" if many else "in_memory"
+    environment = None
+    if direct.direct_num_workers != 1 and "direct_running_mode" not in given:
+        # What `direct_running_mode=multi_processing` does, without what the workers say
+        # as they start. Their exceptions and messages come back by other ways.
+        environment = environments.SubprocessSDKEnvironment.from_command_string(
+            f"exec {shlex.quote(sys.executable)} -m"
+            " apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
+        )
     if "default_sdk_harness_log_level" not in given:
         options.view_as(
             pipeline_options.WorkerOptions
@@ -113,9 +120,10 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
         options.get_all_options()
     )
     return fn_api_runner.FnApiRunner(
+        default_environment=environment,
         provision_info=fn_runner.ExtendedProvisionInfo(
             beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
-        )
+        ),
     )
 
 

@@ -231,7 +231,7 @@ def build(
                 | "lines kept" >> beam.CoGroupByKey()
                 | "histogram" >> beam.ParDo(_Histogram(settings))
                 | "histogram of a language" >> beam.CombinePerKey(_add_histograms)
-                | "limit" >> beam.MapTuple(_limit, settings.max_sentences)
+                | "limit" >> beam.Map(_limit, settings.max_sentences)
             )
         )
     decided = {name: at_shard[name] for name in at_shard if name != "rows"}
@@ -421,8 +421,9 @@ def _add_histograms(histograms: Iterable[bytes]) -> bytes:
     return total.tobytes()
 
 
-def _limit(language: int, histogram: bytes, maximum: int) -> tuple[int, int]:
-    """(language, the first cut that is too much)."""
+def _limit(element: tuple[int, bytes], maximum: int) -> tuple[int, int]:
+    """(language, histogram) to (language, the first cut that is too much)."""
+    language, histogram = element
     total = np.cumsum(np.frombuffer(histogram, np.int64))
     return language, int(np.searchsorted(total, maximum, side="right"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import collections
+import contextlib
 import gzip
 import io
 import itertools
@@ -19,6 +20,7 @@ import tempfile
 import xml.etree.ElementTree
 import zlib
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from cmlm import beam_runner
 from cmlm.data import sentences
@@ -37,7 +39,7 @@ Reader = Callable[["_Lines", str, Counts], Iterator[list[str]]]
 
 
 class _Damaged(Exception):
-    """The rest of a file cannot be read."""
+    """A file ends in the middle of something."""
 
 
 class _WrongFormat(Exception):
@@ -67,22 +69,31 @@ def read(
         UserError: the file is of another format from the beginning.
     """
     found = False
-    try:
-        with beam_runner.open_bytes(path) as raw:
-            stream = _Lines(_unpack(_Meter(raw, progress), path), counts)
-            for document in LAYOUTS[layout](stream, text_field, counts):
+    with _opened(path) as raw:
+        unpacked = _Unpacked(raw, path, progress)
+        lines = _Lines(unpacked, counts)
+        try:
+            for document in LAYOUTS[layout](lines, text_field, counts):
                 found = True
                 yield document
-    except _WrongFormat as error:
-        if not found:
-            raise UserError(f"{path} is not of layout {layout}: {error}") from error
-        counts[f"damaged file: {path}: {error}"] += 1
-    except (_Damaged, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        counts[f"damaged file: {path}: {error}"] += 1
+            damage = unpacked.damage
+        except _Damaged as error:
+            damage = unpacked.damage or str(error)
+        except _WrongFormat as error:
+            damage = unpacked.damage or (found and str(error))
+            if not damage:
+                raise UserError(f"{path} is not of layout {layout}: {error}") from error
+    if damage:
+        counts[f"damaged file: {path}: {damage}"] += 1
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    try:
+        with beam_runner.open_bytes(path) as raw:
+            yield raw
     except OSError as error:
-        if error.errno is not None:  # bz2 has no number for what it cannot read
-            raise UserError(f"cannot read {path}: {error}") from error
-        counts[f"damaged file: {path}: {error}"] += 1
+        raise UserError(f"cannot read {path}: {error}") from error
 
 
 class _Meter(io.RawIOBase):
@@ -104,48 +115,62 @@ class _Meter(io.RawIOBase):
         return len(data)
 
 
-class _Guard(io.RawIOBase):
-    """An unpacked stream that gives up where it grows beyond all reason."""
+class _Unpacked(io.RawIOBase):
+    """A file unpacked, by its name; where it cannot be read on, it ends.
 
-    def __init__(self, unpacked, meter: _Meter):
+    Attributes:
+        damage: why it ended before its time, or "". An exception instead would lose
+            what the layers above have read and not yet given on.
+    """
+
+    def __init__(self, raw, path: str, progress: beam_runner.Progress | None):
         super().__init__()
-        self._unpacked, self._meter, self._bytes = unpacked, meter, 0
+        self._meter = _Meter(raw, progress)
+        self._stream = io.BufferedReader(self._meter, 1 << 20)
+        self._packed = path.endswith((".gz", ".bz2"))
+        if path.endswith(".gz"):
+            self._stream = gzip.GzipFile(fileobj=self._stream)
+        elif path.endswith(".bz2"):
+            self._stream = bz2.BZ2File(self._stream)
+        self._bytes, self.damage = 0, ""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
-        data = self._unpacked.read(len(buffer))
-        buffer[: len(data)] = data
+        if self.damage:
+            return 0
+        try:
+            data = self._stream.read1(len(buffer))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self.damage = str(error)
+            return 0
+        except OSError as error:
+            if error.errno is not None or not self._packed:
+                raise
+            self.damage = str(error)  # bz2 has no number for what it cannot read
+            return 0
         self._bytes += len(data)
-        if self._bytes > _FREE_EXPANSION + MAX_EXPANSION * self._meter.bytes:
-            raise _Damaged(f"it unpacks to more than {MAX_EXPANSION} times its size")
+        limit = _FREE_EXPANSION + MAX_EXPANSION * self._meter.bytes
+        if self._packed and self._bytes > limit:
+            self.damage = f"it unpacks to more than {MAX_EXPANSION} times its size"
+            return 0
+        buffer[: len(data)] = data
         return len(data)
-
-
-def _unpack(meter: _Meter, path: str) -> io.BufferedReader:
-    if path.endswith(".gz"):
-        buffered = io.BufferedReader(meter, 1 << 20)
-        return io.BufferedReader(
-            _Guard(gzip.GzipFile(fileobj=buffered), meter), 1 << 18
-        )
-    if path.endswith(".bz2"):
-        buffered = io.BufferedReader(meter, 1 << 20)
-        return io.BufferedReader(_Guard(bz2.BZ2File(buffered), meter), 1 << 18)
-    return io.BufferedReader(meter, 1 << 20)
 
 
 class _Lines:
     """The lines of a byte stream as text; huge ones are passed over, and counted."""
 
-    def __init__(self, stream: io.BufferedReader, counts: Counts):
-        self.stream, self._counts = stream, counts
+    def __init__(self, unpacked: _Unpacked, counts: Counts):
+        self.stream = io.BufferedReader(unpacked, 1 << 18)
+        self._unpacked, self._counts = unpacked, counts
 
     def __iter__(self) -> Iterator[str]:
         for index in itertools.count():
             line = self.stream.readline(MAX_BYTES)
-            if not line:
-                return
+            if not line or (self._unpacked.damage and line[-1:] != b"\n"):
+                return  # half a line is no text
             if len(line) == MAX_BYTES and line[-1:] != b"\n":
                 while line and line[-1:] != b"\n":
                     line = self.stream.readline(MAX_BYTES)
@@ -329,9 +354,12 @@ def _gettext(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
         except (OSError, UnicodeError, ValueError, LookupError) as error:
             reason = str(error).replace(file.name, "the catalogue")
             raise _WrongFormat(f"no gettext catalogue ({reason})") from error
-    entries = [e for e in catalogue if not e.obsolete and not e.msgid_plural]
-    counts["untranslated or fuzzy"] += sum(not e.translated() for e in entries)
-    yield from _pairs((e.msgid, e.msgstr) for e in entries if e.translated())
+    # A compiled catalogue has only what is translated.
+    entries = catalogue if binary else catalogue.translated_entries()
+    if not binary:
+        left = len(catalogue.untranslated_entries()) + len(catalogue.fuzzy_entries())
+        counts["untranslated or fuzzy"] += left
+    yield from _pairs((e.msgid, e.msgstr) for e in entries if not e.msgid_plural)
 
 
 LAYOUTS: dict[str, Reader] = {

@@ -1,0 +1,308 @@
+"""The whole pipeline, against the same rules written down as loops over lists."""
+
+import collections
+import dataclasses
+import gzip
+import random
+
+import numpy as np
+import pytest
+
+from cmlm import beam_runner
+from cmlm.errors import UserError
+from cmlm.preparation import assembly, deduplication, documents, report
+
+WORDS = [f"word{i}" for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Three files of small documents of which many repeat; [file][document][line]."""
+    generator = random.Random(3)
+    directory = tmp_path_factory.mktemp("corpus")
+    lines = [
+        " ".join(generator.choices(WORDS, k=generator.randint(3, 8))) + "."
+        for _ in range(120)
+    ]
+    made, paths = [], []
+    for file in range(3):
+        texts = [
+            [generator.choice(lines) for _ in range(generator.randint(1, 4))]
+            for _ in range(60)
+        ]
+        for _ in range(10):
+            texts.append(generator.choice(texts + [t for f in made for t in f]))
+        made.append(texts)
+        path = directory / f"{file}.txt"
+        path.write_text("\n\n".join("\n".join(text) for text in texts) + "\n")
+        paths.append(str(path))
+    return made, paths
+
+
+def settings(paths, **changes):
+    base = assembly.Settings(
+        paths=tuple(map(str, paths)),
+        layout="lines",
+        steps=("duplicate_documents", "duplicate_lines"),
+        languages=("en",),
+        shards=3,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def prepare(chosen, directory, workers=1, beam_options=""):
+    """Runs the pipeline; {file name: bytes} and the statistics."""
+    counts = str(directory / "counts.json")
+    beam_runner.run(
+        lambda p: assembly.build(p, chosen, str(directory), counts),
+        beam_options,
+        workers,
+    )
+    stats = report.statistics(beam_runner.read_counts(counts), chosen)
+    found = {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.glob("*/*"))
+    }
+    return found, stats
+
+
+def texts(found):
+    """All documents of some files, as lists of sentences."""
+    unpacked = (gzip.decompress(data).decode() for data in found.values())
+    return [
+        document.split("\n")
+        for text in unpacked
+        for document in text.split("\n\n")[:-1]
+    ]
+
+
+def unique(made):
+    """The oracle: first documents, then first lines; what is left of each document."""
+    seen_documents, seen_lines, left = set(), set(), []
+    for document in (d for file in made for d in file):
+        if tuple(document) in seen_documents:
+            continue
+        seen_documents.add(tuple(document))
+        kept = []
+        for line in document:
+            if line not in seen_lines:
+                kept.append(line)
+            seen_lines.add(line)
+        if kept:
+            left.append(kept)
+    return left
+
+
+def test_duplicates_equal_the_oracle(corpus, tmp_path):
+    made, paths = corpus
+    found, stats = prepare(settings(paths), tmp_path)
+    expected = unique(made)
+    assert sorted(texts(found)) == sorted(expected)
+    assert len(found) == 3
+    kept = stats["languages"]["en"]
+    assert kept["documents"] == len(expected)
+    assert kept["sentences"] == sum(map(len, expected))
+
+    everything = [d for file in made for d in file]
+    flow = stats["steps"]
+    assert flow["read"]["documents"]["out"] == len(everything) == 210
+    assert flow["split"]["lines"]["in"] == sum(map(len, everything))
+    dropped = stats["dropped"]["write"]
+    assert dropped["documents"]["en"]["duplicate document"] == len(everything) - len(
+        set(map(tuple, everything))
+    )
+    assert sum(dropped["documents"]["en"].values()) + kept["documents"] == 210
+    assert f"en: {kept['documents']:,} documents" in report.summary(stats)
+
+
+def test_order_within_a_shard_is_that_of_the_input(corpus, tmp_path):
+    made, paths = corpus
+    found, _ = prepare(settings(paths, steps=(), shards=2), tmp_path)
+    everything = [d for file in made for d in file]
+    assert sorted(texts(found)) == sorted(everything)
+    for name in found:
+        remaining = iter(everything)
+        assert all(document in remaining for document in texts({name: found[name]}))
+
+
+def test_a_limit_keeps_a_random_part_of_whole_documents(corpus, tmp_path):
+    made, paths = corpus
+    chosen = settings(paths, max_sentences=100)
+    found, stats = prepare(chosen, tmp_path)
+    kept = texts(found)
+    assert 80 < sum(map(len, kept)) <= 100
+    expected = {tuple(d) for d in unique(made)}
+    assert {tuple(d) for d in kept} <= expected
+    assert stats["dropped"]["write"]["documents"]["en"]["over --max_sentences"] > 0
+    assert len(found) == 3
+
+    (tmp_path / "other").mkdir()
+    other, _ = prepare(dataclasses.replace(chosen, seed=1), tmp_path / "other")
+    assert sorted(texts(other)) != sorted(kept)
+
+
+def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
+    made, paths = corpus
+    secret = made[1][0][0]
+    guard = tmp_path / "test.tsv"
+    guard.write_text(f'0.5\t"{secret.upper()[:-1]}"\tsomething else\n')
+    output = tmp_path / "output"
+    output.mkdir()
+    chosen = settings(paths, steps=(), remove_sentences_of=(str(guard),))
+    found, stats = prepare(chosen, output)
+    everything = [d for file in made for d in file]
+    times = sum(d.count(secret) for d in everything)
+    assert times > 0
+    assert not any(secret in document for document in texts(found))
+    dropped = stats["dropped"]["guard"]["lines"]["en"]
+    assert dropped == {"sentence of the given files": times}
+
+
+@pytest.mark.large
+def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
+    """In this process, in two others, and by Beam's portable job service."""
+    _, paths = corpus
+    steps = ("duplicate_documents", "near_duplicates", "duplicate_lines")
+    chosen = settings(paths, steps=steps, max_sentences=150, seed=5)
+    results = []
+    for name, arguments in {
+        "one": {},
+        "two": {"workers": 2},
+        "portable": {
+            "beam_options": "--runner=PortableRunner --job_endpoint=embed"
+            " --environment_type=LOOPBACK"
+        },
+    }.items():
+        (tmp_path / name).mkdir()
+        results.append(prepare(chosen, tmp_path / name, **arguments))
+    assert results[0] == results[1] == results[2]
+    assert results[0][0]
+
+
+def test_near_duplicates_fall_and_their_lines_stay_free(tmp_path):
+    generator = random.Random(1)
+    words = [f"w{i}" for i in range(5000)]
+    long = [" ".join(generator.choices(words, k=12)) + "." for _ in range(40)]
+    copy = [*long[:-1], "This line is in the copy and in the last document."]
+    other = [" ".join(generator.choices(words, k=12)) + "." for _ in range(40)]
+    last = [copy[-1], "And here is one more line of it."]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join("\n".join(d) for d in (long, copy, other, last)) + "\n")
+    output = tmp_path / "output"
+    output.mkdir()
+    chosen = settings([path], steps=("near_duplicates", "duplicate_lines"), shards=1)
+    found, stats = prepare(chosen, output)
+    assert texts(found) == [long, other, last]
+    assert stats["dropped"]["write"]["documents"]["en"] == {"near duplicate": 1}
+
+
+def test_languages_go_to_directories_of_their_own(tmp_path):
+    english = "This is the first paragraph of an English text about nothing at all."
+    german = "Das ist der erste Absatz eines deutschen Textes über gar nichts."
+    french = "Voici le premier paragraphe d'un texte français qui ne dit rien du tout."
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join([english, german, english + " Again.", french, "??"]))
+    output = tmp_path / "output"
+    output.mkdir()
+    chosen = settings([path], steps=("language",), languages=("en", "de"), shards=1)
+    found, stats = prepare(chosen, output)
+    assert list(found) == [
+        "de/00000-of-00001.txt.gz",
+        "en/00000-of-00001.txt.gz",
+    ]
+    assert texts(found) == [[german], [english], [english, "Again."]]
+    assert stats["dropped"]["language"]["documents"]["-"] == {
+        "in another language: fr": 1,
+        "language not clear": 1,
+    }
+
+
+def test_translations(tmp_path):
+    pairs = ["Yes.\tJa.", "No.\tNein.", "Yes.\tJa.", "OK\tOK", "Secret.\tGeheim."]
+    path = tmp_path / "a.tsv"
+    path.write_text("\n".join(pairs) + "\n")
+    guard = tmp_path / "test.txt"
+    guard.write_text("geheim\n")
+    output = tmp_path / "output"
+    output.mkdir()
+    chosen = settings(
+        [path],
+        layout="tsv",
+        steps=("duplicate_lines",),
+        languages=("en-de",),
+        shards=1,
+        remove_sentences_of=(str(guard),),
+    )
+    found, stats = prepare(chosen, output)
+    (data,) = found.values()
+    assert list(found) == ["en-de/00000-of-00001.tsv.gz"]
+    assert gzip.decompress(data).decode() == "Yes.\tJa.\nNo.\tNein.\n"
+    assert stats["languages"]["en-de"]["sentences"] == 2
+    assert stats["dropped"]["pairs"]["lines"]["en-de"] == {"both sides equal": 1}
+
+
+@pytest.mark.parametrize(
+    "changes, wanted, message",
+    [
+        ({}, "xx", "'xx' is no language"),
+        ({}, "EN", "ISO 639"),
+        ({}, "en-de", "needs a single language"),
+        ({"layout": "tsv"}, "en", "needs a pair as en-de"),
+        ({}, "en,de", "need the step `language`"),
+        ({"steps": ("language",)}, "en,ast", "CLD2 does not tell it"),
+        ({"layout": "tsv", "steps": ("c4",)}, "en-de", "take only duplicate_lines"),
+    ],
+)
+def test_languages_that_cannot_be(changes, wanted, message):
+    with pytest.raises(UserError, match=message):
+        assembly.with_languages(settings([], **changes), wanted)
+
+
+def test_repeated_rows_are_all_but_the_first():
+    generator = np.random.default_rng(0)
+    rows = np.zeros(500, deduplication.ROWS)
+    rows["print"] = generator.integers(0, 100, 500)
+    rows["number"] = generator.permutation(500)
+    found = deduplication.repeated(rows)
+    first = collections.defaultdict(lambda: 10**9)
+    for row in rows:
+        first[row["print"]] = min(first[row["print"]], row["number"])
+    expected = {n for n in range(500)} - set(map(int, first.values()))
+    assert set(found["number"].tolist()) == expected
+
+
+@pytest.mark.parametrize("changed, is_near", [(2, True), (60, False)])
+def test_minhash_finds_what_shares_most_runs(changed, is_near):
+    """The share of equal values is near the true Jaccard similarity."""
+    generator = random.Random(7)
+    words = [f"w{generator.randrange(10**6)}" for _ in range(600)]
+    copy = list(words)
+    copy[5 :: 600 // changed] = ["new"] * changed
+    runs = [
+        {tuple(text[i : i + 5]) for i in range(len(text) - 4)} for text in (words, copy)
+    ]
+    true = len(runs[0] & runs[1]) / len(runs[0] | runs[1])
+    signatures = [deduplication.signature(" ".join(text)) for text in (words, copy)]
+    equal = (signatures[0][1] == signatures[1][1]).mean()
+    assert abs(equal - true) < 0.13  # three standard deviations of 128 values
+    rows = np.array(
+        [(b, n, 0, s[1]) for n, s in enumerate(signatures) for b in s[0]],
+        deduplication.SIGNATURES,
+    )
+    found = set(deduplication.near(rows)["number"].tolist())
+    assert found == ({1} if is_near else set())
+
+
+def test_scatter_is_even_and_depends_on_the_seed():
+    numbers = np.array([documents.number(f, p) for f in range(4) for p in range(5000)])
+    shards = documents.scatter(numbers, 0) % np.uint64(10)
+    counts = np.bincount(shards.astype(int))
+    assert (abs(counts - 2000) < 200).all()
+    assert (documents.scatter(numbers, 1) != documents.scatter(numbers, 0)).all()
+    # Published first outputs of SplitMix64, whose state starts at 0.
+    golden = 0x9E3779B97F4A7C15
+    start = np.array([0, golden], np.uint64)
+    assert [hex(v) for v in documents.scatter(start, 0).tolist()] == [
+        "0xe220a8397b1dcdaf",
+        "0x6e789e6aa1b965f4",
+    ]

@@ -1,0 +1,124 @@
+"""A pipeline's counts are exact, its mistakes one line, its files whole or absent."""
+
+import gzip
+import os
+
+import apache_beam as beam
+import pytest
+
+from cmlm import beam_runner
+from cmlm.errors import UserError
+
+
+class CountWords(beam_runner.CountingDoFn):
+    """Words of lines; a line `bad` is a mistake of the user."""
+
+    def process(self, line):
+        if line == "bad":
+            raise UserError("'bad' is no line: allowed are others")
+        if line == "full":
+            raise OSError(28, "No space left on device")
+        for word in line.split():
+            self.counts[word] += 1
+            yield word
+
+
+def count(lines, path, **arguments):
+    def build(pipeline):
+        found = (
+            pipeline
+            | beam.Create(lines)
+            | beam.Reshuffle()
+            | beam.ParDo(CountWords()).with_outputs(beam_runner.COUNTS, main="words")
+        )
+        beam_runner.write_counts([found[beam_runner.COUNTS]], str(path))
+
+    beam_runner.run(build, **arguments)
+    return beam_runner.read_counts(str(path))
+
+
+LINES = ["a b a", "b c", "ä"] * 50
+
+
+def test_counts_are_exact_and_a_missing_one_is_zero(tmp_path):
+    counts = count(LINES, tmp_path / "counts.json", workers=1)
+    assert counts == {"a": 100, "b": 100, "c": 50, "ä": 50}
+    assert counts["z"] == 0
+
+
+def test_nothing_to_count_is_an_empty_file(tmp_path):
+    assert not count([], tmp_path / "counts.json", workers=1)
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("bad", "^'bad' is no line: allowed are others$"),
+        ("full", "^the disk is full: no space left on device$"),
+    ],
+)
+def test_a_mistake_in_a_transform_is_one_line(tmp_path, line, message):
+    with pytest.raises(UserError, match=message):
+        count([*LINES, line], tmp_path / "counts.json", workers=1)
+    assert os.listdir(tmp_path) == []
+
+
+def test_options_of_beam_reach_the_runner(tmp_path):
+    """The portable runner with Beam's own job service, over gRPC."""
+    options = "--runner=PortableRunner --job_endpoint=embed"
+    counts = count(
+        LINES,
+        tmp_path / "counts.json",
+        beam_options=f"{options} --environment_type=LOOPBACK",
+    )
+    assert counts == {"a": 100, "b": 100, "c": 50, "ä": 50}
+    assert not beam_runner.is_local(options)
+    assert beam_runner.is_local("--direct_num_workers=3")
+
+
+def test_atomic_text_appears_whole_and_packs_equally(tmp_path):
+    for name in ("a.txt.gz", "b.txt.gz"):
+        with beam_runner.atomic_text(str(tmp_path / name)) as output:
+            output.write("eine Zeile\nüber zwei\n")
+    assert (tmp_path / "a.txt.gz").read_bytes() == (tmp_path / "b.txt.gz").read_bytes()
+    with gzip.open(tmp_path / "a.txt.gz", "rt", encoding="utf-8") as file:
+        assert file.read() == "eine Zeile\nüber zwei\n"
+
+
+def test_atomic_text_that_fails_leaves_the_older_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError):
+        with beam_runner.atomic_text(str(path)) as output:
+            output.write("new")
+            output.write(str(1 / 0))
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_tidy_removes_what_dead_workers_left(tmp_path):
+    (tmp_path / "en").mkdir()
+    for name in ("counts.json", "en/00000.txt.gz.tmp-12345678", "en/00000.txt.gz"):
+        (tmp_path / name).write_text("x")
+    beam_runner.tidy(str(tmp_path), str(tmp_path / "counts.json"))
+    assert os.listdir(tmp_path) == ["en"]
+    assert os.listdir(tmp_path / "en") == ["00000.txt.gz"]
+
+
+def test_progress_of_several_processes_adds_up(capfd):
+    progress = beam_runner.Progress(300)
+    with progress.shown():
+        children = []
+        for _ in range(3):
+            child = os.fork()
+            if not child:
+                for _ in range(100):
+                    progress.add(1)
+                progress.flush()
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+    assert "300/300" in capfd.readouterr().err
+    progress.add(1)
+    progress.flush()  # its file is gone: a worker that is late does no harm

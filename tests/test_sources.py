@@ -1,0 +1,198 @@
+"""Dumps of every layout become documents; damaged, huge and wrong files are told."""
+
+import bz2
+import collections
+import gzip
+import io
+import json
+
+import pytest
+from warcio.warcwriter import WARCWriter
+
+from cmlm.errors import UserError
+from cmlm.preparation import sources
+
+
+def read(path, layout, **arguments):
+    counts = collections.Counter()
+    return list(sources.read(str(path), layout, counts, **arguments)), dict(counts)
+
+
+def write_wet(path, pages, packed=True, kind="conversion"):
+    with open(path, "wb") as file:
+        writer = WARCWriter(file, gzip=packed)
+        writer.write_record(writer.create_warcinfo_record("a", {"software": "test"}))
+        for page in pages:
+            data = page if isinstance(page, bytes) else page.encode()
+            writer.write_record(
+                writer.create_warc_record(
+                    "http://example.org/",
+                    kind,
+                    payload=io.BytesIO(data),
+                    warc_content_type="text/plain",
+                )
+            )
+
+
+PAGES = ["Die erste Seite.\n\n Zweite Zeile. \n", "页面。\n", "Third page.\n" * 200]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_wet(tmp_path, packed):
+    path = tmp_path / ("a.wet.gz" if packed else "a.wet")
+    write_wet(path, PAGES, packed)
+    documents, counts = read(path, "wet")
+    expected = [["Die erste Seite.", "Zweite Zeile."], ["页面。"]]
+    assert documents == [*expected, ["Third page."] * 200]
+    assert counts == {}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_wet_cut_in_the_middle_is_read_up_to_there(tmp_path, packed):
+    path = tmp_path / ("a.wet.gz" if packed else "a.wet")
+    write_wet(path, PAGES, packed)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    documents, counts = read(path, "wet")
+    assert [d[0] for d in documents] == ["Die erste Seite.", "页面。"]
+    (told,) = counts
+    assert told.startswith(f"damaged file: {path}: ")
+
+
+def test_wet_with_a_huge_record_is_read_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_BYTES", 1 << 20)
+    path = tmp_path / "a.wet.gz"
+    write_wet(path, [PAGES[0], b"x" * (3 << 20), PAGES[1]])
+    documents, counts = read(path, "wet")
+    assert [d[0] for d in documents] == ["Die erste Seite.", "页面。"]
+    assert counts == {"record over 1 MB": 1}
+
+
+def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
+    write_wet(tmp_path / "a.wet.gz", [b"caf\xe9 noir\n"])
+    documents, counts = read(tmp_path / "a.wet.gz", "wet")
+    assert documents == [["caf\ufffd noir"]]
+    assert counts == {"invalid UTF-8 replaced": 1}
+
+
+@pytest.mark.parametrize("layout", ["wet", "json", "wikipedia", "tsv", "gettext"])
+def test_a_file_of_another_format_is_an_error(tmp_path, layout):
+    path = tmp_path / "a.txt"
+    path.write_text("Just some text.\nIn two lines.\n")
+    with pytest.raises(UserError, match=f"a.txt is not of layout {layout}: "):
+        read(path, layout)
+
+
+def test_a_warc_of_responses_says_where_the_text_is(tmp_path):
+    write_wet(tmp_path / "a.warc.gz", ["<p>x"], kind="resource")
+    with pytest.raises(UserError, match=r"resource.*named \.wet\.gz"):
+        read(tmp_path / "a.warc.gz", "wet")
+
+
+@pytest.mark.parametrize("ending, pack", [("gz", gzip.compress), ("bz2", bz2.compress)])
+def test_a_file_that_unpacks_without_end_is_given_up(
+    tmp_path, monkeypatch, ending, pack
+):
+    monkeypatch.setattr(sources, "_FREE_EXPANSION", 1 << 20)
+    path = tmp_path / f"bomb.txt.{ending}"
+    path.write_bytes(pack(b"Good text.\n" + b"\0" * (20 << 20)))
+    documents, counts = read(path, "lines")
+    assert documents == [["Good text."]]
+    assert f"damaged file: {path}: it unpacks to more than 200 times its size" in counts
+
+
+def test_a_line_without_end_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_BYTES", 1000)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfOne.\n" + b"x" * 5000 + b"\nTwo.\n")
+    documents, counts = read(path, "lines")
+    assert documents == [["One.", "Two."]]
+    assert counts == {"line over 0 MB": 1}
+
+
+def test_a_document_without_end_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_BYTES", 100)
+    (tmp_path / "a.txt").write_text("A line of thirty characters ok\n" * 10)
+    documents, _ = read(tmp_path / "a.txt", "lines")
+    assert [len(d) for d in documents] == [4, 4, 2]
+
+
+def test_json(tmp_path):
+    rows = [{"text": "One.\nTwo.", "id": 1}, {"id": 2}, {"text": "Half \ud800."}]
+    lines = [json.dumps(row) for row in rows]
+    lines[1:1] = ["{not json", ""]
+    path = tmp_path / "a.jsonl.bz2"
+    path.write_bytes(bz2.compress("\n".join(lines).encode()))
+    documents, counts = read(path, "json")
+    assert documents == [["One.", "Two."], ["Half ?."]]
+    assert counts == {"no JSON": 1, "no text 'text'": 1}
+    with pytest.raises(UserError, match="line 1 has no text 'body', but: text, id"):
+        read(path, "json", text_field="body")
+
+
+DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10"
+ xml:lang="en"><siteinfo><sitename>Wikipedia</sitename><namespaces>
+<namespace key="0" case="first-letter"/><namespace key="1">Talk</namespace>
+</namespaces></siteinfo>%s</mediawiki>"""
+PAGE = """<page><title>T%d</title><ns>%d</ns><id>%d</id>%s<revision><id>1</id>
+<timestamp>2020-01-01T00:00:00Z</timestamp><text>%s</text></revision></page>"""
+MARKUP = """{{Infobox|a=b}}'''Ants''' are [[insect|insects]] {{sfn|X}}of the
+family.&lt;ref&gt;A note.&lt;/ref&gt;
+
+== Life ==
+[[File:a.jpg|thumb|A [[nest]].]]
+They live in colonies &amp;amp; nests.
+* a list item
+{| class="x"
+| a cell
+|}
+[[Category:Insects]]
+"""
+
+
+def test_wikipedia_gives_the_prose_of_articles(tmp_path):
+    pages = [
+        PAGE % (1, 0, 1, "", MARKUP),
+        PAGE % (2, 1, 2, "", "A talk page."),
+        PAGE % (3, 0, 3, '<redirect title="T1"/>', "#REDIRECT"),
+        PAGE % (4, 0, 4, "", "Bees fly."),
+    ]
+    path = tmp_path / "a.xml.bz2"
+    path.write_bytes(bz2.compress((DUMP % "".join(pages)).encode()))
+    documents, counts = read(path, "wikipedia")
+    assert documents == [
+        ["Ants are insects of the", "family.", "They live in colonies & nests."],
+        ["Bees fly."],
+    ]
+    assert counts == {"redirect or no article": 2}
+
+    cut = tmp_path / "cut.xml"
+    cut.write_bytes((DUMP % "".join(pages)).encode()[:-200])
+    documents, counts = read(cut, "wikipedia")
+    assert len(documents) == 1
+    assert any(name.startswith("damaged file: ") for name in counts)
+
+
+def test_tsv_and_gettext(tmp_path):
+    (tmp_path / "a.tsv").write_text("Yes.\tJa.\textra\nno tab\nNo.\tNein.\n")
+    documents, counts = read(tmp_path / "a.tsv", "tsv")
+    assert documents == [["Yes.\tJa.", "No.\tNein."]]
+    assert counts == {"line without a tab": 1}
+
+    catalogue = tmp_path / "a.po"
+    catalogue.write_text(
+        'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n\n'
+        'msgid "Open the\\n"\n"file"\nmsgstr "Datei\\töffnen"\n\n'
+        '#, fuzzy\nmsgid "Maybe"\nmsgstr "Nein"\n\n'
+        'msgid "Not yet"\nmsgstr ""\n\n'
+        'msgid "%d day"\nmsgid_plural "%d days"\nmsgstr[0] "%d Tag"\nmsgstr[1] "T"\n',
+        encoding="utf-8",
+    )
+    documents, counts = read(catalogue, "gettext")
+    assert documents == [["Open the file\tDatei öffnen"]]
+    assert counts == {"untranslated or fuzzy": 2}
+
+    import polib
+
+    polib.pofile(str(catalogue)).save_as_mofile(str(tmp_path / "a.mo"))
+    assert read(tmp_path / "a.mo", "gettext")[0] == documents
