@@ -89,7 +89,7 @@ def encode(rows: Iterable[Row], tokenizer: Tokenizer, seq_length: int) -> Exampl
         else:
             tokens = tokenizer.encode_pair(*columns, seq_length)
         whole = sum(tokenizer.tokenize(column).row_lengths() for column in columns)
-        truncated += np.count_nonzero(whole + 1 + len(columns) > seq_length)
+        truncated += int(np.sum(whole + 1 + len(columns) > seq_length))
         ids.append(tokens.values.numpy())
         lengths.append(tokens.row_lengths().numpy())
         labels += [np.nan if row.label is None else row.label for row in chunk]
