@@ -48,7 +48,7 @@ def test_tokens_are_those_of_tf_text_at_any_threshold(kind, max_characters):
 
 
 def test_by_hand():
-    """`##ing` ends words four times, but never where a piece begins: `##alking` does."""
+    """`##ing` ends words four times, but no piece begins there: one does at the `a`."""
     counted = [("walking", 2), ("talking", 2), ("walk", 1)]
     tokens = Learner(counted, [], 50, 100).learn(3)
     letters = list("agiklntw")

@@ -30,18 +30,20 @@ def test_words_are_counted_as_a_plain_reader_counts_them(text_file):
 
 def test_cased_counts_and_the_limit_on_text(text_file):
     counts = words.count([text_file], False, 1).counts
-    assert counts["Caf\u00e9"] == counts["The"] == 2000  # one chunk of lines at least
+    assert (
+        counts["Caf\u00e9"] == counts["The"] == words.LINES_PER_CHUNK
+    )  # a chunk is counted whole
     assert "the" not in counts and "cafe" not in counts
 
 
 def test_memory_is_bounded_by_forgetting_rare_words(tmp_path):
-    """Each chunk of lines brings 4,096 words that never come again."""
+    """Each chunk of lines brings 1,024 words that never come again."""
     lines = [f"always often{number % 50} once{number}" for number in range(20_000)]
     path = tmp_path / "text.txt"
     path.write_text("\n".join(lines))
-    counted = words.count([str(path)], True, 1 << 30, max_words=6000)
+    counted = words.count([str(path)], True, 1 << 30, max_words=3000)
     assert counted.total == 60_000
-    assert len(counted.counts) <= 6000
+    assert len(counted.counts) <= 3000
     assert counted.counts["always"] == 20_000
     assert all(counted.counts[f"often{number}"] == 400 for number in range(50))
 

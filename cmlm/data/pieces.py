@@ -46,8 +46,7 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
         tokens = tokenizer.tokenize(text)
         kept[np.unique(tokens.flat_values)] = True
         unknown = tf.reduce_any(tokens == tokenizer.unk_id, axis=1)
-        found, _ = splitter.count(tf.boolean_mask(text, unknown))
-        for word in found.numpy():
+        for word in set(splitter.split(tf.boolean_mask(text, unknown))):
             if len(word) <= _MAX_WORD_BYTES:
                 kept[path(word.decode(), ids)] = True
         for line in splitter.normalize(text).numpy():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,8 @@ from cmlm.data import streams
 # Distinct words that are counted at a time. Above it the rarest are forgotten, until
 # half of them are left: 0.6 GB at most, however large the text is.
 MAX_DISTINCT_WORDS = 3_000_000
+# So many lines, of `streams.MAX_SENTENCE_BYTES` at most, are cut into words at a time.
+LINES_PER_CHUNK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,25 +69,42 @@ class WordSplitter:
             tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
         )
 
-    def count(self, lines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Counts the words of some lines.
+    def locate(self, lines: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Finds the words of some lines.
 
         Args:
             lines: string [n].
 
         Returns:
-            The distinct words, string [words], and how often each occurs, int32
-            [words].
+            The normalised lines, string [n]; where each line's words begin in the
+            following two, int64 [n + 1]; first and past-the-last byte of every word
+            in its line, int64 [words] each.
         """
         lines = self.normalize(lines)
         _, begins, ends = self._splitter.tokenize_with_offsets(lines)
-        per_word = tf.repeat(lines, begins.row_lengths())
-        begins, ends = begins.values, ends.values
-        found = tf.strings.substr(
-            per_word, tf.cast(begins, tf.int32), tf.cast(ends - begins, tf.int32)
+        return lines, begins.row_splits, begins.values, ends.values
+
+    def split(self, lines: tf.Tensor) -> Iterator[bytes]:
+        """The words of some lines, string [n], one after the other."""
+        return cut(*(tensor.numpy() for tensor in self.locate(lines)))
+
+
+def cut(
+    lines: np.ndarray, splits: np.ndarray, begins: np.ndarray, ends: np.ndarray
+) -> Iterator[bytes]:
+    """Cuts lines into words; arguments as `WordSplitter.locate` returns them.
+
+    In Python, because tf.strings.substr needs a copy of the line for every word: square
+    memory for long lines.
+    """
+    for line, start, stop in zip(
+        lines.tolist(), splits[:-1].tolist(), splits[1:].tolist(), strict=True
+    ):
+        bounds = zip(
+            begins[start:stop].tolist(), ends[start:stop].tolist(), strict=True
         )
-        words, _, counts = tf.unique_with_counts(found)
-        return words, counts
+        for begin, end in bounds:
+            yield line[begin:end]
 
 
 def count(
@@ -105,18 +124,17 @@ def count(
     """
     splitter = WordSplitter(lower_case)
 
-    def count_chunk(lines):
-        return tf.reduce_sum(tf.strings.length(lines)), *splitter.count(lines)
+    def locate(lines):
+        return tf.reduce_sum(tf.strings.length(lines)), *splitter.locate(lines)
 
     counts: collections.Counter = collections.Counter()
     total = seen = 0
-    chunks = streams.sentences(files).batch(streams.LINES_PER_CHUNK)
-    chunks = chunks.map(count_chunk).prefetch(2)
-    for n_bytes, words, numbers in chunks.as_numpy_iterator():
-        counts.update(dict(zip(words.tolist(), numbers.tolist(), strict=True)))
+    chunks = streams.sentences(files).batch(LINES_PER_CHUNK).map(locate).prefetch(1)
+    for n_bytes, lines, splits, begins, ends in chunks.as_numpy_iterator():
+        counts.update(cut(lines, splits, begins, ends))
         if len(counts) > max_words:
             counts = _without_rare(counts, max_words // 2)
-        total += int(numbers.sum())
+        total += len(begins)
         seen += int(n_bytes)
         if seen >= max_text_bytes:
             break

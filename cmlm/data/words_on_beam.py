@@ -1,6 +1,6 @@
 """Word counts of a corpus of any size, on Apache Beam: the counts of `cmlm.data.words`.
 
-    ranges of files -> lines -> words of 4,096 lines -> sums by language and word
+    ranges of files -> lines -> words of 1,024 lines -> sums by language and word
         -> times the language's factor -> sums by word -> the most frequent ones
 
 Whatever the size of the corpus, what comes back to this process are those words. Sums
@@ -151,11 +151,9 @@ class CountWords(beam.DoFn):
         language, path, start = element
         with beam_runner.open_bytes(path) as raw:
             lines = read_range(raw, path, start)
-            while chunk := list(itertools.islice(lines, streams.LINES_PER_CHUNK)):
-                found, counts = self._splitter.count(tf.constant(chunk))
-                for word, count in zip(
-                    found.numpy().tolist(), counts.numpy().tolist(), strict=True
-                ):
+            while chunk := list(itertools.islice(lines, words.LINES_PER_CHUNK)):
+                found = self._splitter.split(tf.constant(chunk))
+                for word, count in collections.Counter(found).items():
                     yield (language, word.decode()), count
             self._progress.add(raw.tell() - start)
 
