@@ -1,12 +1,15 @@
-"""The commands `prepare` and `vocab`, run as a user runs them."""
+"""The commands `prepare` and `vocab` as a user runs them, on text and on dumps."""
 
 import gzip
+import io
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
+from warcio.warcwriter import WARCWriter
 
 
 def run(module, *arguments):
@@ -67,6 +70,9 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
         (["--output=x"], "--input is not given"),
         (["--input=missing*.txt", "--output=x"], "no file matches 'missing*.txt'"),
         (["--input=README.md", "--output=x", "--layout=html"], "lines|wrapped"),
+        (["--input=README.md", "--output=x", "--language=xx"], "'xx' is no language"),
+        (["--input=README.md", "--output=x", "--steps=c5"], "allowed are c4, length"),
+        (["--input=README.md", "--output=x", "--workers=2"], "only split"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
@@ -74,3 +80,98 @@ def test_mistakes_are_one_line(arguments, message):
     assert done.returncode == 1
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def wet(path, pages):
+    with open(path, "wb") as file:
+        writer = WARCWriter(file, gzip=True)
+        for page in pages:
+            payload = io.BytesIO(page.encode())
+            writer.write_record(
+                writer.create_warc_record("http://a.org/", "conversion", payload)
+            )
+
+
+PAGE = (
+    "Home | Contact\nThis is the first sentence of page {0} here. It goes on.\n"
+    "The second line of page {0} ends here.\nWe use cookies on this page, sorry.\n"
+)
+
+
+def test_a_dump_becomes_shards_by_language(tmp_path):
+    pages = [PAGE.format(n) for n in range(30)]
+    wet(tmp_path / "a.wet.gz", [*pages, pages[3]])
+    whole = (tmp_path / "a.wet.gz").read_bytes()
+    (tmp_path / "cut.wet.gz").write_bytes(whole[: len(whole) // 2])
+    output = tmp_path / "corpus"
+    arguments = [
+        f"--input={tmp_path}/*.wet.gz",
+        "--layout=wet",
+        f"--output={output}",
+        "--shards=2",
+    ]
+    done = run("prepare", *arguments, "--workers=1")
+    assert done.returncode == 0, done.stderr
+    assert "en: 30 documents, 90 sentences" in done.stdout
+    assert "policy" in done.stdout and "no terminal punctuation" in done.stdout
+    assert f"damaged, read as far as it goes: {tmp_path}/cut.wet.gz: " in done.stdout
+    assert f"--train_data='en={output}/en/*.txt.gz'" in done.stdout
+    assert "Traceback" not in done.stderr
+
+    files = {p.name: p.read_bytes() for p in output.glob("en/*")}
+    assert sorted(files) == ["00000-of-00002.txt.gz", "00001-of-00002.txt.gz"]
+    assert sorted(os.listdir(output)) == ["en", "stats.json"]
+    stats = json.loads((output / "stats.json").read_text())
+    assert stats["languages"]["en"]["sentences"] == 90
+    assert stats["dropped"]["write"]["documents"]["en"]["duplicate document"] > 0
+    assert stats["settings"]["steps"] == [
+        "c4",
+        "length",
+        "language",
+        "duplicate_documents",
+        "duplicate_lines",
+    ]
+
+    again = run("prepare", *arguments)
+    assert again.returncode == 1
+    assert again.stderr.count("\n") == 1 and "exists" in again.stderr
+
+
+@pytest.mark.large
+def test_a_killed_run_leaves_nothing_and_two_workers_are_as_one(tmp_path):
+    wet(tmp_path / "a.wet.gz", [PAGE.format(n) for n in range(3000)])
+    command = [f"--input={tmp_path}/a.wet.gz", "--layout=wet", "--steps=c4,language"]
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "cmlm.prepare", *command, f"--output={tmp_path}/out"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    killed.stdout.readline()  # what it will do: the pipeline starts
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "out").exists()
+
+    outputs = []
+    for workers in (1, 2):
+        output = tmp_path / f"out{workers}"
+        done = run("prepare", *command, f"--output={output}", f"--workers={workers}")
+        assert done.returncode == 0, done.stderr
+        outputs.append({p.name: p.read_bytes() for p in output.glob("*/*.gz")})
+    assert outputs[0] == outputs[1]
+
+
+def test_a_dump_of_another_format_leaves_nothing(tmp_path):
+    (tmp_path / "a.wet.gz").write_bytes(gzip.compress(b"Only text.\n" * 100))
+    done = run(
+        "prepare",
+        f"--input={tmp_path}/a.wet.gz",
+        "--layout=wet",
+        f"--output={tmp_path}/corpus",
+        "--workers=1",
+    )
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert "a.wet.gz is not of layout wet: no WARC record" in line
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == ["a.wet.gz"]

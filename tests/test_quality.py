@@ -1,0 +1,97 @@
+"""The classifier of documents: learns, keeps to its file format, refuses others."""
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+from test_prepare import run
+
+from cmlm.errors import UserError
+from cmlm.preparation import quality
+
+GOOD = "the quiet river ran slowly between green hills and old farms".split()
+BAD = "buy cheap click here now free bonus casino offer win".split()
+
+
+def made(words, number, seed):
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(words, k=12)) + "." for _ in range(number)]
+
+
+def test_a_model_tells_the_kinds_apart_and_survives_its_file(tmp_path):
+    model = quality.fit(made(GOOD, 60, 0), made(BAD, 30, 1), seed=0)
+    texts = [*made(GOOD, 20, 2), *made(BAD, 20, 3)]
+    scores = model.score(texts)
+    assert (scores[:20] > 0.5).all() and (scores[20:] < 0.5).all()
+    path = str(tmp_path / "q.npz")
+    model.save(path)
+    np.testing.assert_allclose(
+        quality.QualityModel.load(path).score(texts), scores, rtol=1e-5
+    )
+    assert not quality.QualityModel.load(path).score(["好的文章"]).max() == 0.5
+
+
+def test_scores_are_the_logistic_of_hashed_counts():
+    """By hand: a text of one known word has its weight and the bias."""
+    weights = np.zeros(quality.FEATURES, np.float32)
+    column = quality._vectorizer().transform(["river"]).indices[0]
+    weights[column] = 2.0
+    model = quality.QualityModel(weights, -1.0)
+    expected = 1 / (1 + np.exp(-(2.0 - 1.0))), 1 / (1 + np.exp(1.0))
+    np.testing.assert_allclose(model.score(["river", ""]), expected)
+
+
+class Evil:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was executed",))
+
+
+@pytest.mark.parametrize("kind", ["text", "pickle", "npz of pickles", "other npz"])
+def test_other_files_are_refused_and_never_executed(tmp_path, kind):
+    path = tmp_path / "q.npz"
+    if kind == "text":
+        path.write_text("weights")
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps(Evil()))
+    elif kind == "npz of pickles":
+        np.savez(path, format=np.array([Evil()], object))
+    else:
+        np.savez(path, weights=np.zeros(3))
+    with pytest.raises(UserError, match="is no quality model"):
+        quality.QualityModel.load(str(path))
+
+
+def test_the_command_trains_and_prepare_drops_by_it(tmp_path):
+    for name, words, seed in (("good", GOOD, 0), ("bad", BAD, 1)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(made(words, 60, seed)))
+    model = tmp_path / "q.npz"
+    done = run(
+        "quality",
+        f"--good={tmp_path}/good.txt",
+        f"--bad={tmp_path}/bad.txt",
+        f"--output={model}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "area under the ROC curve 1.0000" in done.stdout
+
+    mixed = tmp_path / "mixed.txt"
+    mixed.write_text("\n\n".join([*made(GOOD, 5, 8), *made(BAD, 7, 9)]))
+    done = run(
+        "prepare",
+        f"--input={mixed}",
+        f"--output={tmp_path}/corpus",
+        f"--quality_model={model}",
+        "--workers=1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dropped by quality: 7 documents: quality under 0.5 7" in done.stdout
+    assert "en: 5 documents, 5 sentences" in done.stdout
+
+
+def test_too_few_examples_are_one_line(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
+    file = tmp_path / "a.txt"
+    done = run("quality", f"--good={file}", f"--bad={file}", f"--output={tmp_path}/q")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "has 2 documents" in done.stderr
