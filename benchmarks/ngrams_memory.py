@@ -56,25 +56,28 @@ def write_copies(lines: list[str], copies: int, path: str) -> None:
             file.write("\n")
 
 
-def measure(path: str, scope: str, work: str) -> str:
+def measure(path: str, scope: str, max_entries: int, work: str) -> str:
     """Counts the n-grams of a file; what the process took, as a line of text."""
     output = os.path.join(work, "ngrams.tsv")
     began = time.monotonic()
     subprocess.run(
         [
             *(sys.executable, "-m", "cmlm.ngrams", f"--input={path}"),
-            *(f"--output={output}", f"--scope={scope}", "--overwrite"),
+            *(f"--output={output}", f"--scope={scope}"),
+            f"--max_entries={max_entries}",
         ],
         check=True,
         stdout=subprocess.DEVNULL,
     )
     seconds = time.monotonic() - began
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = used.ru_utime + used.ru_stime
     with open(output, "rb") as file:
         kept = sum(1 for _ in file)
     return (
         f"{scope}, {os.path.getsize(path) / 1e6:.0f} MB of text: peak RSS "
-        f"{used.ru_maxrss / 1024:.0f} MB, {seconds:.0f} s, {kept:,} n-grams kept"
+        f"{used.ru_maxrss / 1024:.0f} MB, {seconds:.0f} s, CPU {cpu:.0f} s, "
+        f"{kept:,} n-grams kept"
     )
 
 
@@ -82,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--input", required=True)
     parser.add_argument("--scope", default="corpus", choices=["corpus", "document"])
+    parser.add_argument("--max_entries", type=int, default=1_000_000)
     # A size a process: the peak of children is that of the largest there was.
     parser.add_argument("--copies", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -92,7 +96,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         path = os.path.join(work, "text.txt")
         write_copies(read(arguments.input), arguments.copies, path)
-        print(measure(path, arguments.scope, work), flush=True)
+        print(measure(path, arguments.scope, arguments.max_entries, work), flush=True)
 
 
 if __name__ == "__main__":

@@ -178,9 +178,16 @@ class SortedCounts:
 
     def items(self) -> Iterator[tuple[str, float]]:
         """All keys in order, each once."""
-        return self._merge(
-            [*map(self._read, self._runs), sorted(self._entries.items())]
-        )
+        runs = [self._read(run) for run in self._runs]
+        if self._entries:
+            runs.append(iter(sorted(self._entries.items())))
+        return self._merge(runs)
+
+    def settle(self) -> None:
+        """Merges what is on disk into one run: for what is read more than once."""
+        if self._runs:
+            self._write_run()
+            self._merge_runs()
 
     @property
     def n_runs(self) -> int:
@@ -188,15 +195,25 @@ class SortedCounts:
         return len(self._runs)
 
     def _spill(self) -> None:
+        self._write_run()
+        if len(self._runs) >= _MAX_RUNS:
+            self._merge_runs()
+
+    def _write_run(self) -> None:
         self._runs.append(self._write(sorted(self._entries.items())))
         self._entries.clear()
-        if len(self._runs) >= _MAX_RUNS:
-            merged = self._write(self._merge(map(self._read, self._runs)))
-            for run in self._runs:
-                os.remove(run)
-            self._runs = [merged]
+
+    def _merge_runs(self) -> None:
+        merged = self._write(self._merge(map(self._read, self._runs)))
+        for run in self._runs:
+            os.remove(run)
+        self._runs = [merged]
 
     def _merge(self, runs) -> Iterator[tuple[str, float]]:
+        runs = list(runs)
+        if len(runs) == 1:
+            yield from runs[0]
+            return
         merged = heapq.merge(*runs, key=lambda entry: entry[0])
         for key, entries in itertools.groupby(merged, key=lambda entry: entry[0]):
             yield key, functools.reduce(self._combine, (value for _, value in entries))
@@ -311,6 +328,7 @@ def _extract_from_corpus(paths, units, config):
                 counts: collections.Counter = collections.Counter()
                 _count(runs, config.longest, counts, totals)
                 counted.update(counts.items())
+        counted.settle()
         # A kept n-gram is never more frequent than any of its units.
         unit_counts = {
             key: count
