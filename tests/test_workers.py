@@ -126,6 +126,7 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
     trainer = worker.toy_trainer(two_replicas)
     metrics = trainer.train(4)
     assert zero["metrics"] == one["metrics"] == pytest.approx(metrics, rel=1e-5)
+    assert metrics["bitext/candidates"] == 4
     want = worker.weights(trainer)
     for number in range(2):
         got = np.load(tmp_path / f"worker-{number}.npz")

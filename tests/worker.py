@@ -23,18 +23,22 @@ with cli.quiet_imports():
 
 
 def toy_trainer(strategy) -> Trainer:
-    """Dropout on, eight batches of two that are dealt out to the replicas in turn."""
+    """Dropout on; eight batches of two, dealt out to the replicas in turn."""
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = toys.model(dropout_rate=0.2, attention_dropout_rate=0.2)
-        objective = toys.objective(
-            "cmlm", model, [toys.pair_batch(2, seed=i) for i in range(8)]
-        )
+        text = [toys.pair_batch(2, seed=i) for i in range(8)]
+        # Its negatives are those of both workers.
+        bitext = [toys.bitext_batch(2, seed=i) for i in range(8)]
+        objectives = {
+            "cmlm": toys.objective("cmlm", model, text),
+            "bitext": toys.objective("bitext", model, bitext),
+        }
         config = optimization.OptimizerConfig(learning_rate=0.01, warmup_steps=1)
         return Trainer(
             model,
-            {"cmlm": objective},
+            objectives,
             optimization.build_optimizer(config, 10),
             strategy,
             clip_norm=1.0,
