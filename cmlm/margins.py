@@ -15,7 +15,7 @@ MARGINS = ("ratio", "distance", "absolute")
 def score(
     cosines: np.ndarray, of_x: np.ndarray, of_y: np.ndarray, margin: str = "ratio"
 ) -> np.ndarray:
-    """Scores candidates, equations 1 to 3.
+    """Scores candidates, section 3.1.
 
     The usual cosine of x and y is (a(x) + a(y)) / 2, where a is the average cosine of a
     sentence with its k nearest on the other side.

@@ -279,10 +279,17 @@ class Pq(Index):
             )
         path = os.path.join(directory, "index.faiss")
         if not os.path.exists(path):
-            with files.atomic_file(path) as temporary:
-                faiss.write_index(self._build(cells, parts), temporary)
+            self._write(self._build(cells, parts), path)
         self._index = faiss.read_index(path)
         self._index.nprobe = cells.probes
+
+    @staticmethod
+    def _write(index: faiss.Index, path: str) -> None:
+        with files.atomic_file(path) as temporary:
+            try:
+                faiss.write_index(index, temporary)
+            except RuntimeError as error:
+                raise UserError(f"cannot write {path}: {error}") from error
 
     def _build(self, cells: Cells, parts: int) -> faiss.IndexIVFPQFastScan:
         pool = self._pool

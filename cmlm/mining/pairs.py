@@ -11,7 +11,7 @@ from cmlm.mining.neighbours import Found
 
 RETRIEVALS = ("forward", "backward", "intersection", "max")
 # ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
-# absolute: LaBSE (Feng et al., 2020, https://arxiv.org/abs/2007.01852), section 6.3;
+# absolute: LaBSE's for Common Crawl (Feng et al., https://arxiv.org/abs/2007.01852);
 # distance: nearer than its neighbours are on average.
 THRESHOLDS = {"ratio": 1.04, "distance": 0.0, "absolute": 0.6}
 _AT_ONCE = 1 << 20

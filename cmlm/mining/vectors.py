@@ -16,6 +16,9 @@ from cmlm.mining.texts import Texts
 _ABOUT = "about.json"
 # A shard is what a killed run loses at most: some minutes of encoding on a CPU.
 SHARD_ROWS = 16_384
+# Sentences handed to the model at a time: enough for batches of like length, few enough
+# for the bar to move.
+_AT_ONCE = 4096
 
 
 class SentenceEncoder(Protocol):
@@ -154,8 +157,11 @@ def fill(
             stop = min(start + shard_rows, count)
             path = shard_path(directory, shard)
             if not os.path.exists(path):
-                storage.save(path, make(start, stop))
-                bar.update(stop - start)
+                parts = []
+                for low in range(start, stop, _AT_ONCE):
+                    parts.append(make(low, min(low + _AT_ONCE, stop)))
+                    bar.update(len(parts[-1]))
+                storage.save(path, np.concatenate(parts))
                 continue
             found = storage.load(path)
             if found.shape != (stop - start, dim) or found.dtype != np.float32:
