@@ -75,7 +75,7 @@ def time_steps(path: str) -> None:
 
     start = time.process_time()
     found, size = [], 0
-    for lines in sources.read(path, "wet", collections.Counter()):
+    for _, lines in sources.read(path, "wet", collections.Counter()):
         number = documents.number(0, len(found))
         found.append(documents.Document(number, documents.UNKNOWN, lines))
         size += sum(len(line.encode()) + 1 for line in lines)

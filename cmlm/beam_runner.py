@@ -73,17 +73,28 @@ def run(
     runner = None
     if is_local(beam_options):
         runner = _local_runner(options, workers or os.cpu_count())
-    for name in ("apache_beam", "root"):
-        # The bundles that fail are told by the exception.
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
-    with progress.shown() if progress else contextlib.nullcontext():
+    with _quiet_loggers(), progress.shown() if progress else contextlib.nullcontext():
         try:
             pipeline.run().wait_until_finish()
         except Exception as failure:
             _raise_as_user_error(failure)
             raise
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Keeps Beam from logging a failed bundle: the exception tells of it."""
+    loggers = [logging.getLogger(), logging.getLogger("apache_beam")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def is_local(beam_options: str) -> bool:

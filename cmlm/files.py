@@ -6,6 +6,7 @@ do. What is written appears under its name only when it is complete.
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import io
@@ -85,21 +86,29 @@ class _GFileStream(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for streaming; a name that ends in `.gz` is unpacked on the way.
+    """Opens a file for streaming; `.gz` and `.bz2` are unpacked on the way.
 
     Raises:
-        UserError: the file cannot be read, or is not a whole gzip file.
+        UserError: the file cannot be read, or is not a whole gzip or bzip2 file.
     """
     try:
         with _GFileStream(path, "rb") as raw:
             if path.endswith(".gz"):
                 with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
                     yield unpacked
+            elif path.endswith(".bz2"):
+                with bz2.BZ2File(raw) as unpacked:
+                    yield unpacked
             else:
                 with io.BufferedReader(raw, buffer_size=1 << 20) as buffered:
                     yield buffered
     except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file: {error}") from error
+        kind = "bzip2" if path.endswith(".bz2") else "gzip"
+        raise UserError(f"{path} is not a whole {kind} file: {error}") from error
+    except OSError as error:
+        if error.errno is not None or not path.endswith(".bz2"):
+            raise
+        raise UserError(f"{path} is not a whole bzip2 file: {error}") from error
     except tf.errors.OpError as error:
         raise UserError(f"cannot read {path}: {error.message}") from error
 

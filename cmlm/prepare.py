@@ -100,6 +100,8 @@ FLAGS = flags.FLAGS
 
 _FLAGS_OF_STEPS = ("quality_model", "remove_sentences_of", "max_sentences")
 _INPUT_BYTES_A_SHARD = 64 << 20
+# Where the number of workers is not known.
+_READERS_ELSEWHERE = 16
 
 
 def main(_) -> None:
@@ -130,6 +132,7 @@ def _split() -> None:
         from cmlm import files
         from cmlm.data import sentences
 
+    language = sentences.check_language(FLAGS.language)
     paths = files.expand(FLAGS.input)
 
     # ------------------------------------------------------------------ split
@@ -140,7 +143,7 @@ def _split() -> None:
                 path,
                 os.path.join(directory, name),
                 FLAGS.layout,
-                sentences.check_language(FLAGS.language),
+                language,
                 progress=True,
             )
         if not totals["sentences"]:
@@ -164,7 +167,8 @@ def _output_names(paths: list[str]) -> list[str]:
     """Names each output after its input; equal names get a number."""
     names: dict[str, None] = {}
     for path in paths:
-        stem = os.path.basename(path).removesuffix(".gz").removesuffix(".txt")
+        stem = os.path.basename(path).removesuffix(".gz").removesuffix(".bz2")
+        stem = stem.removesuffix(".txt")
         name, number = f"{stem}.txt.gz", 1
         while name in names:
             number += 1
@@ -202,7 +206,9 @@ def _run_pipeline() -> None:
     settings = assembly.with_languages(settings, FLAGS.language)
     steps = [step.name for step in settings.document_steps()]
     steps += [step for step in settings.steps if step not in steps]
-    where = "here" if beam_runner.is_local(FLAGS.beam_options) else FLAGS.beam_options
+    local = beam_runner.is_local(FLAGS.beam_options)
+    where = "here" if local else FLAGS.beam_options
+    readers = (FLAGS.workers or os.cpu_count()) if local else _READERS_ELSEWHERE
     print(
         f"{len(paths):,} files, {size / 1e6:,.1f} MB, layout {FLAGS.layout}; Beam"
         f" {where}; steps: {', '.join(steps)}",
@@ -215,7 +221,7 @@ def _run_pipeline() -> None:
         progress = beam_runner.Progress(size, afterwards="comparing and writing")
         beam_runner.run(
             lambda pipeline: assembly.build(
-                pipeline, settings, directory, counts_path, progress
+                pipeline, settings, directory, counts_path, progress, readers
             ),
             FLAGS.beam_options,
             FLAGS.workers,

@@ -50,11 +50,11 @@ def settings(paths, **changes):
     return dataclasses.replace(base, **changes)
 
 
-def prepare(chosen, directory, workers=1, beam_options=""):
+def prepare(chosen, directory, workers=1, beam_options="", readers=1):
     """Runs the pipeline; {file name: bytes} and the statistics."""
     counts = str(directory / "counts.json")
     beam_runner.run(
-        lambda p: assembly.build(p, chosen, str(directory), counts),
+        lambda p: assembly.build(p, chosen, str(directory), counts, readers=readers),
         beam_options,
         workers,
     )
@@ -167,7 +167,7 @@ def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
     results = []
     for name, arguments in {
         "one": {},
-        "two": {"workers": 2},
+        "two": {"workers": 2, "readers": 8},
         "portable": {
             "beam_options": "--runner=PortableRunner --job_endpoint=embed"
             " --environment_type=LOOPBACK"
@@ -246,8 +246,9 @@ def test_translations(tmp_path):
     [
         ({}, "xx", "'xx' is no language"),
         ({}, "EN", "ISO 639"),
-        ({}, "en-de", "needs a single language"),
-        ({"layout": "tsv"}, "en", "needs a pair as en-de"),
+        ({}, "en-de", "'en-de' is no language"),
+        ({"layout": "tsv"}, "en", "needs a pair, as en-de"),
+        ({"layout": "tsv"}, "en-xx", "'xx' is no language"),
         ({}, "en,de", "need the step `language`"),
         ({"steps": ("language",)}, "en,ast", "CLD2 does not tell it"),
         ({"layout": "tsv", "steps": ("c4",)}, "en-de", "take only duplicate_lines"),

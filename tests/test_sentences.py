@@ -1,5 +1,6 @@
 """Raw text of each layout becomes sentences and documents."""
 
+import bz2
 import gzip
 
 import pytest
@@ -88,6 +89,23 @@ def test_layout_wikitext():
 def test_an_unknown_layout_names_the_allowed_ones():
     with pytest.raises(UserError, match="'html': allowed are lines, wrapped, wikitext"):
         list(sentences.paragraphs([], "html"))
+
+
+def test_bzip2_is_read_and_a_cut_one_is_told(tmp_path):
+    path, target = tmp_path / "raw.txt.bz2", str(tmp_path / "out.txt")
+    path.write_bytes(bz2.compress("Ein Café. Zwei.\n".encode()))
+    assert sentences.write_sentences(str(path), target, "lines", "de")["sentences"] == 2
+    for broken in (path.read_bytes()[:-10], b"no bzip2"):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match="raw.txt.bz2 is not a whole bzip2 file"):
+            sentences.write_sentences(str(path), target, "lines", "de")
+
+
+@pytest.mark.parametrize("code", ["xx", "EN", "en-de", "en,de", "", "e1"])
+def test_languages_that_do_not_exist(code):
+    with pytest.raises(UserError, match="is no language; allowed are ISO 639"):
+        sentences.check_language(code)
+    assert sentences.check_language("sw") == "sw"
 
 
 def test_write_sentences_counts_and_drops(tmp_path):

@@ -15,7 +15,8 @@ from cmlm.preparation import sources
 
 def read(path, layout, **arguments):
     counts = collections.Counter()
-    return list(sources.read(str(path), layout, counts, **arguments)), dict(counts)
+    found = list(sources.read(str(path), layout, counts, **arguments))
+    return [lines for _, lines in found], dict(counts)
 
 
 def write_wet(path, pages, packed=True, kind="conversion"):
@@ -45,6 +46,20 @@ def test_wet(tmp_path, packed):
     expected = [["Die erste Seite.", "Zweite Zeile."], ["页面。"]]
     assert documents == [*expected, ["Third page."] * 200]
     assert counts == {}
+
+
+def test_parts_of_a_file_are_the_whole_and_tell_as_much(tmp_path):
+    pages = [*PAGES, b"caf\xe9", "Page five.", b"th\xe9"]
+    write_wet(tmp_path / "a.wet.gz", pages)
+    whole = (tmp_path / "a.wet.gz").read_bytes()
+    (tmp_path / "a.wet.gz").write_bytes(whole[:-40])
+    path, together, told = str(tmp_path / "a.wet.gz"), [], collections.Counter()
+    for part in range(3):
+        together += sources.read(path, "wet", told, part=part, parts=3)
+    counts = collections.Counter()
+    assert sorted(together) == list(sources.read(path, "wet", counts))
+    assert len(together) == 5
+    assert told == counts and len(told) == 2
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -171,6 +186,16 @@ def test_wikipedia_gives_the_prose_of_articles(tmp_path):
     documents, counts = read(cut, "wikipedia")
     assert len(documents) == 1
     assert any(name.startswith("damaged file: ") for name in counts)
+
+
+def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_MAX_PAGE", 3 << 20)
+    pages = [PAGE % (1, 0, 1, "", "Bees fly."), PAGE % (2, 0, 2, "", "x" * (9 << 20))]
+    (tmp_path / "a.xml").write_text(DUMP % "".join(pages))
+    documents, counts = read(tmp_path / "a.xml", "wikipedia")
+    assert documents == [["Bees fly."]]
+    (told,) = counts
+    assert told.endswith("a page has more than 3 MB")
 
 
 def test_tsv_and_gettext(tmp_path):

@@ -29,19 +29,18 @@ _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
 
 def check_language(code: str) -> str:
-    """Returns the code if it is one of ISO 639, or a pair of two, as in `en-de`.
+    """Returns the code if ISO 639 has it.
 
     Raises:
         UserError: no such language.
     """
     import langcodes
 
-    for part in code.split("-", 1):
-        if not (part.isalpha() and part.islower() and langcodes.tag_is_valid(part)):
-            raise UserError(
-                f"--language={code}: {part!r} is no language; allowed are ISO 639 codes"
-                " in small letters, such as en, de, zh"
-            )
+    if not (code.isalpha() and code.islower() and langcodes.tag_is_valid(code)):
+        raise UserError(
+            f"--language={code}: {code!r} is no language; allowed are ISO 639 codes in"
+            " small letters, such as en, de, zh"
+        )
     return code
 
 

@@ -45,8 +45,6 @@ STEPS = (
 _BUCKETS = 256
 # So much text is gathered before it is sent on, in characters.
 _BLOCK = 8 << 20
-# With fewer files than this, documents are dealt out again after they are read.
-_FEW_FILES = 64
 # The limit of a language cuts at one of so many steps of `documents.scatter`.
 _CUTS = 4096
 _SHARD_BITS = 20
@@ -126,10 +124,13 @@ def with_languages(settings: Settings, wanted: str) -> Settings:
     if identified and wanted == "all":
         return settings
     for code in codes:
-        sentences.check_language(code)
-        if ("-" in code) != settings.is_bitext:
-            kind = "a pair as en-de" if settings.is_bitext else "a single language"
-            raise UserError(f"--language={code}: layout {settings.layout} needs {kind}")
+        parts = code.split("-") if settings.is_bitext else [code]
+        if len(parts) != 1 + settings.is_bitext:
+            raise UserError(
+                f"--language={code}: layout {settings.layout} needs a pair, as en-de"
+            )
+        for part in parts:
+            sentences.check_language(part)
     if not identified and len(codes) > 1:
         raise UserError(
             f"--language={wanted}: several need the step `language`, which tells them"
@@ -155,6 +156,7 @@ def build(
     directory: str,
     counts_path: str,
     progress: beam_runner.Progress | None = None,
+    readers: int = 1,
 ) -> None:
     """Adds the whole preparation to a pipeline.
 
@@ -164,6 +166,9 @@ def build(
         directory: takes LANGUAGE/00000-of-00001.txt.gz, or .tsv.gz of translations.
         counts_path: JSON file of all counts by `steps.count_name`.
         progress: is moved by the bytes read.
+        readers: workers to keep busy. Fewer files than that are read by several, each
+            of which goes on with documents of its own: reading costs little beside
+            what follows, and sending raw text to others would take their memory.
     """
     counts: list[beam.PCollection] = []
 
@@ -176,10 +181,15 @@ def build(
 
     # ---------------------------------------------------- one document at a time
     language = "" if "language" in settings.steps else settings.languages[0]
-    files = pipeline | beam.Create(list(enumerate(settings.paths))) | beam.Reshuffle()
+    parts = -(-readers // len(settings.paths))
+    files = [
+        (index, path, part, parts)
+        for index, path in enumerate(settings.paths)
+        for part in range(parts)
+    ]
     stream = counting(
         "read",
-        files,
+        pipeline | beam.Create(files) | beam.Reshuffle(),
         steps.ReadDocuments(
             settings.layout,
             language or documents.UNKNOWN,
@@ -187,8 +197,6 @@ def build(
             progress,
         ),
     )
-    if len(settings.paths) < _FEW_FILES:
-        stream |= "deal out" >> beam.Reshuffle()
     for step in settings.document_steps():
         stream = counting(step.name, stream, step)
 

@@ -90,7 +90,7 @@ def read_examples(paths: Sequence[str], maximum: int) -> list[str]:
     documents = (
         "\n".join(lines)
         for path in paths
-        for lines in sources.read(path, "lines", collections.Counter())
+        for _, lines in sources.read(path, "lines", collections.Counter())
     )
     return list(itertools.islice(documents, maximum))
 

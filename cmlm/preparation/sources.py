@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import collections
 import contextlib
+import functools
 import gzip
 import io
 import itertools
@@ -31,11 +32,16 @@ MAX_BYTES = 10 << 20
 # Deflate packs text 3 to 20 times, and nothing more than 1,032 times.
 MAX_EXPANSION = 200
 _FREE_EXPANSION = 64 << 20
+# XML has more markup than text; the longest articles have 2 MB.
+_MAX_PAGE = 4 * MAX_BYTES
 # Translations have no documents; so many of them travel together.
 _PAIRS_A_DOCUMENT = 1000
 
 Counts = collections.Counter
-Reader = Callable[["_Lines", str, Counts], Iterator[list[str]]]
+# A document is a function that gives its lines and tells what it met: where several
+# workers read one file, each builds only its own documents.
+_Document = Callable[[Counts], list[str]]
+Reader = Callable[["_Lines", str, Counts], Iterator[_Document]]
 
 
 class _Damaged(Exception):
@@ -52,7 +58,9 @@ def read(
     counts: Counts,
     text_field: str = "text",
     progress: beam_runner.Progress | None = None,
-) -> Iterator[list[str]]:
+    part: int = 0,
+    parts: int = 1,
+) -> Iterator[tuple[int, list[str]]]:
     """Reads the documents of one file.
 
     Args:
@@ -61,30 +69,36 @@ def read(
         counts: takes `records` by what became of them and `damaged file: ...`.
         text_field: the field that layout `json` reads.
         progress: is moved by the bytes read.
+        part, parts: yield only documents whose position modulo `parts` is `part`. What
+            concerns the file as a whole is told by part 0.
 
     Yields:
-        Documents, lists of lines without their ends.
+        Documents: (position in the file, lines without their ends).
 
     Raises:
         UserError: the file is of another format from the beginning.
     """
-    found = False
+    position = -1
+    of_file: Counts = collections.Counter()
     with _opened(path) as raw:
-        unpacked = _Unpacked(raw, path, progress)
-        lines = _Lines(unpacked, counts)
+        unpacked = _Unpacked(raw, path, None if part else progress)
+        lines = _Lines(unpacked, of_file)
         try:
-            for document in LAYOUTS[layout](lines, text_field, counts):
-                found = True
-                yield document
+            documents = LAYOUTS[layout](lines, text_field, of_file)
+            for position, document in enumerate(documents):
+                if position % parts == part:
+                    yield position, document(counts)
             damage = unpacked.damage
         except _Damaged as error:
             damage = unpacked.damage or str(error)
         except _WrongFormat as error:
-            damage = unpacked.damage or (found and str(error))
+            damage = unpacked.damage or (position >= 0 and str(error))
             if not damage:
                 raise UserError(f"{path} is not of layout {layout}: {error}") from error
     if damage:
-        counts[f"damaged file: {path}: {damage}"] += 1
+        of_file[f"damaged file: {path}: {damage}"] += 1
+    if not part:
+        counts.update(of_file)
 
 
 @contextlib.contextmanager
@@ -192,7 +206,7 @@ def decode(data: bytes, counts: Counts) -> str:
 
 # ------------------------------------------------------------------- plain text
 def _plain(layout: str) -> Reader:
-    def read_plain(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
+    def read_plain(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
         document: list[str] = []
         size = 0
         for paragraph in sentences.paragraphs(lines, layout):
@@ -201,15 +215,19 @@ def _plain(layout: str) -> Reader:
                 size += len(paragraph)
             if document and (paragraph is None or size > MAX_BYTES):
                 counts["documents cut"] += paragraph is not None
-                yield document
+                yield _as_it_is(document)
                 document, size = [], 0
         if document:
-            yield document
+            yield _as_it_is(document)
 
     return read_plain
 
 
-def _json(lines: _Lines, field: str, counts: Counts) -> Iterator[list[str]]:
+def _as_it_is(lines: list[str]) -> _Document:
+    return lambda _: lines
+
+
+def _json(lines: _Lines, field: str, counts: Counts) -> Iterator[_Document]:
     for index, line in enumerate(lines):
         if not line.strip():
             continue
@@ -227,7 +245,8 @@ def _json(lines: _Lines, field: str, counts: Counts) -> Iterator[list[str]]:
             counts[f"no text {field!r}"] += 1
             continue
         # JSON can spell halves of surrogate pairs, which no UTF-8 file can hold.
-        yield _nonempty(record[field].encode("utf-8", "replace").decode("utf-8"))
+        text = record[field].encode("utf-8", "replace").decode("utf-8")
+        yield _as_it_is(_nonempty(text))
 
 
 def _nonempty(text: str) -> list[str]:
@@ -235,7 +254,7 @@ def _nonempty(text: str) -> list[str]:
 
 
 # ------------------------------------------------------------------- web archives
-def _wet(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
+def _wet(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
     """Common Crawl's WET: records of type `conversion` with the text of a page."""
     from warcio import archiveiterator, exceptions
 
@@ -245,14 +264,17 @@ def _wet(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
             kinds[record.rec_type] += 1
             if record.rec_type != "conversion":
                 continue
-            length = int(record.rec_headers.get_header("Content-Length") or 0)
+            length = record.rec_headers.get_header("Content-Length")
+            if length is None:
+                raise _Damaged("a record does not say its length")
+            length = int(length)
             if length > MAX_BYTES:
                 counts[f"record over {MAX_BYTES >> 20} MB"] += 1
                 continue  # warcio passes over it in blocks
             data = record.content_stream().read()
             if len(data) < length:
                 raise _Damaged(f"the last record has {len(data):,} of {length:,} bytes")
-            yield _nonempty(decode(data, counts))
+            yield functools.partial(_page, data)
     except (exceptions.ArchiveLoadFailed, ValueError) as error:
         first = " ".join(str(error).split())[:100]
         raise _WrongFormat(f"no WARC record ({first})") from error
@@ -263,6 +285,10 @@ def _wet(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
         )
 
 
+def _page(data: bytes, counts: Counts) -> list[str]:
+    return _nonempty(decode(data, counts))
+
+
 # ------------------------------------------------------------------- Wikipedia
 _LIST_ITEM = re.compile(r"^[*#:;].*$", re.MULTILINE)
 # `strip_code` would leave what stands inside of them.
@@ -270,11 +296,11 @@ _NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "c
 _FILE_OR_CATEGORY = re.compile(r"^\s*:?\s*[^\W\d_][\w ]*:", re.UNICODE)
 
 
-def _wikipedia(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
+def _wikipedia(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
     """A MediaWiki XML dump: the articles' prose, no redirects, no other namespaces."""
     import mwxml
 
-    text = io.TextIOWrapper(lines.stream, "utf-8", "replace", newline="\n")
+    text = io.TextIOWrapper(_Pages(lines.stream), "utf-8", "replace", newline="\n")
     try:
         for page in mwxml.Dump.from_file(text).pages:
             if page.namespace or page.redirect:
@@ -284,10 +310,33 @@ def _wikipedia(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
                 if len(revision.text or "") > MAX_BYTES:
                     counts[f"record over {MAX_BYTES >> 20} MB"] += 1
                 else:
-                    yield wikitext_paragraphs(revision.text or "")
+                    yield functools.partial(_article, revision.text or "")
     except (mwxml.errors.MalformedXML, xml.etree.ElementTree.ParseError) as error:
         first = " ".join(str(error).split())[:100]
         raise _WrongFormat(f"no whole MediaWiki dump ({first})") from error
+
+
+class _Pages(io.BufferedIOBase):
+    """Ends a dump in a page too large to be one: XML is read page by page."""
+
+    def __init__(self, stream: io.BufferedReader):
+        super().__init__()
+        self._stream, self._bytes = stream, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1) -> bytes:
+        data = self._stream.read1(size)
+        end = data.rfind(b"</page>")
+        self._bytes = len(data) - end if end >= 0 else self._bytes + len(data)
+        if self._bytes > _MAX_PAGE:
+            raise _Damaged(f"a page has more than {_MAX_PAGE >> 20} MB")
+        return data
+
+
+def _article(markup: str, _: Counts) -> list[str]:
+    return wikitext_paragraphs(markup)
 
 
 def wikitext_paragraphs(markup: str) -> list[str]:
@@ -316,13 +365,13 @@ def _is_no_prose(node) -> bool:
 
 
 # ------------------------------------------------------------------- translations
-def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[list[str]]:
+def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[_Document]:
     pairs = (f"{' '.join(a.split())}\t{' '.join(b.split())}" for a, b in rows)
     while block := list(itertools.islice(pairs, _PAIRS_A_DOCUMENT)):
-        yield block
+        yield _as_it_is(block)
 
 
-def _tsv(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
+def _tsv(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
     """Source, tab, target; further columns are left out."""
 
     def rows() -> Iterator[tuple[str, str]]:
@@ -338,7 +387,7 @@ def _tsv(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
     yield from _pairs(rows())
 
 
-def _gettext(lines: _Lines, _: str, counts: Counts) -> Iterator[list[str]]:
+def _gettext(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
     """A catalogue, .po or .mo: messages and their translations, no fuzzy ones."""
     import polib
 

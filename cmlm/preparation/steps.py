@@ -24,7 +24,7 @@ def count_name(kind: str, step: str, unit: str, language: str = "", reason: str 
 
 
 class ReadDocuments(beam_runner.CountingDoFn):
-    """(index, path) to the documents of that file."""
+    """(index, path, part, parts) to the documents of that part of a file."""
 
     def __init__(
         self,
@@ -36,17 +36,18 @@ class ReadDocuments(beam_runner.CountingDoFn):
         self._layout, self._language = layout, language
         self._text_field, self._progress = text_field, progress
 
-    def process(self, element: tuple[int, str]) -> Iterator[Document]:
-        file, path = element
+    def process(self, element: tuple[int, str, int, int]) -> Iterator[Document]:
+        file, path, part, parts = element
         told: collections.Counter = collections.Counter()
-        read = sources.read(path, self._layout, told, self._text_field, self._progress)
-        for position, lines in enumerate(read):
+        for position, lines in sources.read(
+            path, self._layout, told, self._text_field, self._progress, part, parts
+        ):
             self.counts[count_name("out", "read", "documents")] += 1
             self.counts[count_name("out", "read", "lines")] += len(lines)
             yield Document(documents.number(file, position), self._language, lines)
         if self._progress:
             self._progress.flush()
-        self.counts[count_name("source", "read", "files")] += 1
+        self.counts[count_name("source", "read", "files")] += part == 0
         for reason, amount in told.items():
             self.counts[count_name("source", "read", "told", "", reason)] += amount
 
@@ -193,7 +194,7 @@ class Guard(Step):
         self._prints = frozenset(
             documents.loose_fingerprint(cell)
             for path in self._paths
-            for lines in sources.read(path, "lines", collections.Counter())
+            for _, lines in sources.read(path, "lines", collections.Counter())
             for line in lines
             for cell in {line, *line.split("\t")}
             if any(map(str.isalpha, cell))
