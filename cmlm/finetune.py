@@ -197,8 +197,10 @@ def parse_seeds(texts: list[str]) -> list[int]:
     """
     seeds = []
     for text in texts:
-        if not text.strip().isdecimal():
-            raise UserError(f"--seeds has {text!r}; allowed: numbers as in 0,1,2")
+        if not text.strip().isdecimal() or int(text) >= 1 << 32:
+            raise UserError(
+                f"--seeds has {text!r}; allowed: numbers as in 0,1,2, below 2**32"
+            )
         seeds.append(int(text))
     if not seeds:
         raise UserError("--seeds is empty; allowed: numbers as in 0,1,2")

@@ -232,7 +232,11 @@ class SentenceClassifier:
             for gradient in tape.gradient(loss, self._variables)
         ]
         gradients, _ = tf.clip_by_global_norm(gradients, self._config.clip_norm)
-        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+        self._optimizer.apply_gradients(
+            zip(gradients, self._variables, strict=True),
+            # Or Model Garden's optimizer would clip a second time, its own way.
+            experimental_aggregate_gradients=False,
+        )
         return loss
 
     def _losses(self, features, labels) -> tf.Tensor:
