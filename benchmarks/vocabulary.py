@@ -33,13 +33,12 @@ flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents
 flags.DEFINE_integer(
     "megabytes", 2, "Text of each language, from its beginning.", lower_bound=1
 )
+flags.DEFINE_list("arms", ["cmlm 0.3", "cmlm 1", "tokenizers"], "What to compare.")
 flags.DEFINE_string("output", None, "The .json file to write, if any.")
 flags.DEFINE_string("arm", None, "Internal: what a child process learns by.")
 flags.DEFINE_string("folder", None, "Internal: where its text is.")
 
 FLAGS = flags.FLAGS
-
-ARMS = ("cmlm 0.3", "cmlm 1", "tokenizers")
 
 
 # --------------------------------------------------------------------- arms
@@ -151,7 +150,7 @@ def main(_) -> None:
         }
         for name, size in sizes.items():
             print(f"{name}: {size:,} bytes, {read[name].total:,} words are read")
-        for arm in ARMS:
+        for arm in FLAGS.arms:
             # ---------------------------------------------------- learning
             command = [
                 *(sys.executable, os.path.abspath(__file__), f"--arm={arm}"),
@@ -169,7 +168,8 @@ def main(_) -> None:
             print(
                 f"\n{arm}: {tokenizer.vocab_size:,} tokens in {took['seconds']:.1f} s, "
                 f"{took['processor_seconds']:.1f} of a processor, "
-                f"{took['megabytes']:.0f} MB"
+                f"{took['megabytes']:.0f} MB",
+                flush=True,
             )
             print(
                 f"{'':8}{'known words':>12}{'characters':>12}{'one piece':>11}"
