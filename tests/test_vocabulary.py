@@ -100,6 +100,16 @@ def test_the_size_is_kept_exactly_where_the_text_has_enough_pieces():
         assert set("abcdefghijklmnopqrstuvwxyz") <= set(tokens)
 
 
+def test_chinese_characters_take_one_token_each():
+    """BERT's tokenizer makes a word of each, so that no `##` form is ever read."""
+    characters = [chr(0x4E00 + i) for i in range(200)]
+    counts = collections.Counter(dict.fromkeys([*characters, "straße"], 10))
+    tokens = set(vocabulary.learn_from_counts(counts, 900))
+    assert tokens >= set(characters)
+    assert not tokens & {f"##{character}" for character in characters}
+    assert tokens >= {"ß", "##ß"}
+
+
 def test_coverage_by_hand(tmp_path):
     tokens = [*SPECIAL, "the", "cat", "##s"]
     tokenizer = Tokenizer(write(tmp_path / "v.txt", tokens))

@@ -9,6 +9,7 @@ import math
 import os
 import string
 import time
+import unicodedata
 from collections.abc import Mapping
 
 import numpy as np
@@ -230,20 +231,26 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
         size: number of tokens; a text with few pieces gives fewer.
     """
     words = words_lib.most_frequent(counts, learner_words(size))
-    max_characters = min(_characters_worth_a_token(words), size // 8)
     learner = wordpiece.Learner(
         words,
         reserved=[*SPECIAL_TOKENS, *_ascii_tokens(counts)],
         max_length=_MAX_WORD_LENGTH,
-        max_characters=max_characters,
+        max_characters=_characters_worth_a_token(words, size // 4),
     )
+
+    def learn(threshold):
+        return [
+            token
+            for token in learner.learn(threshold)
+            if not (len(token) == 3 and token[:2] == "##" and _is_a_word(token[2]))
+        ]
 
     # Invariant: `large` gives size tokens or more; a threshold of 1 gives the most.
     threshold = max(1, counts.total() // (7 * size))
     tried: dict[int, list[str]] = {}
     low, high = 1, max(counts.values())
     for _ in range(6):
-        tried[threshold] = tokens = learner.learn(threshold)
+        tried[threshold] = tokens = learn(threshold)
         if len(tokens) >= size:
             low = threshold
             if len(tokens) <= 1.05 * size:
@@ -257,7 +264,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
             break
     enough = [tokens for tokens in tried.values() if len(tokens) >= size]
     if not enough:
-        enough = [tried.get(low) or learner.learn(low)]
+        enough = [tried.get(low) or learn(low)]
     return _shorten(min(enough, key=len), size)
 
 
@@ -272,16 +279,29 @@ def _ascii_tokens(counts: collections.Counter) -> list[str]:
     return alone + [f"##{character}" for character in alone if character.isalnum()]
 
 
-def _characters_worth_a_token(words: list[tuple[str, int]]) -> int:
-    """The number of most frequent characters that make up nearly all of a text."""
+def _is_a_word(character: str) -> bool:
+    """Whether BERT's tokenizer makes a word of each of these: no `##` form is read."""
+    name = unicodedata.name(character, "")
+    return name.startswith("CJK ") or unicodedata.category(character).startswith("P")
+
+
+def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) -> int:
+    """The number of most frequent characters that make up nearly all of a text.
+
+    Args:
+        words: with the number of times each occurs.
+        most_tokens: for them, of which a letter takes two and a Chinese character one.
+    """
     counts: collections.Counter = collections.Counter()
     for word, count in words:
         for character in word:
             counts[character] += count
     uncovered = counts.total()
     allowed = _UNCOVERED_CHARACTERS * uncovered
-    for number, (_, count) in enumerate(counts.most_common()):
-        if uncovered <= allowed:
+    n_tokens = 0
+    for number, (character, count) in enumerate(counts.most_common()):
+        n_tokens += 1 if _is_a_word(character) else 2
+        if uncovered <= allowed or n_tokens > most_tokens:
             return number
         uncovered -= count
     return len(counts)
