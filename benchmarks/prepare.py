@@ -4,8 +4,8 @@
     python benchmarks/prepare.py --input=... --work_dir=... --megabytes=20 --workers=1
 
 Makes pages of the real text, with the boilerplate of web pages around it, as WET files
-of Common Crawl's format. Each pass over the text changes one word of every line, and
-every tenth page is an exact copy. Prints
+of Common Crawl's format. In every line one word is changed, every tenth page is an
+exact copy. Prints
 
 1. MB of text a second on one core for each step alone, in processor time;
 2. wall time, processor time and peak memory of the whole command (of the main process,
@@ -39,22 +39,24 @@ FLAGS = flags.FLAGS
 _STEPS = ["c4", "length", "language", "duplicate_documents", "duplicate_lines"]
 
 
-def make_wet(path: str, lines: list[str], megabytes: int, seed: int) -> None:
-    """Writes a WET file of about so many megabytes, unpacked."""
+def make_wet(path: str, texts: list[list[str]], megabytes: int, seed: int) -> None:
+    """Writes a WET file of about so many megabytes, unpacked; a page is of one text."""
     from warcio.warcwriter import WARCWriter
 
     generator = random.Random(seed)
-    written, page, position = 0, b"", 0
+    written, page = 0, b""
+    sizes = [len(lines) for lines in texts]
     with open(path + ".part", "wb") as file:
         writer = WARCWriter(file, gzip=True)
         while written < megabytes * 1_000_000:
             if generator.random() > 0.1 or not page:
                 text = ["Home | About | Contact | Search"]
-                for _ in range(generator.randint(4, 40)):
-                    words = lines[position % len(lines)].split()
+                (lines,) = generator.choices(texts, sizes)
+                start = generator.randrange(len(lines))
+                for line in lines[start : start + generator.randint(4, 40)]:
+                    words = line.split()
                     words[generator.randrange(len(words))] = generator.choice(words)
                     text.append(" ".join(words))
-                    position += 1
                 text += ["We use cookies to make this page better.", "Read more ..."]
                 page = "\n".join(text).encode()
             writer.write_record(
@@ -169,21 +171,21 @@ def _watch(process: subprocess.Popen, peaks: dict[int, int]) -> None:
 
 
 def main(_) -> None:
-    lines = []
+    texts = []
     for path in sorted(glob.glob(FLAGS.input)):
         opened = gzip.open if path.endswith(".gz") else open
         with opened(path, "rt", encoding="utf-8", errors="replace") as file:
-            lines += [line.strip() for line in file if len(line) > 40]
-    if not lines:
+            texts.append([line.strip() for line in file if len(line) > 40])
+    texts = [lines for lines in texts if lines]
+    if not texts:
         sys.exit(f"--input={FLAGS.input} has no text")
-    random.Random(0).shuffle(lines)
     os.makedirs(FLAGS.work_dir, exist_ok=True)
     paths = []
     for seed in (0, 1):
         name = f"{FLAGS.megabytes}mb-{seed}.warc.wet.gz"
         paths.append(os.path.join(FLAGS.work_dir, name))
         if not os.path.exists(paths[-1]):
-            make_wet(paths[-1], lines, FLAGS.megabytes, seed)
+            make_wet(paths[-1], texts, FLAGS.megabytes, seed)
     time_steps(paths[0])
     for some in (paths[:1], paths):
         run(some, os.path.join(FLAGS.work_dir, "output"))
