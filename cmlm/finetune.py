@@ -1,10 +1,12 @@
-"""Fine-tunes an encoder for one of GLUE's tasks, and scores it.
+"""Fine-tunes an encoder for a task of GLUE, or for Amazon's reviews, and scores it.
 
     python -m cmlm.finetune --model=OUT --task=rte --data_dir=glue --seeds=0,1,2 \\
         --output=rte
 
 DIR has GLUE's public files as they are (RTE/train.tsv, dev.tsv, test.tsv ...), in the
-folder itself or in glue/. Tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli.
+folder itself or in glue/. Tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli; and
+amazon, trained on English reviews (english/books/train.review) and scored on English,
+German and French ones.
 
 All weights move: a head over [CLS] on top, both sentences of a pair in one sequence.
 Defaults are those of BERT and of the paper on universal language representation: 3
@@ -34,8 +36,8 @@ flags.DEFINE_string(
     "A model_dir (best: or untrained: may stand before it), a checkpoint, an export, "
     "or weights of another program.",
 )
-flags.DEFINE_string("task", None, "One of GLUE's tasks, such as rte.")
-flags.DEFINE_string("data_dir", None, "Where GLUE's files are.")
+flags.DEFINE_string("task", None, "One of the tasks above, such as rte.")
+flags.DEFINE_string("data_dir", None, "Where the task's files are.")
 flags.DEFINE_string("output", None, "The folder to write; none: print the table only.")
 flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
 flags.DEFINE_list("seeds", ["0"], "A run for each of these numbers.")
@@ -62,7 +64,7 @@ def main(_) -> None:
         raise UserError(f"--output={output} exists: name another or pass --overwrite")
     with cli.quiet_imports():
         try:
-            from cmlm.finetuning import examples, glue, training
+            from cmlm.finetuning import catalogue, examples, glue, training
         except ModuleNotFoundError as error:
             raise UserError(
                 f"{error.name} is not installed: pip install 'cmlm[evaluate]'"
@@ -73,7 +75,7 @@ def main(_) -> None:
         from cmlm.evaluation import reading
         from cmlm.progress import ProgressLine
 
-    task = glue.find_task(FLAGS.task)
+    task = catalogue.find_task(FLAGS.task)
     settings = training.Settings(
         epochs=FLAGS.epochs,
         batch_size=FLAGS.batch_size,
@@ -88,7 +90,7 @@ def main(_) -> None:
     source = reading.DataDir(FLAGS.data_dir)
     paths = {
         name: glue.find_file(source, task, name)
-        for name in ("train.tsv", *(name for _, name in task.dev))
+        for name in (task.train, *(name for _, name in task.dev))
     }
     tests = {}
     for answer, name in task.tests:
@@ -107,7 +109,7 @@ def main(_) -> None:
         )
         for name, path in paths.items()
     }
-    train = data["train.tsv"]
+    train = data[task.train]
     steps = settings.epochs * settings.steps_per_epoch(len(train))
     sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.items())
     cut = sum(part.truncated for part in data.values())

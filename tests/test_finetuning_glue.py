@@ -7,7 +7,7 @@ import pytest
 
 from cmlm.errors import UserError
 from cmlm.evaluation.reading import DataDir, MissingData
-from cmlm.finetuning import glue
+from cmlm.finetuning import catalogue, glue
 
 # What the public files look like: header and row with labels, header and row of tests.
 _PARSED = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse"
@@ -136,8 +136,8 @@ def test_another_tasks_file_is_refused(tmp_path):
 
 def test_unknown_tasks_and_missing_files_are_named(tmp_path):
     with pytest.raises(UserError, match="--task is 'ner'; allowed: cola, sst2, mrpc"):
-        glue.find_task("ner")
-    task = glue.find_task("rte")
+        catalogue.find_task("ner")
+    task = catalogue.find_task("rte")
     with pytest.raises(MissingData, match="RTE/train.tsv"):
         glue.find_file(DataDir(str(tmp_path)), task, "train.tsv")
     # In GLUE's folder, beside it, or in the task's own.

@@ -2,9 +2,9 @@
 
 Product reviews (Prettenhofer and Stein, 2010, https://aclanthology.org/P10-1114),
 books, 2,000 to train on and 2,000 to test on in each language, positive (4 or 5 stars)
-or negative (1 or 2). The encoder is frozen; the classifier is SentEval's, C chosen by
-ten folds of the English training set. A text is the summary, where there is one, and
-the review, cut where the encoder cuts.
+or negative (1 or 2). The encoder is frozen here (`cmlm.finetune --task=amazon` trains
+it); the classifier is SentEval's, C chosen by ten folds of the English training set. A
+text is the summary, where there is one, and the review, cut where the encoder cuts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cmlm.evaluation import base, classifier, metrics, reading
 from cmlm.evaluation.senteval import over_seeds
 from cmlm.evaluation.senteval_files import Examples
 
-_CODES = {"english": "en", "german": "de", "french": "fr", "japanese": "ja"}
+CODES = {"english": "en", "german": "de", "french": "fr", "japanese": "ja"}
 _ITEM = re.compile(r"<item>(.*?)</item>", re.DOTALL)
 
 
@@ -36,15 +36,15 @@ class AmazonReviews(base.Task[dict[str, Examples]]):
         within = os.path.join("amazon-reviews", "amazon-dataset")
         parts = {
             "train": _reviews(
-                source, source.find(_path("english", "train"), within=within)
+                source, source.find(path_of("english", "train"), within=within)
             )
         }
-        for path in source.matching(_path("*", "test"), within=within):
+        for path in source.matching(path_of("*", "test"), within=within):
             language = path.split(os.sep)[-3]
-            parts[_CODES.get(language, language)] = _reviews(source, path)
+            parts[CODES.get(language, language)] = _reviews(source, path)
         if "en" not in parts or len(parts) < 3:
             raise reading.MissingData(
-                f"not there: {_path('*', 'test')} of English and another language"
+                f"not there: {path_of('*', 'test')} of English and another language"
             )
         return parts
 
@@ -77,13 +77,27 @@ class AmazonReviews(base.Task[dict[str, Examples]]):
         return over_seeds([one(seed) for seed in self.seeds])
 
 
-def _path(language: str, part: str) -> str:
+def path_of(language: str, part: str) -> str:
+    """Where the data set has the part `train` or `test` of a language."""
     return os.path.join(language, "books", f"{part}.review")
 
 
 def _reviews(source: reading.DataDir, path: str) -> Examples:
+    return parse_reviews(source.text(path), path)
+
+
+def parse_reviews(content: str, path: str) -> Examples:
+    """The texts and labels, 1 for a good review, of a file of <item>s.
+
+    Args:
+        content: of the file.
+        path: to name it by.
+
+    Raises:
+        UserError: a rating is none, or is 3 stars, or all are alike.
+    """
     texts, labels = [], []
-    for number, item in enumerate(_ITEM.findall(source.text(path)), 1):
+    for number, item in enumerate(_ITEM.findall(content), 1):
         rating = reading.parse_score(
             _field(item, "rating"), 1, 5, f"{path}, item {number}"
         )

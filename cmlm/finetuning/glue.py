@@ -56,6 +56,9 @@ class Task:
         tests: file to hand in, and file to predict for.
         columns: of files with labels that do not name them.
         may_be_damaged: leave out rows that are too short, which QQP is known to have.
+        train: the file to train on.
+        within: the folder that may have `folder` in it.
+        read: (path, with_labels) to its rows, where a file is not as GLUE's are.
     """
 
     name: str
@@ -68,6 +71,9 @@ class Task:
     tests: tuple[tuple[str, str], ...] = ()
     columns: tuple[str, ...] = ()
     may_be_damaged: bool = False
+    train: str = "train.tsv"
+    within: str = "glue"
+    read: Callable[[str, bool], Iterator[Row]] | None = None
 
     @property
     def is_regression(self) -> bool:
@@ -151,17 +157,6 @@ TASKS = {
 }
 
 
-def find_task(name: str | None) -> Task:
-    """A task by its name.
-
-    Raises:
-        UserError: there is none of that name.
-    """
-    if name not in TASKS:
-        raise UserError(f"--task is {name!r}; allowed: {', '.join(TASKS)}")
-    return TASKS[name]
-
-
 # ------------------------------------------------------------------- reading
 
 
@@ -183,13 +178,13 @@ class Row:
 def find_file(source: reading.DataDir, task: Task, name: str) -> str:
     """The path of a task's file.
 
-    It lies in the task's folder, in GLUE's folder or beside it, or `source` is the
-    task's folder itself.
+    It lies in the task's folder, there or within GLUE's, or `source` is the task's
+    folder itself.
 
     Raises:
         reading.MissingData: it is not there.
     """
-    return source.find(f"{task.folder}/{name}", name, within="glue")
+    return source.find(f"{task.folder}/{name}", name, within=task.within)
 
 
 def read_rows(task: Task, path: str, with_labels: bool = True) -> Iterator[Row]:
@@ -204,6 +199,9 @@ def read_rows(task: Task, path: str, with_labels: bool = True) -> Iterator[Row]:
         UserError: a column is missing, a row is too short, or a label is outside the
             task's set.
     """
+    if task.read:
+        yield from task.read(path, with_labels)
+        return
     wanted = (*task.texts, task.label) if with_labels else task.texts
     damaged = number = 0
     with files.open_text(path) as lines:

@@ -1,0 +1,38 @@
+"""Amazon reviews: fine-tuned on English, tested on every language (CMLM's transfer).
+
+The files are those of `evaluation.transfer`, which leaves the encoder as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cmlm import files
+from cmlm.evaluation import transfer
+from cmlm.finetuning.glue import Row, Task
+
+
+def _rows(path: str, with_labels: bool) -> Iterator[Row]:
+    with files.open_text(path) as file:
+        examples = transfer.parse_reviews(file.read(), path)
+    for number, (texts, label) in enumerate(
+        zip(examples.texts, examples.labels, strict=True)
+    ):
+        yield Row(texts, float(label) if with_labels else None, str(number))
+
+
+TASK = Task(
+    name="amazon",
+    folder="amazon-dataset",
+    texts=("summary and text",),
+    label="rating",
+    labels=("negative", "positive"),
+    figures=("accuracy",),
+    dev=tuple(
+        (transfer.CODES[language], transfer.path_of(language, "test"))
+        for language in ("english", "german", "french")
+    ),
+    train=transfer.path_of("english", "train"),
+    within="amazon-reviews",
+    read=_rows,
+)
