@@ -311,7 +311,7 @@ def resolve_seq_length(config, seq_length: int | None = None) -> int:
 
 
 def fingerprint(trained: model_dir.TrainedEncoder) -> str:
-    """What the vectors follow from, in one number: weights, vocabulary, pooling.
+    """What the vectors follow from, in one number: weights, vocabulary, settings.
 
     The same for a checkpoint and for its exports, on every version of TensorFlow.
 
@@ -326,8 +326,14 @@ def fingerprint(trained: model_dir.TrainedEncoder) -> str:
         content = hashlib.sha256(array).hexdigest()
         weights.append(f"{list(array.shape)} {content}")
     config = trained.config.model
-    settings = [config.pooling, config.sentence_vector, config.hidden_activation]
-    settings.append(trained.tokenizer.lower_case)
+    settings = [
+        config.pooling,
+        config.sentence_vector,
+        config.hidden_activation,
+        config.num_attention_heads,
+        config.layer_norm_epsilon,
+        trained.tokenizer.lower_case,
+    ]
     parts = [sorted(weights), settings, trained.tokenizer.vocab]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
