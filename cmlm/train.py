@@ -250,4 +250,14 @@ def _describe(run) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    try:
+        cli.run(main)
+    except SystemExit as leaving:
+        # The exit code, where it is one. With other workers TensorFlow has to say
+        # goodbye; alone it would only wait, up to minutes, for the threads of input
+        # pipelines to fill their buffers. All is on disk.
+        if "TF_CONFIG" in os.environ or not isinstance(leaving.code, int | None):
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(leaving.code or 0)
