@@ -253,10 +253,11 @@ if __name__ == "__main__":
     try:
         cli.run(main)
     except SystemExit as leaving:
-        # The exit code, where it is one. With other workers TensorFlow has to say
-        # goodbye; alone it would only wait, up to minutes, for the threads of input
-        # pipelines to fill their buffers. All is on disk.
-        if "TF_CONFIG" in os.environ or not isinstance(leaving.code, int | None):
+        # Alone, TensorFlow would wait, up to minutes, for the threads of input
+        # pipelines to fill their buffers; to other workers it has to say goodbye.
+        # All is on disk.
+        alone = "tensorflow" in sys.modules and "TF_CONFIG" not in os.environ
+        if not alone or not isinstance(leaving.code, int | None):
             raise
         sys.stdout.flush()
         sys.stderr.flush()
