@@ -19,6 +19,9 @@ import tensorflow as tf
 
 from cmlm.errors import UserError
 
+# Beyond this, a line is no sentence, and reading it costs its size in memory.
+MAX_LINE_CHARACTERS = 1_000_000
+
 
 def expand(patterns: str) -> list[str]:
     """Returns the files that a comma-separated list of paths and globs names.
@@ -124,6 +127,22 @@ def open_text(path: str) -> Iterator[TextIO]:
         yield io.TextIOWrapper(
             stream, encoding="utf-8-sig", errors="replace", newline="\n"
         )
+
+
+def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
+    """The lines of `open_text`, numbered from 1.
+
+    Raises:
+        UserError: one has more than MAX_LINE_CHARACTERS.
+    """
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if len(line) > MAX_LINE_CHARACTERS:
+                raise UserError(
+                    f"{path} line {number} has {len(line):,} characters, allowed "
+                    f"are {MAX_LINE_CHARACTERS:,}"
+                )
+            yield number, line
 
 
 @contextlib.contextmanager

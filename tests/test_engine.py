@@ -114,33 +114,12 @@ def test_resume_in_a_new_run_equals_a_straight_run(text, tmp_path, strategy):
     config.runtime.distribution_strategy = strategy
     config.model.dropout_rate = config.model.attention_dropout_rate = 0.2
     config.trainer.checkpoint_interval = 3
-    straight = engine.build(config, str(tmp_path / "straight"))
-    engine.train(straight, validate=False)
-
-    first = engine.build(config, str(tmp_path / "resumed"))
-    with pytest.raises(RuntimeError, match="power cut"):
-        cut_power_after(first, steps=4)
-        engine.train(first, validate=False)
-    second = engine.build(config, str(tmp_path / "resumed"))
-    assert second.trainer.step == 3
-    engine.train(second, validate=False)
+    straight, second = toys.straight_and_resumed(config, tmp_path)
     assert_equal_checkpoints(
         straight.manager.latest_checkpoint, second.manager.latest_checkpoint
     )
     rows = progress.read_metrics(str(tmp_path / "resumed" / model_dir.METRICS))
     assert [row["step"] for row in rows] == [5, 6]
-
-
-def cut_power_after(run, steps):
-    """Makes the run die, without any chance to save, once it is past `steps`."""
-    real_train = run.trainer.train
-
-    def train(num_steps):
-        if run.trainer.step >= steps:
-            raise RuntimeError("power cut")
-        return real_train(1)
-
-    run.trainer.train = train
 
 
 @pytest.mark.large

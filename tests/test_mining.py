@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pytest
 
-from cmlm import margins
+from cmlm import files, margins
 from cmlm.errors import UserError
 from cmlm.mining import index, negatives, neighbours, pairs, storage, texts, vectors
 
@@ -108,7 +108,7 @@ def test_lines_are_sentences(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b" one\ttwo \r\n\n \t \nthree\xff\xe2\x80\xa8x\n")
     assert list(texts.read_lines([str(path)])) == ["one two", "three\ufffd\u2028x"]
-    path.write_text("fine\n" + "x" * (texts.MAX_LINE_CHARACTERS + 1))
+    path.write_text("fine\n" + "x" * (files.MAX_LINE_CHARACTERS + 1))
     with pytest.raises(UserError, match="a.txt line 2 has 1,000,001 characters"):
         list(texts.read_lines([str(path)]))
     with pytest.raises(UserError, match="no line with text"):

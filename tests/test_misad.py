@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm import engine, losses, recipes
+from cmlm import losses, recipes
 from cmlm.data import languages, ngrams, pipelines, spans
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
@@ -494,22 +494,7 @@ def test_a_run_resumes_exactly(tmp_path, tokenizer, ngrams_file, strategy, form)
     )
     config.task.misad.train_data.input_path = write_text(tmp_path)
     config.validate()
-    straight = engine.build(config, str(tmp_path / "straight"))
-    engine.train(straight, validate=False)
-    first = engine.build(config, str(tmp_path / "resumed"))
-    real_train = first.trainer.train
-
-    def cut_power(num_steps):
-        if first.trainer.step >= 4:
-            raise RuntimeError("power cut")
-        return real_train(1)
-
-    first.trainer.train = cut_power
-    with pytest.raises(RuntimeError, match="power cut"):
-        engine.train(first, validate=False)
-    second = engine.build(config, str(tmp_path / "resumed"))
-    assert second.trainer.step == 3
-    engine.train(second, validate=False)
+    toys.straight_and_resumed(config, tmp_path)
     want, got = (
         tf.train.load_checkpoint(str(tmp_path / name / "ckpt-6"))
         for name in ("straight", "resumed")

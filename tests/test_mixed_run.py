@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import toys
 
 from cmlm import engine, progress, recipes
 
@@ -91,22 +92,7 @@ def configure(data, strategy, weights, **values):
 @pytest.mark.large
 def test_a_mix_resumes_exactly(data, tmp_path, strategy, weights, values):
     config = configure(data, strategy, weights, **values)
-    straight = engine.build(config, str(tmp_path / "straight"))
-    engine.train(straight, validate=False)
-    first = engine.build(config, str(tmp_path / "resumed"))
-    real_train = first.trainer.train
-
-    def cut_power(num_steps):
-        if first.trainer.step >= 4:
-            raise RuntimeError("power cut")
-        return real_train(1)
-
-    first.trainer.train = cut_power
-    with pytest.raises(RuntimeError, match="power cut"):
-        engine.train(first, validate=False)
-    second = engine.build(config, str(tmp_path / "resumed"))
-    assert second.trainer.step == 3
-    engine.train(second, validate=False)
+    straight, second = toys.straight_and_resumed(config, tmp_path)
     for name, part in straight.trainer.model.parts.items():
         for a, b in zip(
             part.get_weights(),

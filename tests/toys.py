@@ -1,9 +1,12 @@
 """Small real objects for tests: a model of two layers, a corpus, a vocabulary."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from cmlm import experiments, recipes
+from cmlm import engine, experiments, recipes
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import (
@@ -235,3 +238,36 @@ def run_config(text: str, **values) -> experiments.ExperimentConfig:
     config.task.cmlm.train_data.input_path = text
     config.validate()
     return config
+
+
+def cut_power_after(run: engine.Run, steps: int) -> None:
+    """Makes the run die, without any chance to save, once it is past `steps`."""
+    real_train = run.trainer.train
+
+    def train(num_steps):
+        if run.trainer.step >= steps:
+            raise RuntimeError("power cut")
+        return real_train(1)
+
+    run.trainer.train = train
+
+
+def straight_and_resumed(
+    config: experiments.ExperimentConfig, directory: Path
+) -> tuple[engine.Run, engine.Run]:
+    """Trains once to the end, and once with a power cut after step 4.
+
+    Args:
+        config: saves after step 3, and takes more than 4.
+        directory: the runs are in `straight` and `resumed` of it.
+    """
+    straight = engine.build(config, str(directory / "straight"))
+    engine.train(straight, validate=False)
+    first = engine.build(config, str(directory / "resumed"))
+    cut_power_after(first, steps=4)
+    with pytest.raises(RuntimeError, match="power cut"):
+        engine.train(first, validate=False)
+    second = engine.build(config, str(directory / "resumed"))
+    assert second.trainer.step == 3
+    engine.train(second, validate=False)
+    return straight, second

@@ -19,9 +19,8 @@ from official.modeling import hyperparams
 from cmlm import files as files_lib
 from cmlm.data import builtin, languages, sentences
 from cmlm.errors import UserError
+from cmlm.files import MAX_LINE_CHARACTERS
 
-# Beyond this, a line is no sentence, and reading it costs its size in memory.
-MAX_LINE_CHARACTERS = 1_000_000
 # By how much gzip shrinks text, to guess what of a file was not read.
 _GZIP_RATIO = 3.0
 # Some broken bytes are in every web corpus; more than this is another encoding.

@@ -21,8 +21,6 @@ _ROWS = "rows.npy"
 # Of a key and its place while equal ones are looked for, sorting included.
 _KEY_BYTES = 80
 _BLOCK = 1 << 20
-# A longer line is a sign of another format.
-MAX_LINE_CHARACTERS = 1_000_000
 
 
 def read_lines(paths: Sequence[str]) -> Iterator[str]:
@@ -35,16 +33,10 @@ def read_lines(paths: Sequence[str]) -> Iterator[str]:
             characters.
     """
     for path in paths:
-        with files.open_text(path) as lines:
-            for number, line in enumerate(lines, 1):
-                if len(line) > MAX_LINE_CHARACTERS:
-                    raise UserError(
-                        f"{path} line {number} has {len(line):,} characters, allowed "
-                        f"are {MAX_LINE_CHARACTERS:,}"
-                    )
-                line = line.replace("\t", " ").strip()
-                if line:
-                    yield line
+        for _, line in files.numbered_lines(path):
+            line = line.replace("\t", " ").strip()
+            if line:
+                yield line
 
 
 def read_column(paths: Sequence[str], columns: int, column: int) -> Iterator[str]:
