@@ -250,15 +250,4 @@ def _describe(run) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        cli.run(main)
-    except SystemExit as leaving:
-        # Alone, TensorFlow would wait, up to minutes, for the threads of input
-        # pipelines to fill their buffers; to other workers it has to say goodbye.
-        # All is on disk.
-        alone = "tensorflow" in sys.modules and "TF_CONFIG" not in os.environ
-        if not alone or not isinstance(leaving.code, int | None):
-            raise
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(leaving.code or 0)
+    cli.run(main)

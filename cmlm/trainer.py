@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import context
 
-from cmlm import distributed
+from cmlm import distributed, iterators
 from cmlm.errors import UserError
 from cmlm.gradients import ReplicaGradients
 from cmlm.modeling.model import SentenceModel
@@ -160,13 +160,14 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
     def _run(self, names: tuple[str, ...], num_steps: int) -> dict:
         for name in names:
             if name not in self._iterators:
-                self._iterators[name] = iter(self._train_dataset(name))
+                dataset = self._train_dataset(name)
+                self._iterators[name] = iterators.distributed(dataset)
         if names not in self._train_functions:
             self._train_functions[names] = self._build_train_function(names)
         function, keys = self._train_functions[names]
-        iterators = {name: self._iterators[name] for name in names}
+        batches = {name: self._iterators[name] for name in names}
         try:
-            totals = function(iterators, tf.constant(num_steps)).numpy()
+            totals = function(batches, tf.constant(num_steps)).numpy()
         except tf.errors.InvalidArgumentError as error:
             what = _non_finite_name(error)
             if what is None:
@@ -209,15 +210,18 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         for name in names:
             keys += [f"{name}/{key}" for key in self.objectives[name].train_metrics]
 
+        # Nothing in there is Python to be turned into a graph, and looking for it takes
+        # as long as building the graph.
+        @tf.autograph.experimental.do_not_convert
         def replica_step(batches):
             return self._replica_step(batches, variables)
 
         @tf.function
-        def run(iterators, num_steps):
+        def run(batches_of, num_steps):
             totals = tf.zeros([len(keys), 2])
             for _ in tf.range(num_steps):
                 self.model.reset_dropout(self.optimizer.iterations)
-                batches = {name: next(iterators[name]) for name in names}
+                batches = {name: next(batches_of[name]) for name in names}
                 results = self.strategy.run(replica_step, args=(batches,))
                 # All-reduced: every replica holds the same numbers.
                 totals += self.strategy.experimental_local_results(results)[0]
@@ -289,7 +293,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                         self.objectives[name].validation_dataset
                     )
                 )
-            batches = iter(self._evaluation_datasets[name])
+            batches = iterators.distributed(self._evaluation_datasets[name])
             for _ in range(limit) if limit >= 0 else itertools.count():
                 try:
                     metrics = self._evaluate_next(name, batches)
@@ -312,7 +316,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
             # Takes the batch itself, so that it is traced once, whatever the shapes:
             # workers number their sums as they trace, and must number them alike.
-            @tf.function
+            @tf.function(autograph=False)
             def evaluate(batches):
                 results = self.strategy.run(replica_evaluate, args=(next(batches),))
                 return {

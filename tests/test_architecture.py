@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # others may import itself and the lines above, not its neighbours.
 ORDER = [
     ["cmlm.errors"],
-    ["cmlm.beam_runner", "cmlm.files", "cmlm.keras", "cmlm.margins"],
+    ["cmlm.beam_runner", "cmlm.files", "cmlm.iterators", "cmlm.keras", "cmlm.margins"],
     ["cmlm.model_server", "cmlm.principal_components", "cmlm.progress", "cmlm.vectors"],
     ["cmlm.elsewhere", "cmlm.workers"],
     ["cmlm.data", "cmlm.losses", "cmlm.distributed", "cmlm.optimization"],

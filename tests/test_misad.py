@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm import losses, recipes
+from cmlm import iterators, losses, recipes
 from cmlm.data import languages, ngrams, pipelines, spans
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
@@ -222,7 +222,7 @@ def make(tokenizer, batch, strategy, micro_batch_size=0, **values) -> Trainer:
     class InMemory(MisadObjective):
         def train_dataset(self, input_context, skip_batches=0):
             size = input_context.get_per_replica_batch_size(BATCH)
-            dataset = tf.data.Dataset.from_tensor_slices(batch)
+            dataset = iterators.untuned(tf.data.Dataset.from_tensor_slices(batch))
             return dataset.batch(size, drop_remainder=True).repeat()
 
     config = MisadConfig(weight=1.0, candidates="spans", **values)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm import engine, experiments, recipes
+from cmlm import engine, experiments, iterators, recipes
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import (
@@ -176,7 +176,7 @@ def objective(
                 key: np.concatenate([batch[key] for batch in batches])
                 for key in batches[0]
             }
-            dataset = tf.data.Dataset.from_tensor_slices(rows)
+            dataset = iterators.untuned(tf.data.Dataset.from_tensor_slices(rows))
             dataset = dataset.batch(size, drop_remainder=True)
             # Workers share the batches as the replicas of one process do: in turn.
             dataset = dataset.shard(

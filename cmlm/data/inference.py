@@ -11,6 +11,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm import files as files_lib
+from cmlm import iterators
 from cmlm.data import languages, streams
 from cmlm.data.corpus import DataConfig
 from cmlm.errors import UserError
@@ -106,7 +107,7 @@ def rows(
     for paths in files.values():
         compression = "GZIP" if paths[0].endswith(".gz") else ""
         parts.append(tf.data.TextLineDataset(paths, compression).map(_cells))
-    dataset = tf.data.Dataset.zip(tuple(parts)).map(
+    dataset = iterators.untuned(tf.data.Dataset.zip(tuple(parts))).map(
         lambda *cells: (
             tf.stack([cell[0] for cell in cells]),
             tf.stack([cell[1] for cell in cells]),

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from cmlm import iterators
+
 LINES_PER_CHUNK = 4096
 # A sentence is cut here before it is tokenised, so that no line, however long, costs
 # more than this in the shuffle buffer: 64 bytes a token for 256 tokens.
@@ -158,7 +160,7 @@ def read_files(
     by_file = len(files) >= shard[0]
     if by_file:
         files = files[shard[1] :: shard[0]]
-    paths = tf.data.Dataset.from_tensor_slices(files)
+    paths = iterators.untuned(tf.data.Dataset.from_tensor_slices(files))
     if seed is not None:
         paths = paths.shuffle(len(files), seed=seed, reshuffle_each_iteration=True)
     dataset = paths.interleave(
