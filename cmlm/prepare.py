@@ -36,7 +36,9 @@ json take length and duplicate_documents, translations take duplicate_lines:
 Writes OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on, and OUTPUT/stats.json.
 """
 
+import contextlib
 import os
+import tempfile
 
 from absl import flags
 
@@ -100,6 +102,10 @@ FLAGS = flags.FLAGS
 
 _FLAGS_OF_STEPS = ("quality_model", "remove_sentences_of", "max_sentences")
 _INPUT_BYTES_A_SHARD = 64 << 20
+# What is compared at a time comes of so much input: 50 MB of fingerprints, or 70 MB of
+# what near_duplicates compares. A few more buckets keep any number of workers busy.
+_INPUT_BYTES_A_BUCKET = 64 << 20
+_MIN_BUCKETS = 64
 # Where the number of workers is not known.
 _READERS_ELSEWHERE = 16
 
@@ -202,6 +208,7 @@ def _run_pipeline() -> None:
             files.expand(FLAGS.remove_sentences_of) if FLAGS.remove_sentences_of else ()
         ),
         max_sentences=FLAGS.max_sentences,
+        buckets=max(_MIN_BUCKETS, size // _INPUT_BYTES_A_BUCKET),
     )
     settings = assembly.with_languages(settings, FLAGS.language)
     steps = [step.name for step in settings.document_steps()]
@@ -216,12 +223,15 @@ def _run_pipeline() -> None:
     )
 
     # ------------------------------------------------------------------ run
-    with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
+    with (
+        files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory,
+        _scratch(directory) if local else contextlib.nullcontext() as scratch,
+    ):
         counts_path = os.path.join(directory, "counts.json")
         progress = beam_runner.Progress(size, afterwards="comparing and writing")
         beam_runner.run(
             lambda pipeline: assembly.build(
-                pipeline, settings, directory, counts_path, progress, readers
+                pipeline, settings, directory, counts_path, progress, readers, scratch
             ),
             FLAGS.beam_options,
             FLAGS.workers,
@@ -247,6 +257,15 @@ def _run_pipeline() -> None:
     )
     flag = "bitext_data" if settings.is_bitext else "train_data"
     print(f"train on them with --{flag}='{named}'")
+
+
+def _scratch(directory: str) -> tempfile.TemporaryDirectory:
+    """Where workers keep what waits: with the output, or here if that is far away."""
+    return tempfile.TemporaryDirectory(
+        prefix="scratch-",
+        dir=directory if os.path.isdir(directory) else None,
+        ignore_cleanup_errors=True,  # of a run that failed, a worker may still write
+    )
 
 
 def _steps(allowed: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ import collections
 import dataclasses
 import gzip
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from cmlm import beam_runner
 from cmlm.errors import UserError
-from cmlm.preparation import assembly, deduplication, documents, report
+from cmlm.preparation import assembly, deduplication, documents, report, spilling
 
 WORDS = [f"word{i}" for i in range(40)]
 
@@ -50,18 +51,20 @@ def settings(paths, **changes):
     return dataclasses.replace(base, **changes)
 
 
-def prepare(chosen, directory, workers=1, beam_options="", readers=1):
+def prepare(chosen, directory, workers=1, beam_options="", readers=1, scratch=None):
     """Runs the pipeline; {file name: bytes} and the statistics."""
     counts = str(directory / "counts.json")
     beam_runner.run(
-        lambda p: assembly.build(p, chosen, str(directory), counts, readers=readers),
+        lambda p: assembly.build(
+            p, chosen, str(directory), counts, readers=readers, scratch=scratch
+        ),
         beam_options,
         workers,
     )
     stats = report.statistics(beam_runner.read_counts(counts), chosen)
     found = {
         str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(directory.glob("*/*"))
+        for path in sorted(directory.glob("*/*.gz"))
     }
     return found, stats
 
@@ -93,9 +96,16 @@ def unique(made):
     return left
 
 
-def test_duplicates_equal_the_oracle(corpus, tmp_path):
+@pytest.mark.parametrize("spills", [False, True])
+def test_duplicates_equal_the_oracle(corpus, tmp_path, spills, monkeypatch):
     made, paths = corpus
-    found, stats = prepare(settings(paths), tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(spilling, "_GATHERED", 1000)
+    found, stats = prepare(
+        settings(paths), tmp_path, scratch=str(scratch) if spills else None
+    )
+    assert any(scratch.iterdir()) == spills
     expected = unique(made)
     assert sorted(texts(found)) == sorted(expected)
     assert len(found) == 3
@@ -164,10 +174,11 @@ def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
     _, paths = corpus
     steps = ("duplicate_documents", "near_duplicates", "duplicate_lines")
     chosen = settings(paths, steps=steps, max_sentences=150, seed=5)
+    (tmp_path / "scratch").mkdir()
     results = []
     for name, arguments in {
         "one": {},
-        "two": {"workers": 2, "readers": 8},
+        "two": {"workers": 2, "readers": 8, "scratch": str(tmp_path / "scratch")},
         "portable": {
             "beam_options": "--runner=PortableRunner --job_endpoint=embed"
             " --environment_type=LOOPBACK"
@@ -177,6 +188,41 @@ def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
         results.append(prepare(chosen, tmp_path / name, **arguments))
     assert results[0] == results[1] == results[2]
     assert results[0][0]
+
+
+def test_the_number_of_buckets_changes_nothing(corpus, tmp_path):
+    _, paths = corpus
+    steps = ("duplicate_documents", "near_duplicates", "duplicate_lines")
+    results = []
+    for buckets in (1, 7):
+        (tmp_path / str(buckets)).mkdir()
+        chosen = settings(paths, steps=steps, buckets=buckets)
+        results.append(prepare(chosen, tmp_path / str(buckets))[0])
+    assert results[0] == results[1]
+
+
+def test_a_shard_is_written_from_a_few_blocks_at_a_time(tmp_path):
+    """Its memory follows the blocks that overlap, not the size of the shard."""
+    generator = random.Random(0)
+    peaks = []
+    for amount in (10, 100):
+        path = tmp_path / str(amount)
+        blocks = []
+        for start in range(amount):
+            numbers = range(100 * start, 100 * start + 200, 2)  # overlaps the next
+            text = [[f"{generator.getrandbits(800):x}"] for _ in numbers]
+            blocks.append(assembly._pack([*zip(numbers, text, strict=True)]))
+        generator.shuffle(blocks)
+        with open(path, "wb") as file:
+            for block in blocks:
+                file.write(len(block).to_bytes(4, "little") + block)
+        tracemalloc.start()
+        numbers = [number for number, _ in assembly._unpack([str(path)])]
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert numbers == sorted(numbers) and len(numbers) == 100 * amount
+    # Ten times the text; the list of numbers itself takes less than 40 bytes each.
+    assert peaks[1] < peaks[0] + 40 * 100 * 100
 
 
 def test_near_duplicates_fall_and_their_lines_stay_free(tmp_path):
@@ -292,6 +338,29 @@ def test_minhash_finds_what_shares_most_runs(changed, is_near):
     )
     found = set(deduplication.near(rows)["number"].tolist())
     assert found == ({1} if is_near else set())
+
+
+@pytest.mark.parametrize("amount", [0, 1, 300])
+def test_lines_are_found_by_their_document_and_place(amount):
+    generator = np.random.default_rng(amount)
+
+    def some(size):
+        rows = np.zeros(size, deduplication.ROWS)
+        rows["number"] = generator.integers(0, 30, size).astype(np.uint64) << 36
+        rows["line"] = generator.integers(0, 20, size)
+        return rows
+
+    rows, lines = some(500), some(amount)
+    wanted = set(zip(lines["number"].tolist(), lines["line"].tolist(), strict=True))
+    expected = [
+        (number, line) in wanted
+        for number, line in zip(
+            rows["number"].tolist(), rows["line"].tolist(), strict=True
+        )
+    ]
+    assert deduplication.are_among(rows, lines).tolist() == expected
+    by_document = deduplication.by_document(lines)
+    assert {(n, i) for n, some in by_document.items() for i in some.tolist()} == wanted
 
 
 def test_scatter_is_even_and_depends_on_the_seed():

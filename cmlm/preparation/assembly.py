@@ -2,7 +2,9 @@ r"""The whole pipeline: read, clean, find what repeats, write shards.
 
 Text takes one way only, from where it is read and split to the shard it is written in.
 What is known of other documents meets it there: arrays of fingerprints go to buckets
-of their own, and what they find repeated goes to the shard of its document.
+of their own, and what they find repeated goes to the shard of its document. A worker
+holds one bucket, or some blocks of one shard, so their number has to follow the size of
+the input. Before each grouping blocks may wait on disk, see `spilling`.
 
     files -> read -> steps -> spread --- text, packed ----------------------> write
                                  \--- fingerprints -> repeated, near --------/
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import heapq
+import itertools
 import json
 import os
 import zlib
@@ -26,7 +30,14 @@ from apache_beam.utils import windowed_value
 from cmlm import beam_runner
 from cmlm.data import sentences
 from cmlm.errors import UserError
-from cmlm.preparation import deduplication, documents, filters, sources, steps
+from cmlm.preparation import (
+    deduplication,
+    documents,
+    filters,
+    sources,
+    spilling,
+    steps,
+)
 from cmlm.preparation.deduplication import ROWS, SIGNATURES
 from cmlm.preparation.documents import Document
 from cmlm.preparation.steps import count_name
@@ -41,8 +52,10 @@ STEPS = (
     "duplicate_lines",
 )
 
-# Fingerprints are compared in so many independent parts.
-_BUCKETS = 256
+# Why documents are dropped by others; of two reasons the first one is told.
+_DOCUMENT_REASONS = ("duplicate document", "near duplicate")
+# Signatures take more room than fingerprints: so many times as many buckets.
+_SIGNATURE_BUCKETS = 4
 # So much text is gathered before it is sent on, in characters.
 _BLOCK = 8 << 20
 # The limit of a language cuts at one of so many steps of `documents.scatter`.
@@ -66,6 +79,8 @@ class Settings:
         quality_model, min_quality: a file of `cmlm.quality`, or "".
         remove_sentences_of: files whose sentences must not be in the output.
         max_sentences: of one language, 0 for no limit.
+        buckets: independent parts in which fingerprints are compared. More need less
+            memory at a time; what is written does not depend on it.
     """
 
     paths: tuple[str, ...]
@@ -79,6 +94,7 @@ class Settings:
     min_quality: float = 0.5
     remove_sentences_of: tuple[str, ...] = ()
     max_sentences: int = 0
+    buckets: int = 64
 
     @property
     def is_bitext(self) -> bool:
@@ -157,6 +173,7 @@ def build(
     counts_path: str,
     progress: beam_runner.Progress | None = None,
     readers: int = 1,
+    scratch: str | None = None,
 ) -> None:
     """Adds the whole preparation to a pipeline.
 
@@ -169,6 +186,8 @@ def build(
         readers: workers to keep busy. Fewer files than that are read by several, each
             of which goes on with documents of its own: reading costs little beside
             what follows, and sending raw text to others would take their memory.
+        scratch: an empty directory of this machine, where all workers are, for what
+            waits to be grouped; None leaves that to the runner.
     """
     counts: list[beam.PCollection] = []
 
@@ -204,46 +223,45 @@ def build(
     spread = stream | "spread" >> beam.ParDo(_Spread(settings)).with_outputs(
         _Spread.ROWS, _Spread.DOCUMENTS, _Spread.SIGNATURES, main="text"
     )
-    dropped = []
+
+    def spill(label: str, collection: beam.PCollection) -> beam.PCollection:
+        return collection | f"spill {label}" >> spilling.Spill(scratch)
+
+    def compare(label: str, collection: beam.PCollection, do_fn: _Repeated) -> None:
+        grouped = spill(label, collection) | f"group {label}" >> beam.GroupByKey()
+        repeated = grouped | f"{do_fn.reason}s" >> beam.ParDo(do_fn)
+        decided[do_fn.reason] = spill(f"{do_fn.reason}s", repeated)
+
+    decided: dict[str, beam.PCollection] = {}
+    rows = spill("rows", spread[_Spread.ROWS])
     if "duplicate_documents" in settings.steps:
-        dropped.append(
-            spread[_Spread.DOCUMENTS]
-            | "group documents" >> beam.GroupByKey()
-            | "duplicate documents"
-            >> beam.ParDo(_Repeated(settings, "duplicate document"))
-        )
+        same = _Repeated(settings, "duplicate document")
+        compare("documents", spread[_Spread.DOCUMENTS], same)
     if "near_duplicates" in settings.steps:
-        dropped.append(
-            spread[_Spread.SIGNATURES]
-            | "group signatures" >> beam.GroupByKey()
-            | "near duplicates" >> beam.ParDo(_Near(settings, "near duplicate"))
-        )
-    at_shard = {"rows": spread[_Spread.ROWS]}
-    if dropped:
-        at_shard["dropped"] = tuple(dropped) | "all dropped" >> beam.Flatten()
+        near = _Near(settings, "near duplicate")
+        compare("signatures", spread[_Spread.SIGNATURES], near)
     if "duplicate_lines" in settings.steps:
-        at_shard["lines"] = (
-            at_shard
+        lines = (
+            {"rows": rows, **decided}
             | "lines of documents kept" >> beam.CoGroupByKey()
-            | "by fingerprint" >> beam.ParDo(_ByFingerprint())
-            | "group lines" >> beam.GroupByKey()
-            | "duplicate lines" >> beam.ParDo(_Repeated(settings, "duplicate line"))
+            | "by fingerprint" >> beam.ParDo(_ByFingerprint(settings))
         )
+        compare("lines", lines, _Repeated(settings, "duplicate line"))
 
     # ---------------------------------------------------- limits, shards
     limits = []
     if settings.max_sentences:
         limits.append(
             pvalue.AsDict(
-                at_shard
+                {"rows": rows, **decided}
                 | "lines kept" >> beam.CoGroupByKey()
                 | "histogram" >> beam.ParDo(_Histogram(settings))
                 | "histogram of a language" >> beam.CombinePerKey(_add_histograms)
                 | "limit" >> beam.Map(_limit, settings.max_sentences)
             )
         )
-    decided = {name: at_shard[name] for name in at_shard if name != "rows"}
-    grouped = {"text": spread.text, **decided} | "shards" >> beam.CoGroupByKey()
+    text = {"text": spill("text", spread.text), **decided}
+    grouped = text | "shards" >> beam.CoGroupByKey()
     counting("write", grouped, _WriteShard(settings, directory), *limits)
     beam_runner.write_counts(counts, counts_path)
 
@@ -265,8 +283,8 @@ def _split_by(keys: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, bytes]]
             yield int(keys[part[0]]), rows[part].tobytes()
 
 
-def _buckets(rows: np.ndarray) -> np.ndarray:
-    return (rows["print"] % np.uint64(_BUCKETS)).astype(np.int64)
+def _buckets(rows: np.ndarray, buckets: int) -> np.ndarray:
+    return (rows["print"] % np.uint64(buckets)).astype(np.int64)
 
 
 class _Spread(beam.DoFn):
@@ -318,7 +336,8 @@ class _Spread(beam.DoFn):
         for key, block in texts.items():
             yield "", (key, _pack(block))
         if "duplicate_documents" in self._settings.steps:
-            for item in _split_by(_buckets(owners), owners):
+            buckets = _buckets(owners, self._settings.buckets)
+            for item in _split_by(buckets, owners):
                 yield self.DOCUMENTS, item
         if self._wants_rows:
             lines = np.array(
@@ -339,7 +358,8 @@ class _Spread(beam.DoFn):
                 for band in sketch[0]
             ]
             signatures = np.array(found, SIGNATURES)
-            for item in _split_by(_buckets(signatures), signatures):
+            buckets = _SIGNATURE_BUCKETS * self._settings.buckets
+            for item in _split_by(_buckets(signatures, buckets), signatures):
                 yield self.SIGNATURES, item
 
     def _owner(self, document: Document) -> tuple[int, int]:
@@ -347,25 +367,34 @@ class _Spread(beam.DoFn):
 
 
 def _pack(block: list[tuple[int, list[str]]]) -> bytes:
-    return zlib.compress(json.dumps(block, ensure_ascii=False).encode(), 1)
+    text = json.dumps(block, ensure_ascii=False).encode()
+    return spilling.numbered(min(n for n, _ in block), zlib.compress(text, 1))
 
 
-def _unpack(blocks: Iterable[bytes]) -> list[tuple[int, list[str]]]:
-    """The documents of all blocks, in order."""
-    found = [d for block in blocks for d in json.loads(zlib.decompress(block))]
-    return sorted(found, key=lambda document: document[0])
+def _unpack(blocks: Iterable[spilling.Value]) -> Iterator[tuple[int, list[str]]]:
+    """The documents of all blocks, in order; few blocks are in memory at a time.
+
+    What several workers read at the same time overlaps, nothing else does.
+    """
+    waiting: list[tuple[int, list[str]]] = []
+    for number, block in spilling.read_in_order(blocks):
+        while waiting and waiting[0][0] < number:
+            yield heapq.heappop(waiting)
+        for document in json.loads(zlib.decompress(block)):
+            heapq.heappush(waiting, document)
+    while waiting:
+        yield heapq.heappop(waiting)
 
 
 class _Repeated(beam.DoFn):
-    """(bucket, blocks of ROWS) to (shard key, (reason, ROWS that repeat))."""
+    """(bucket, blocks of ROWS) to (shard key, ROWS that repeat)."""
 
     def __init__(self, settings: Settings, reason: str):
-        self._settings, self._reason = settings, reason
+        self._settings, self.reason = settings, reason
 
     def process(self, element):
-        again = self.find(element[1])
-        for key, block in _split_by(_shard_keys(again, self._settings), again):
-            yield key, (self._reason, block)
+        again = self.find(spilling.read(element[1]))
+        yield from _split_by(_shard_keys(again, self._settings), again)
 
     def find(self, blocks: Iterable[bytes]) -> np.ndarray:
         return deduplication.repeated(deduplication.join(blocks, ROWS))
@@ -381,24 +410,29 @@ class _Near(_Repeated):
         return rows
 
 
-def _kept_rows(groups: dict) -> np.ndarray:
-    """ROWS of one shard without those of dropped documents and dropped lines."""
-    rows = deduplication.join(groups["rows"], ROWS)
-    dropped = deduplication.join((b for _, b in groups.get("dropped", ())), ROWS)
-    rows = rows[~np.isin(rows["number"], dropped["number"])]
-    lines = deduplication.join((b for _, b in groups.get("lines", ())), ROWS)
-    if not len(lines):
-        return rows
-    owner = ["number", "line"]
-    return rows[~np.isin(rows[owner].copy(), lines[owner].copy())]
+def _rows_of(groups: dict, name: str) -> np.ndarray:
+    return deduplication.join(spilling.read(groups.get(name, ())), ROWS)
+
+
+def _kept_rows(groups: dict) -> Iterator[np.ndarray]:
+    """ROWS of one shard, some at a time, without those that were found to repeat."""
+    dropped = [np.unique(_rows_of(groups, r)["number"]) for r in _DOCUMENT_REASONS]
+    dropped, lines = np.concatenate(dropped), _rows_of(groups, "duplicate line")
+    blocks = spilling.read(groups.get("rows", ()))
+    for rows in deduplication.batches(blocks, ROWS):
+        rows = rows[~np.isin(rows["number"], dropped)]
+        yield rows[~deduplication.are_among(rows, lines)]
 
 
 class _ByFingerprint(beam.DoFn):
     """Rows of a shard to (bucket, ROWS), without documents that are dropped."""
 
+    def __init__(self, settings: Settings):
+        self._settings = settings
+
     def process(self, element):
-        rows = _kept_rows(element[1])
-        yield from _split_by(_buckets(rows), rows)
+        for rows in _kept_rows(element[1]):
+            yield from _split_by(_buckets(rows, self._settings.buckets), rows)
 
 
 class _Histogram(beam.DoFn):
@@ -408,11 +442,11 @@ class _Histogram(beam.DoFn):
         self._settings = settings
 
     def process(self, element):
-        rows = _kept_rows(element[1])
-        cuts = _cuts(rows["number"], self._settings.seed)
-        counts = np.bincount(cuts, weights=rows["sentences"], minlength=_CUTS)
-        if self._settings.is_bitext:
-            counts = np.bincount(cuts, minlength=_CUTS)
+        counts = np.zeros(_CUTS)
+        for rows in _kept_rows(element[1]):
+            cuts = _cuts(rows["number"], self._settings.seed)
+            weights = None if self._settings.is_bitext else rows["sentences"]
+            counts += np.bincount(cuts, weights, _CUTS)
         yield element[0] >> _SHARD_BITS, counts.astype(np.int64).tobytes()
 
 
@@ -446,33 +480,40 @@ class _WriteShard(beam_runner.CountingDoFn):
         key, groups = element
         index = key >> _SHARD_BITS
         language = self._settings.language_table[index]
-        reasons = {}
-        for reason, block in sorted(groups.get("dropped", ())):
-            numbers = np.frombuffer(block, ROWS)["number"].tolist()
-            reasons = dict.fromkeys(numbers, reason) | reasons
-        lines = deduplication.join((b for _, b in groups.get("lines", ())), ROWS)
-        repeated = set(zip(lines["number"].tolist(), lines["line"].tolist()))  # noqa: B905
-        found = _unpack(groups["text"])
-        cuts = _cuts(np.array([n for n, _ in found], np.uint64), self._settings.seed)
-        limit = limits[index] if limits else _CUTS
+        limit = limits[index] if limits else None
+        kept = self._kept(groups, language, limit)
+        first = next(kept, None)
+        if first is not None:
+            shard = key & (1 << _SHARD_BITS) - 1
+            self._write(language, shard, itertools.chain([first], kept))
+        yield from ()
 
-        kept = []
-        for (number, text), cut in zip(found, cuts, strict=True):
+    def _kept(self, groups, language: str, limit: int | None) -> Iterator[list[str]]:
+        """What is left of the documents, in order; counts the rest."""
+        reasons: dict[int, str] = {}
+        for reason in reversed(_DOCUMENT_REASONS):
+            numbers = _rows_of(groups, reason)["number"].tolist()
+            reasons |= dict.fromkeys(numbers, reason)
+        repeated = deduplication.by_document(_rows_of(groups, "duplicate line"))
+        for number, text in _unpack(groups["text"]):
             self.counts[count_name("in", "write", "documents")] += 1
             if number in reasons:
                 self._drop("documents", language, reasons[number])
                 continue
-            left = [t for i, t in enumerate(text) if (number, i) not in repeated]
-            self._drop("lines", language, "duplicate line", len(text) - len(left))
-            if not left:
+            if number in repeated:
+                again = set(repeated[number].tolist())
+                left = [t for i, t in enumerate(text) if i not in again]
+                self._drop("lines", language, "duplicate line", len(text) - len(left))
+                text = left
+            if not text:
                 self._drop("documents", language, "no line left")
-            elif cut >= limit:
+            elif limit is not None and self._cut(number) >= limit:
                 self._drop("documents", language, "over --max_sentences")
             else:
-                kept.append(left)
-        if kept:
-            self._write(language, key & (1 << _SHARD_BITS) - 1, kept)
-        yield from ()
+                yield text
+
+    def _cut(self, number: int) -> int:
+        return int(_cuts(np.array([number], np.uint64), self._settings.seed)[0])
 
     def _drop(self, unit: str, language: str, reason: str, amount: int = 1) -> None:
         if amount:
@@ -480,7 +521,7 @@ class _WriteShard(beam_runner.CountingDoFn):
                 amount
             )
 
-    def _write(self, language: str, shard: int, kept: list[list[str]]) -> None:
+    def _write(self, language: str, shard: int, kept: Iterable[list[str]]) -> None:
         bitext = self._settings.is_bitext
         name = f"{shard:05d}-of-{self._settings.shards:05d}"
         name += ".tsv.gz" if bitext else ".txt.gz"

@@ -6,7 +6,7 @@ is decided by number, so the result does not depend on who computed what.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -31,7 +31,24 @@ SIGNATURES = np.dtype([("print", "<u8"), *_OWNER, ("values", "<u2", PERMUTATIONS
 
 def join(blocks: Iterable[bytes], dtype: np.dtype) -> np.ndarray:
     """One array of the blocks that arrived."""
-    return np.frombuffer(b"".join(blocks), dtype)
+    joined = bytearray()
+    for block in blocks:
+        joined += block
+    return np.frombuffer(joined, dtype)
+
+
+def batches(
+    blocks: Iterable[bytes], dtype: np.dtype, size: int = 4 << 20
+) -> Iterator[np.ndarray]:
+    """Arrays of a few blocks each, together at least `size` bytes but for the last."""
+    gathered = bytearray()
+    for block in blocks:
+        gathered += block
+        if len(gathered) >= size:
+            yield np.frombuffer(gathered, dtype)
+            gathered = bytearray()
+    if gathered:
+        yield np.frombuffer(gathered, dtype)
 
 
 def repeated(rows: np.ndarray) -> np.ndarray:
@@ -49,9 +66,29 @@ def repeated(rows: np.ndarray) -> np.ndarray:
     return ordered[again]
 
 
-def without(rows: np.ndarray, dropped: np.ndarray) -> np.ndarray:
-    """The rows of documents whose number is not among `dropped`."""
-    return rows[~np.isin(rows["number"], dropped)]
+def are_among(rows: np.ndarray, lines: np.ndarray) -> np.ndarray:
+    """Whether the line of each row is one of these: ROWS [n] and ROWS [m] to bool [n].
+
+    Lines are the same where number and line are.
+    """
+    owners, places = np.unique(lines["number"], return_inverse=True)
+    if not len(owners):
+        return np.zeros(len(rows), bool)
+    own = np.searchsorted(owners, rows["number"])
+    own = np.minimum(own, len(owners) - 1)
+    known = owners[own] == rows["number"]
+    return known & np.isin(
+        own << 32 | rows["line"].astype(np.int64),
+        places << 32 | lines["line"].astype(np.int64),
+    )
+
+
+def by_document(lines: np.ndarray) -> dict[int, np.ndarray]:
+    """The places of lines in their documents: ROWS to {number: uint32 [n]}."""
+    lines = lines[np.argsort(lines["number"], kind="stable")]
+    numbers, starts = np.unique(lines["number"], return_index=True)
+    places = lines["line"].copy()  # and not what stands between them
+    return dict(zip(numbers.tolist(), np.split(places, starts[1:]), strict=False))
 
 
 def signature(text: str) -> tuple[list[int], np.ndarray] | None:
@@ -93,15 +130,15 @@ def near(rows: np.ndarray) -> np.ndarray:
         SIGNATURES, one row or more for each such document. In one band, a document
         that was dropped is no longer the one that another is near to.
     """
-    ordered = rows[np.lexsort((rows["number"], rows["print"]))]
-    borders = np.flatnonzero(ordered["print"][1:] != ordered["print"][:-1]) + 1
-    again = np.zeros(len(ordered), bool)
-    for group in np.split(np.arange(len(ordered)), borders):
-        stay = ordered["values"][group[:1]]
+    order = np.lexsort((rows["number"], rows["print"]))  # rows are large: no copy
+    prints = rows["print"][order]
+    again = []
+    for group in np.split(order, np.flatnonzero(prints[1:] != prints[:-1]) + 1):
+        stay = rows["values"][group[:1]]
         for index in group[1:]:
-            values = ordered["values"][index]
+            values = rows["values"][index]
             if (stay == values).mean(axis=1).max() >= SIMILARITY:
-                again[index] = True
+                again.append(index)
             elif len(stay) < _MAX_COMPARED:
                 stay = np.concatenate([stay, values[None]])
-    return ordered[again]
+    return rows[np.array(again, np.int64)]
