@@ -47,8 +47,29 @@ def quiet_environment() -> None:
 
 
 @contextlib.contextmanager
-def quiet_imports() -> Iterator[None]:
+def quiet_imports(extra: str = "") -> Iterator[None]:
     """Drops what libraries write to stderr while they are imported.
+
+    Args:
+        extra: of setup.cfg, that the body's imports belong to.
+
+    Raises:
+        UserError: a library of that extra is not installed.
+    """
+    with _quietly():
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            if not extra:
+                raise
+            raise UserError(
+                f"{error.name} is not installed: pip install 'cmlm[{extra}]'"
+            ) from error
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """See `quiet_imports`.
 
     Environment variables are not enough: native code logs before it has read them, and
     packages warn about themselves. If the body raises, what they wrote is printed
@@ -71,6 +92,8 @@ def quiet_imports() -> Iterator[None]:
                 if not sys.warnoptions:
                     warnings.simplefilter("ignore")
                 yield
+        except UserError:
+            raise
         except Exception:
             sys.stderr.flush()
             captured.seek(0)

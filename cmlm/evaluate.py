@@ -63,17 +63,12 @@ def main(_) -> int:
         raise UserError("--data_dir is not given; allowed: a folder with test sets")
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")
-    taken = output and not as_json and os.path.isdir(output) and os.listdir(output)
-    if taken and not FLAGS.overwrite:
-        raise UserError(f"--output={output} exists: name another or pass --overwrite")
-    with cli.quiet_imports():
-        try:
-            from cmlm.evaluation import base, catalogue, report, run, tables
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"{error.name} is not installed: pip install 'cmlm[evaluate]'"
-            ) from error
+    with cli.quiet_imports("evaluate"):
         from cmlm import encoding, files
+        from cmlm.evaluation import base, catalogue, report, run, tables
+
+    if output and not as_json:
+        files.refuse_existing(output, FLAGS.overwrite)
 
     # ---------------------------------------------------------------- tasks
     seeds = range(base.SEED, base.SEED + FLAGS.seeds)

@@ -184,6 +184,20 @@ def atomic_text(path: str) -> Iterator[TextIO]:
             text.detach()
 
 
+def refuse_existing(path: str, overwrite: bool) -> None:
+    """Raises UserError where a file, or a directory with files, would be lost.
+
+    Args:
+        path: what is to be written.
+        overwrite: whether the user has said that it may be replaced.
+    """
+    exists = tf.io.gfile.exists(path)
+    if exists and tf.io.gfile.isdir(path):
+        exists = bool(tf.io.gfile.listdir(path))
+    if exists and not overwrite:
+        raise UserError(f"{path} exists: name another or pass --overwrite")
+
+
 @contextlib.contextmanager
 def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     """Yields a new directory to fill; it becomes `path` when the block succeeds.
@@ -199,11 +213,9 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     path = path.rstrip("/")
     suffix = uuid.uuid4().hex[:8]
     temporary, replaced = f"{path}.tmp-{suffix}", f"{path}.old-{suffix}"
-    exists = tf.io.gfile.exists(path)
-    if exists and not tf.io.gfile.isdir(path):
+    if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
         raise UserError(f"{path} is a file: name a directory to write")
-    if exists and tf.io.gfile.listdir(path) and not overwrite:
-        raise UserError(f"{path} exists: name another directory or pass --overwrite")
+    refuse_existing(path, overwrite)
     try:
         tf.io.gfile.makedirs(temporary)
     except tf.errors.OpError as error:

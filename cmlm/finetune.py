@@ -60,20 +60,16 @@ def main(_) -> None:
             raise UserError(f"--{name} is not given")
     seeds = parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
-    if output and os.path.isdir(output) and os.listdir(output) and not FLAGS.overwrite:
-        raise UserError(f"--output={output} exists: name another or pass --overwrite")
-    with cli.quiet_imports():
-        try:
-            from cmlm.finetuning import catalogue, examples, glue, training
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"{error.name} is not installed: pip install 'cmlm[evaluate]'"
-            ) from error
+    with cli.quiet_imports("evaluate"):
         import numpy as np
 
         from cmlm import encoding, files
         from cmlm.evaluation import reading
+        from cmlm.finetuning import catalogue, examples, glue, training
         from cmlm.progress import ProgressLine
+
+    if output:
+        files.refuse_existing(output, FLAGS.overwrite)
 
     task = catalogue.find_task(FLAGS.task)
     settings = training.Settings(

@@ -108,14 +108,9 @@ def main(_) -> None:
         raise UserError("--pool goes with --bitext")
     if not FLAGS.output.endswith((".tsv", ".tsv.gz")):
         raise UserError(f"--output={FLAGS.output} must end in .tsv or .tsv.gz")
-    with cli.quiet_imports():
-        try:
-            from cmlm.mining import neighbours
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"{error.name} is not installed: pip install 'cmlm[mine]'"
-            ) from error
+    with cli.quiet_imports("mine"):
         from cmlm import encoding, files
+        from cmlm.mining import neighbours
 
     # ------------------------------------------------------ inputs and model
     inputs = {
@@ -124,8 +119,7 @@ def main(_) -> None:
         if getattr(FLAGS, name)
     }
     for path in {FLAGS.output, scores_path(FLAGS.output)} if mining else {FLAGS.output}:
-        if os.path.exists(path) and not FLAGS.overwrite:
-            raise UserError(f"{path} exists: name another file or pass --overwrite")
+        files.refuse_existing(path, FLAGS.overwrite)
     work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
     settings = neighbours.Search(
         FLAGS.index,

@@ -11,8 +11,6 @@ split at white space and punctuation, Chinese characters each by itself; for Tha
 Japanese and others without spaces use --unit=pieces and the run's vocabulary.
 """
 
-import os
-
 from absl import flags
 
 from cmlm import cli
@@ -62,10 +60,7 @@ def main(_) -> None:
         from cmlm.data import ngrams
         from cmlm.data.tokenization import Tokenizer
 
-    if os.path.exists(FLAGS.output) and not FLAGS.overwrite:
-        raise UserError(
-            f"--output={FLAGS.output} exists: name another file or pass --overwrite"
-        )
+    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
     config = ngrams.NgramConfig(
         form=FLAGS.form,
         scope=FLAGS.scope,

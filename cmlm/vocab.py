@@ -107,14 +107,10 @@ def main(_) -> None:
 def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
-        import tensorflow as tf
-
+        from cmlm import files
         from cmlm.data import tokenization, vocabulary, words
 
-    if tf.io.gfile.exists(FLAGS.output) and not FLAGS.overwrite:
-        raise UserError(
-            f"--output={FLAGS.output} exists: name another file or pass --overwrite"
-        )
+    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
     config = vocabulary.VocabularyConfig(
         size=FLAGS.size,
         lower_case=FLAGS.lower_case,

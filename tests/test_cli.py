@@ -201,5 +201,12 @@ def test_quiet_imports_give_everything_back_when_the_import_fails(run):
     assert "No module named 'nothing_of_that_name'" in result.stderr
 
 
+def test_a_missing_extra_is_named_in_one_line(run):
+    body = NOISE.replace("()", "('mine')") + "; import nothing_of_that_name"
+    message = "nothing_of_that_name is not installed: pip install 'cmlm[mine]'\n"
+    assert run(f"--body={body}").stderr.endswith(f": {message}")
+    assert run(f"--body={body}").stderr.count("\n") == 1
+
+
 def test_stderr_works_after_quiet_imports(run):
     assert run(f"--body={NOISE}\nos.write(2, b'after\\n')").stderr == "after\n"

@@ -30,14 +30,9 @@ def build(strategy, batches, micro_batch_size=0, dropout=0.0, model=None, **valu
         )
 
 
-def copy_weights(source, target):
-    for name, part in source.model.parts.items():
-        target.model.parts[name].set_weights(part.get_weights())
-
-
 def assert_equal_step(trainer, reference):
     """One step of both: the same metrics and the same gradient, to 1e-5."""
-    copy_weights(reference, trainer)
+    toys.copy_weights(reference.model, trainer.model)
     before = reference.model.encoder.get_weights()
     want, got = reference.train(1), trainer.train(1)
     assert got.keys() == want.keys()
@@ -68,7 +63,7 @@ def test_negatives_of_the_own_replica_only(one_device, two_replicas):
     batch = toys.bitext_batch(BATCH, negatives=2, duplicates=True)
     reference = build(one_device, [batch])
     trainer = build(two_replicas, [batch], cross_replica_negatives=False)
-    copy_weights(reference, trainer)
+    toys.copy_weights(reference.model, trainer.model)
     metrics = trainer.train(1)
     assert metrics["bitext/candidates"] + metrics["bitext/excluded"] == pytest.approx(
         BATCH / 2 * (1 + 2)

@@ -33,11 +33,6 @@ def weights(trainer):
     return [weight.numpy() for weight in variables.values()]
 
 
-def copy_weights(source, target):
-    for name, part in source.model.parts.items():
-        target.model.parts[name].set_weights(part.get_weights())
-
-
 @pytest.fixture
 def batches():
     # Sentences of many lengths: replicas and micro-batches have unequal numbers of
@@ -49,7 +44,7 @@ def batches():
 def test_two_replicas_equal_one_device(one_device, two_replicas, batches, names):
     reference = build(one_device, batches, names)
     trainer = build(two_replicas, batches, names)
-    copy_weights(reference, trainer)
+    toys.copy_weights(reference.model, trainer.model)
     before = weights(reference)
     want, got = reference.train(1), trainer.train(1)
     assert got.keys() == want.keys()
@@ -66,7 +61,7 @@ def test_micro_batches_equal_the_whole_batch(one_device, batches, micro_batch_si
     reference = build(one_device, batches)
     trainer = build(one_device, batches, micro_batch_size=micro_batch_size)
     assert trainer.gradients["cmlm"].micro_batches == 8 // micro_batch_size
-    copy_weights(reference, trainer)
+    toys.copy_weights(reference.model, trainer.model)
     for _ in range(2):
         want, got = reference.train(1), trainer.train(1)
         for key in want:
@@ -118,7 +113,7 @@ def test_micro_batches_on_two_replicas(one_device, two_replicas, batches):
     reference = build(one_device, batches)
     trainer = build(two_replicas, batches, micro_batch_size=2)
     assert trainer.gradients["cmlm"].micro_batches == 2
-    copy_weights(reference, trainer)
+    toys.copy_weights(reference.model, trainer.model)
     want, got = reference.train(2), trainer.train(2)
     for key in want:
         np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
@@ -138,7 +133,7 @@ def test_weight_scales_the_gradient_not_the_metric(one_device, batches):
     plain = build(one_device, batches)
     double = build(one_device, batches)
     double.objectives["cmlm"].config.weight = 2.0
-    copy_weights(plain, double)
+    toys.copy_weights(plain.model, double.model)
     want, got = plain.train(1), double.train(1)
     np.testing.assert_allclose(got["cmlm/loss"], want["cmlm/loss"], rtol=1e-6)
     np.testing.assert_allclose(
@@ -215,7 +210,7 @@ def test_a_weight_is_no_factor_of_an_interleaved_step(one_device, batches):
     plain, interleaved = (build(one_device, batches) for _ in range(2))
     interleaved.schedule = "interleaved"
     interleaved.objectives["cmlm"].config.weight = 7.0
-    copy_weights(plain, interleaved)
+    toys.copy_weights(plain.model, interleaved.model)
     want, got = plain.train(1), interleaved.train(1)
     np.testing.assert_allclose(got["gradient_norm"], want["gradient_norm"], rtol=1e-5)
 
@@ -224,7 +219,7 @@ def test_each_objective_has_its_gradient_norm(one_device, batches):
     both = build(one_device, batches, names=("cmlm", "mlm"))
     alone = build(one_device, batches, names=("mlm",))
     both.objectives["mlm"].config.weight = 0.2
-    copy_weights(both, alone)
+    toys.copy_weights(both.model, alone.model)
     want, got = alone.train(1), both.train(1)
     np.testing.assert_allclose(
         got["mlm/gradient_norm"], 0.2 * want["gradient_norm"], rtol=1e-5
@@ -247,7 +242,7 @@ def test_validation_is_the_same_on_two_replicas(
 ):
     reference = build(one_device, batches, names)
     trainer = build(two_replicas, batches, names)
-    copy_weights(reference, trainer)
+    toys.copy_weights(reference.model, trainer.model)
     want, got = reference.evaluate(1), trainer.evaluate(1)
     # Shuffling neighbours stays within a replica's share.
     for key in (f"{names[0]}/loss", f"{names[0]}/accuracy"):

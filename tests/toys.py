@@ -55,6 +55,11 @@ def model(**values) -> SentenceModel:
     return made
 
 
+def copy_weights(source: SentenceModel, target: SentenceModel) -> None:
+    for name, part in source.parts.items():
+        target.parts[name].set_weights(part.get_weights())
+
+
 def randomize(made: SentenceModel) -> None:
     for part in made.parts.values():
         randomize_part(part)
