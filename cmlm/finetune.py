@@ -65,7 +65,7 @@ def main(_) -> None:
 
         from cmlm import encoding, files
         from cmlm.evaluation import reading
-        from cmlm.finetuning import catalogue, examples, glue, training
+        from cmlm.finetuning import catalogue, examples, glue, tasks, training
         from cmlm.progress import ProgressLine
 
     if output:
@@ -85,13 +85,13 @@ def main(_) -> None:
     # ----------------------------------------------------------------- data
     source = reading.DataDir(FLAGS.data_dir)
     paths = {
-        name: glue.find_file(source, task, name)
+        name: tasks.find_file(source, task, name)
         for name in (task.train, *(name for _, name in task.dev))
     }
     tests = {}
     for answer, name in task.tests:
         try:
-            paths[name] = glue.find_file(source, task, name)
+            paths[name] = tasks.find_file(source, task, name)
             tests[name] = answer
         except reading.MissingData as error:
             print(f"no predictions in {answer}: {error}", file=sys.stderr)
@@ -99,7 +99,7 @@ def main(_) -> None:
     seq_length = encoding.resolve_seq_length(trained.config.model, FLAGS.seq_length)
     data = {
         name: examples.encode(
-            glue.read_rows(task, path, with_labels=name not in tests),
+            task.read(path, with_labels=name not in tests),
             trained.tokenizer,
             seq_length,
         )
@@ -137,7 +137,7 @@ def main(_) -> None:
             for name, part in data.items()
             if part is not train
         }
-        scores[seed] = {**glue.score(task, predicted, gold), "train_loss": loss}
+        scores[seed] = {**tasks.score(task, predicted, gold), "train_loss": loss}
         print(f"seed {seed}: {scores[seed]['score']:.2f} on dev", file=sys.stderr)
         if seed == best(scores):
             answers = {name: predicted[name] for name in tests}
@@ -146,12 +146,12 @@ def main(_) -> None:
         gc.collect()
 
     # ------------------------------------------- the table, and where it is
-    guess = glue.constant(task, train.labels)
+    guess = tasks.constant(task, train.labels)
     guesses = {name: np.full(len(part), guess) for name, part in data.items()}
     summary = {"mean": over(statistics.fmean, scores)}
     if len(seeds) > 1:
         summary["std"] = over(statistics.stdev, scores)
-    summary["constant"] = glue.score(task, guesses, gold)
+    summary["constant"] = tasks.score(task, guesses, gold)
     print_table({**{f"seed {seed}": scores[seed] for seed in seeds}, **summary})
     if not output:
         return
@@ -163,7 +163,7 @@ def main(_) -> None:
         "data": {
             name: {
                 "path": path,
-                "sha256": glue.checksum(path),
+                "sha256": tasks.checksum(path),
                 "examples": len(data[name]),
                 "truncated": data[name].truncated,
             }

@@ -7,7 +7,7 @@ import pytest
 
 from cmlm.errors import UserError
 from cmlm.evaluation.reading import DataDir, MissingData
-from cmlm.finetuning import catalogue, glue
+from cmlm.finetuning import catalogue, glue, tasks
 
 # What the public files look like: header and row with labels, header and row of tests.
 _PARSED = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse"
@@ -77,13 +77,13 @@ def test_files_are_read_as_they_are(tmp_path, name):
     rows = [(*pair, labels[i % 2]) for i, pair in enumerate(texts)]
     path = write(tmp_path / "train.tsv", name, rows)
     want = [text[: len(task.texts)] for text in texts]
-    found = list(glue.read_rows(task, path))
+    found = list(task.read(path))
     assert [row.texts for row in found] == want
     numbers = (0, 4.75, 0) if task.is_regression else (0, 1, 0)
     assert [row.label for row in found] == list(numbers)
 
     path = write(tmp_path / "test.tsv", name, rows, with_labels=False)
-    found = list(glue.read_rows(task, path, with_labels=False))
+    found = list(task.read(path, with_labels=False))
     assert [row.texts for row in found] == want
     assert [row.index for row in found] == ["7", "8", "9"]
     assert all(row.label is None for row in found)
@@ -97,7 +97,7 @@ def test_rows_of_qqp_that_are_damaged_are_left_out(tmp_path):
     path = write(tmp_path / "q.tsv", "qqp", [("a", "b", "1"), ("c", "d", "0")])
     with open(path, "a") as file:
         file.write("\n12\t21\t22\tonly one question\n13\t1\t2\te\tf\t1\n")
-    assert [row.label for row in glue.read_rows(glue.TASKS["qqp"], path)] == [1, 0, 1]
+    assert [row.label for row in glue.TASKS["qqp"].read(path)] == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_rows_of_qqp_that_are_damaged_are_left_out(tmp_path):
 def test_a_wrong_row_is_one_line(tmp_path, name, rows, message):
     path = write(tmp_path / "train.tsv", name, rows)
     with pytest.raises(UserError, match=message) as error:
-        list(glue.read_rows(glue.TASKS[name], path))
+        list(glue.TASKS[name].read(path))
     assert "train.tsv" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -127,11 +127,11 @@ def test_another_tasks_file_is_refused(tmp_path):
     path = write(tmp_path / "train.tsv", "rte", [("a", "b", "entailment")])
     message = "no column 'question', 'sentence'; qnli has"
     with pytest.raises(UserError, match=message):
-        list(glue.read_rows(glue.TASKS["qnli"], path))
+        list(glue.TASKS["qnli"].read(path))
     # Test files have no labels.
     path = write(tmp_path / "test.tsv", "rte", [("a", "b", "")], with_labels=False)
     with pytest.raises(UserError, match="no column 'label'"):
-        list(glue.read_rows(glue.TASKS["rte"], path))
+        list(glue.TASKS["rte"].read(path))
 
 
 def test_unknown_tasks_and_missing_files_are_named(tmp_path):
@@ -139,34 +139,34 @@ def test_unknown_tasks_and_missing_files_are_named(tmp_path):
         catalogue.find_task("ner")
     task = catalogue.find_task("rte")
     with pytest.raises(MissingData, match="RTE/train.tsv"):
-        glue.find_file(DataDir(str(tmp_path)), task, "train.tsv")
+        tasks.find_file(DataDir(str(tmp_path)), task, "train.tsv")
     # In GLUE's folder, beside it, or in the task's own.
     path = write(tmp_path / "glue" / "RTE" / "dev.tsv", "rte", [("a", "b", "c")])
     for folder in (tmp_path, tmp_path / "glue", tmp_path / "glue" / "RTE"):
-        assert glue.find_file(DataDir(str(folder)), task, "dev.tsv") == path
+        assert tasks.find_file(DataDir(str(folder)), task, "dev.tsv") == path
 
 
 def test_figures_by_their_definitions():
     gold = np.array([1, 1, 1, 0, 0, 0, 0, 1.0])
     predicted = np.array([1, 1, 0, 0, 0, 1, 0, 1])
     tp, tn, fp, fn = 3, 3, 1, 1
-    found = glue.score(glue.TASKS["cola"], {"dev.tsv": predicted}, {"dev.tsv": gold})
+    found = tasks.score(glue.TASKS["cola"], {"dev.tsv": predicted}, {"dev.tsv": gold})
     assert found["matthews"] == pytest.approx(
         100
         * (tp * tn - fp * fn)
         / np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     )
-    found = glue.score(glue.TASKS["mrpc"], {"dev.tsv": predicted}, {"dev.tsv": gold})
+    found = tasks.score(glue.TASKS["mrpc"], {"dev.tsv": predicted}, {"dev.tsv": gold})
     f1 = 100 * 2 * tp / (2 * tp + fp + fn)
     assert found == pytest.approx({"accuracy": 75, "f1": f1, "score": (75 + f1) / 2})
-    found = glue.score(
+    found = tasks.score(
         glue.TASKS["stsb"],
         {"dev.tsv": np.array([1.0, 2, 3, 10])},
         {"dev.tsv": np.array([0.0, 1, 2, 3])},
     )
     assert found["spearman"] == pytest.approx(100) and 80 < found["pearson"] < 99
     parts = [name for _, name in glue.TASKS["mnli"].dev]
-    found = glue.score(
+    found = tasks.score(
         glue.TASKS["mnli"],
         {parts[0]: np.array([2, 1]), parts[1]: np.array([0, 0, 0, 0])},
         {parts[0]: np.array([2, 1]), parts[1]: np.array([0, 1, 2, 1])},
@@ -180,12 +180,12 @@ def test_figures_by_their_definitions():
 
 def test_who_has_seen_no_text_scores_nothing():
     labels = np.array([1, 1, 0, 1.0])
-    guess = glue.constant(glue.TASKS["cola"], labels)
+    guess = tasks.constant(glue.TASKS["cola"], labels)
     guesses = {"dev.tsv": np.full(4, guess)}
     assert guess == 1
-    found = glue.score(glue.TASKS["cola"], guesses, {"dev.tsv": labels})
+    found = tasks.score(glue.TASKS["cola"], guesses, {"dev.tsv": labels})
     assert found["matthews"] == 0
-    assert glue.constant(glue.TASKS["stsb"], np.array([1, 4.0])) == 2.5
+    assert tasks.constant(glue.TASKS["stsb"], np.array([1, 4.0])) == 2.5
 
 
 def test_predictions_are_handed_in_as_glue_wants_them():
@@ -227,8 +227,8 @@ def test_the_public_files_have_their_published_size(
     shared_data, name, file, rows, first
 ):
     task = glue.TASKS[name]
-    path = glue.find_file(DataDir(str(shared_data / "eval")), task, file)
-    found = list(glue.read_rows(task, path, with_labels=file != "test.tsv"))
+    path = tasks.find_file(DataDir(str(shared_data / "eval")), task, file)
+    found = list(task.read(path, with_labels=file != "test.tsv"))
     assert len(found) == rows
     assert first is None or found[0].texts == first
     if file == "test.tsv":

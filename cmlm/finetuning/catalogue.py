@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from cmlm.errors import UserError
 from cmlm.finetuning import glue, reviews
+from cmlm.finetuning.tasks import Task
 
 TASKS = {**glue.TASKS, reviews.TASK.name: reviews.TASK}
 
 
-def find_task(name: str | None) -> glue.Task:
+def find_task(name: str | None) -> Task:
     """A task by its name.
 
     Raises:

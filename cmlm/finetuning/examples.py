@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.data.tokenization import Tokenizer
-from cmlm.finetuning.glue import Row
+from cmlm.finetuning.tasks import Row
 
 _ROWS_AT_ONCE = 4096
 # Batches whose examples are sorted by length together. More would leave less padding,

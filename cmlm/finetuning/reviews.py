@@ -9,30 +9,31 @@ from collections.abc import Iterator
 
 from cmlm import files
 from cmlm.evaluation import transfer
-from cmlm.finetuning.glue import Row, Task
+from cmlm.finetuning.tasks import Row, Task
 
 
-def _rows(path: str, with_labels: bool) -> Iterator[Row]:
-    with files.open_text(path) as file:
-        examples = transfer.parse_reviews(file.read(), path)
-    for number, (texts, label) in enumerate(
-        zip(examples.texts, examples.labels, strict=True)
-    ):
-        yield Row(texts, float(label) if with_labels else None, str(number))
+class ReviewsTask(Task):
+    """A task whose files are those of `evaluation.transfer`."""
+
+    def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
+        """See `Task.read`."""
+        with files.open_text(path) as file:
+            examples = transfer.parse_reviews(file.read(), path)
+        for number, (texts, label) in enumerate(
+            zip(examples.texts, examples.labels, strict=True)
+        ):
+            yield Row(texts, float(label) if with_labels else None, str(number))
 
 
-TASK = Task(
+TASK = ReviewsTask(
     name="amazon",
     folder="amazon-dataset",
-    texts=("summary and text",),
-    label="rating",
+    within="amazon-reviews",
     labels=("negative", "positive"),
     figures=("accuracy",),
+    train=transfer.path_of("english", "train"),
     dev=tuple(
         (transfer.CODES[language], transfer.path_of(language, "test"))
         for language in ("english", "german", "french")
     ),
-    train=transfer.path_of("english", "train"),
-    within="amazon-reviews",
-    read=_rows,
 )

@@ -13,7 +13,7 @@ from cmlm import encoding, model_dir, optimization, pretrained
 from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
 from cmlm.finetuning.examples import Examples
-from cmlm.finetuning.glue import Task
+from cmlm.finetuning.tasks import Task
 from cmlm.keras import keras
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
