@@ -8,8 +8,8 @@ of Common Crawl's format. In every line one word is changed, every tenth page is
 exact copy. Prints
 
 1. MB of text a second on one core for each step alone, in processor time;
-2. wall time, processor time and peak memory of the whole command (of the main process,
-   which holds what is shuffled, and of the largest worker) for one file and for two.
+2. wall time, processor time and peak memory of the whole command, of the main process
+   and of the largest worker, for one file and for two.
 """
 
 import collections
@@ -164,7 +164,8 @@ def _watch(process: subprocess.Popen, peaks: dict[int, int]) -> None:
             try:
                 with open(f"/proc/{pid}/status", encoding="ascii") as file:
                     (peak,) = [x for x in file if x.startswith("VmHWM")]
-                peaks[pid] = max(peaks.get(pid, 0), int(peak.split()[1]))
+                # The last one: until a child calls `exec` it has its parent's.
+                peaks[pid] = int(peak.split()[1])
             except (OSError, ValueError):
                 continue
         time.sleep(0.2)

@@ -11,8 +11,8 @@ processes as it has cores. Every other runner of Beam gets its options as they a
 files then have to lie where its workers see them.
 
 What lies between two steps that regroup data is held in memory by the local runner, in
-the main process. So pipelines here send fingerprints through such steps where they can,
-and text only once.
+the main process, and sent to each worker as one message of at most 2 GB. So pipelines
+here send little through such steps, or the paths of files: `preparation.spilling`.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ FLAGS = flags.FLAGS
 
 _FLAGS_OF_STEPS = ("quality_model", "remove_sentences_of", "max_sentences")
 _INPUT_BYTES_A_SHARD = 64 << 20
-# What is compared at a time comes of so much input: 50 MB of fingerprints, or 70 MB of
-# what near_duplicates compares. A few more buckets keep any number of workers busy.
+# What is compared at a time comes of so much input: up to about 50 MB of fingerprints,
+# or 80 MB of what near_duplicates compares. Small inputs have buckets for all workers.
 _INPUT_BYTES_A_BUCKET = 64 << 20
 _MIN_BUCKETS = 64
 # Where the number of workers is not known.
