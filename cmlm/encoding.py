@@ -68,8 +68,7 @@ class SentenceGraph:
             self._token_vectors,
             input_signature=self.TOKENS,
             autograph=False,
-            # Inlined into a loop, layers would lose most of their fusions, and every
-            # signature would hold the constant weights once more.
+            # Inlined into a loop, layers would lose most of their fusions.
             experimental_attributes={"_noinline": True},
         )
 
@@ -384,20 +383,7 @@ def _from_trained(
         info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
         info["fingerprint"] = f"bow-{info['fingerprint']}"
     graph = SentenceGraph(trained.tokenizer, encoder, seq_length)
-    if not bag_of_words:
-        _begin_short(graph.vectors)
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info)
-
-
-def _begin_short(vectors: Callable[[tf.Tensor], tf.Tensor]) -> None:
-    """Runs a short text before anything else.
-
-    oneDNN brings constant weights into the layout that suits the first product it
-    computes, and every product that wants another layout reorders them all, each time.
-    A large batch hardly minds that of a short text (1 to 3 %), but a short text then
-    takes 2.5 times as long in the layout of a large batch.
-    """
-    vectors(tf.constant(["Hello."]))
 
 
 def _find_saved_model(directory: str) -> str | None:
@@ -428,6 +414,5 @@ def _from_export(path: str) -> Encoder:
         # The signature alone does not own its variables; `served` does.
         return signature(text=text)["default"]
 
-    _begin_short(vectors)
     info = {key: value for key, value in info.items() if key != "config"}
     return Encoder(vectors, lengths, info["dim"], info["seq_length"], info)

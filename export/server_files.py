@@ -73,9 +73,6 @@ def write_configuration(directory: str) -> None:
 def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
     """Writes requests for every signature: one sentence, and several of all lengths.
 
-    One short sentence comes first, see `encoding._begin_short`: it decides how fast
-    single sentences are from then on.
-
     Args:
         directory: the SavedModel.
         signatures: tf.functions by name, each with an input signature.
