@@ -61,7 +61,8 @@ class InferenceEncoder(tf.Module):
         self._projection = projection
         self._dtype = tf.as_dtype(precision)
         # Behind a function: tf.Module would track a dict, and these are no state.
-        self._array = dict(arrays).__getitem__
+        vectors = {name: array for name, array in arrays.items() if array.ndim == 1}
+        self._array = vectors.__getitem__
         tables = (weights.WORDS, weights.POSITIONS, weights.TYPES)
         self._matrices = {
             name: tf.Variable(
