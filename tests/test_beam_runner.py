@@ -2,6 +2,9 @@
 
 import gzip
 import os
+import pickle
+import subprocess
+import sys
 
 import apache_beam as beam
 import pytest
@@ -107,18 +110,23 @@ def test_tidy_removes_what_dead_workers_left(tmp_path):
 
 def test_progress_of_several_processes_adds_up(capfd):
     progress = beam_runner.Progress(300)
+    # Fresh processes that get it pickled, as Beam's workers do. (A fork of a process with
+    # threads, as this one is, may never get a lock that one of them held.)
+    work = (
+        "import pickle, sys\n"
+        "progress = pickle.load(sys.stdin.buffer)\n"
+        "for _ in range(100):\n"
+        "    progress.add(1)\n"
+        "progress.flush()\n"
+    )
     with progress.shown():
-        children = []
-        for _ in range(3):
-            child = os.fork()
-            if not child:
-                for _ in range(100):
-                    progress.add(1)
-                progress.flush()
-                os._exit(0)
-            children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
+        workers = [
+            subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE)
+            for _ in range(3)
+        ]
+        for worker in workers:
+            worker.communicate(pickle.dumps(progress), timeout=120)
+            assert worker.returncode == 0
     assert "300/300" in capfd.readouterr().err
     progress.add(1)
     progress.flush()  # its file is gone: a worker that is late does no harm
