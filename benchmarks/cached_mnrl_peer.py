@@ -43,6 +43,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--warm_up", choices=["True", "False"], default="True")
     flags = parser.parse_args()
     torch.set_num_threads(flags.threads)
     torch.manual_seed(0)
@@ -79,7 +80,8 @@ def main() -> None:
         loss([side(), side()], labels=None).backward()
         optimizer.step()
 
-    step()
+    if flags.warm_up == "True":
+        step()
     seconds = []
     for _ in range(flags.repeats):
         start = time.monotonic()
