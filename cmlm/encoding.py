@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from cmlm import elsewhere, model_dir, pretrained
+from cmlm import external_encoders, model_dir, pretrained
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.modeling import inference
@@ -250,7 +250,7 @@ def _to_bytes(sentences) -> list[bytes]:
 # ------------------------------------------------------------------- loading
 
 
-def load(model: str) -> Encoder | elsewhere.OtherEncoder:
+def load(model: str) -> Encoder | external_encoders.ExternalEncoder:
     """Opens an encoder.
 
     Args:
@@ -258,14 +258,14 @@ def load(model: str) -> Encoder | elsewhere.OtherEncoder:
             a checkpoint, weights of another program (see `foreign.ACCEPTED`), or a
             model_dir after one of the prefixes `best:` (its best checkpoint),
             `untrained:` (the weights it started from) and `bow:` (the mean of its word
-            embeddings). Besides, what `elsewhere` knows: the address of a model server,
-            and vectors that were made before.
+            embeddings). Besides, what `external_encoders` knows: the address of a model
+            server, and vectors that were made before.
 
     Raises:
         UserError: there is no such thing, or it is damaged.
     """
-    if model.startswith(elsewhere.PREFIXES):
-        return elsewhere.open_encoder(model)
+    if model.startswith(external_encoders.PREFIXES):
+        return external_encoders.open_encoder(model)
     prefix, _, directory = model.rpartition(":")
     if prefix in ("best", "untrained", "bow"):
         return _from_model_dir(directory, prefix)

@@ -64,7 +64,7 @@ def main(_) -> int:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")
     with cli.quiet_imports("evaluate"):
-        from cmlm import encoding, files
+        from cmlm import encoding, files, versions
         from cmlm.evaluation import base, catalogue, report, run, tables
 
     if output and not as_json:
@@ -100,7 +100,7 @@ def main(_) -> int:
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
         "data_dir": FLAGS.data_dir,
         "seeds": list(seeds),
-        "versions": versions(),
+        "versions": versions.installed(),
         "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
         "not_scored": failed,
         "models": models,
@@ -157,21 +157,6 @@ def write_sentences(path: str, sentences: list[str]) -> int:
     with files.atomic_text(path) as file:
         file.writelines(text + "\n" for text in sentences)
     return len(sentences)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    import importlib.metadata
-    import platform
-
-    from cmlm import __version__
-
-    packages = ("tensorflow", "tensorflow-text", "numpy", "scipy", "scikit-learn")
-    return {
-        "cmlm": __version__,
-        "python": platform.python_version(),
-        **{package: importlib.metadata.version(package) for package in packages},
-    }
 
 
 if __name__ == "__main__":

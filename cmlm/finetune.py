@@ -63,7 +63,7 @@ def main(_) -> None:
     with cli.quiet_imports("evaluate"):
         import numpy as np
 
-        from cmlm import encoding, files
+        from cmlm import encoding, files, versions
         from cmlm.evaluation import reading
         from cmlm.finetuning import catalogue, examples, glue, tasks, training
         from cmlm.progress import ProgressLine
@@ -172,7 +172,7 @@ def main(_) -> None:
         "seeds": {str(seed): figures for seed, figures in scores.items()},
         **summary,
         "best_seed": best(scores),
-        "versions": versions(),
+        "versions": versions.installed(),
     }
     with files.atomic_directory(output, FLAGS.overwrite) as directory:
         with files.atomic_text(os.path.join(directory, "results.json")) as file:
@@ -226,21 +226,6 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
             for name in names
         ]
         print(f"{title:10}{''.join(cells)}".rstrip())
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    import importlib.metadata
-    import platform
-
-    from cmlm import __version__
-
-    packages = ("tensorflow", "tensorflow-text", "numpy", "scikit-learn")
-    return {
-        "cmlm": __version__,
-        "python": platform.python_version(),
-        **{package: importlib.metadata.version(package) for package in packages},
-    }
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def main(_) -> None:
         raise UserError("--output is not given; allowed: a directory")
     with cli.quiet_imports():
         from cmlm import files
-        from export import huggingface_folder, saved_models, trained
+        from export import huggingface_folder, trained
 
     # Entered first: an --output that may not be written is refused at once.
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
@@ -53,9 +53,7 @@ def main(_) -> None:
             f"{model.checkpoint} -> {FLAGS.output}, up to {seq_length} tokens",
             file=sys.stderr,
         )
-        huggingface_folder.write(
-            model, directory, seq_length, FLAGS.normalize, saved_models.versions()
-        )
+        huggingface_folder.write(model, directory, seq_length, FLAGS.normalize)
     print(f"folder  {FLAGS.output}")
     print(f"load    sentence_transformers.SentenceTransformer({FLAGS.output!r})")
 

@@ -35,7 +35,6 @@ def write(
     directory: str,
     seq_length: int,
     normalize: bool,
-    versions: dict[str, str],
 ) -> None:
     """Writes the folder.
 
@@ -44,7 +43,6 @@ def write(
         directory: an empty one.
         seq_length: longest sentence in tokens.
         normalize: add the module that scales vectors to length 1.
-        versions: for the model card.
 
     Raises:
         UserError: the encoder cannot be said in that form.
@@ -64,7 +62,6 @@ def write(
         trained,
         directory,
         seq_length,
-        versions,
         for_hugging_face=True,
         normalized=normalize,
     )

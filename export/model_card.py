@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 
 import tensorflow as tf
 
-from cmlm import model_dir
+from cmlm import model_dir, versions
 from cmlm.data import builtin, languages
 
 FILE_NAME = "README.md"
@@ -49,7 +48,6 @@ def write(
     trained: model_dir.TrainedEncoder,
     directory: str,
     seq_length: int,
-    versions: Mapping[str, str],
     for_hugging_face: bool = False,
     normalized: bool = False,
 ) -> None:
@@ -59,11 +57,10 @@ def write(
         trained: what is exported.
         directory: where to.
         seq_length: longest sentence in tokens.
-        versions: of the packages that made the export.
         for_hugging_face: with the header and the usage of that hub.
         normalized: whether the exported vectors have length 1.
     """
-    text = render(trained, seq_length, versions, for_hugging_face, normalized)
+    text = render(trained, seq_length, for_hugging_face, normalized)
     with tf.io.gfile.GFile(os.path.join(directory, FILE_NAME), "w") as file:
         file.write(text)
 
@@ -71,7 +68,6 @@ def write(
 def render(
     trained: model_dir.TrainedEncoder,
     seq_length: int,
-    versions: Mapping[str, str],
     for_hugging_face: bool,
     normalized: bool,
 ) -> str:
@@ -108,7 +104,7 @@ def render(
     ):
         lines.append(f"| {name} | {value} |")
     lines += ["", "## Training", "", *_training(trained), "", "## Versions", ""]
-    lines += [f"- {name} {version}" for name, version in versions.items()]
+    lines += [f"- {name} {version}" for name, version in versions.installed().items()]
     return "\n".join(lines) + "\n"
 
 

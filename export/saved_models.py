@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
 import sys
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm import __version__, encoding, files, principal_components
+from cmlm import encoding, files, principal_components, versions
 from cmlm.errors import UserError
 from cmlm.model_dir import TrainedEncoder
 from cmlm.modeling import inference
@@ -84,7 +82,7 @@ def _write(trained, directory, seq_length, components, precision) -> None:
         "signatures": sorted(signatures),
         "precision": precision,
         "pcr": None if components is None else _describe(components),
-        "versions": versions(),
+        "versions": versions.installed(),
         "config": trained.config.as_dict(),
     }
     # Twice: for people, and where a server's version folder keeps it when moved.
@@ -170,13 +168,3 @@ def compare(
                 f"most {allowed:.0e} is rounding. Nothing was exported"
             )
     return max(differences.values())
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides how an export computes."""
-    packages = ("tensorflow", "tensorflow-text", "tf-models-official")
-    return {
-        "cmlm": __version__,
-        "python": platform.python_version(),
-        **{package: importlib.metadata.version(package) for package in packages},
-    }

@@ -80,7 +80,7 @@ def main(_) -> None:
         # ------------------------------------------------ writing, comparing
         options = (seq_length, components, FLAGS.precision)
         saved_models.write(model, directory, *options)
-        model_card.write(model, directory, seq_length, saved_models.versions())
+        model_card.write(model, directory, seq_length)
         difference = saved_models.compare(model, directory, *options)
         print(f"largest difference to the checkpoint: {difference:.1e}")
 

@@ -110,8 +110,8 @@ def test_tidy_removes_what_dead_workers_left(tmp_path):
 
 def test_progress_of_several_processes_adds_up(capfd):
     progress = beam_runner.Progress(300)
-    # Fresh processes that get it pickled, as Beam's workers do. (A fork of a process with
-    # threads, as this one is, may never get a lock that one of them held.)
+    # Fresh processes that get it pickled, as Beam's workers do. A fork of this process,
+    # which has threads, may wait for ever for a lock that one of them held.
     work = (
         "import pickle, sys\n"
         "progress = pickle.load(sys.stdin.buffer)\n"

@@ -21,7 +21,6 @@ from cmlm.modeling import weights
 from export import huggingface_folder, model_card
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSIONS = {"cmlm": "0", "tensorflow": tf.__version__}
 
 
 def export(tmp_path, normalize=False, **settings):
@@ -29,9 +28,7 @@ def export(tmp_path, normalize=False, **settings):
     trained = model_dir.load_encoder(source)
     folder = tmp_path / "folder"
     folder.mkdir()
-    huggingface_folder.write(
-        trained, str(folder), model_dirs.SEQ_LENGTH, normalize, VERSIONS
-    )
+    huggingface_folder.write(trained, str(folder), model_dirs.SEQ_LENGTH, normalize)
     return trained, folder
 
 
@@ -142,10 +139,10 @@ def test_card_says_what_the_run_says(tmp_path):
         assert said in card
     data = trained.config.task.cmlm.train_data
     data.input_path = "en-de=a.tsv,en-fr=b.tsv"
-    card = model_card.render(trained, 37, VERSIONS, True, False)
+    card = model_card.render(trained, 37, True, False)
     assert "language:\n- en\n- de\n- fr\n" in card
     # For TF Hub: another usage, no header of the other hub.
-    plain = model_card.render(trained, 37, VERSIONS, False, False)
+    plain = model_card.render(trained, 37, False, False)
     assert "hub.load" in plain and "library_name" not in plain
 
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from cmlm import elsewhere, encoding
+from cmlm import encoding, external_encoders
 from cmlm.errors import UserError
 
 
@@ -66,7 +66,7 @@ def test_stored_vectors_are_an_encoder(tmp_path):
         encoding.load(f"vectors:{text}")
     np.save(npy, np.zeros([2, 2], np.float32))
     with pytest.raises(UserError, match="3 lines, .* shape"):
-        elsewhere.StoredVectors(str(text), str(npy))
+        external_encoders.StoredVectors(str(text), str(npy))
     np.save(npy, np.array([{}] * 3), allow_pickle=True)
     with pytest.raises(UserError, match="cannot read"):
-        elsewhere.StoredVectors(str(text), str(npy))
+        external_encoders.StoredVectors(str(text), str(npy))

@@ -24,7 +24,7 @@ PREFIXES = ("http://", "https://", "grpc://", "vectors:")
 _MODEL = re.compile(r"(.+?)/v1/models/([^/:]+)(?:/versions/(\d+))?")
 
 
-class OtherEncoder(abc.ABC):
+class ExternalEncoder(abc.ABC):
     """The face of `encoding.Encoder`, as far as one can see from outside.
 
     Attributes:
@@ -61,7 +61,7 @@ class OtherEncoder(abc.ABC):
         """float32 [n, dim] of at least one sentence."""
 
 
-class ServedEncoder(OtherEncoder):
+class ServedEncoder(ExternalEncoder):
     """A model of a running server.
 
     Args:
@@ -86,7 +86,7 @@ class ServedEncoder(OtherEncoder):
         return self._server.encode(sentences)
 
 
-class StoredVectors(OtherEncoder):
+class StoredVectors(ExternalEncoder):
     """Rows of an .npy file, found by their sentence.
 
     Args:
@@ -124,7 +124,7 @@ class StoredVectors(OtherEncoder):
         return np.asarray(self._matrix[rows], np.float32)
 
 
-def open_encoder(model: str) -> OtherEncoder:
+def open_encoder(model: str) -> ExternalEncoder:
     """Opens what `model` names, which begins with one of `PREFIXES`.
 
     Raises:
