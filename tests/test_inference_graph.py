@@ -128,7 +128,7 @@ def test_every_fusion_is_there(precision):
     matmul = "_MklNativeFusedMatMul+BiasAdd"
     assert ops[f"{matmul}+GeluExact"] == LAYERS
     assert ops[f"{matmul}+Add"] == 2 * LAYERS, "residuals"
-    assert ops[matmul] == 3 * LAYERS, "query, key and value"
+    assert ops[matmul] == LAYERS, "query, key and value together"
     assert ops["_MklFusedBatchMatMulV2+Mul+Add"] == LAYERS, "scores"
     assert ops["_MklLayerNorm"] == 2 * LAYERS + 1
     assert ops["_MklSoftmax"] == LAYERS
@@ -143,11 +143,11 @@ def test_matrices_are_variables():
     graph = inference.build(model.encoder, model.config)
     function = tf.function(graph.__call__, input_signature=[spec])
     traced = function.get_concrete_function().graph
-    assert len(traced.variables) == 3 + 6 * LAYERS
+    assert len(traced.variables) == 3 + 4 * LAYERS
     # Held once by every function around this one, and by every copy of the graph.
     constants = [node for node in traced.as_graph_def().node if node.op == "Const"]
     sizes = [tf.make_ndarray(node.attr["value"].tensor).size for node in constants]
-    assert max(sizes) == model.config.intermediate_size
+    assert max(sizes) == 3 * model.config.hidden_size
 
 
 def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
