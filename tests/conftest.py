@@ -47,6 +47,21 @@ def two_replicas() -> tf.distribute.Strategy:
     )
 
 
+@pytest.fixture
+def text_file(tmp_path) -> str:
+    """A text whose words repeat by Zipf's law."""
+    stems = "walk talk play work jump look call turn open start".split()
+    endings = ["", "s", "ed", "ing", "er", "ers"]
+    words = [stem + ending for ending in endings for stem in stems]
+    lines = []
+    for number in range(2000):
+        rank = [int(60 / (1 + (number * 7 + i * 13) % 60)) % 60 for i in range(8)]
+        lines.append("The " + " ".join(words[r] for r in rank) + ", Café!")
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real corpora and task data, which are not part of the repository."""

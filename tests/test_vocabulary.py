@@ -12,21 +12,6 @@ from cmlm.errors import UserError
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-@pytest.fixture
-def text_file(tmp_path):
-    """A text whose words repeat by Zipf's law."""
-    stems = "walk talk play work jump look call turn open start".split()
-    endings = ["", "s", "ed", "ing", "er", "ers"]
-    words = [stem + ending for ending in endings for stem in stems]
-    lines = []
-    for number in range(2000):
-        rank = [int(60 / (1 + (number * 7 + i * 13) % 60)) % 60 for i in range(8)]
-        lines.append("The " + " ".join(words[r] for r in rank) + ", Café!")
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
-
-
 def write(path, tokens):
     path.write_text("\n".join(tokens) + "\n")
     return str(path)

@@ -8,19 +8,6 @@ import pytest
 from cmlm.data import words
 
 
-@pytest.fixture
-def text_file(tmp_path):
-    """A text whose words repeat by Zipf's law."""
-    stems = "walk talk play work jump look call turn open start".split()
-    lines = []
-    for number in range(2000):
-        rank = [int(10 / (1 + (number * 7 + i * 13) % 10)) % 10 for i in range(8)]
-        lines.append("The " + " ".join(stems[r] for r in rank) + ", Caf\u00e9!")
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
-
-
 def test_words_are_counted_as_a_plain_reader_counts_them(text_file):
     with open(text_file) as file:
         found = re.findall(r"\w+|[^\w\s]", file.read().lower().replace("\u00e9", "e"))
