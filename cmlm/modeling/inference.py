@@ -204,17 +204,12 @@ def _merged(
     merged = dict(arrays)
     for number in range(num_layers):
         for part in ("kernel", "bias"):
-            merged[weights.layer(number, f"{_QUERY_KEY_VALUE}/{part}")] = (
-                np.concatenate(
-                    [
-                        merged.pop(
-                            weights.layer(number, f"self_attention/{name}/{part}")
-                        )
-                        for name in weights.ATTENTION[:3]
-                    ],
-                    axis=-1,
-                )
-            )
+            three = [
+                merged.pop(weights.layer(number, f"self_attention/{name}/{part}"))
+                for name in ("query", "key", "value")
+            ]
+            name = weights.layer(number, f"{_QUERY_KEY_VALUE}/{part}")
+            merged[name] = np.concatenate(three, axis=-1)
     return merged
 
 
