@@ -10,6 +10,7 @@ import bz2
 import contextlib
 import gzip
 import io
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from cmlm.errors import UserError
 
 # Beyond this, a line is no sentence, and reading it costs its size in memory.
 MAX_LINE_CHARACTERS = 1_000_000
+
+logger = logging.getLogger(__name__)
 
 
 def expand(patterns: str) -> list[str]:
@@ -202,6 +205,9 @@ def refuse_existing(path: str, overwrite: bool) -> None:
 def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     """Yields a new directory to fill; it becomes `path` when the block succeeds.
 
+    What a killed process has left beside it is named in the log, and stays: it may be
+    the work of one that still runs.
+
     Args:
         path: the directory to make. An empty one that exists is as good as none.
         overwrite: replace what is there. The old directory stays in place until the
@@ -216,6 +222,8 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
         raise UserError(f"{path} is a file: name a directory to write")
     refuse_existing(path, overwrite)
+    for unfinished in sorted(tf.io.gfile.glob(f"{path}.tmp-*")):
+        logger.warning("%s is unfinished: remove it if nothing writes it", unfinished)
     try:
         tf.io.gfile.makedirs(temporary)
     except tf.errors.OpError as error:

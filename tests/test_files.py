@@ -117,6 +117,15 @@ def test_an_existing_directory_is_replaced_only_on_request_and_only_by_a_whole_o
     assert os.listdir(tmp_path) == ["target"]
 
 
+def test_what_a_killed_process_left_is_named_and_stays(tmp_path, caplog):
+    left = tmp_path / "target.tmp-0a1b2c3d"
+    left.mkdir()
+    with files.atomic_directory(str(tmp_path / "target")):
+        pass
+    assert caplog.messages == [f"{left} is unfinished: remove it if nothing writes it"]
+    assert sorted(os.listdir(tmp_path)) == ["target", left.name]
+
+
 def test_an_empty_directory_counts_as_none(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
