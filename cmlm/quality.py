@@ -25,8 +25,9 @@ def main(_) -> None:
     for name in ("good", "bad", "output"):
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
-    with cli.quiet_imports():
+    with cli.quiet_imports("corpus"):
         import numpy as np
+        from sklearn import metrics
 
         from cmlm import files
         from cmlm.preparation import quality
@@ -52,11 +53,12 @@ def main(_) -> None:
         train.append([examples[name][i] for i in parts[1]])
     model = quality.fit(*train, seed=FLAGS.seed)
     good, bad = (model.score(texts) for texts in held_out)
-    above = (good[:, None] > bad).mean() + (good[:, None] == bad).mean() / 2
+    is_good = np.repeat([1, 0], [len(good), len(bad)])
+    area = metrics.roc_auc_score(is_good, np.concatenate([good, bad]))
     print(
         f"held out: {np.mean(good >= 0.5):.1%} of {len(good):,} good documents score"
         f" 0.5 or more, {np.mean(bad >= 0.5):.1%} of {len(bad):,} bad ones;"
-        f" area under the ROC curve {above:.4f}"
+        f" area under the ROC curve {area:.4f}"
     )
     print("documents kept, good and bad, by --min_quality:")
     for minimum in (0.1, 0.3, 0.5, 0.7, 0.9):
