@@ -6,7 +6,7 @@ import pytest
 from texts import make_corpus, neighbours, write
 
 from cmlm.data import corpus
-from cmlm.data.corpus import TextDataConfig
+from cmlm.data.corpus import SentenceDataConfig, TextDataConfig
 from cmlm.errors import UserError
 
 
@@ -73,6 +73,19 @@ def test_what_cannot_be_trained_on_is_refused_in_one_line(tmp_path, content, mes
 def test_a_line_may_have_a_million_characters_of_two_bytes(tmp_path):
     path = write(tmp_path / "a.txt", "ä" * 1_000_000 + "\nTwo\n")
     assert corpus.inspect([path]).longest_line == 1_000_000
+
+
+@pytest.mark.parametrize("content, sentences", [("One.", 1), ("One.\n\nTwo.\n", 2)])
+def test_sentences_that_stand_alone_will_do_where_no_pair_is_needed(
+    tmp_path, content, sentences
+):
+    config = SentenceDataConfig(input_path=write(tmp_path / "a.txt", content))
+    assert config.load(str(tmp_path)).sizes == {"": sentences}
+    with pytest.raises(UserError, match="has no two sentences in a row"):
+        TextDataConfig(input_path=config.input_path).load(str(tmp_path))
+    write(tmp_path / "a.txt", "\n")
+    with pytest.raises(UserError, match="is empty"):
+        config.load(str(tmp_path))
 
 
 # ------------------------------------------------------------------ configuration

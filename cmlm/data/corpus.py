@@ -138,6 +138,8 @@ class TextDataConfig(DataConfig):
     raw_language: str = "en"
 
     hint = f"--train_data names files or {builtin.PYTHON_DOCS}"
+    # Whether a sentence alone is of no use.
+    needs_pairs: ClassVar[bool] = True
 
     def validate(self) -> None:
         super().validate()
@@ -154,8 +156,15 @@ class TextDataConfig(DataConfig):
         return resolve(config, work_dir)
 
     def _inspect(self, files):
-        report = inspect(files)
+        report = inspect(files, self.needs_pairs)
         return report.estimated_sentences(), str(report)
+
+
+@dataclasses.dataclass
+class SentenceDataConfig(TextDataConfig):
+    """Text of which every sentence is an example by itself."""
+
+    needs_pairs = False
 
 
 def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
@@ -256,16 +265,19 @@ class CorpusReport:
         return text
 
 
-def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
+def inspect(
+    files: list[str], needs_pairs: bool = True, max_bytes: int = 256 * 2**20
+) -> CorpusReport:
     """Counts what a corpus holds and refuses what cannot be trained on.
 
     Args:
         files: paths in the training format; read one after the other, as a stream.
+        needs_pairs: whether there have to be two sentences in a row.
         max_bytes: of unpacked text to read; a corpus may be larger.
 
     Raises:
         UserError: a file is not text, not UTF-8 or has a line of more than
-        MAX_LINE_CHARACTERS, or there is no pair of sentences.
+        MAX_LINE_CHARACTERS, or there is no sentence, or no pair of them.
     """
     report = CorpusReport()
     begin = 0
@@ -278,7 +290,7 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
     if not report.whole or report.files < len(files):
         report.whole = False
         report.share = share_read(files, report.files, report.bytes - begin)
-    if not report.pairs:
+    if not (report.pairs if needs_pairs else report.sentences):
         named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         what = "has no two sentences in a row" if report.sentences else "is empty"
         raise UserError(
