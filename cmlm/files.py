@@ -119,33 +119,40 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
         raise UserError(f"cannot read {path}: {error.message}") from error
 
 
+class _BoundedLines(io.TextIOWrapper):
+    """Text whose lines end: what unpacks to gigabytes in one line fills no memory."""
+
+    def __init__(self, stream: BinaryIO, path: str, limit: int):
+        super().__init__(stream, encoding="utf-8-sig", errors="replace", newline="\n")
+        self._path, self._limit, self._number = path, limit, 0
+
+    def __next__(self) -> str:
+        line = self.readline(self._limit + 1)
+        self._number += 1
+        if len(line) > self._limit and not line.endswith("\n"):
+            raise UserError(
+                f"{self._path} line {self._number} has more than the {self._limit:,} "
+                "characters that are allowed"
+            )
+        if not line:
+            raise StopIteration
+        return line
+
+
 @contextlib.contextmanager
-def open_text(path: str) -> Iterator[TextIO]:
-    """Opens UTF-8 text, plain or gzip, for streaming; bad bytes become U+FFFD.
+def open_text(
+    path: str, max_line_characters: int = MAX_LINE_CHARACTERS
+) -> Iterator[TextIO]:
+    """Opens UTF-8 text, plain or packed, for streaming; bad bytes become U+FFFD.
 
     Lines end with a line feed only, as they do for tf.data: U+2028 and a lone
     carriage return stay inside their line.
-    """
-    with open_bytes(path) as stream:
-        yield io.TextIOWrapper(
-            stream, encoding="utf-8-sig", errors="replace", newline="\n"
-        )
-
-
-def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """The lines of `open_text`, numbered from 1.
 
     Raises:
-        UserError: one has more than MAX_LINE_CHARACTERS.
+        UserError: as `open_bytes`, or, while they are read, a line is too long.
     """
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, 1):
-            if len(line) > MAX_LINE_CHARACTERS:
-                raise UserError(
-                    f"{path} line {number} has {len(line):,} characters, allowed "
-                    f"are {MAX_LINE_CHARACTERS:,}"
-                )
-            yield number, line
+    with open_bytes(path) as stream:
+        yield _BoundedLines(stream, path, max_line_characters)
 
 
 @contextlib.contextmanager

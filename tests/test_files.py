@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import tracemalloc
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_expand_names_the_pattern_that_matches_nothing(tmp_path, pattern, monkey
 @pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
 def test_what_is_written_is_read_back(tmp_path, name):
     path = str(tmp_path / "new" / name)
-    text = "first line\nsecond \u2028 line: ä€𝄞\r\n" + "x" * 3_000_000 + "\n"
+    text = "first line\nsecond \u2028 line: ä€𝄞\r\n" + "x" * 1_000_000 + "\n"
     with files.atomic_text(path) as stream:
         stream.write(text)
     with files.open_text(path) as stream:
@@ -57,6 +58,22 @@ def test_equal_text_gives_equal_gzip_bytes(tmp_path):
         with files.atomic_text(str(tmp_path / name)) as stream:
             stream.write("text\n")
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+def test_open_text_refuses_a_line_that_would_fill_the_memory(tmp_path):
+    path = tmp_path / "bomb.txt.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b"x" * 100 + b"\n" + b"y" * 99 + b"\n")
+        for _ in range(256):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    with files.open_text(str(path), max_line_characters=100) as lines:
+        assert [len(next(lines)), len(next(lines))] == [101, 100]
+        message = "bomb.txt.gz line 3 has more than the 100 characters"
+        with pytest.raises(UserError, match=message):
+            next(lines)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
 
 
 def test_open_text_drops_the_byte_order_mark_and_replaces_bad_bytes(tmp_path):

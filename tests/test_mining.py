@@ -109,7 +109,7 @@ def test_lines_are_sentences(tmp_path):
     path.write_bytes(b" one\ttwo \r\n\n \t \nthree\xff\xe2\x80\xa8x\n")
     assert list(texts.read_lines([str(path)])) == ["one two", "three\ufffd\u2028x"]
     path.write_text("fine\n" + "x" * (files.MAX_LINE_CHARACTERS + 1))
-    with pytest.raises(UserError, match="a.txt line 2 has 1,000,001 characters"):
+    with pytest.raises(UserError, match="a.txt line 2 has more than the 1,000,000"):
         list(texts.read_lines([str(path)]))
     with pytest.raises(UserError, match="no line with text"):
         gather([], tmp_path / "empty")

@@ -61,6 +61,13 @@ def test_layout_lines():
     assert list(sentences.paragraphs(lines, "lines")) == expected
 
 
+def test_a_paragraph_without_end_comes_in_parts(monkeypatch):
+    monkeypatch.setattr(sentences, "_MAX_PARAGRAPH_CHARACTERS", 10)
+    lines = ["12345\n", "678901\n", "234\n", "\n", "5\n"]
+    expected = ["12345 678901", "234", "5"]
+    assert list(sentences.paragraphs(lines, "wrapped")) == expected
+
+
 def test_layout_wrapped():
     lines = ["A paragraph\n", "goes on.\n", " \n", "\n", "Another.\n"]
     expected = ["A paragraph goes on.", "Another."]

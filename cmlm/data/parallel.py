@@ -104,23 +104,24 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> ParallelRep
             break
         report.files += 1
         size = 0
-        for number, line in files_lib.numbered_lines(path):
-            size += len(line.encode())
-            cells = line.rstrip("\r\n").split("\t")
-            if cells == [""]:
-                continue
-            seen += 1
-            good = len(cells) == report.columns and all(map(str.strip, cells))
-            if good:
-                report.pairs += 1
-            elif len(cells) != report.columns:
-                report.wrong_columns += 1
-                first_bad = first_bad or f"{path} line {number}"
-            else:
-                report.empty_sides += 1
-                first_bad = first_bad or f"{path} line {number}"
-            if seen >= max_lines:
-                break
+        with files_lib.open_text(path) as lines:
+            for number, line in enumerate(lines, 1):
+                size += len(line.encode())
+                cells = line.rstrip("\r\n").split("\t")
+                if cells == [""]:
+                    continue
+                seen += 1
+                good = len(cells) == report.columns and all(map(str.strip, cells))
+                if good:
+                    report.pairs += 1
+                elif len(cells) != report.columns:
+                    report.wrong_columns += 1
+                    first_bad = first_bad or f"{path} line {number}"
+                else:
+                    report.empty_sides += 1
+                    first_bad = first_bad or f"{path} line {number}"
+                if seen >= max_lines:
+                    break
     if seen >= max_lines:
         report.share = share_read(files, report.files, size)
     if not report.pairs:

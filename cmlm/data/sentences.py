@@ -20,6 +20,8 @@ from cmlm.errors import UserError
 LAYOUTS = ("lines", "wrapped", "wikitext")
 # A "sentence" of more characters is a table, a list of names or binary data.
 MAX_CHARACTERS = 10_000
+# Raw text is held paragraph by paragraph.
+_MAX_PARAGRAPH_CHARACTERS = 10_000_000
 
 # Double marks and brackets always; single ones only where they are no apostrophe.
 _QUOTES = re.compile(r"""["“”„«»‟()\[\]「」『』]|(?<!\w)['‘]|(?<=[.!?…,])['’]""")
@@ -138,12 +140,15 @@ def _lines(lines: Iterable[str]) -> Iterator[str | None]:
 
 def _wrapped(lines: Iterable[str]) -> Iterator[str | None]:
     paragraph: list[str] = []
+    size = 0
     for line in lines:
-        if line.strip():
-            paragraph.append(line.strip())
-        elif paragraph:
+        line = line.strip()
+        if line:
+            paragraph.append(line)
+            size += len(line)
+        if paragraph and (not line or size > _MAX_PARAGRAPH_CHARACTERS):
             yield " ".join(paragraph)
-            paragraph = []
+            paragraph, size = [], 0
     if paragraph:
         yield " ".join(paragraph)
 
@@ -174,11 +179,17 @@ def write_sentences(
     Returns:
         Counts of `documents`, `sentences`, `no letter` (dropped), `too long`
         (dropped: over MAX_CHARACTERS) and `invalid UTF-8` (kept).
+
+    Raises:
+        UserError: the file cannot be read, or has a line of over 10 million characters.
     """
     from cmlm import files  # TensorFlow, which `split` does not need.
 
     counts: collections.Counter = collections.Counter()
-    with files.open_text(path) as lines, files.atomic_text(target) as output:
+    with (
+        files.open_text(path, _MAX_PARAGRAPH_CHARACTERS) as lines,
+        files.atomic_text(target) as output,
+    ):
         if progress:
             lines = tqdm.tqdm(lines, path.rsplit("/", 1)[-1], unit=" lines")
         open_document = False

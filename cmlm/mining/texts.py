@@ -33,10 +33,11 @@ def read_lines(paths: Sequence[str]) -> Iterator[str]:
             characters.
     """
     for path in paths:
-        for _, line in files.numbered_lines(path):
-            line = line.replace("\t", " ").strip()
-            if line:
-                yield line
+        with files.open_text(path) as lines:
+            for line in lines:
+                line = line.replace("\t", " ").strip()
+                if line:
+                    yield line
 
 
 def read_column(paths: Sequence[str], columns: int, column: int) -> Iterator[str]:
