@@ -91,10 +91,10 @@ def prepare_data(
     found: dict[tuple, Data] = {}
     by_objective = {}
     for name, objective in config.task.enabled().items():
-        source = objective.train_data
-        key = (type(source), source.input_path, objective.validation_data)
+        key = (objective.train_data.origin, objective.validation_data)
         if key not in found:
             found[key] = objective.load_data(work_dir)
+        objective.check_data(found[key])
         by_objective[name] = found[key]
     return by_objective
 

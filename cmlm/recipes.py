@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from official.core import exp_factory
 
 from cmlm.data.builtin import PYTHON_DOCS
-from cmlm.data.corpus import SentenceDataConfig, TextDataConfig
+from cmlm.data.corpus import TextDataConfig
 from cmlm.data.inference import InferenceDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.parallel import ParallelDataConfig
@@ -42,23 +42,20 @@ def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
     def reads(data_class, **values):
         return data_class(global_batch_size=batch, seq_length=seq_length, **values)
 
-    def sentences():
-        return reads(SentenceDataConfig, input_path=text)
-
-    def neighbours():
+    def plain():
         return reads(TextDataConfig, input_path=text)
 
     return TaskConfig(
-        cmlm=CmlmConfig(train_data=neighbours()),
-        mlm=MlmConfig(train_data=sentences()),
+        cmlm=CmlmConfig(train_data=plain()),
+        mlm=MlmConfig(train_data=plain()),
         tlm=TlmConfig(train_data=reads(ParallelDataConfig)),
         bitext=BitextConfig(train_data=reads(ParallelDataConfig)),
         nli=NliConfig(train_data=reads(InferenceDataConfig)),
-        quickthought=QuickThoughtConfig(train_data=neighbours()),
-        mirror=MirrorConfig(train_data=sentences()),
-        misad=MisadConfig(train_data=sentences()),
-        nsp=OrderConfig(train_data=neighbours()),
-        sop=OrderConfig(train_data=neighbours()),
+        quickthought=QuickThoughtConfig(train_data=plain()),
+        mirror=MirrorConfig(train_data=plain()),
+        misad=MisadConfig(train_data=plain()),
+        nsp=OrderConfig(train_data=plain()),
+        sop=OrderConfig(train_data=plain()),
     )
 
 

@@ -75,7 +75,7 @@ _LEARNING = (
     *("size", "lower_case", "sampling_exponent"),
     *("max_text_bytes", "workers", "beam_options"),
 )
-_COVERAGE_BYTES = 16 * 2**20
+_SAMPLE_BYTES = 16 * 2**20
 
 
 def main(_) -> None:
@@ -108,7 +108,7 @@ def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
         from cmlm import files
-        from cmlm.data import tokenization, vocabulary, words
+        from cmlm.data import corpus, tokenization, vocabulary, words
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)
     config = vocabulary.VocabularyConfig(
@@ -118,7 +118,11 @@ def learn(paths: dict[str, list[str]]) -> None:
         max_text_bytes=FLAGS.max_text_bytes,
     )
     config.validate()
-    if FLAGS.workers or FLAGS.beam_options:
+    on_beam = FLAGS.workers or FLAGS.beam_options
+    for of in paths.values():
+        # Of what is far away only the beginning.
+        corpus.inspect(of, _SAMPLE_BYTES if on_beam else FLAGS.max_text_bytes)
+    if on_beam:
         learn_on_beam(paths, config)
     else:
         vocabulary.learn(paths, config, FLAGS.output)
@@ -127,7 +131,7 @@ def learn(paths: dict[str, list[str]]) -> None:
     tokenizer = tokenization.Tokenizer(FLAGS.output, FLAGS.lower_case)
     print(f"{tokenizer.vocab_size:,} tokens")
     for language, of in paths.items():
-        counted = words.count(of, FLAGS.lower_case, _COVERAGE_BYTES)
+        counted = words.count(of, FLAGS.lower_case, _SAMPLE_BYTES)
         if not counted.total:
             continue
         coverage = vocabulary.coverage(tokenizer, counted.counts)

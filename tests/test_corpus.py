@@ -6,7 +6,7 @@ import pytest
 from texts import make_corpus, neighbours, write
 
 from cmlm.data import corpus
-from cmlm.data.corpus import SentenceDataConfig, TextDataConfig
+from cmlm.data.corpus import TextDataConfig
 from cmlm.errors import UserError
 
 
@@ -42,7 +42,6 @@ def test_report_ends_at_its_limit_and_says_so(tmp_path):
     [
         (b"", "a.txt is empty"),
         (b"\n \n\t\n", "a.txt is empty"),
-        (b"One.\n\nTwo.\n", "a.txt has no two sentences in a row"),
         (b"text\n\x00\x01\x02\n", "a.txt is not text: line 2 has a NUL byte"),
         ("One.\nTwo.\n".encode("utf-16"), "a.txt is UTF-16"),
         (b"ok\nok\ncaf\xe9\n\xe4h\n", "a.txt is not UTF-8: 2 of its 4 .* line 3"),
@@ -55,7 +54,6 @@ def test_report_ends_at_its_limit_and_says_so(tmp_path):
     ids=[
         "empty",
         "blank",
-        "no pair",
         "binary",
         "utf-16",
         "latin-1",
@@ -75,20 +73,18 @@ def test_a_line_may_have_a_million_characters_of_two_bytes(tmp_path):
     assert corpus.inspect([path]).longest_line == 1_000_000
 
 
-@pytest.mark.parametrize("content, sentences", [("One.", 1), ("One.\n\nTwo.\n", 2)])
-def test_sentences_that_stand_alone_will_do_where_no_pair_is_needed(
-    tmp_path, content, sentences
-):
-    config = SentenceDataConfig(input_path=write(tmp_path / "a.txt", content))
-    assert config.load(str(tmp_path)).sizes == {"": sentences}
-    with pytest.raises(UserError, match="has no two sentences in a row"):
-        TextDataConfig(input_path=config.input_path).load(str(tmp_path))
-    write(tmp_path / "a.txt", "\n")
-    with pytest.raises(UserError, match="is empty"):
-        config.load(str(tmp_path))
-
-
 # ------------------------------------------------------------------ configuration
+
+
+def test_sentences_that_stand_alone_are_found_and_have_no_neighbours(tmp_path):
+    write(tmp_path / "a.txt", "One.")
+    write(tmp_path / "b.txt", "Eins. \n\nZwei.\nDrei.\n")
+    config = TextDataConfig(input_path=f"en={tmp_path}/a.txt,de={tmp_path}/b.txt")
+    found = config.load(str(tmp_path))
+    assert found.sizes == {"en": 1, "de": 3}
+    assert found.neighbours == {"en": 0, "de": 1}
+    assert config.origin != config.replace(raw_layout="lines").origin
+    assert config.origin == config.replace(global_batch_size=7).origin
 
 
 def test_resolve_takes_files_as_they_are(tmp_path):

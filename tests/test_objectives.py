@@ -6,7 +6,11 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.data import languages
+from cmlm.errors import UserError
 from cmlm.keras import keras
+from cmlm.objectives import TaskConfig
+from cmlm.objectives.base import Data
 from cmlm.trainer import Trainer
 
 BATCH = 8
@@ -115,3 +119,29 @@ def test_mirror_ranks_each_view_among_all_other_views(one_device):
     # the other.
     total, count = metrics["excluded"]
     assert float(total) == BATCH + 2 * 2 and float(count) == BATCH
+
+
+@pytest.mark.parametrize("name", ["cmlm", "quickthought", "nsp", "sop", "mlm", "misad"])
+def test_sentences_without_neighbours_will_do_where_none_is_read(name):
+    text = languages.Corpus(
+        {"en": ["en.txt"], "de": ["a.txt", "b.txt"]},
+        {"en": 5, "de": 3},
+        {"en": 4, "de": 0},
+    )
+    config = getattr(TaskConfig(), name)
+    for data in (Data(text), Data(languages.Corpus({}, {"": 9}, {"": 8}), text)):
+        if name in ("mlm", "misad"):
+            config.check_data(data)
+        else:
+            message = "text a.txt and 1 more has no two sentences in a row"
+            with pytest.raises(UserError, match=message):
+                config.check_data(data)
+
+
+@pytest.mark.parametrize("name", ["bitext", "mirror"])
+def test_one_text_has_none_to_be_told_from(name):
+    config = getattr(TaskConfig(), name)
+    config.check_data(Data(languages.Corpus({}, {"en": 1, "de": 1}, {"en": 0})))
+    config.train_data.input_path = "a.txt"
+    with pytest.raises(UserError, match="a.txt has one example: at least two"):
+        config.check_data(Data(languages.Corpus({}, {"": 1})))

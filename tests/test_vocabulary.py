@@ -1,6 +1,8 @@
 """Vocabularies are checked when read, and learnt ones cover their text."""
 
 import collections
+import subprocess
+import sys
 
 import pytest
 
@@ -127,6 +129,22 @@ def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
     assert vocabulary.prepare(VocabularyConfig(file=given), {}, model_dir) == path
     with pytest.raises(UserError, match="other.txt is not the one"):
         vocabulary.prepare(VocabularyConfig(file=other), {}, model_dir)
+
+
+def test_the_command_refuses_what_is_no_text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("One.\nTwo.\n", encoding="utf-16")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "cmlm.vocab", f"--input={path}"),
+            f"--output={tmp_path}/v.txt",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: {path} is UTF-16: convert it to UTF-8\n"
+    assert not (tmp_path / "v.txt").exists()
 
 
 def test_a_text_without_words_teaches_nothing(tmp_path):

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import logging
 import os
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, NamedTuple
 
 import tensorflow as tf
 from official.modeling import hyperparams
@@ -96,20 +96,28 @@ class DataConfig(hyperparams.Config):
         Raises:
             UserError: data that is missing, empty, or not what it should be.
         """
-        files, sizes = {}, {}
+        files, found = {}, {}
         for language, patterns in languages.split(self.input_path).items():
             named = f"{language}={patterns}" if language else patterns
             files[language] = self._resolve(language, patterns, work_dir)
-            sizes[language], summary = self._inspect(files[language])
-            logger.info("text: %s: %s", named, summary)
-        corpus = languages.Corpus(files, sizes)
+            found[language] = self._inspect(files[language])
+            logger.info("text: %s: %s", named, found[language].summary)
+        corpus = languages.Corpus(
+            files,
+            {language: each.examples for language, each in found.items()},
+            {
+                language: each.neighbours
+                for language, each in found.items()
+                if each.neighbours is not None
+            },
+        )
         if len(files) > 1:
             shares = corpus.probabilities(self.sampling_exponent)
             logger.info(
                 "languages, by size^%g: %s",
                 self.sampling_exponent,
                 ", ".join(
-                    f"{language} {sizes[language]:,} {share:.1%}"
+                    f"{language} {corpus.sizes[language]:,} {share:.1%}"
                     for language, share in shares.items()
                 ),
             )
@@ -118,9 +126,28 @@ class DataConfig(hyperparams.Config):
     def _resolve(self, language: str, patterns: str, work_dir: str) -> list[str]:
         raise NotImplementedError
 
-    def _inspect(self, files: list[str]) -> tuple[int, str]:
-        """The number of examples, and what a person should know of them."""
+    def _inspect(self, files: list[str]) -> Inspected:
+        """Counts what there is, and refuses what is not of the format."""
         raise NotImplementedError
+
+    @property
+    def origin(self) -> tuple:
+        """What decides which data is found: objectives that agree in it share it."""
+        return type(self), self.input_path
+
+
+class Inspected(NamedTuple):
+    """What the files of a language hold.
+
+    Attributes:
+        examples: how many, maybe estimated.
+        summary: what a person should know of them.
+        neighbours: of running text, sentences that follow another one.
+    """
+
+    examples: int
+    summary: str
+    neighbours: int | None = None
 
 
 @dataclasses.dataclass
@@ -138,8 +165,6 @@ class TextDataConfig(DataConfig):
     raw_language: str = "en"
 
     hint = f"--train_data names files or {builtin.PYTHON_DOCS}"
-    # Whether a sentence alone is of no use.
-    needs_pairs: ClassVar[bool] = True
 
     def validate(self) -> None:
         super().validate()
@@ -156,15 +181,12 @@ class TextDataConfig(DataConfig):
         return resolve(config, work_dir)
 
     def _inspect(self, files):
-        report = inspect(files, self.needs_pairs)
-        return report.estimated_sentences(), str(report)
+        report = inspect(files)
+        return Inspected(report.estimated_sentences(), str(report), report.pairs)
 
-
-@dataclasses.dataclass
-class SentenceDataConfig(TextDataConfig):
-    """Text of which every sentence is an example by itself."""
-
-    needs_pairs = False
+    @property
+    def origin(self):
+        return *super().origin, self.raw_layout, self.raw_language
 
 
 def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
@@ -265,19 +287,16 @@ class CorpusReport:
         return text
 
 
-def inspect(
-    files: list[str], needs_pairs: bool = True, max_bytes: int = 256 * 2**20
-) -> CorpusReport:
+def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
     """Counts what a corpus holds and refuses what cannot be trained on.
 
     Args:
         files: paths in the training format; read one after the other, as a stream.
-        needs_pairs: whether there have to be two sentences in a row.
         max_bytes: of unpacked text to read; a corpus may be larger.
 
     Raises:
         UserError: a file is not text, not UTF-8 or has a line of more than
-        MAX_LINE_CHARACTERS, or there is no sentence, or no pair of them.
+        MAX_LINE_CHARACTERS, or there is no sentence.
     """
     report = CorpusReport()
     begin = 0
@@ -290,14 +309,18 @@ def inspect(
     if not report.whole or report.files < len(files):
         report.whole = False
         report.share = share_read(files, report.files, report.bytes - begin)
-    if not (report.pairs if needs_pairs else report.sentences):
-        named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-        what = "has no two sentences in a row" if report.sentences else "is empty"
-        raise UserError(
-            f"text {named} {what}: write one sentence a line, a blank line between"
-            " documents, or split raw text with python -m cmlm.prepare"
-        )
+    if not report.sentences:
+        raise unusable(files, "is empty")
     return report
+
+
+def unusable(files: list[str], what: str) -> UserError:
+    """The error for text with too little in it, which says how text is to be."""
+    named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    return UserError(
+        f"text {named} {what}: write one sentence a line, a blank line between"
+        " documents, or split raw text with python -m cmlm.prepare"
+    )
 
 
 def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from cmlm import files as files_lib
 from cmlm import iterators
 from cmlm.data import languages, streams
-from cmlm.data.corpus import DataConfig
+from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.errors import UserError
 
 LABELS = ("entailment", "neutral", "contradiction")
@@ -52,7 +52,7 @@ class InferenceDataConfig(DataConfig):
 
     def _inspect(self, files):
         size = sum(_check(path) for path in files)
-        return size, f"{size:,} labelled pairs"
+        return Inspected(size, f"{size:,} labelled pairs")
 
 
 def _check(path: str) -> int:

@@ -22,10 +22,13 @@ class Corpus:
         files: language to paths. A corpus whose languages are not named has the one
             language "".
         sizes: language to the number of its examples, maybe estimated.
+        neighbours: language to its sentences that follow another one, as far as they
+            were counted; empty for what is no running text.
     """
 
     files: Mapping[str, list[str]]
     sizes: Mapping[str, int]
+    neighbours: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def probabilities(self, exponent: float) -> dict[str, float]:
         """How often each language is drawn: p_l = n_l^exponent / sum_k n_k^exponent."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cmlm import files as files_lib
 from cmlm.data import streams
-from cmlm.data.corpus import DataConfig, share_read
+from cmlm.data.corpus import DataConfig, Inspected, share_read
 from cmlm.errors import UserError
 
 # Of the lines of a corpus; more are a sign of another format.
@@ -35,7 +35,7 @@ class ParallelDataConfig(DataConfig):
 
     def _inspect(self, files):
         report = inspect(files)
-        return report.estimated_pairs(), str(report)
+        return Inspected(report.estimated_pairs(), str(report))
 
 
 @dataclasses.dataclass

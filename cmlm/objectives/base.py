@@ -77,6 +77,9 @@ class ObjectiveConfig(hyperparams.Config):
         other = self.train_data.replace(input_path=self.validation_data)
         return Data(train, other.load(work_dir))
 
+    def check_data(self, data: Data) -> None:
+        """Raises UserError where what was found is too little for this objective."""
+
     def is_active(self, step: int) -> bool:
         """Whether the objective takes part in the step with this number (from 0)."""
         return (
@@ -97,6 +100,15 @@ class Data:
 
     train: languages.Corpus
     validation: Optional[languages.Corpus] = None
+
+
+def require_neighbours(data: Data) -> None:
+    """Raises UserError where a text has no two sentences in a row."""
+    for text in filter(None, (data.train, data.validation)):
+        for language, count in text.neighbours.items():
+            if not count:
+                what = "has no two sentences in a row"
+                raise corpus.unusable(text.files[language], what)
 
 
 class Objective(tf.Module, abc.ABC):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from cmlm.data import pipelines
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.model import SentenceModel
+from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
 
@@ -21,6 +22,10 @@ class CmlmConfig(MaskedTextConfig):
     """
 
     skip: bool = False
+
+    def check_data(self, data: Data) -> None:
+        super().check_data(data)
+        require_neighbours(data)
 
 
 class CmlmObjective(MaskedTextObjective):

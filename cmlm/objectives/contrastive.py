@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cmlm import distributed, losses
 from cmlm.errors import UserError
-from cmlm.objectives.base import EmbeddingObjective, Metric, ObjectiveConfig
+from cmlm.objectives.base import Data, EmbeddingObjective, Metric, ObjectiveConfig
 
 SIMILARITIES = ("cosine", "dot")
 
@@ -48,6 +48,14 @@ class ContrastiveConfig(ObjectiveConfig):
             raise UserError(
                 f"task.{name}.margin is {self.margin}; allowed: at least 0, and for "
                 "cosines below 2"
+            )
+
+    def check_data(self, data: Data) -> None:
+        super().check_data(data)
+        if sum(data.train.sizes.values()) < 2:
+            raise UserError(
+                f"{self.train_data.input_path} has one example: at least two are "
+                "needed, as one is told from the others"
             )
 
 

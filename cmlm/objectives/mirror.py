@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm import losses
-from cmlm.data import corpus, masking, pipelines
+from cmlm.data import masking, pipelines
 from cmlm.objectives.contrastive import (
     ContrastiveConfig,
     ContrastiveObjective,
@@ -32,9 +32,6 @@ class MirrorConfig(ContrastiveConfig):
             they then differ by what is masked only.
     """
 
-    train_data: corpus.SentenceDataConfig = dataclasses.field(
-        default_factory=corpus.SentenceDataConfig
-    )
     margin: float = 0.0
     scale: float = 25.0
     span: masking.SpanConfig = dataclasses.field(default_factory=masking.SpanConfig)

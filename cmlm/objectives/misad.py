@@ -8,7 +8,7 @@ import logging
 import tensorflow as tf
 
 from cmlm import losses
-from cmlm.data import corpus, languages, masking, ngrams, pipelines, spans, streams
+from cmlm.data import languages, masking, ngrams, pipelines, spans, streams
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
@@ -43,9 +43,6 @@ class MisadConfig(MaskedTextConfig):
             random where there are more. Each costs a forward pass.
     """
 
-    train_data: corpus.SentenceDataConfig = dataclasses.field(
-        default_factory=corpus.SentenceDataConfig
-    )
     masking: masking.MaskingConfig = dataclasses.field(
         default_factory=lambda: masking.MaskingConfig(rate=0.15)
     )

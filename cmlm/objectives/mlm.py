@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cmlm.data import corpus, pipelines
+from cmlm.data import pipelines
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
@@ -18,9 +18,6 @@ class MlmConfig(MaskedTextConfig):
             has room for, and not a sentence.
     """
 
-    train_data: corpus.SentenceDataConfig = dataclasses.field(
-        default_factory=corpus.SentenceDataConfig
-    )
     passages: bool = False
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from cmlm.data import pipelines
 from cmlm.modeling.model import SentenceModel
+from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.masked_text import MaskedTextConfig
 from cmlm.objectives.mlm import MlmObjective
 
@@ -18,6 +19,10 @@ class OrderConfig(MaskedTextConfig):
 
     The two losses are summed, each a mean of its own.
     """
+
+    def check_data(self, data: Data) -> None:
+        super().check_data(data)
+        require_neighbours(data)
 
 
 class OrderObjective(MlmObjective):

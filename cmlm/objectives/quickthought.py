@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cmlm.data import pipelines
+from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
 
 
@@ -13,6 +14,10 @@ class QuickThoughtConfig(ContrastiveConfig):
     """A sentence ranks its neighbour above the other sentences of the batch."""
 
     margin: float = 0.0
+
+    def check_data(self, data: Data) -> None:
+        super().check_data(data)
+        require_neighbours(data)
 
 
 class QuickThoughtObjective(ContrastiveObjective):
