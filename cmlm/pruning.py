@@ -88,7 +88,10 @@ def prune(
         vocabulary.write(tokens, os.path.join(new, model_dir.VOCABULARY))
         name = os.path.basename(checkpoint)
         weights = pruning.prune(checkpoint, os.path.join(new, name), kept)
-        tf.compat.v1.train.update_checkpoint_state(new, name, [name])
+        # To be read from wherever the directory is renamed to. TensorFlow takes a path
+        # relative to a relative directory, to which gs:// counts, but no other.
+        path = name if os.path.isabs(new) else os.path.join(new, name)
+        tf.compat.v1.train.update_checkpoint_state(new, path, [path])
         config.model.vocab_size = len(tokens)
         # The file has more tokens than the model now.
         config.vocabulary.file = ""

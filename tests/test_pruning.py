@@ -94,6 +94,13 @@ def source(tmp_path) -> str:
     return model_dirs.write(tmp_path / "model")
 
 
+def test_a_name_relative_to_the_working_directory(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert pruning.prune("model", lambda: [TEXT], "new").difference == 0
+    monkeypatch.chdir("/")
+    encoding.load(f"{tmp_path}/new")
+
+
 def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
     Path(source, model_dir.METRICS).write_text('{"step": 3}\n')
     output = str(tmp_path / "new")
