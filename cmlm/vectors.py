@@ -25,6 +25,9 @@ def windows(paths: Sequence[str]) -> Iterator[list[str]]:
 
     Yields:
         Lists of lines in order, without their ends; an empty line is a line.
+
+    Raises:
+        UserError: a file cannot be read, or has a line of over a million characters.
     """
     lines, characters = [], 0
     for path in paths:
