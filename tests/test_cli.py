@@ -210,3 +210,19 @@ def test_a_missing_extra_is_named_in_one_line(run):
 
 def test_stderr_works_after_quiet_imports(run):
     assert run(f"--body={NOISE}\nos.write(2, b'after\\n')").stderr == "after\n"
+
+
+def test_folders_named_like_the_packages_do_not_hide_them(tmp_path):
+    (tmp_path / "cmlm").mkdir()
+    (tmp_path / "export" / "preprocessor").mkdir(parents=True)
+    code = (
+        "from importlib.util import find_spec as f\n"
+        "print(f('cmlm.train').origin, f('export.preprocessor').origin)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    train, preprocessor = result.stdout.split()
+    assert train.endswith("cmlm/train.py")
+    assert preprocessor.endswith("export/preprocessor.py")
