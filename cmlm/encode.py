@@ -21,6 +21,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
 flags.DEFINE_string("output", None, "The .npy file to write.")
+flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 flags.DEFINE_bool("normalize", False, "Scale every vector to length 1.")
 flags.DEFINE_multi_string(
     "query", [], "Print the lines of --input nearest to this sentence; repeatable."
@@ -43,6 +44,9 @@ def main(_) -> None:
         raise UserError(f"--output={FLAGS.output} must end in .npy")
     with cli.quiet_imports():
         from cmlm import encoding, files, vectors
+
+    if FLAGS.output:
+        files.refuse_existing(FLAGS.output, FLAGS.overwrite)
 
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)

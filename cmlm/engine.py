@@ -116,7 +116,10 @@ def prepare_vocabulary(
     """
     settings = pretrained.vocabulary_settings(config, directory)
     return vocabulary.prepare(
-        settings, languages.merge(entry.train for entry in data.values()), directory
+        settings,
+        languages.merge(entry.train for entry in data.values()),
+        directory,
+        config.model.vocab_size,
     )
 
 
@@ -167,11 +170,6 @@ def prepare(
             for each in paths:
                 _await_file(each)
     tokenizer = Tokenizer(path, lower_case)
-    if config.model.vocab_size not in (0, tokenizer.vocab_size):
-        raise UserError(
-            f"model.vocab_size is {config.model.vocab_size}, "
-            f"{path} has {tokenizer.vocab_size} entries"
-        )
     config.vocabulary.lower_case = lower_case
     config.model.vocab_size = tokenizer.vocab_size
     return data, tokenizer

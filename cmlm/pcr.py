@@ -37,6 +37,7 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 flags.DEFINE_string("output", None, "The .npz file to write.")
+flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 
 FLAGS = flags.FLAGS
 
@@ -53,6 +54,8 @@ def main(_) -> None:
         raise UserError("nothing to fit: give --text=LANGUAGE=FILES or --vectors=...")
     with cli.quiet_imports():
         from cmlm import encoding, files, principal_components
+
+    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
 
     # ----------------------------------------------------- languages, model
     sources = {}

@@ -15,6 +15,7 @@ from cmlm.errors import UserError
 flags.DEFINE_string("good", None, "Files or globs of documents to keep.")
 flags.DEFINE_string("bad", None, "Files or globs of documents to drop.")
 flags.DEFINE_string("output", None, "File to write, .npz.")
+flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 flags.DEFINE_integer("max_examples", 50_000, "Documents of each kind, at most.", 10)
 flags.DEFINE_integer("seed", 0, "Decides which documents are held out.")
 
@@ -31,6 +32,8 @@ def main(_) -> None:
 
         from cmlm import files
         from cmlm.preparation import quality
+
+    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
 
     # ------------------------------------------------------------------ examples
     examples = {}

@@ -139,7 +139,12 @@ class Reporter:
         }
         self._line.interrupt()
         if not metrics:
-            logger.warning("no held-out text: give --validation_data to validate")
+            logger.warning(
+                "nothing is held out to validate by: give %s",
+                ", ".join(
+                    f"task.{n}.validation_data" for n in self._trainer.objectives
+                ),
+            )
             return
         row = {f"validation/{key}": value for key, value in metrics.items()}
         self._log.write(step, row)

@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from cmlm import model_dir
+from cmlm.data import tokenization
 from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import huggingface, modules, tensors
@@ -186,7 +187,8 @@ def _write_tokenizer(
                 "type": "WordPiece",
                 "unk_token": "[UNK]",
                 "continuing_subword_prefix": "##",
-                "max_input_chars_per_word": 100,
+                # Counted in characters there; in bytes here.
+                "max_input_chars_per_word": tokenization.MAX_WORD_BYTES // 3,
                 "vocab": ids,
             },
         },

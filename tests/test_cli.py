@@ -226,3 +226,24 @@ def test_folders_named_like_the_packages_do_not_hide_them(tmp_path):
     train, preprocessor = result.stdout.split()
     assert train.endswith("cmlm/train.py")
     assert preprocessor.endswith("export/preprocessor.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "suffix"),
+    [
+        ("encode", ["--model=m", "--input=i"], ".npy"),
+        ("pcr", ["--model=m", "--text=de=t"], ".npz"),
+        ("quality", ["--good=g", "--bad=b"], ".npz"),
+    ],
+)
+def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
+    output = tmp_path / f"output{suffix}"
+    output.write_bytes(b"a day's work")
+    result = subprocess.run(
+        [sys.executable, "-m", f"cmlm.{command}", *arguments, f"--output={output}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert_one_error(result, f"{output} exists", "--overwrite")
+    assert output.read_bytes() == b"a day's work"

@@ -81,5 +81,5 @@ def test_sizes_and_shares_are_logged(tmp_path, caplog):
 def test_a_language_without_files_is_named(tmp_path):
     (tmp_path / "en.txt").write_text("One .\nTwo .")
     config = TextDataConfig(input_path=f"en={tmp_path}/en.txt,de={tmp_path}/de*.txt")
-    with pytest.raises(UserError, match="no file matches .*de"):
+    with pytest.raises(UserError, match="^de: no file matches .*de"):
         config.load(str(tmp_path))

@@ -15,6 +15,8 @@ TEXTS = [
     "   ",
     "Café xyzzy [MASK] the.",
     "the" * 60,
+    "the" * 200,
+    "the" * 201,
 ]
 
 
@@ -32,7 +34,10 @@ def pieces(ids):
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_ids_are_those_of_the_slow_bert_tokenizer(vocab_file, lower_case):
     oracle = tf_text.BertTokenizer(
-        vocab_file, lower_case=lower_case, token_out_type=tf.int32
+        vocab_file,
+        max_bytes_per_word=600,
+        lower_case=lower_case,
+        token_out_type=tf.int32,
     )
     tokenizer = Tokenizer(vocab_file, lower_case)
     expected = oracle.tokenize(TEXTS).merge_dims(1, 2)
@@ -48,6 +53,16 @@ def test_pieces_by_hand(vocab_file):
     assert pieces(Tokenizer(vocab_file, False).tokenize(tf.constant(["The cat"]))) == [
         ["[UNK]", "cat"]
     ]
+
+
+def test_a_sentence_without_spaces_is_not_one_unknown_word(tmp_path):
+    thai = "ภาษาไทยเขียนติดกันโดยไม่เว้นวรรคระหว่างคำในประโยคเดียวกัน"
+    letters = sorted({*thai} | {f"##{letter}" for letter in thai})
+    vocab = [*VOCAB[:6], *letters]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
+    ids = Tokenizer(str(tmp_path / "vocab.txt"), False).tokenize(tf.constant([thai]))
+    assert "".join(vocab[i].removeprefix("##") for i in ids[0]) == thai
+    assert len(thai.encode()) > 100
 
 
 def test_special_ids_follow_the_vocabulary(vocab_file):
@@ -84,7 +99,7 @@ def test_it_works_in_tf_data_and_in_a_saved_model(vocab_file, tmp_path):
     tokenizer = Tokenizer(vocab_file)
     expected = tokenizer.encode(tf.constant(TEXTS), 16).to_tensor().numpy()
 
-    dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(5)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(len(TEXTS))
     (batch,) = dataset.map(lambda text: tokenizer.encode(text, 16).to_tensor())
     np.testing.assert_array_equal(batch, expected)
 

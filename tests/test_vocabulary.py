@@ -131,6 +131,19 @@ def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
         vocabulary.prepare(VocabularyConfig(file=other), {}, model_dir)
 
 
+def test_prepare_leaves_no_vocabulary_that_does_not_fit_the_model(tmp_path):
+    given = write(tmp_path / "given.txt", [*SPECIAL, "the"])
+    model_dir = tmp_path / "model"
+    config = VocabularyConfig(file=given)
+    said = "model.vocab_size is 7, .*given.txt has 6 entries"
+    with pytest.raises(UserError, match=said):
+        vocabulary.prepare(config, {}, str(model_dir), model_size=7)
+    assert not model_dir.exists()
+    vocabulary.prepare(config, {}, str(model_dir), model_size=6)
+    with pytest.raises(UserError, match="model.vocab_size is 7, .*model/vocab.txt has"):
+        vocabulary.prepare(VocabularyConfig(), {}, str(model_dir), model_size=7)
+
+
 def test_the_command_refuses_what_is_no_text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("One.\nTwo.\n", encoding="utf-16")

@@ -99,8 +99,13 @@ class DataConfig(hyperparams.Config):
         files, found = {}, {}
         for language, patterns in languages.split(self.input_path).items():
             named = f"{language}={patterns}" if language else patterns
-            files[language] = self._resolve(language, patterns, work_dir)
-            found[language] = self._inspect(files[language])
+            try:
+                files[language] = self._resolve(language, patterns, work_dir)
+                found[language] = self._inspect(files[language])
+            except UserError as error:
+                raise UserError(
+                    f"{language}: {error}" if language else error
+                ) from error
             logger.info("text: %s: %s", named, found[language].summary)
         corpus = languages.Corpus(
             files,

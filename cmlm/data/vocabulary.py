@@ -103,21 +103,31 @@ def load(path: str) -> list[str]:
 
 
 def prepare(
-    config: VocabularyConfig, files: Mapping[str, list[str]], model_dir: str
+    config: VocabularyConfig,
+    files: Mapping[str, list[str]],
+    model_dir: str,
+    model_size: int = 0,
 ) -> str:
     """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
 
     It is `config.file` where that is given, else the one that is there, else one
     learnt from `files`.
 
+    Args:
+        config: which one.
+        files: text to learn from, by language.
+        model_dir: of the run.
+        model_size: the tokens that the model is configured for; 0: as they come.
+
     Raises:
-        UserError: the vocabulary is not usable, or `config.file` is another one than
-            the run was begun with.
+        UserError: the vocabulary is not usable, does not fit the model, or
+            `config.file` is another one than the run was begun with.
     """
     target = os.path.join(model_dir, FILE_NAME)
     present = tf.io.gfile.exists(target)
     if config.file:
         tokens = load(config.file)
+        _refuse_other_size(config.file, tokens, model_size)
         if present and load(target) != tokens:
             raise UserError(
                 f"vocabulary {config.file} is not the one this model was begun with,"
@@ -127,8 +137,15 @@ def prepare(
             write(tokens, target)
     elif not present:
         learn(files, config, target)
-    load(target)
+    _refuse_other_size(target, load(target), model_size)
     return target
+
+
+def _refuse_other_size(path: str, tokens: list[str], model_size: int) -> None:
+    if model_size not in (0, len(tokens)):
+        raise UserError(
+            f"model.vocab_size is {model_size}, {path} has {len(tokens)} entries"
+        )
 
 
 def learn(
