@@ -11,6 +11,7 @@ cmlm        CMLM alone                     bitext          bitext retrieval alon
 s1          both, from the start           margin_0        the same without margin
 s2          half CMLM, then half bitext    two_replicas    the same on two CPU devices
 s3          half CMLM, then both           own_replica     negatives of the own one only
+s2_staged   bitext, from where cmlm ended  s3_staged       both, from there
 
 (Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3.2; Feng et al., 2020,
 https://arxiv.org/abs/2007.01852, sections 2 and 5). Runs go on where they were stopped.
@@ -59,6 +60,9 @@ ARMS = {
         "task.bitext.cross_replica_negatives=false",
     ],
 }
+
+# From the last checkpoint of the arm cmlm, with a learning rate that rises anew.
+STAGED = {"s2_staged": _BITEXT, "s3_staged": []}
 
 # cmlm.train on two logical devices of the CPU.
 _TWO_DEVICES = """
@@ -124,8 +128,12 @@ def main() -> None:
     )
     runs = {"mlm": start}
     from_mlm = ["task.mlm.weight=0", "task.cmlm.start_step=0"]
-    for arm in FLAGS.arms or ARMS:
-        runs[arm] = _train(arm, FLAGS.steps, from_mlm + ARMS[arm], start)
+    for arm in FLAGS.arms or [*ARMS, *STAGED]:
+        if arm in STAGED:
+            first = _train("cmlm", FLAGS.steps, from_mlm + ARMS["cmlm"], start)
+            runs[arm] = _train(arm, FLAGS.steps, from_mlm + STAGED[arm], first)
+        else:
+            runs[arm] = _train(arm, FLAGS.steps, from_mlm + ARMS[arm], start)
 
     results = os.path.join(FLAGS.output, "tatoeba.json")
     tasks = ",".join(f"tatoeba-{language}" for language in FLAGS.languages)
