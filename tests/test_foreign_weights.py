@@ -18,6 +18,7 @@ from oracles import gelu, layer_norm, softmax
 
 from cmlm import encoding, engine, experiments, pretrained, recipes
 from cmlm.errors import UserError
+from cmlm.keras import keras
 from cmlm.modeling import foreign, weights
 
 LAYERS, HIDDEN, HEADS, INNER, POSITIONS = 2, 16, 4, 32, 24
@@ -420,7 +421,19 @@ def test_model_garden_checkpoint_gives_the_same_vectors(garden):
     assert trained.config.model.num_attention_heads == HEADS
 
 
+@pytest.fixture(params=["stateless dropout", "dropout with generators"])
+def dropout_state(request):
+    """Both of Keras' ways: with the second, a SavedModel holds the generators too."""
+    if request.param == "dropout with generators":
+        keras.backend.experimental.enable_tf_random_generator()
+    else:
+        keras.backend.experimental.disable_tf_random_generator()
+    yield
+    keras.backend.experimental.disable_tf_random_generator()
+
+
 @pytest.mark.large
+@pytest.mark.usefixtures("dropout_state")
 def test_saved_model_of_model_gardens_exporter_gives_its_vectors(garden, tmp_path):
     import tensorflow_hub as hub
     from official.nlp.tools import export_tfhub_lib

@@ -51,7 +51,7 @@ _TF1_UNUSED = re.compile(
 # Of checkpoint keys: what training keeps beside the encoder, and what an export does.
 _UNUSED = re.compile(
     r"OPTIMIZER_SLOT|(^|/)(optimizer|_optimizer|save_counter|global_step|next_sentence|"
-    r"classification_heads|do_lower_case|dropout_state)/|^step/"
+    r"classification_heads|do_lower_case|dropout_state|_random_generator)/|^step/"
 )
 _GARDEN = re.compile(
     r"(?:^|/)((?:word_embeddings|position_embedding|type_embeddings)/embeddings"
