@@ -126,17 +126,21 @@ def adopt_for_run(
 
 def _adopt_shape(config: experiments.ExperimentConfig, given: Collection[str]) -> None:
     """Takes the shape of the run that `init_checkpoint` is of, or lies in."""
-    path = config.init_checkpoint
-    folders = (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path)))
-    for folder in folders:
-        if tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS)):
-            break
-    else:
+    folder = _own_run(config.init_checkpoint)
+    if folder is None:
         return
     before = model_dir.read_config(folder).model
     for name in _SHAPE:
         if f"model.{name}" not in given and "model.preset" not in given:
             setattr(config.model, name, getattr(before, name))
+
+
+def _own_run(path: str) -> str | None:
+    """The model_dir that a path is, or that its checkpoint or `best/` lies in."""
+    for folder in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+        if tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS)):
+            return folder
+    return None
 
 
 def _begun(
@@ -168,14 +172,22 @@ def vocabulary_settings(
     source = foreign.find(start)
     if source is not None:
         return settings.replace(file=vocab_file(source, settings.file))
-    if settings.file:
+    folder = _own_run(start)
+    if folder is None:
+        if not settings.file:
+            raise UserError(
+                f"{start} has no {model_dir.PARAMS} beside it: give its vocabulary "
+                "with --vocab_file"
+            )
         return settings
-    folder = start if tf.io.gfile.isdir(start) else os.path.dirname(start)
-    beside = os.path.join(folder, model_dir.VOCABULARY)
-    if tf.io.gfile.exists(beside):
-        settings.lower_case = model_dir.read_config(folder).vocabulary.lower_case
-        settings = settings.replace(file=beside)
-    return settings
+    own = os.path.join(folder, model_dir.VOCABULARY)
+    if settings.file and vocabulary.load(settings.file) != vocabulary.load(own):
+        raise UserError(
+            f"vocabulary {settings.file} is not {own}, which the weights of {start} are"
+            " for: leave it out"
+        )
+    settings.lower_case = model_dir.read_config(folder).vocabulary.lower_case
+    return settings.replace(file=own)
 
 
 def vocab_file(source: foreign.Source, given: str = "") -> str:

@@ -255,22 +255,43 @@ def test_another_models_directory_is_refused(text, tmp_path):
         engine.build(other, str(tmp_path))
 
 
-def test_a_vocabulary_of_another_size_is_refused(text, tmp_path):
+def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})
-    engine.train(engine.build(config, str(tmp_path / "a")), validate=False)
-    words = (tmp_path / "a" / "vocab.txt").read_text() + "onemore\n"
-    (tmp_path / "vocab.txt").write_text(words)
-    warm = toys.run_config(
-        text,
-        **{
-            "init_checkpoint": str(tmp_path / "a"),
-            "vocabulary.file": str(tmp_path / "vocab.txt"),
-        },
-    )
-    rows = len(words.splitlines())
-    with pytest.raises(
-        UserError, match=f"has {rows - 1} embedding rows, the vocabulary has {rows}"
-    ):
+    run = engine.build(config, str(tmp_path / "a"))
+    run.manager.save(0)
+    best = tf.train.Checkpoint(model=run.trainer.model)
+    best.save(str(tmp_path / "a" / "best" / "ckpt"))
+    words = (tmp_path / "a" / "vocab.txt").read_text()
+    other = tmp_path / "vocab.txt"
+
+    def start(checkpoint, directory):
+        file = str(other) if other.exists() else ""
+        warm = toys.run_config(
+            text,
+            init_checkpoint=str(tmp_path / checkpoint),
+            **{"vocabulary.file": file},
+        )
+        return engine.build(warm, str(tmp_path / directory))
+
+    start("a/best/ckpt-1", "b")
+    assert (tmp_path / "b" / "vocab.txt").read_text() == words
+    other.write_text(words)
+    start("a", "c")
+    # Of the same size, but its ids mean other words.
+    *rest, last = words.splitlines()
+    for changed in ([*rest[:-1], last, rest[-1]], [*rest, last, "onemore"]):
+        other.write_text("\n".join(changed))
+        with pytest.raises(UserError, match="vocab.txt is not .*/a/vocab.txt"):
+            start("a", "d")
+    assert not (tmp_path / "d" / "vocab.txt").exists()
+
+
+def test_a_checkpoint_without_its_run_needs_its_vocabulary(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 1})
+    run = engine.build(config, str(tmp_path / "a"))
+    lone = tf.train.Checkpoint(model=run.trainer.model).save(str(tmp_path / "x/c"))
+    warm = toys.run_config(text, init_checkpoint=lone)
+    with pytest.raises(UserError, match="no params.yaml beside it: give its"):
         engine.build(warm, str(tmp_path / "b"))
 
 
