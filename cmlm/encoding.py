@@ -27,8 +27,12 @@ from cmlm.pretrained import DEFAULT_SEQ_LENGTH
 # Where an export says what it is; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", "export.json")
 # Tokens of a batch, padding included. On a CPU 1024 to 4096 are equally fast, more is
-# slower.
-_BATCH_TOKENS = 2048
+# slower, and each batch costs as much as 25 to 125 tokens more. So sentences of nearly
+# one length share a batch up to MOST_TOKENS, others up to LEAST_TOKENS only: of 32
+# sentences, or 100, padding would cost more than batches do.
+MOST_TOKENS, LEAST_TOKENS = 2048, 384
+# Tenths of the longest sentence's length that are nearly as long.
+NEARLY = 9
 _LENGTHS_AT_ONCE = 4096
 
 
@@ -172,9 +176,9 @@ class Encoder:
         lengths = np.minimum(self._count(texts), self.seq_length)
         vectors = np.empty([len(texts), self.dim], np.float32)
         if progress is None:
-            progress = lengths.sum() > 50 * _BATCH_TOKENS
+            progress = lengths.sum() > 50 * MOST_TOKENS
         with progress_bar(len(texts), disable=not progress) as bar:
-            for batch in length_batches(lengths, _BATCH_TOKENS):
+            for batch in length_batches(lengths):
                 text = tf.constant([texts[row] for row in batch])
                 vectors[batch] = self._vectors(text).numpy()
                 bar.update(len(batch))
@@ -200,22 +204,27 @@ class Encoder:
         return np.concatenate([np.zeros(0, np.int32), *counts])
 
 
-def length_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Groups rows of like length into batches of like cost.
+def length_batches(
+    lengths: np.ndarray, most: int = MOST_TOKENS, least: int = LEAST_TOKENS
+) -> Iterator[np.ndarray]:
+    """Groups rows of like length into batches.
 
     Args:
         lengths: int [n], in tokens.
-        budget: tokens of a batch, padding included; a longer row is a batch alone.
+        most: tokens of a batch, padding included; a longer row is a batch alone.
+        least: tokens up to which rows share a batch, however they differ.
 
     Yields:
         Indices into `lengths`; every row once, the longest first, so that what does not
         fit into memory fails at once and the time to go is not underestimated.
     """
     order = np.argsort(-lengths, kind="stable")
+    descending = lengths[order]
     start = 0
     while start < len(order):
-        longest = max(int(lengths[order[start]]), 1)
-        size = max(budget // longest, 1)
+        longest = max(int(descending[start]), 1)
+        near = np.count_nonzero(10 * descending >= NEARLY * longest) - start
+        size = max(min(near, most // longest), least // longest, 1)
         yield order[start : start + size]
         start += size
 

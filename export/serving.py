@@ -32,12 +32,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.encoding import SentenceGraph
+from cmlm.encoding import LEAST_TOKENS, MOST_TOKENS, NEARLY, SentenceGraph
 from cmlm.principal_components import PrincipalComponents
 
-# Tokens computed at a time, padding included: what bounds the memory of a request.
-# On a CPU 1024 to 4096 are equally fast, more is slower.
-BATCH_TOKENS = 2048
 _INDEX = "language_index"
 
 
@@ -158,7 +155,7 @@ def _in_batches(
     """Computes rows of like length together, a bounded number of tokens at a time.
 
     Memory then does not grow with the request but by its result, and a short sentence
-    is not padded to a long one.
+    is not padded to a long one. The batches are those of `encoding.length_batches`.
 
     Args:
         compute: rows, int32 [m], and their width in tokens, int32 [], to float32
@@ -175,7 +172,10 @@ def _in_batches(
     def body(start, vectors):
         # The encoder looks at position 0 even where there is no token at all.
         width = tf.maximum(descending[start], 1)
-        rows = order[start : start + tf.maximum(BATCH_TOKENS // width, 1)]
+        near = tf.math.count_nonzero(10 * descending >= NEARLY * width, dtype=tf.int32)
+        size = tf.minimum(near - start, MOST_TOKENS // width)
+        size = tf.maximum(size, tf.maximum(LEAST_TOKENS // width, 1))
+        rows = order[start : start + size]
         computed = tf.ensure_shape(compute(rows, width), [None, dim])
         vectors = tf.tensor_scatter_nd_update(vectors, rows[:, tf.newaxis], computed)
         return start + tf.size(rows), vectors

@@ -90,13 +90,25 @@ def test_each_distinct_sentence_is_encoded_once_among_its_like():
 def test_batches_hold_every_row_once_within_the_budget():
     random = np.random.default_rng(0)
     lengths = np.concatenate([random.integers(0, 30, 500), [200]])
-    batches = list(encoding.length_batches(lengths, 100))
+    batches = list(encoding.length_batches(lengths, most=100, least=40))
     rows = np.concatenate(batches)
     assert sorted(rows) == list(range(len(lengths)))
     assert list(lengths[rows]) == sorted(lengths, reverse=True)
-    costs = [len(batch) * lengths[batch].max() for batch in batches[1:]]
     assert len(batches[0]) == 1, "a row beyond the budget goes alone"
-    assert max(costs) <= 100 and np.mean(costs[:-5]) > 80
+    assert max(len(batch) * lengths[batch].max() for batch in batches[1:]) <= 100
+    for batch in batches[1:]:
+        longest, shortest = lengths[batch].max(), lengths[batch].min()
+        alike = shortest >= 0.9 * longest
+        assert alike or len(batch) * longest <= 40 or longest < 2
+
+
+def test_few_sentences_are_not_padded_to_the_longest():
+    lengths = np.array([75, 60, 40, 39, 38, 37, 20, 20, 20, 12, 9, 8] * 10)
+    batches = list(encoding.length_batches(lengths))
+    padded = sum(len(batch) * lengths[batch].max() for batch in batches)
+    assert padded < 1.1 * lengths.sum()
+    # And not each length by itself.
+    assert len(batches) <= 8
 
 
 def test_normalize(encoder):

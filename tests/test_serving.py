@@ -266,13 +266,14 @@ def test_work_is_in_bounded_portions_of_like_length(portions, signature):
     rows, width, real = answer.numpy().astype(int).T
     np.testing.assert_array_equal(real, np.minimum(lengths + 2, 100))
     # Memory: never more than so many tokens at a time.
-    assert (rows * width <= serving.BATCH_TOKENS).all()
+    assert (rows * width <= encoding.MOST_TOKENS).all()
     assert len(np.unique(width)) > 5
-    # Width: the longest of the portion, not of the request.
-    for portion in np.unique(width):
-        assert real[width == portion].max() == portion
+    # The graph's portions are those of encoding.length_batches.
+    for portion in encoding.length_batches(np.minimum(lengths + 2, 100)):
+        assert (rows[portion] == len(portion)).all()
+        assert (width[portion] == real[portion].max()).all()
     # Padding is 4 % here, and would be half of everything without the portions.
-    assert real.sum() / width.sum() > 0.9
+    assert real.sum() / width.sum() > 0.95
 
 
 def test_one_request_is_as_wide_as_its_longest(portions):

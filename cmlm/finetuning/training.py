@@ -19,7 +19,6 @@ from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
 # Tokens of a batch in prediction, padding included.
-_BATCH_TOKENS = 4096
 _HEAD = "glue"
 
 
@@ -209,7 +208,7 @@ class SentenceClassifier:
             [n]: int64, the most probable class; or float32, the score.
         """
         outputs = np.empty([len(examples), self._task.num_outputs], np.float32)
-        for rows in encoding.length_batches(examples.lengths, _BATCH_TOKENS):
+        for rows in encoding.length_batches(examples.lengths):
             outputs[rows] = self._predict(examples.batch(rows)).numpy()
         if self._task.is_regression:
             return outputs[:, 0]
