@@ -36,6 +36,7 @@ flags.DEFINE_integer("sentences", 3000, "How many.")
 flags.DEFINE_integer("rounds", 5, "How often each arm is timed.")
 flags.DEFINE_integer("threads", 1, "Processors for each arm.")
 flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the layers.")
+flags.DEFINE_list("arms", ["encode", "serving", "hub"], "Beside torch.")
 flags.DEFINE_list("batch_sizes", ["8", "16", "32", "64"], "For torch to choose from.")
 flags.DEFINE_integer("seq_length", 128, "Where all arms cut; torch as its folder says.")
 flags.DEFINE_string("output", None, "The .json file to write.")
@@ -58,25 +59,6 @@ def encode_arm(export, threads):
     return lambda texts: encoder.encode(texts, progress=False)
 
 
-def serving_arm(export, threads):
-    """The serving signature, as a model server loads and runs it."""
-    import tensorflow as tf
-
-    settings = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
-    )
-    session = tf.compat.v1.Session(graph=tf.Graph(), config=settings)
-    with session.graph.as_default():
-        loaded = tf.compat.v1.saved_model.load(
-            session, ["serve"], f"{export}/serving/1"
-        )
-    signature = loaded.signature_def["serving_default"]
-    text, default = signature.inputs["text"].name, signature.outputs["default"].name
-    # What the first request of assets.extra does in a model server.
-    session.run(default, {text: ["Hello."]})
-    return lambda texts: session.run(default, {text: texts})
-
-
 def hub_arm(export, threads):
     """Preprocessor and encoder, as the tutorials of TF Hub put them together."""
     import numpy as np
@@ -93,7 +75,7 @@ def hub_arm(export, threads):
     )
 
 
-ARMS = {"encode": encode_arm, "serving": serving_arm, "hub": hub_arm}
+ARMS = {"encode": encode_arm, "serving": workers.serving_signature, "hub": hub_arm}
 
 
 def serve_arm() -> None:
@@ -155,7 +137,7 @@ def main(_) -> None:
             torch_arm = [FLAGS.torch_python, os.path.join(here, "inference_torch.py")]
             torch_arm += [FLAGS.model, sentence_file, str(FLAGS.threads), precision]
             started["torch", precision] = torch_arm
-            for arm in ARMS:
+            for arm in FLAGS.arms:
                 if arm != "hub" or precision == "float32":
                     started[arm, precision] = [
                         *(sys.executable, os.path.abspath(__file__), f"--worker={arm}"),

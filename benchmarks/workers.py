@@ -1,5 +1,6 @@
 """Child processes that measure on command, so that programs of two environments can
-take turns on one machine. Standard library only: both sides import it.
+take turns on one machine, and exports as they run there. Imports the standard library
+only: environments without TensorFlow import it too.
 """
 
 from __future__ import annotations
@@ -73,3 +74,22 @@ def seconds(function: Callable[[], object]) -> dict[str, float]:
         "wall": time.perf_counter() - wall,
         "processor": time.process_time() - processor,
     }
+
+
+def serving_signature(export: str, threads: int) -> Callable:
+    """The serving signature as a model server loads and runs it: texts to vectors."""
+    import tensorflow as tf
+
+    settings = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
+    )
+    session = tf.compat.v1.Session(graph=tf.Graph(), config=settings)
+    with session.graph.as_default():
+        loaded = tf.compat.v1.saved_model.load(
+            session, ["serve"], f"{export}/serving/1"
+        )
+    signature = loaded.signature_def["serving_default"]
+    text, default = signature.inputs["text"].name, signature.outputs["default"].name
+    # What the first request of assets.extra does in a model server.
+    session.run(default, {text: ["Hello."]})
+    return lambda texts: session.run(default, {text: texts})

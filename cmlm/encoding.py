@@ -30,9 +30,9 @@ PROVENANCE = os.path.join("assets.extra", "export.json")
 # slower, and each batch costs as much as 25 to 125 tokens more. So sentences of nearly
 # one length share a batch up to MOST_TOKENS, others up to LEAST_TOKENS only: of 32
 # sentences, or 100, padding would cost more than batches do.
-MOST_TOKENS, LEAST_TOKENS = 2048, 384
+MOST_TOKENS, LEAST_TOKENS = 2048, 512
 # Tenths of the longest sentence's length that are nearly as long.
-NEARLY = 9
+NEARLY = 8
 _LENGTHS_AT_ONCE = 4096
 
 
@@ -219,11 +219,11 @@ def length_batches(
         fit into memory fails at once and the time to go is not underestimated.
     """
     order = np.argsort(-lengths, kind="stable")
-    descending = lengths[order]
+    ascending = -lengths[order]
     start = 0
     while start < len(order):
-        longest = max(int(descending[start]), 1)
-        near = np.count_nonzero(10 * descending >= NEARLY * longest) - start
+        longest = max(-int(ascending[start]), 1)
+        near = np.searchsorted(ascending, -NEARLY * longest / 10, "right") - start
         size = max(min(near, most // longest), least // longest, 1)
         yield order[start : start + size]
         start += size

@@ -98,7 +98,7 @@ def test_batches_hold_every_row_once_within_the_budget():
     assert max(len(batch) * lengths[batch].max() for batch in batches[1:]) <= 100
     for batch in batches[1:]:
         longest, shortest = lengths[batch].max(), lengths[batch].min()
-        alike = shortest >= 0.9 * longest
+        alike = 10 * shortest >= encoding.NEARLY * longest
         assert alike or len(batch) * longest <= 40 or longest < 2
 
 

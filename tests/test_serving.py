@@ -272,8 +272,8 @@ def test_work_is_in_bounded_portions_of_like_length(portions, signature):
     for portion in encoding.length_batches(np.minimum(lengths + 2, 100)):
         assert (rows[portion] == len(portion)).all()
         assert (width[portion] == real[portion].max()).all()
-    # Padding is 4 % here, and would be half of everything without the portions.
-    assert real.sum() / width.sum() > 0.95
+    # Padding would be half of everything without the portions.
+    assert real.sum() / width.sum() > 0.9
 
 
 def test_one_request_is_as_wide_as_its_longest(portions):

@@ -18,7 +18,6 @@ from cmlm.keras import keras
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
-# Tokens of a batch in prediction, padding included.
 _HEAD = "glue"
 
 
