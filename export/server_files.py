@@ -83,6 +83,8 @@ def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.TFRecordWriter(path) as writer:
         for name, function in signatures.items():
+            # The short one first: where oneDNN may keep weights packed, the first
+            # request decides how, and in float32 a long one would cost short ones dear.
             for rows in (slice(1, 2), slice(None)):
                 log = prediction_log_pb2.PredictionLog()
                 request = log.predict_log.request
