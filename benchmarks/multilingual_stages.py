@@ -129,11 +129,11 @@ def main() -> None:
     runs = {"mlm": start}
     from_mlm = ["task.mlm.weight=0", "task.cmlm.start_step=0"]
     for arm in FLAGS.arms or [*ARMS, *STAGED]:
+        begin = start
         if arm in STAGED:
-            first = _train("cmlm", FLAGS.steps, from_mlm + ARMS["cmlm"], start)
-            runs[arm] = _train(arm, FLAGS.steps, from_mlm + STAGED[arm], first)
-        else:
-            runs[arm] = _train(arm, FLAGS.steps, from_mlm + ARMS[arm], start)
+            begin = _train("cmlm", FLAGS.steps, from_mlm + ARMS["cmlm"], start)
+        overrides = from_mlm + {**ARMS, **STAGED}[arm]
+        runs[arm] = _train(arm, FLAGS.steps, overrides, begin)
 
     results = os.path.join(FLAGS.output, "tatoeba.json")
     tasks = ",".join(f"tatoeba-{language}" for language in FLAGS.languages)
