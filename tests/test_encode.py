@@ -100,6 +100,10 @@ def test_batches_hold_every_row_once_within_the_budget():
         longest, shortest = lengths[batch].max(), lengths[batch].min()
         alike = 10 * shortest >= encoding.NEARLY * longest
         assert alike or len(batch) * longest <= 40 or longest < 2
+    # Whatever the lengths, batches are full.
+    full = list(encoding.length_batches(lengths, most=100, least=100))
+    costs = [len(batch) * lengths[batch].max() for batch in full[1:]]
+    assert max(costs) <= 100 and np.mean(costs[:-5]) > 80
 
 
 def test_few_sentences_are_not_padded_to_the_longest():

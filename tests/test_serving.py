@@ -268,6 +268,9 @@ def test_work_is_in_bounded_portions_of_like_length(portions, signature):
     # Memory: never more than so many tokens at a time.
     assert (rows * width <= encoding.MOST_TOKENS).all()
     assert len(np.unique(width)) > 5
+    # Width: the longest of the portion, not of the request.
+    for portion in np.unique(width):
+        assert real[width == portion].max() == portion
     # The graph's portions are those of encoding.length_batches.
     for portion in encoding.length_batches(np.minimum(lengths + 2, 100)):
         assert (rows[portion] == len(portion)).all()
