@@ -1,7 +1,7 @@
 """A folder for Hugging Face's libraries says the same encoder, and comes back the same.
 
 What `sentence_transformers` and `transformers` make of it is not run here, as nothing
-else needs PyTorch: BUILD_NOTES.md has the command and what it gave.
+else needs PyTorch: docs/log/exports.md has the comparison.
 """
 
 import json
