@@ -31,7 +31,7 @@ def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
         A name for files, a caption, and the figure.
     """
     for table in tables.tables(results):
-        if len(table.columns) > 1:
+        if len(table.columns) > 1 and not table.is_by_part:
             yield (
                 f"scores-{table.family}",
                 f"{table.family}: models beside published rows (grey).",
@@ -70,7 +70,8 @@ def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
 def scores(table: tables.Table) -> Figure:
     """Tasks below each other; a mark for each model, grey ones for published rows."""
     heads = [tables.head(column, table.columns) for column in table.columns]
-    figure, axes = _axes(1.6 + 0.34 * len(heads))
+    # The legend beside the plot has a line for every row.
+    figure, axes = _axes(max(1.6 + 0.34 * len(heads), 0.8 + 0.22 * len(table.rows)))
     places = np.arange(len(heads))[::-1]
     ours = [row for row in table.rows if not row[1]]
     theirs = [row for row in table.rows if row[1]]
@@ -91,7 +92,7 @@ def scores(table: tables.Table) -> Figure:
             markerfacecolor="none",
             color=_GREY,
             markersize=5,
-            label=name,
+            label=tables.short(name),
         )
     axes.set_yticks(places, heads)
     axes.set_ylim(-0.6, len(heads) - 0.4)

@@ -57,7 +57,7 @@ def write_json(file, results: Mapping[str, Any]) -> None:
 def markdown(results: Mapping[str, Any]) -> str:
     """The tables, and what they were made with."""
     parts = ["# Evaluation", _about_markdown(results)]
-    for table in tables.tables(results):
+    for table in tables.tables(results, ablations=True):
         parts += [f"## {table.family}", tables.markdown(table)]
         parts.append("\n".join(f"- {line}" for line in _protocols(results, table)))
     parts.append(_failed(results))
@@ -69,7 +69,7 @@ def page(results: Mapping[str, Any]) -> str:
     from cmlm.evaluation import plots
 
     body = ["<h1>Evaluation</h1>", _about_html(results)]
-    for table in tables.tables(results):
+    for table in tables.tables(results, ablations=True):
         body += [f"<h2>{html.escape(table.family)}</h2>", _html_table(table)]
         lines = map(html.escape, _protocols(results, table))
         body.append(f"<p class=note>{'<br>'.join(lines)}</p>")

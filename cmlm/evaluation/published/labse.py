@@ -1,0 +1,49 @@
+"""LaBSE: Feng et al., 2022, https://arxiv.org/abs/2007.01852.
+
+The text that these numbers were read from has the paper's tables as pictures; here is
+what its running text prints, and the model's own page.
+"""
+
+from __future__ import annotations
+
+from cmlm.evaluation.published.rows import Row
+
+_PAPER = "Feng et al., 2022, https://arxiv.org/abs/2007.01852"
+
+ROWS = [
+    Row(
+        "LaBSE",
+        "https://tfhub.dev/google/LaBSE/1",
+        {("tatoeba", "accuracy_xtreme36"): 95.0},
+        {"tatoeba/xtreme36": 95.0},
+        "36 languages; the page does not say which direction",
+    ),
+    Row(
+        "LaBSE",
+        f"{_PAPER}, section 5 (tables 2 and 5)",
+        {},
+        {"tatoeba/all112": 83.7, "tatoeba/muse14": 95.3},
+    ),
+    Row("LASER", f"{_PAPER}, section 1 (table 2)", {}, {"tatoeba/all112": 65.5}),
+    Row("LaBSE-Large", f"{_PAPER}, appendix A", {}, {"tatoeba/all112": 83.8}),
+    Row(
+        "Base with mBERT's vocabulary, no pre-training, no margin",
+        f"{_PAPER}, section 5 (table 2)",
+        {},
+        {"tatoeba/xtreme36": 92.8, "tatoeba/all112": 79.1},
+    ),
+    Row(
+        "LaBSE",
+        f"{_PAPER}, section 5 (table 2)",
+        {},
+        {"un/es": 91.1, "un/fr": 88.3, "un/ru": 90.8, "un/zh": 87.7},
+        "P@1 among all sentences of the corpus",
+    ),
+    Row(
+        "LaBSE, languages without training data",
+        f"{_PAPER}, section 6.3 (figure 6)",
+        {},
+        {"tatoeba/unseen": 60.5},
+        "over 30 languages",
+    ),
+]

@@ -1,0 +1,117 @@
+"""One published row, and the reader of the tables that the papers' files hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+# (task, metric) of a column.
+Key = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of somebody's table.
+
+    Attributes:
+        model: the authors' name of it.
+        source: where the numbers were read, with the table.
+        scores: (task, metric) to a number on this package's scale.
+        averages: the averages that the row prints, by the name of the group.
+        note: what differs in the protocol.
+        is_ablation: the row is a variant that its paper tries out; short tables and
+            pictures leave it out.
+    """
+
+    model: str
+    source: str
+    scores: dict[Key, float]
+    averages: dict[str, float] = dataclasses.field(default_factory=dict)
+    note: str = ""
+    is_ablation: bool = False
+
+
+def table(
+    source: str,
+    columns: Sequence[Key],
+    text: str,
+    average: str = "",
+    note: str = "",
+    factor: float = 1.0,
+    is_ablation: bool = False,
+) -> list[Row]:
+    """Reads a table.
+
+    Args:
+        source: of all its rows.
+        columns: what the numbers of a line are; `-` stands for an empty cell.
+        text: lines of `model | number number ...`.
+        average: the group whose average is the last number of every line; empty where
+            the table prints none.
+        note: of all its rows.
+        factor: brings the numbers to this package's scale, 100 for shares of 1.
+        is_ablation: of all its rows.
+    """
+    rows = []
+    for line in text.strip().splitlines():
+        model, _, numbers = line.rpartition("|")
+        values = [
+            None if cell == "-" else round(factor * float(cell), 4)
+            for cell in numbers.split()
+        ]
+        mean = values.pop() if average else None
+        cells = zip(columns, values, strict=True)
+        rows.append(
+            Row(
+                model.strip(),
+                source,
+                {key: value for key, value in cells if value is not None},
+                {average: mean} if mean is not None else {},
+                note,
+                is_ablation,
+            )
+        )
+    return rows
+
+
+def averages_table(
+    source: str,
+    groups: Sequence[str],
+    text: str,
+    note: str = "",
+    factor: float = 1.0,
+    is_ablation: bool = False,
+) -> list[Row]:
+    """Reads a table whose numbers are averages of groups; see `table`."""
+    columns = [("", group) for group in groups]
+    return [
+        Row(
+            row.model,
+            row.source,
+            {},
+            {group: value for (_, group), value in row.scores.items()},
+            note,
+            is_ablation,
+        )
+        for row in table(source, columns, text, factor=factor)
+    ]
+
+
+def per_part(task: str, metric: str, parts: str) -> list[Key]:
+    """Columns of a task that is scored by language or pair: `METRIC/PART`."""
+    return [(task, f"{metric}/{part}") for part in parts.split()]
+
+
+# The papers' order of columns.
+SENTEVAL = [
+    *((task, "accuracy") for task in "mr cr subj mpqa sst2 trec mrpc sick-e".split()),
+    ("sick-r-trained", "pearson"),
+]
+STS = [
+    (task, "spearman")
+    for task in "sts12 sts13 sts14 sts15 sts16 stsb-test sick-r".split()
+]
+XTREME = (
+    "af ar bg bn de el es et eu fa fi fr he hi hu id it ja jv ka kk ko ml mr nl pt ru "
+    "sw ta te th tl tr ur vi zh"
+)
