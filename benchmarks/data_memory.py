@@ -73,12 +73,13 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
 
 def prepare(input_path: str, work: str) -> dict[str, object]:
     """Makes the corpus and a vocabulary for it."""
-    from cmlm.data import corpus, vocabulary
+    from cmlm.data import corpus
+    from cmlm.vocabulary import learning
 
     config = corpus.TextDataConfig(input_path=input_path, global_batch_size=1)
     files = corpus.resolve(config, work)
-    vocab_file = vocabulary.prepare(
-        vocabulary.VocabularyConfig(size=8000), {"": files}, work
+    vocab_file = learning.prepare(
+        learning.VocabularyConfig(size=8000), {"": files}, work
     )
     n_bytes = corpus.inspect(files, max_bytes=1 << 40).bytes
     return {"files": files, "vocab_file": vocab_file, "bytes": n_bytes}

@@ -38,12 +38,14 @@ TOLERANCE = 0.05
 
 def main(_) -> int:
     with cli.quiet_imports():
-        from cmlm import encoding
+        from cmlm.encoders import opening
         from cmlm.evaluation import catalogue, run
     tasks, failed = run.read(catalogue.select(list(EXPECTED)), FLAGS.data_dir)
     if failed:
         raise UserError("; ".join(failed.values()))
-    result = run.score(encoding.load(FLAGS.model or folder()), tasks, progress=True)
+    result = run.score(
+        opening.open_encoder(FLAGS.model or folder()), tasks, progress=True
+    )
     off = 0
     for task, metrics in EXPECTED.items():
         for metric, expected in metrics.items():

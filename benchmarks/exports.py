@@ -32,7 +32,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         import tensorflow_text  # noqa: F401  (registers ops)
 
-        from cmlm import files
+        from cmlm.common import files
 
     lines = []
     for path in files.expand(FLAGS.text):

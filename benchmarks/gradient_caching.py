@@ -52,11 +52,12 @@ def _measure(arm: str) -> dict:
         import numpy as np
         import tensorflow as tf
 
-        from cmlm import optimization, recipes
-        from cmlm.keras import keras
+        from cmlm.common.keras import keras
+        from cmlm.config import recipes
+        from cmlm.modeling import optimization
         from cmlm.modeling.model import SentenceModel
         from cmlm.objectives import OBJECTIVES
-        from cmlm.trainer import Trainer
+        from cmlm.training.trainer import Trainer
 
     keras.backend.experimental.enable_tf_random_generator()
     config = recipes.load("labse/dual_encoder", (), [f"model.preset={FLAGS.preset}"])

@@ -53,9 +53,9 @@ SHORT = "How do I reset my password?"
 
 def encode_arm(export, threads):
     """cmlm.encode: (function of a list of str, its vectors)."""
-    from cmlm import encoding
+    from cmlm.encoders import opening
 
-    encoder = encoding.load(export)
+    encoder = opening.open_encoder(export)
     return lambda texts: encoder.encode(texts, progress=False)
 
 
@@ -112,7 +112,8 @@ def main(_) -> None:
     with cli.quiet_imports():
         import numpy as np
 
-        from cmlm import files, pretrained
+        from cmlm.common import files
+        from cmlm.encoders import pretrained
         from export import saved_models
 
     with tempfile.TemporaryDirectory() as folder:

@@ -25,7 +25,7 @@ def products(library: str, precision: str, threads: int, shapes):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         dtype = tf.as_dtype(precision)
-        # As in cmlm/modeling/inference.py: bfloat16 kernels are [out, in].
+        # As in cmlm/modeling/inference_graph.py: bfloat16 kernels are [out, in].
         turned = precision == "bfloat16"
         weights = [
             (

@@ -29,11 +29,13 @@ def main(_) -> None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm import distributed, optimization, recipes
-        from cmlm.keras import keras
+        from cmlm.common import distributed
+        from cmlm.common.keras import keras
+        from cmlm.config import recipes
+        from cmlm.modeling import optimization
         from cmlm.modeling.model import SentenceModel
         from cmlm.objectives import OBJECTIVES
-        from cmlm.trainer import Trainer
+        from cmlm.training.trainer import Trainer
 
     keras.backend.experimental.enable_tf_random_generator()
     distributed.set_precision(FLAGS.precision)

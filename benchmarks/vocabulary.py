@@ -46,19 +46,19 @@ FLAGS = flags.FLAGS
 
 def learn_here(paths: dict[str, str], exponent: float, output: str) -> None:
     """cmlm.vocab's own way."""
-    from cmlm.data import vocabulary
+    from cmlm.vocabulary import learning
 
-    config = vocabulary.VocabularyConfig(
+    config = learning.VocabularyConfig(
         size=FLAGS.size, lower_case=FLAGS.lower_case, sampling_exponent=exponent
     )
-    vocabulary.learn({name: [path] for name, path in paths.items()}, config, output)
+    learning.learn({name: [path] for name, path in paths.items()}, config, output)
 
 
 def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
     """The trainer of `tokenizers`, set up as for BERT."""
     import tokenizers
 
-    from cmlm.data import vocabulary
+    from cmlm.data import vocab_file
 
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
@@ -67,18 +67,18 @@ def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=FLAGS.size,
-        special_tokens=list(vocabulary.SPECIAL_TOKENS),
+        special_tokens=list(vocab_file.SPECIAL_TOKENS),
         show_progress=False,
     )
     tokenizer.train(list(paths.values()), trainer)
     ids = tokenizer.get_vocab()
-    vocabulary.write(sorted(ids, key=ids.get), output)
+    vocab_file.write(sorted(ids, key=ids.get), output)
 
 
 def run_arm(paths: dict[str, str]) -> None:
     """A child process: learns, and prints what it took."""
     with cli.quiet_imports():
-        import cmlm.data.vocabulary  # noqa: F401  (its import is not to be timed)
+        import cmlm.vocabulary.learning  # noqa: F401  (its import is not to be timed)
 
     # Bytes of text are part of memory only if they are read.
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -102,7 +102,7 @@ def run_arm(paths: dict[str, str]) -> None:
 
 def split(patterns: str, folder: str) -> dict[str, int]:
     """Writes lines to learn from and to read: bytes of each language, both together."""
-    from cmlm import files
+    from cmlm.common import files
     from cmlm.data import languages
 
     sizes = {}
@@ -132,8 +132,9 @@ def main(_) -> None:
     if not FLAGS.input:
         raise UserError("--input is not given")
     with cli.quiet_imports():
-        from cmlm import files
-        from cmlm.data import tokenization, vocabulary, words
+        from cmlm.common import files
+        from cmlm.data import tokenization
+        from cmlm.vocabulary import learning, words
     try:
         import tokenizers
     except ImportError as error:
@@ -177,7 +178,7 @@ def main(_) -> None:
             )
             results[arm] = {**took, "languages": {}}
             for name, counted in read.items():
-                found = vocabulary.coverage(tokenizer, counted.counts)
+                found = learning.coverage(tokenizer, counted.counts)
                 results[arm]["languages"][name] = vars(found)
                 print(
                     f"{name:8}{found.known_words:12.3%}{found.known_characters:12.3%}"

@@ -1,6 +1,32 @@
-"""Training, export and evaluation of universal sentence encoders in TensorFlow.
+"""Universal sentence encoders: train them on your own text, and serve them.
 
-Importing this package is cheap: it pulls in neither TensorFlow nor Keras.
+    import cmlm
+
+    encoder = cmlm.load("OUT")  # an export, a model_dir, a Hugging Face folder, ...
+    vectors = encoder.encode(["a sentence", "another"])  # float32 [2, dim]
+
+Importing this package is cheap: TensorFlow is imported when `load` is called.
 """
 
-__version__ = "0.1.0"
+from cmlm.common.versions import VERSION as __version__
+
+__all__ = ["__version__", "load"]
+
+
+def load(model: str):
+    """Opens an encoder, wherever it lies.
+
+    Args:
+        model: an export, a model_dir, a checkpoint, weights of another program, the
+            address of a model server, or stored vectors; see
+            `cmlm.encoders.opening.open_encoder`.
+
+    Returns:
+        An object with `encode(sentences) -> float32 [len(sentences), dim]`.
+
+    Raises:
+        cmlm.errors.UserError: nothing is there, or it is damaged.
+    """
+    from cmlm.encoders import opening
+
+    return opening.open_encoder(model)

@@ -43,34 +43,36 @@ def main(_) -> None:
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
         raise UserError(f"--output={FLAGS.output} must end in .npy")
     with cli.quiet_imports():
-        from cmlm import encoding, files, vectors
+        from cmlm.common import arrays, files
+        from cmlm.common.progress import sentence_bar
+        from cmlm.encoders import opening
 
     if FLAGS.output:
         files.refuse_existing(FLAGS.output, FLAGS.overwrite)
 
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)
-    total = vectors.count_lines(paths)
-    encoder = encoding.load(FLAGS.model)
+    total = arrays.count_lines(paths)
+    encoder = opening.open_encoder(FLAGS.model)
     print(
         f"{total:,} lines of {FLAGS.input}, cut at {encoder.seq_length} tokens",
         file=sys.stderr,
     )
-    nearest = vectors.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
+    nearest = arrays.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
 
     # ------------------------------------------------------------- encoding
     with contextlib.ExitStack() as stack:
         write = None
         if FLAGS.output:
             shape = (total, encoder.dim)
-            write = stack.enter_context(vectors.npy_writer(FLAGS.output, shape))
-        bar = stack.enter_context(encoding.progress_bar(total))
-        for lines in vectors.windows(paths):
+            write = stack.enter_context(arrays.npy_writer(FLAGS.output, shape))
+        bar = stack.enter_context(sentence_bar(total))
+        for lines in arrays.windows(paths):
             encoded = encoder.encode(lines, progress=False)
             if FLAGS.query:
                 nearest.add(lines, encoded)
             if write:
-                write(vectors.unit_length(encoded) if FLAGS.normalize else encoded)
+                write(arrays.unit_length(encoded) if FLAGS.normalize else encoded)
             bar.update(len(lines))
         if bar.n != total:
             raise UserError(f"{FLAGS.input} changed while it was read")

@@ -64,7 +64,8 @@ def main(_) -> int:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")
     with cli.quiet_imports("evaluate"):
-        from cmlm import encoding, files, versions
+        from cmlm.common import files, versions
+        from cmlm.encoders import opening
         from cmlm.evaluation import base, catalogue, report, run, tables
 
     if output and not as_json:
@@ -82,7 +83,7 @@ def main(_) -> int:
     # -------------------------------------------------------------- scoring
     models = {}
     for name in dict.fromkeys(FLAGS.model) if tasks else ():
-        encoder = encoding.load(name)
+        encoder = opening.open_encoder(name)
 
         def tell(task, scores, name=name):
             score = scores[task.main_metric]
@@ -149,7 +150,7 @@ def write_sentences(path: str, sentences: list[str]) -> int:
     Raises:
         UserError: a sentence has a line break in it.
     """
-    from cmlm import files
+    from cmlm.common import files
 
     for text in sentences:
         if "\n" in text or "\r" in text:

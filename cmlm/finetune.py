@@ -63,10 +63,12 @@ def main(_) -> None:
     with cli.quiet_imports("evaluate"):
         import numpy as np
 
-        from cmlm import encoding, files, versions
+        from cmlm.common import files, versions
+        from cmlm.common.progress import ProgressLine
+        from cmlm.encoders import identity
+        from cmlm.encoders.trained import resolve_seq_length
         from cmlm.evaluation import reading
         from cmlm.finetuning import catalogue, examples, glue, tasks, training
-        from cmlm.progress import ProgressLine
 
     if output:
         files.refuse_existing(output, FLAGS.overwrite)
@@ -96,7 +98,7 @@ def main(_) -> None:
         except reading.MissingData as error:
             print(f"no predictions in {answer}: {error}", file=sys.stderr)
     trained = training.open_encoder(FLAGS.model)
-    seq_length = encoding.resolve_seq_length(trained.config.model, FLAGS.seq_length)
+    seq_length = resolve_seq_length(trained, FLAGS.seq_length)
     data = {
         name: examples.encode(
             task.read(path, with_labels=name not in tests),
@@ -112,7 +114,7 @@ def main(_) -> None:
     print(f"{task.name}: {sizes}; {cut:,} cut at {seq_length} tokens", file=sys.stderr)
 
     # ---------------------------------------------------------------- seeds
-    info = encoding.describe(trained, seq_length)
+    info = identity.describe(trained, seq_length)
     start = training.Start(trained)
     # What starts from its weights needs the memory.
     del trained

@@ -109,7 +109,8 @@ def main(_) -> None:
     if not FLAGS.output.endswith((".tsv", ".tsv.gz")):
         raise UserError(f"--output={FLAGS.output} must end in .tsv or .tsv.gz")
     with cli.quiet_imports("mine"):
-        from cmlm import encoding, files
+        from cmlm.common import files
+        from cmlm.encoders import opening
         from cmlm.mining import neighbours
 
     # ------------------------------------------------------ inputs and model
@@ -129,7 +130,7 @@ def main(_) -> None:
     )
     with disk_errors(), locked(work_dir):
         run = mine_pairs if mining else mine_negatives
-        run(inputs, encoding.load(FLAGS.model), work_dir, settings)
+        run(inputs, opening.open_encoder(FLAGS.model), work_dir, settings)
     if not FLAGS.work_dir:
         shutil.rmtree(work_dir)
 
@@ -142,7 +143,7 @@ def main(_) -> None:
 
 def mine_pairs(inputs, encoder, work_dir, settings) -> None:
     """Writes pairs and their scores."""
-    from cmlm import files
+    from cmlm.common import files
     from cmlm.mining import pairs as pairs_lib
     from cmlm.mining import texts as texts_lib
 
@@ -193,12 +194,12 @@ def mine_pairs(inputs, encoder, work_dir, settings) -> None:
 
 def mine_negatives(inputs, encoder, work_dir, settings) -> None:
     """Writes translations with hard negatives beside them."""
-    from cmlm import files
-    from cmlm.data import parallel
+    from cmlm.common import files
+    from cmlm.data import bitext
     from cmlm.mining import negatives
     from cmlm.mining import texts as texts_lib
 
-    report = parallel.inspect(inputs["bitext"])
+    report = bitext.inspect(inputs["bitext"])
     print(f"{FLAGS.bitext}: {report}", file=sys.stderr)
     if report.columns > 2:
         print("its hard negatives are replaced", file=sys.stderr)

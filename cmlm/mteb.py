@@ -18,23 +18,24 @@ from typing import Any
 import numpy as np
 from mteb.models import abs_encoder, model_meta
 
-from cmlm import __version__, encoding
+from cmlm.common.versions import VERSION
+from cmlm.encoders import opening
 
 
 class MtebEncoder(abs_encoder.AbsEncoder):
     """Vectors as they are, compared by cosine; no prompts.
 
     Args:
-        model: whatever `encoding.load` opens.
+        model: whatever `opening.open_encoder` opens.
     """
 
     def __init__(self, model: str):
-        self._encoder = encoding.load(model)
+        self._encoder = opening.open_encoder(model)
         info = self._encoder.info
         self.mteb_model_meta = model_meta.ModelMeta.create_empty(
             {
                 "name": f"cmlm/{model.strip('/').split('/')[-1]}",
-                "revision": str(info.get("fingerprint", __version__)),
+                "revision": str(info.get("fingerprint", VERSION)),
                 "max_tokens": self._encoder.seq_length,
                 "embed_dim": self._encoder.dim,
                 "similarity_fn_name": model_meta.ScoringFunction.COSINE,

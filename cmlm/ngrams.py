@@ -56,7 +56,7 @@ def main(_) -> None:
     if (FLAGS.unit == "pieces") != bool(FLAGS.vocab_file):
         raise UserError("--unit=pieces and --vocab_file=FILE go together")
     with cli.quiet_imports():
-        from cmlm import files
+        from cmlm.common import files
         from cmlm.data import ngrams
         from cmlm.data.tokenization import Tokenizer
 

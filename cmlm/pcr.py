@@ -8,7 +8,7 @@
 
 Text is monolingual, one sentence a line. Vectors are those of the same model, as
 cmlm.encode writes them without --normalize. The file names the model it belongs to, and
-is refused with any other. See cmlm/principal_components.py for the method.
+is refused with any other. See cmlm/encoders/pcr.py for the method.
 """
 
 import sys
@@ -53,7 +53,8 @@ def main(_) -> None:
     if not FLAGS.text and not FLAGS.vectors:
         raise UserError("nothing to fit: give --text=LANGUAGE=FILES or --vectors=...")
     with cli.quiet_imports():
-        from cmlm import encoding, files, principal_components
+        from cmlm.common import files
+        from cmlm.encoders import opening, pcr
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)
 
@@ -64,18 +65,18 @@ def main(_) -> None:
             language, equals, path = value.partition("=")
             if not equals or not path:
                 raise UserError(f"--{flag}={value}; allowed: LANGUAGE=FILE")
-            language = principal_components.check_language(language)
+            language = pcr.check_language(language)
             if language in sources:
                 raise UserError(f"--{flag}={value}: {language} is given twice")
             sources[language] = (flag, files.expand(path))
-    encoder = encoding.load(FLAGS.model)
+    encoder = opening.open_encoder(FLAGS.model)
     if "fingerprint" not in encoder.info:
         raise UserError(f"--model={FLAGS.model} has no fingerprint: export it again")
 
     # -------------------------------------------------------------- fitting
     fitted = {}
     for language, (flag, paths) in sources.items():
-        moment = principal_components.SecondMoment(encoder.dim)
+        moment = pcr.SecondMoment(encoder.dim)
         read = _encode_text if flag == "text" else _read_vectors
         try:
             for vectors in read(paths, encoder, FLAGS.max_sentences or sys.maxsize):
@@ -89,9 +90,9 @@ def main(_) -> None:
             f"{shares} of their squared length along the components",
             file=sys.stderr,
         )
-    principal_components.save(
+    pcr.save(
         FLAGS.output,
-        principal_components.PrincipalComponents(encoder.info["fingerprint"], fitted),
+        pcr.PrincipalComponents(encoder.info["fingerprint"], fitted),
     )
 
     # --------------------------------------------------- what, and where it is
@@ -104,10 +105,11 @@ def main(_) -> None:
 
 def _encode_text(paths, encoder, limit):
     """Yields the vectors of at most `limit` sentences, in windows; no empty lines."""
-    from cmlm import encoding, vectors
+    from cmlm.common import arrays
+    from cmlm.common.progress import sentence_bar
 
-    with encoding.progress_bar(None) as bar:
-        for lines in vectors.windows(paths):
+    with sentence_bar(None) as bar:
+        for lines in arrays.windows(paths):
             lines = [line for line in lines if line.strip()][:limit]
             limit -= len(lines)
             yield encoder.encode(lines, progress=False)

@@ -135,7 +135,7 @@ def _split() -> None:
     with cli.quiet_imports():
         import collections
 
-        from cmlm import files
+        from cmlm.common import files
         from cmlm.data import sentences
 
     language = sentences.check_language(FLAGS.language)
@@ -188,7 +188,7 @@ def _run_pipeline() -> None:
     with cli.quiet_imports():
         import json
 
-        from cmlm import beam_runner, files
+        from cmlm.common import beam_runner, files
         from cmlm.preparation import assembly, report, sources
 
     # ------------------------------------------------------------------ settings

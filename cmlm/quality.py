@@ -30,7 +30,7 @@ def main(_) -> None:
         import numpy as np
         from sklearn import metrics
 
-        from cmlm import files
+        from cmlm.common import files
         from cmlm.preparation import quality
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)

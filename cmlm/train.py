@@ -85,8 +85,9 @@ FLAGS = flags.FLAGS
 def configure():
     """The flags as an ExperimentConfig, complete and checked."""
     with cli.quiet_imports():
-        from cmlm import experiments, pretrained, recipes
-        from cmlm.data import corpus, inference, parallel
+        from cmlm.config import experiment, recipes
+        from cmlm.data import bitext, corpus, nli
+        from cmlm.training import warm_start
 
     config = recipes.load(FLAGS.experiment, FLAGS.config_file, FLAGS.params_override)
     for objective in config.task.enabled().values():
@@ -95,9 +96,9 @@ def configure():
             data.input_path = FLAGS.train_data or data.input_path
             if FLAGS.validation_data:
                 objective.validation_data = FLAGS.validation_data
-        elif isinstance(data, parallel.ParallelDataConfig):
+        elif isinstance(data, bitext.ParallelDataConfig):
             data.input_path = FLAGS.bitext_data or data.input_path
-        elif isinstance(data, inference.InferenceDataConfig):
+        elif isinstance(data, nli.InferenceDataConfig):
             data.input_path = FLAGS.nli_data or data.input_path
             if FLAGS.nli_validation_data:
                 objective.validation_data = FLAGS.nli_validation_data
@@ -106,8 +107,8 @@ def configure():
     if FLAGS.init_checkpoint:
         config.init_checkpoint = FLAGS.init_checkpoint
     if config.init_checkpoint:
-        given = experiments.given(FLAGS.config_file, FLAGS.params_override)
-        pretrained.adopt_for_run(config, given, FLAGS.model_dir)
+        given = experiment.given(FLAGS.config_file, FLAGS.params_override)
+        warm_start.adopt_for_run(config, given, FLAGS.model_dir)
     if FLAGS.tpu:
         config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu
     strategy = FLAGS.distribution_strategy or ("tpu" if FLAGS.tpu else None)
@@ -121,8 +122,9 @@ def main(_) -> int | None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm import distributed, stages, workers
+        from cmlm.common import distributed, workers
         from cmlm.data import builtin
+        from cmlm.training import stages
 
     # ------------------------------------------------------- configuration
     if not FLAGS.model_dir:
@@ -184,7 +186,8 @@ def main(_) -> int | None:
 def _evaluate(stage, strategy) -> None:
     """Validates what is there and prints it."""
     with cli.quiet_imports():
-        from cmlm import engine, workers
+        from cmlm.common import workers
+        from cmlm.training import engine
 
     run = engine.build(
         stage.config, stage.directory, stage.stacked_on, strategy=strategy
@@ -201,8 +204,8 @@ def _evaluate(stage, strategy) -> None:
 def _train(stage, strategy) -> int | None:
     """Trains to the end of a stage; returns the exit code if it was stopped."""
     with cli.quiet_imports():
-        from cmlm import engine
-        from cmlm.trainer import NonFiniteError
+        from cmlm.training import engine
+        from cmlm.training.trainer import NonFiniteError
 
     run = engine.build(
         stage.config, stage.directory, stage.stacked_on, strategy=strategy

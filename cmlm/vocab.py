@@ -83,7 +83,7 @@ def main(_) -> None:
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
     with cli.quiet_imports():
-        from cmlm import files
+        from cmlm.common import files
         from cmlm.data import languages
 
     patterns = languages.split(FLAGS.input)
@@ -107,11 +107,12 @@ def main(_) -> None:
 def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
-        from cmlm import files
-        from cmlm.data import corpus, tokenization, vocabulary, words
+        from cmlm.common import files
+        from cmlm.data import corpus, tokenization
+        from cmlm.vocabulary import learning, words
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)
-    config = vocabulary.VocabularyConfig(
+    config = learning.VocabularyConfig(
         size=FLAGS.size,
         lower_case=FLAGS.lower_case,
         sampling_exponent=FLAGS.sampling_exponent,
@@ -125,7 +126,7 @@ def learn(paths: dict[str, list[str]]) -> None:
     if on_beam:
         learn_on_beam(paths, config)
     else:
-        vocabulary.learn(paths, config, FLAGS.output)
+        learning.learn(paths, config, FLAGS.output)
 
     # ------------------------------------------------------------------ coverage
     tokenizer = tokenization.Tokenizer(FLAGS.output, FLAGS.lower_case)
@@ -134,7 +135,7 @@ def learn(paths: dict[str, list[str]]) -> None:
         counted = words.count(of, FLAGS.lower_case, _SAMPLE_BYTES)
         if not counted.total:
             continue
-        coverage = vocabulary.coverage(tokenizer, counted.counts)
+        coverage = learning.coverage(tokenizer, counted.counts)
         print(
             (f"{language}: " if language else "")
             + f"{coverage.words_in_one_piece:.1%} of the words in one piece,"
@@ -152,19 +153,19 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
             "--beam_options: Beam counts all of the text"
         )
     with cli.quiet_imports():
-        from cmlm.data import vocabulary, words_on_beam
+        from cmlm.vocabulary import learning, words_on_beam
 
     counts, totals = words_on_beam.count_and_smooth(
         paths,
         config.lower_case,
         config.sampling_exponent,
-        vocabulary.learner_words(config.size),
+        learning.learner_words(config.size),
         # Beside the output, where a cluster's workers can write as well.
         work_path=f"{FLAGS.output}.tmp-{uuid.uuid4().hex[:8]}",
         beam_options=FLAGS.beam_options,
         workers=FLAGS.workers,
     )
-    vocabulary.learn_and_write(counts, totals, config, FLAGS.output)
+    learning.learn_and_write(counts, totals, config, FLAGS.output)
 
 
 def prune(paths: dict[str, list[str]]) -> None:
@@ -176,12 +177,13 @@ def prune(paths: dict[str, list[str]]) -> None:
             "decides that"
         )
     with cli.quiet_imports():
-        from cmlm import pruning, vectors
+        from cmlm.common import arrays
+        from cmlm.encoders import pruning
 
     files = [path for of in paths.values() for path in of]
     pruned = pruning.prune(
         FLAGS.prune_model,
-        lambda: vectors.windows(files),
+        lambda: arrays.windows(files),
         FLAGS.output,
         FLAGS.overwrite,
     )

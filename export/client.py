@@ -47,7 +47,8 @@ def main(_) -> None:
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
         raise UserError(f"--output={FLAGS.output} must end in .npy")
     with cli.quiet_imports():
-        from cmlm import files, model_server, vectors
+        from cmlm.common import arrays, files
+        from cmlm.encoders import model_server
 
     # -------------------------------------------------------------- asking
     server = model_server.connect(
@@ -60,8 +61,8 @@ def main(_) -> None:
 
     if FLAGS.input:
         paths = files.expand(FLAGS.input)
-        total = vectors.count_lines(paths)
-        answers = (ask(lines) for lines in vectors.windows(paths))
+        total = arrays.count_lines(paths)
+        answers = (ask(lines) for lines in arrays.windows(paths))
     else:
         total = len(FLAGS.text)
         answers = iter([ask(FLAGS.text)])
@@ -76,7 +77,7 @@ def main(_) -> None:
     if first is None:
         raise UserError(f"{FLAGS.input} has no line")
     shape = (total, first[1].shape[1])
-    with vectors.npy_writer(FLAGS.output, shape) as write:
+    with arrays.npy_writer(FLAGS.output, shape) as write:
         write(first[1])
         written = len(first[1])
         for _, answer in answers:

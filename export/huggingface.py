@@ -41,14 +41,15 @@ def main(_) -> None:
     if not FLAGS.output:
         raise UserError("--output is not given; allowed: a directory")
     with cli.quiet_imports():
-        from cmlm import files
-        from export import huggingface_folder, trained
+        from cmlm.common import files
+        from cmlm.encoders import opening
+        from cmlm.encoders.trained import resolve_seq_length
+        from export import huggingface_folder
 
     # Entered first: an --output that may not be written is refused at once.
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
-        model, seq_length = trained.load(
-            source, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.seq_length
-        )
+        model = opening.open_trained(source, FLAGS.model_dir, FLAGS.checkpoint)
+        seq_length = resolve_seq_length(model, FLAGS.seq_length)
         print(
             f"{model.checkpoint} -> {FLAGS.output}, up to {seq_length} tokens",
             file=sys.stderr,

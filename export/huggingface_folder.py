@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from cmlm import model_dir
 from cmlm.data import tokenization
+from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import huggingface, modules, tensors
@@ -32,7 +32,7 @@ _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
 
 
 def write(
-    trained: model_dir.TrainedEncoder,
+    trained: TrainedEncoder,
     directory: str,
     seq_length: int,
     normalize: bool,
@@ -88,7 +88,7 @@ def _write_weights(path: str, arrays: dict[str, np.ndarray], model) -> None:
     safetensors.numpy.save_file(transposed, path, metadata={"format": "pt"})
 
 
-def _config(trained: model_dir.TrainedEncoder) -> dict:
+def _config(trained: TrainedEncoder) -> dict:
     model = trained.config.model
     return {
         "architectures": ["BertModel"],
@@ -118,9 +118,7 @@ def _config(trained: model_dir.TrainedEncoder) -> dict:
     }
 
 
-def _write_tokenizer(
-    trained: model_dir.TrainedEncoder, directory: str, seq_length: int
-) -> None:
+def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
     tokenizer = trained.tokenizer
     with open(os.path.join(directory, "vocab.txt"), "w", encoding="utf-8") as file:
         file.writelines(f"{token}\n" for token in tokenizer.vocab)

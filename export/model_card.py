@@ -13,8 +13,10 @@ import re
 
 import tensorflow as tf
 
-from cmlm import model_dir, versions
+from cmlm.common import versions
 from cmlm.data import builtin, languages
+from cmlm.encoders import model_dir
+from cmlm.encoders.trained import TrainedEncoder
 
 FILE_NAME = "README.md"
 POOLINGS = {
@@ -45,7 +47,7 @@ vectors = encoder(preprocessor(["A sentence.", "Another one."]))["default"]
 
 
 def write(
-    trained: model_dir.TrainedEncoder,
+    trained: TrainedEncoder,
     directory: str,
     seq_length: int,
     for_hugging_face: bool = False,
@@ -66,7 +68,7 @@ def write(
 
 
 def render(
-    trained: model_dir.TrainedEncoder,
+    trained: TrainedEncoder,
     seq_length: int,
     for_hugging_face: bool,
     normalized: bool,
@@ -125,7 +127,7 @@ def _header(tongues: list[str]) -> list[str]:
     ]
 
 
-def _origin(trained: model_dir.TrainedEncoder) -> str:
+def _origin(trained: TrainedEncoder) -> str:
     name = os.path.basename(trained.checkpoint.rstrip("/"))
     start = trained.config.init_checkpoint
     if start and not _is_run(trained):
@@ -133,18 +135,18 @@ def _origin(trained: model_dir.TrainedEncoder) -> str:
     return f"{name}, started from {os.path.basename(start)}" if start else name
 
 
-def _is_run(trained: model_dir.TrainedEncoder) -> bool:
+def _is_run(trained: TrainedEncoder) -> bool:
     """Whether training here made the weights."""
     folder = os.path.dirname(trained.vocab_file)
     return tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS))
 
 
-def _step(trained: model_dir.TrainedEncoder) -> int:
+def _step(trained: TrainedEncoder) -> int:
     found = re.search(r"-(\d+)$", trained.checkpoint)
     return int(found.group(1)) if found else 0
 
 
-def _languages(trained: model_dir.TrainedEncoder) -> list[str]:
+def _languages(trained: TrainedEncoder) -> list[str]:
     """The languages that the configuration names, each once."""
     found: dict[str, None] = {}
     if not _is_run(trained):
@@ -163,7 +165,7 @@ def _languages(trained: model_dir.TrainedEncoder) -> list[str]:
     return list(found)
 
 
-def _training(trained: model_dir.TrainedEncoder) -> list[str]:
+def _training(trained: TrainedEncoder) -> list[str]:
     """Objectives, data and the last validation."""
     if not _is_run(trained):
         return ["Nothing was trained here; see where the weights are from."]

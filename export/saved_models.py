@@ -9,11 +9,13 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from cmlm import encoding, files, principal_components, versions
+from cmlm.common import files, versions
+from cmlm.encoders import identity, opening, pcr
+from cmlm.encoders.graph import SentenceGraph
+from cmlm.encoders.model_dir import TrainedEncoder
+from cmlm.encoders.pcr import PrincipalComponents
 from cmlm.errors import UserError
-from cmlm.model_dir import TrainedEncoder
-from cmlm.modeling import inference
-from cmlm.principal_components import PrincipalComponents
+from cmlm.modeling import inference_graph
 from export import encoder, preprocessor, server_files, serving
 
 PREPROCESSOR = "preprocessor"
@@ -62,8 +64,8 @@ def write(
 
 
 def _write(trained, directory, seq_length, components, precision) -> None:
-    lean = inference.build(trained.encoder, trained.config.model, precision)
-    graph = encoding.SentenceGraph(trained.tokenizer, lean, seq_length)
+    lean = inference_graph.build(trained.encoder, trained.config.model, precision)
+    graph = SentenceGraph(trained.tokenizer, lean, seq_length)
     _save(preprocessor.build(trained.tokenizer, seq_length), directory, PREPROCESSOR)
     exported, signatures = encoder.build(
         trained.encoder, trained.vocab_file, trained.tokenizer.lower_case
@@ -78,7 +80,7 @@ def _write(trained, directory, seq_length, components, precision) -> None:
         server_files.warm_up_inputs(graph, components),
     )
     provenance = {
-        **encoding.describe(trained, seq_length),
+        **identity.describe(trained, seq_length),
         "signatures": sorted(signatures),
         "precision": precision,
         "pcr": None if components is None else _describe(components),
@@ -86,7 +88,7 @@ def _write(trained, directory, seq_length, components, precision) -> None:
         "config": trained.config.as_dict(),
     }
     # Twice: for people, and where a server's version folder keeps it when moved.
-    for path in (PROVENANCE, os.path.join(SERVING, encoding.PROVENANCE)):
+    for path in (PROVENANCE, os.path.join(SERVING, opening.PROVENANCE)):
         with files.atomic_text(os.path.join(directory, path)) as file:
             json.dump(provenance, file, indent=2)
             file.write("\n")
@@ -155,7 +157,7 @@ def compare(
         vectors = signatures["pcr"](
             text=text, language=tf.repeat(language, len(_CHECKED_SENTENCES))
         )["pcr"]
-        removed = principal_components.remove(expected, fitted.components)
+        removed = pcr.remove(expected, fitted.components)
         name = f"{SERVING}, pcr of {language}"
         differences[name] = float(np.abs(vectors - removed).max())
     for name, difference in differences.items():

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from cmlm import files
+from cmlm.common import files
 
 MODEL_NAME = "cmlm"
 MODELS_CONFIG = "models.config"

@@ -17,7 +17,7 @@ the export was made with. Bytes that are not UTF-8 count as U+FFFD. An empty str
 a vector too, that of [CLS] [SEP].
 
 `pcr` and `pcr_tensors` are there if the export was made with --pcr: the principal
-components of a string's language are removed, see cmlm/principal_components.py.
+components of a string's language are removed, see cmlm/encoders/pcr.py.
 Languages are compared in lower case. What is not among those fitted gets the index -1
 and **keeps its vector as it is**: a server that batches requests would fail all of them
 for one unknown language. So does an index out of range.
@@ -28,12 +28,11 @@ and `model.lengths(text)`, int32 [n], the tokens of each sentence before any cut
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from cmlm.encoding import LEAST_TOKENS, MOST_TOKENS, NEARLY, SentenceGraph
-from cmlm.principal_components import PrincipalComponents
+from cmlm.encoders import batching
+from cmlm.encoders.graph import SentenceGraph
+from cmlm.encoders.pcr import PrincipalComponents
 
 _INDEX = "language_index"
 
@@ -64,14 +63,14 @@ def build(
             return compute(ids, mask, tf.zeros_like(ids))
 
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
-        return _in_batches(batch, lengths, dim)
+        return batching.map_in_batches(batch, lengths, dim)
 
     @tf.function(input_signature=graph.TOKENS, autograph=False)
     def tensor_vectors(*tensors):
         def batch(rows, width):
             return compute(*(tf.gather(tensor, rows)[:, :width] for tensor in tensors))
 
-        return _in_batches(batch, _used_width(tensors[1]), dim)
+        return batching.map_in_batches(batch, _used_width(tensors[1]), dim)
 
     @tf.function(input_signature=[graph.TEXT], autograph=False)
     def serving_default(text):
@@ -147,48 +146,6 @@ def _without_components(graph, components, text_vectors, tensor_vectors):
         return remove(checked(vectors, language_index), language_index)
 
     return {"pcr": pcr, "pcr_tensors": pcr_tensors}
-
-
-def _in_batches(
-    compute: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], lengths: tf.Tensor, dim: int
-) -> tf.Tensor:
-    """Computes rows of like length together, a bounded number of tokens at a time.
-
-    Memory then does not grow with the request but by its result, and a short sentence
-    is not padded to a long one. The batches are those of `encoding.length_batches`.
-
-    Args:
-        compute: rows, int32 [m], and their width in tokens, int32 [], to float32
-            [m, dim].
-        lengths: int32 [n], tokens of each row.
-        dim: width of a vector.
-
-    Returns:
-        float32 [n, dim].
-    """
-    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    descending = tf.gather(lengths, order)
-
-    def body(start, vectors):
-        # The encoder looks at position 0 even where there is no token at all.
-        width = tf.maximum(descending[start], 1)
-        near = tf.math.count_nonzero(10 * descending >= NEARLY * width, dtype=tf.int32)
-        size = tf.minimum(near - start, MOST_TOKENS // width)
-        size = tf.maximum(size, tf.maximum(LEAST_TOKENS // width, 1))
-        rows = order[start : start + size]
-        computed = tf.ensure_shape(compute(rows, width), [None, dim])
-        vectors = tf.tensor_scatter_nd_update(vectors, rows[:, tf.newaxis], computed)
-        return start + tf.size(rows), vectors
-
-    count = tf.size(lengths)
-    _, vectors = tf.while_loop(
-        lambda start, _: start < count,
-        body,
-        [tf.constant(0), tf.zeros([count, dim])],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, dim])],
-        parallel_iterations=1,
-    )
-    return vectors
 
 
 def _used_width(mask: tf.Tensor) -> tf.Tensor:

@@ -53,19 +53,20 @@ def main(_) -> None:
         if not FLAGS[flag].value:
             raise UserError(f"--{flag} is not given; allowed: a directory")
     with cli.quiet_imports():
-        from cmlm import encoding, files, principal_components
-        from export import model_card, saved_models, trained
+        from cmlm.common import files
+        from cmlm.encoders import identity, opening, pcr
+        from cmlm.encoders.trained import resolve_seq_length
+        from export import model_card, saved_models
 
     # ------------------------------------------------------------- reading
     # Entered first: an --export_dir that may not be written is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
-        model, seq_length = trained.load(
-            source, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.seq_length
-        )
+        model = opening.open_trained(source, FLAGS.model_dir, FLAGS.checkpoint)
+        seq_length = resolve_seq_length(model, FLAGS.seq_length)
         components = None
         if FLAGS.pcr:
-            components = principal_components.load(FLAGS.pcr)
-            components.check_model(encoding.fingerprint(model), f"--pcr={FLAGS.pcr}")
+            components = pcr.load(FLAGS.pcr)
+            components.check_model(identity.fingerprint(model), f"--pcr={FLAGS.pcr}")
         print(
             f"{model.checkpoint} -> {FLAGS.export_dir}, up to {seq_length} tokens",
             file=sys.stderr,

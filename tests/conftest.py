@@ -26,7 +26,7 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Seeds Python, numpy, TensorFlow and Keras before each test."""
-    from cmlm.keras import keras
+    from cmlm.common.keras import keras
 
     keras.utils.set_random_seed(20)
 
@@ -40,7 +40,7 @@ def one_device() -> tf.distribute.Strategy:
 def two_replicas() -> tf.distribute.Strategy:
     from official.core import config_definitions
 
-    from cmlm import distributed
+    from cmlm.common import distributed
 
     return distributed.build_strategy(
         config_definitions.RuntimeConfig(distribution_strategy="mirrored")

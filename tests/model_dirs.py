@@ -8,9 +8,11 @@ import oracles
 import tensorflow as tf
 import toys
 
-from cmlm import encoding, model_dir
+from cmlm.data import vocab_file
+from cmlm.encoders import identity, model_dir
+from cmlm.encoders.pcr import PrincipalComponents, SecondMoment
+from cmlm.encoders.trained import TrainedEncoder
 from cmlm.modeling.model import SentenceModel
-from cmlm.principal_components import PrincipalComponents, SecondMoment
 from export import saved_models
 
 VOCAB = [
@@ -48,7 +50,7 @@ def write(directory: Path, step: int = 3, **settings) -> str:
         },
     )
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / model_dir.VOCABULARY).write_text("\n".join(VOCAB) + "\n")
+    (directory / vocab_file.FILE_NAME).write_text("\n".join(VOCAB) + "\n")
     model_dir.write_config(str(directory), config)
     model = SentenceModel(config.model)
     random = np.random.default_rng(5)
@@ -82,7 +84,7 @@ class Export:
 
     path: str
     source: str
-    trained: model_dir.TrainedEncoder
+    trained: TrainedEncoder
     components: PrincipalComponents
 
 
@@ -98,7 +100,7 @@ def export(directory: Path, **settings) -> Export:
     return Export(str(moved), source, trained, components)
 
 
-def fit(trained: model_dir.TrainedEncoder) -> PrincipalComponents:
+def fit(trained: TrainedEncoder) -> PrincipalComponents:
     """Components of random vectors, which are as good as any others."""
     random = np.random.default_rng(11)
     languages = {}
@@ -106,10 +108,10 @@ def fit(trained: model_dir.TrainedEncoder) -> PrincipalComponents:
         moment = SecondMoment(trained.config.model.hidden_size)
         moment.add(random.normal(0.5, 1, [50, trained.config.model.hidden_size]))
         languages[language] = moment.components(2)
-    return PrincipalComponents(encoding.fingerprint(trained), languages)
+    return PrincipalComponents(identity.fingerprint(trained), languages)
 
 
-def oracle_vectors(trained: model_dir.TrainedEncoder, texts) -> np.ndarray:
+def oracle_vectors(trained: TrainedEncoder, texts) -> np.ndarray:
     """Vectors by numpy, from the weights: float64 [n, dim]."""
     weights = oracles.weights_by_name(trained.encoder)
     rows = []

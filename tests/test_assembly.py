@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from cmlm import beam_runner
+from cmlm.common import beam_runner
 from cmlm.errors import UserError
 from cmlm.preparation import assembly, deduplication, documents, report, spilling
 

@@ -9,7 +9,7 @@ import sys
 import apache_beam as beam
 import pytest
 
-from cmlm import beam_runner
+from cmlm.common import beam_runner
 from cmlm.errors import UserError
 
 

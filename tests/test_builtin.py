@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmlm import files
+from cmlm.common import files
 from cmlm.data import builtin
 
 _DOCSTRING = """Compute the weighted average along the specified axis.

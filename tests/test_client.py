@@ -12,7 +12,7 @@ import servers
 from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2
 
-from cmlm import model_server
+from cmlm.encoders import model_server
 from cmlm.errors import UserError
 
 HERE = Path(__file__).resolve().parent

@@ -6,9 +6,9 @@ import tensorflow as tf
 import toys
 from oracles import bert, masked_lm_loss, pool, project_views, weights_by_name
 
-from cmlm import losses
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder
+from cmlm.objectives import losses
 
 
 def build(skip=False, **values):

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.keras import keras
 from cmlm.objectives import BitextConfig
-from cmlm.trainer import Trainer
+from cmlm.training.trainer import Trainer
 
 BATCH = 8
 

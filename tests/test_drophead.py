@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.keras import keras
 from cmlm.modeling.layers import AttentionDropout
-from cmlm.trainer import Trainer
+from cmlm.training.trainer import Trainer
 
 
 def test_whole_heads_are_dropped_and_the_rest_scaled():

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm import encoding, model_dir, vectors
+from cmlm.common import arrays
+from cmlm.common.keras import keras
+from cmlm.encoders import batching, model_dir, opening
+from cmlm.encoders.encoder import Encoder
+from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
-from cmlm.keras import keras
 from cmlm.modeling.model import SentenceModel
 from export import saved_models
 
@@ -26,7 +29,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(source):
-    return encoding.load(source)
+    return opening.open_encoder(source)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def exported(source, tmp_path_factory):
     return directory
 
 
-class Recorder(encoding.Encoder):
+class Recorder(Encoder):
     """An encoder of words by their length, which remembers its batches."""
 
     def __init__(self):
@@ -90,7 +93,7 @@ def test_each_distinct_sentence_is_encoded_once_among_its_like():
 def test_batches_hold_every_row_once_within_the_budget():
     random = np.random.default_rng(0)
     lengths = np.concatenate([random.integers(0, 30, 500), [200]])
-    batches = list(encoding.length_batches(lengths, most=100, least=40))
+    batches = list(batching.length_batches(lengths, most=100, least=40))
     rows = np.concatenate(batches)
     assert sorted(rows) == list(range(len(lengths)))
     assert list(lengths[rows]) == sorted(lengths, reverse=True)
@@ -98,17 +101,17 @@ def test_batches_hold_every_row_once_within_the_budget():
     assert max(len(batch) * lengths[batch].max() for batch in batches[1:]) <= 100
     for batch in batches[1:]:
         longest, shortest = lengths[batch].max(), lengths[batch].min()
-        alike = 10 * shortest >= encoding.NEARLY * longest
+        alike = 10 * shortest >= batching.NEARLY * longest
         assert alike or len(batch) * longest <= 40 or longest < 2
     # Whatever the lengths, batches are full.
-    full = list(encoding.length_batches(lengths, most=100, least=100))
+    full = list(batching.length_batches(lengths, most=100, least=100))
     costs = [len(batch) * lengths[batch].max() for batch in full[1:]]
     assert max(costs) <= 100 and np.mean(costs[:-5]) > 80
 
 
 def test_few_sentences_are_not_padded_to_the_longest():
     lengths = np.array([75, 60, 40, 39, 38, 37, 20, 20, 20, 12, 9, 8] * 10)
-    batches = list(encoding.length_batches(lengths))
+    batches = list(batching.length_batches(lengths))
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
     assert padded < 1.1 * lengths.sum()
     # And not each length by itself.
@@ -153,7 +156,7 @@ def test_lengths_are_those_before_the_cut(encoder):
 
 @pytest.mark.parametrize("part", ["", "serving", "serving/1"])
 def test_an_export_gives_the_vectors_of_its_model_dir(encoder, exported, part):
-    opened = encoding.load(str(exported / part))
+    opened = opening.open_encoder(str(exported / part))
     assert opened.dim == encoder.dim and opened.info["step"] == 3
     model_dirs.assert_same(
         opened.encode(model_dirs.SENTENCES), encoder.encode(model_dirs.SENTENCES)
@@ -164,7 +167,7 @@ def test_the_newest_version_is_opened(exported, tmp_path):
     for version in ("2", "10"):
         (tmp_path / version).symlink_to(exported / "serving" / "1")
     (tmp_path / "models.config").write_text("")
-    assert encoding._find_saved_model(str(tmp_path)) == str(tmp_path / "10")
+    assert opening._find_saved_model(str(tmp_path)) == str(tmp_path / "10")
 
 
 def test_bag_of_words_is_the_mean_of_the_embeddings(source):
@@ -177,18 +180,20 @@ def test_bag_of_words_is_the_mean_of_the_embeddings(source):
             ["[UNK]", "."],
         )
     ]
-    bag = encoding.load(f"bow:{source}").encode(["The cat sat", "dogs", "xyz .", ""])
+    bag = opening.open_encoder(f"bow:{source}").encode(
+        ["The cat sat", "dogs", "xyz .", ""]
+    )
     np.testing.assert_allclose(bag[:3], [row.mean(axis=0) for row in rows], atol=1e-6)
     np.testing.assert_array_equal(bag[3], 0)
 
 
 def test_untrained_is_where_the_seed_starts(source, encoder):
-    opened = encoding.load(f"untrained:{source}").encode(model_dirs.SENTENCES)
+    opened = opening.open_encoder(f"untrained:{source}").encode(model_dirs.SENTENCES)
     config = model_dir.read_config(source)
     tokenizer = model_dir.load_encoder(source).tokenizer
     keras.utils.set_random_seed(config.trainer.seed)
     fresh = SentenceModel(config.model).encoder
-    graph = encoding.SentenceGraph(tokenizer, fresh, model_dirs.SEQ_LENGTH)
+    graph = SentenceGraph(tokenizer, fresh, model_dirs.SEQ_LENGTH)
     model_dirs.assert_same(opened, graph.vectors(tf.constant(model_dirs.SENTENCES)))
     assert np.abs(opened - encoder.encode(model_dirs.SENTENCES)).max() > 0.1
 
@@ -201,13 +206,13 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     }
     damaged = tmp_path / "serving" / "1"
     (damaged / "assets.extra").mkdir(parents=True)
-    for name in ("saved_model.pb", encoding.PROVENANCE):
+    for name in ("saved_model.pb", opening.PROVENANCE):
         content = (exported / "serving" / "1" / name).read_bytes()
         (damaged / name).write_bytes(content[:1000] if name.endswith("pb") else content)
     cases[str(damaged)] = "not a whole export"
     for model, said in cases.items():
         with pytest.raises(UserError, match=said):
-            encoding.load(model)
+            opening.open_encoder(model)
 
 
 # --------------------------------------------------------------------- files
@@ -218,25 +223,25 @@ def test_windows_give_every_line_in_order(tmp_path, monkeypatch):
     plain, packed = tmp_path / "a.txt", tmp_path / "b.txt.gz"
     plain.write_bytes("\r\n".join(lines).encode())
     packed.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
-    monkeypatch.setattr(vectors, "_WINDOW_LINES", 3)
+    monkeypatch.setattr(arrays, "_WINDOW_LINES", 3)
     paths = [str(plain), str(packed)]
-    found = list(vectors.windows(paths))
+    found = list(arrays.windows(paths))
     assert [len(window) for window in found] == [3, 3, 3, 1]
     assert sum(found, []) == lines * 2
-    assert vectors.count_lines(paths) == 10
-    monkeypatch.setattr(vectors, "_WINDOW_CHARACTERS", 6)
-    assert max(sum(map(len, window[:-1])) for window in vectors.windows(paths)) < 6
+    assert arrays.count_lines(paths) == 10
+    monkeypatch.setattr(arrays, "_WINDOW_CHARACTERS", 6)
+    assert max(sum(map(len, window[:-1])) for window in arrays.windows(paths)) < 6
 
 
 def test_npy_is_whole_or_not_there(tmp_path):
     path, rows = str(tmp_path / "x.npy"), np.arange(12, dtype=np.float32).reshape(4, 3)
-    with vectors.npy_writer(path, (4, 3)) as write:
+    with arrays.npy_writer(path, (4, 3)) as write:
         write(rows[:3])
         write(rows[3:])
     loaded = np.load(path, mmap_mode="r")
     np.testing.assert_array_equal(loaded, rows)
     assert loaded.dtype == np.float32
-    with pytest.raises(RuntimeError), vectors.npy_writer(path, (9, 9)) as write:
+    with pytest.raises(RuntimeError), arrays.npy_writer(path, (9, 9)) as write:
         write(rows)
         raise RuntimeError
     np.testing.assert_array_equal(np.load(path), rows)
@@ -248,7 +253,7 @@ def test_nearest_lines_are_those_of_brute_force():
     lines = [f"line {row}" for row in range(60)]
     matrix = random.normal(size=[60, 5]).astype(np.float32)
     queries = random.normal(size=[2, 5]).astype(np.float32)
-    nearest = vectors.NearestLines(queries, 4)
+    nearest = arrays.NearestLines(queries, 4)
     for start in range(0, 60, 20):
         rows = [*range(start, start + 20), *range(3)]  # lines 0 to 2 again and again
         nearest.add([lines[row] for row in rows] + [" "], matrix[[*rows, 0]])

@@ -4,8 +4,10 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm import encoding, engine, progress
+from cmlm.common import progress
+from cmlm.encoders import opening
 from cmlm.errors import UserError
+from cmlm.training import engine
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
     config, metric = run_config()
     run = engine.build(config, str(tmp_path / "run"))
     tokenizer = run.trainer.objectives["cmlm"].tokenizer
-    encoder = encoding.live(run.trainer.model, tokenizer, 16)
+    encoder = opening.live(run.trainer.model, tokenizer, 16)
     before = encoder.encode(["river boat"])
     last = engine.train(run)
     assert abs(encoder.encode(["river boat"]) - before).max() > 0

@@ -8,7 +8,8 @@ import pytest
 from encoders import Table, WordCounts
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, inside, reading, search, store
+from cmlm.evaluation import catalogue, reading, search, store
+from cmlm.training import evals
 
 # --------------------------------------------------------------------- store
 
@@ -150,7 +151,7 @@ def test_scorer_inside_training_reads_once_and_follows_the_model(tmp_path):
     lines = ["good film\tfine film\t5", "good film\tbad day\t0", "a b\tb a\t3"]
     path = tmp_path / "dev.tsv"
     path.write_text("\n".join(lines) + "\n")
-    scorer = inside.Scorer([f"sts:{path}"], str(tmp_path))
+    scorer = evals.Scorer([f"sts:{path}"], str(tmp_path))
     path.unlink()
     assert scorer.metrics == [f"sts:{path}/spearman"]
     # Cosines in the order of the gold scores; then the last two change places.
@@ -160,4 +161,4 @@ def test_scorer_inside_training_reads_once_and_follows_the_model(tmp_path):
         scores = scorer(Table(table))
         assert scores == {scorer.metrics[0]: pytest.approx(expected)}
     with pytest.raises(UserError, match="stsb-dev: not there"):
-        inside.Scorer(["stsb-dev"], str(tmp_path))
+        evals.Scorer(["stsb-dev"], str(tmp_path))

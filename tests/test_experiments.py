@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmlm import experiments, recipes
+from cmlm.config import experiment, recipes
 from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,8 +17,8 @@ def test_recipes_are_valid_and_round_trip(name, tmp_path):
         objective.train_data.input_path = "given-by-the-user"
     config.validate()
     path = tmp_path / "params.yaml"
-    path.write_text(experiments.to_yaml(config))
-    assert experiments.from_yaml(str(path)).as_dict() == config.as_dict()
+    path.write_text(experiment.to_yaml(config))
+    assert experiment.from_yaml(str(path)).as_dict() == config.as_dict()
 
 
 def test_english_cmlm_has_the_papers_numbers():

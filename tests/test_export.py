@@ -11,7 +11,10 @@ import model_dirs
 import pytest
 import tensorflow as tf
 
-from cmlm import encoding, files, model_dir, principal_components
+from cmlm.common import files
+from cmlm.data import vocab_file
+from cmlm.encoders import identity, model_dir, opening
+from cmlm.encoders import pcr as principal_components
 from cmlm.errors import UserError
 from export import saved_models
 
@@ -72,30 +75,30 @@ def test_export_says_what_it_is(toy_export):
     assert said["config"]["model"]["num_layers"] == 2
     assert said["pcr"]["languages"] == list(model_dirs.LANGUAGES)
     assert said["pcr"]["components"] == 2
-    beside = Path(toy_export.path, "serving", "1", encoding.PROVENANCE).read_text()
+    beside = Path(toy_export.path, "serving", "1", opening.PROVENANCE).read_text()
     assert json.loads(beside) == said
 
 
 def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
-    fingerprint = encoding.fingerprint(toy_export.trained)
-    assert encoding.load(toy_export.source).info["fingerprint"] == fingerprint
-    assert encoding.load(toy_export.path).info["fingerprint"] == fingerprint
-    bag = encoding.load(f"bow:{toy_export.source}").info["fingerprint"]
+    fingerprint = identity.fingerprint(toy_export.trained)
+    assert opening.open_encoder(toy_export.source).info["fingerprint"] == fingerprint
+    assert opening.open_encoder(toy_export.path).info["fingerprint"] == fingerprint
+    bag = opening.open_encoder(f"bow:{toy_export.source}").info["fingerprint"]
     found = {fingerprint, bag}
     trained = model_dir.load_encoder(toy_export.source, "untrained")
-    found.add(encoding.fingerprint(trained))
+    found.add(identity.fingerprint(trained))
     gamma = next(v for v in trained.encoder.variables if "gamma" in v.name)
     gamma[0].assign(gamma[0] + 1e-3)
-    found.add(encoding.fingerprint(trained))
+    found.add(identity.fingerprint(trained))
     trained.tokenizer.vocab = trained.tokenizer.vocab[::-1]
-    found.add(encoding.fingerprint(trained))
+    found.add(identity.fingerprint(trained))
     trained.tokenizer.lower_case = False
-    found.add(encoding.fingerprint(trained))
+    found.add(identity.fingerprint(trained))
     # With the same weights, other vectors.
     trained.config.model.layer_norm_epsilon = 1e-3
-    found.add(encoding.fingerprint(trained))
+    found.add(identity.fingerprint(trained))
     trained.config.model.num_attention_heads = 1
-    found.add(encoding.fingerprint(trained))
+    found.add(identity.fingerprint(trained))
     assert len(found) == 8
 
 
@@ -160,7 +163,7 @@ def test_components_of_another_model_are_refused(toy_export, old_export, tmp_pat
     assert_refused(
         result, "was fitted with another model", tmp_path, ["out", "pcr.npz"]
     )
-    for part in (pcr, fingerprint[:12], encoding.fingerprint(toy_export.trained)[:12]):
+    for part in (pcr, fingerprint[:12], identity.fingerprint(toy_export.trained)[:12]):
         assert part in result.stderr
     assert (old_export / "old").read_text() == "old"
 
@@ -199,7 +202,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
 def test_damaged_model_dirs_are_refused(tmp_path, damage, said):
     source = Path(model_dirs.write(tmp_path / "source"))
     data = source / "ckpt-3.data-00000-of-00001"
-    vocabulary = source / model_dir.VOCABULARY
+    vocabulary = source / vocab_file.FILE_NAME
     if damage == "no checkpoint":
         for path in (*source.glob("ckpt-3*"), source / "checkpoint"):
             path.unlink()

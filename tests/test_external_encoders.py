@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from cmlm import encoding, external_encoders
+from cmlm.encoders import external, opening
 from cmlm.errors import UserError
 
 
@@ -39,7 +39,7 @@ def server():
 
 
 def test_a_model_server_is_an_encoder(server):
-    encoder = encoding.load(f"{server}/v1/models/toy")
+    encoder = opening.open_encoder(f"{server}/v1/models/toy")
     assert (encoder.dim, encoder.seq_length) == (2, None)
     encoded = encoder.encode(["a", "bcd"])
     np.testing.assert_array_equal(encoded, np.array([[1, 1], [3, 1]], np.float32))
@@ -47,26 +47,26 @@ def test_a_model_server_is_an_encoder(server):
     np.testing.assert_allclose(unit, np.array([[3, 1]]) / 10**0.5, rtol=1e-6)
     assert encoder.encode([]).shape == (0, 2)
     with pytest.raises(UserError, match="Servable not found"):
-        encoding.load(f"{server}/v1/models/other")
+        opening.open_encoder(f"{server}/v1/models/other")
     with pytest.raises(UserError, match="HOST:PORT/v1/models/NAME"):
-        encoding.load(server)
+        opening.open_encoder(server)
 
 
 def test_stored_vectors_are_an_encoder(tmp_path):
     text, npy = tmp_path / "a.txt", tmp_path / "a.npy"
     text.write_text("one\n two \nthree\n")
     np.save(npy, np.arange(6, dtype=np.float64).reshape(3, 2))
-    encoder = encoding.load(f"vectors:{text}:{npy}")
+    encoder = opening.open_encoder(f"vectors:{text}:{npy}")
     encoded = encoder.encode(["three", "one", " two "])
     np.testing.assert_array_equal(encoded, [[4, 5], [0, 1], [2, 3]])
     assert encoded.dtype == np.float32
     with pytest.raises(UserError, match="no line 'two', nor 1 others"):
         encoder.encode(["one", "two", "four"])
     with pytest.raises(UserError, match="allowed: vectors:SENTENCES.txt:VECTORS.npy"):
-        encoding.load(f"vectors:{text}")
+        opening.open_encoder(f"vectors:{text}")
     np.save(npy, np.zeros([2, 2], np.float32))
     with pytest.raises(UserError, match="3 lines, .* shape"):
-        external_encoders.StoredVectors(str(text), str(npy))
+        external.StoredVectors(str(text), str(npy))
     np.save(npy, np.array([{}] * 3), allow_pickle=True)
     with pytest.raises(UserError, match="cannot read"):
-        external_encoders.StoredVectors(str(text), str(npy))
+        external.StoredVectors(str(text), str(npy))

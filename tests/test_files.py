@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from cmlm import files
+from cmlm.common import files
 from cmlm.errors import UserError
 
 

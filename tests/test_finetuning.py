@@ -11,8 +11,8 @@ import oracles
 import pytest
 from test_finetuning_glue import write
 
-from cmlm import model_dir
 from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.finetuning import examples, glue, training
 from cmlm.finetuning.glue import Row
@@ -27,7 +27,7 @@ def directory(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(directory) -> model_dir.TrainedEncoder:
+def trained(directory) -> TrainedEncoder:
     return training.open_encoder(directory)
 
 

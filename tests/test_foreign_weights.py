@@ -16,10 +16,13 @@ import tensorflow as tf
 import toys
 from oracles import gelu, layer_norm, softmax
 
-from cmlm import encoding, engine, experiments, pretrained, recipes
+from cmlm.common.keras import keras
+from cmlm.config import experiment, recipes
+from cmlm.encoders import model_dir, opening, pretrained
+from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
-from cmlm.keras import keras
 from cmlm.modeling import foreign, weights
+from cmlm.training import engine, warm_start
 
 LAYERS, HIDDEN, HEADS, INNER, POSITIONS = 2, 16, 4, 32, 24
 VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat dog , . ##s".split()
@@ -168,7 +171,7 @@ def expected(tensors, pooling="mean", **options):
 
 def vectors(path):
     trained = pretrained.load_encoder(str(path))
-    graph = encoding.SentenceGraph(trained.tokenizer, trained.encoder, POSITIONS)
+    graph = SentenceGraph(trained.tokenizer, trained.encoder, POSITIONS)
     return graph.vectors(tf.constant(TEXTS)).numpy(), trained
 
 
@@ -483,7 +486,7 @@ def test_encoder_of_our_own_export_is_read_back(tmp_path):
     from export import saved_models
 
     source = model_dirs.write(tmp_path / "model_dir", **{"model.pooling": "max"})
-    trained = encoding.model_dir.load_encoder(source)
+    trained = model_dir.load_encoder(source)
     (tmp_path / "out").mkdir()
     saved_models.write(trained, str(tmp_path / "out"), model_dirs.SEQ_LENGTH)
     again = pretrained.load_encoder(str(tmp_path / "out" / "encoder"))
@@ -504,8 +507,8 @@ def test_encoder_of_our_own_export_is_read_back(tmp_path):
 
 def test_a_checkpoint_of_a_run_opens_the_run(tmp_path):
     source = model_dirs.write(tmp_path / "run")
-    by_path = encoding.load(f"{source}/ckpt-3").encode(TEXTS)
-    np.testing.assert_array_equal(by_path, encoding.load(source).encode(TEXTS))
+    by_path = opening.open_encoder(f"{source}/ckpt-3").encode(TEXTS)
+    np.testing.assert_array_equal(by_path, opening.open_encoder(source).encode(TEXTS))
 
 
 # ---------------------------------------------------------------- warm start
@@ -525,8 +528,8 @@ def run_settings(tmp_path, folder, overrides=()):
     config = recipes.load("cmlm/english", (), overrides)
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
-    given = experiments.given((), overrides)
-    pretrained.adopt_for_run(config, given, str(tmp_path / "run"))
+    given = experiment.given((), overrides)
+    warm_start.adopt_for_run(config, given, str(tmp_path / "run"))
     config.validate()
     return config
 

@@ -19,8 +19,8 @@ import tensorflow as tf
 import tensorflow_hub as hub
 import tensorflow_text as tf_text
 
-from cmlm import principal_components
-from cmlm.keras import keras
+from cmlm.common.keras import keras
+from cmlm.encoders import pcr as principal_components
 from export import preprocessor
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,8 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
-from cmlm import encoding, model_dir, pretrained
+from cmlm.encoders import model_dir, pretrained
+from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import weights
 from export import huggingface_folder, model_card
@@ -33,9 +34,7 @@ def export(tmp_path, normalize=False, **settings):
 
 
 def vectors(trained):
-    graph = encoding.SentenceGraph(
-        trained.tokenizer, trained.encoder, model_dirs.SEQ_LENGTH
-    )
+    graph = SentenceGraph(trained.tokenizer, trained.encoder, model_dirs.SEQ_LENGTH)
     return graph.vectors(tf.constant(model_dirs.SENTENCES)).numpy()
 
 

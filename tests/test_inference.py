@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import toys
 
-from cmlm.data import inference, languages, pipelines
-from cmlm.data.inference import InferenceDataConfig
+from cmlm.common.keras import keras
+from cmlm.data import languages, nli, pipelines
+from cmlm.data.nli import InferenceDataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.keras import keras
 from cmlm.objectives import NliConfig
 from cmlm.objectives.nli import NliObjective
-from cmlm.trainer import Trainer
+from cmlm.training.trainer import Trainer
 
 LABELS = ["entailment", "Neutral", "contradictory", "0", "1", "2"]
 LANGUAGES = ("en", "de", "fr")
@@ -176,4 +176,4 @@ def test_files_that_do_not_fit_are_named(tmp_path, files, lines, message):
 
 def test_labels_in_words_or_numbers():
     labels = ["entailment", "neutral", "CONTRADICTION", "0", "1", "2", "contradictory"]
-    assert inference.label_ids(labels).numpy().tolist() == [0, 1, 2, 0, 1, 2, 2]
+    assert nli.label_ids(labels).numpy().tolist() == [0, 1, 2, 0, 1, 2, 2]

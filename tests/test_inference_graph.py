@@ -12,8 +12,8 @@ import toys
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.eager import context
 
-from cmlm import encoding, model_dir
-from cmlm.modeling import inference
+from cmlm.encoders import model_dir, opening
+from cmlm.modeling import inference_graph
 from export import saved_models
 
 LAYERS, BATCH, SEQ = 2, 5, 9
@@ -52,7 +52,7 @@ def batch(types=False) -> dict[str, tf.Tensor]:
 )
 def test_vectors_are_the_encoders(settings):
     model = perturbed(**settings)
-    graph = tf.function(inference.build(model.encoder, model.config).__call__)
+    graph = tf.function(inference_graph.build(model.encoder, model.config).__call__)
     for types in (False, True):
         inputs = batch(types)
         expected = model.encoder(inputs, training=False)["default"]
@@ -66,7 +66,9 @@ def test_vectors_are_numpys():
     inputs = {name: value[:3] for name, value in batch().items()}
     ids, mask = inputs["input_word_ids"].numpy(), inputs["input_mask"].numpy()
     tokens = oracles.bert(oracles.weights_by_name(model.encoder), ids, mask, LAYERS)
-    actual = tf.function(inference.build(model.encoder, model.config).__call__)(inputs)
+    actual = tf.function(inference_graph.build(model.encoder, model.config).__call__)(
+        inputs
+    )
     expected = oracles.pool(tokens, mask, "mean")
     np.testing.assert_allclose(actual["default"], expected, atol=1e-5)
 
@@ -75,7 +77,7 @@ def test_bfloat16_is_near_and_comes_out_as_float32():
     model = perturbed()
     inputs = {name: value[:4] for name, value in batch().items()}
     graph = tf.function(
-        inference.build(model.encoder, model.config, "bfloat16").__call__
+        inference_graph.build(model.encoder, model.config, "bfloat16").__call__
     )
     actual = graph(inputs)["default"]
     assert actual.dtype == tf.float32
@@ -89,7 +91,7 @@ def test_bfloat16_is_near_and_comes_out_as_float32():
 
 def test_no_rows_give_no_vectors():
     model = perturbed()
-    graph = tf.function(inference.build(model.encoder, model.config).__call__)
+    graph = tf.function(inference_graph.build(model.encoder, model.config).__call__)
     nothing = tf.zeros([0, 3], tf.int32)
     vectors = graph({"input_word_ids": nothing, "input_mask": nothing})["default"]
     assert vectors.shape == (0, model.config.hidden_size)
@@ -117,10 +119,10 @@ def executed(function, *arguments) -> collections.Counter:
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
 )
-@pytest.mark.parametrize("precision", inference.PRECISIONS)
+@pytest.mark.parametrize("precision", inference_graph.PRECISIONS)
 def test_every_fusion_is_there(precision):
     model = perturbed()
-    graph = inference.build(model.encoder, model.config, precision)
+    graph = inference_graph.build(model.encoder, model.config, precision)
     inputs = batch(types=True)
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in inputs}
     function = tf.function(graph.__call__, input_signature=[spec], autograph=False)
@@ -140,7 +142,7 @@ def test_every_fusion_is_there(precision):
 def test_matrices_are_variables():
     model = perturbed()
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in batch(types=True)}
-    graph = inference.build(model.encoder, model.config)
+    graph = inference_graph.build(model.encoder, model.config)
     function = tf.function(graph.__call__, input_signature=[spec])
     traced = function.get_concrete_function().graph
     assert len(traced.variables) == 3 + 4 * LAYERS
@@ -158,7 +160,7 @@ def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
     saved_models.write(trained, str(out), **options)
     difference = saved_models.compare(trained, str(out), **options)
     assert difference > saved_models.TOLERANCE
-    served = encoding.load(str(out))
+    served = opening.open_encoder(str(out))
     assert served.info["precision"] == "bfloat16"
     assert served.encode(["the cat"]).dtype == np.float32
 

@@ -5,7 +5,8 @@ import tensorflow as tf
 import toys
 from tensorflow.python.data.ops import iterator_ops
 
-from cmlm import engine, iterators
+from cmlm.common import iterators
+from cmlm.training import engine
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import tensorflow_hub as hub
 from official.modeling import optimization
 from official.nlp import modeling
 
-from cmlm.keras import keras
+from cmlm.common.keras import keras
 
 
 def test_layers_of_tf_hub_are_ours():

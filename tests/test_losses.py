@@ -5,7 +5,7 @@ import oracles
 import pytest
 import tensorflow as tf
 
-from cmlm import losses
+from cmlm.objectives import losses
 
 
 def test_masked_lm_by_hand():

@@ -12,8 +12,8 @@ import model_dirs
 import numpy as np
 import pytest
 
-from cmlm import encoding
-from cmlm.data import parallel
+from cmlm.data import bitext as parallel
+from cmlm.encoders import opening
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = "the cat sat on a mat dog ran far away".split()
@@ -23,6 +23,7 @@ WORDS = "the cat sat on a mat dog ran far away".split()
 PROGRAM = """
 import contextlib, io, json, sys
 from absl import flags
+from cmlm.encoders import opening
 from cmlm import cli, mine
 for arguments in json.load(sys.stdin):
     flags.FLAGS.unparse_flags()
@@ -105,7 +106,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     rows = (tmp_path / "mined.scores").read_text().splitlines()
     scores = np.array([row.split("\t") for row in rows], float)
     assert len(mined) == len(scores) > 25 and (np.diff(scores[:, 0]) <= 0).all()
-    encoder = encoding.load(model)
+    encoder = opening.open_encoder(model)
     sides = [encoder.encode(list(side), normalize=True) for side in zip(*mined)]
     np.testing.assert_allclose(
         scores[:, 1], np.einsum("nd,nd->n", *sides), rtol=0, atol=2e-6

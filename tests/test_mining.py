@@ -7,9 +7,18 @@ import faiss
 import numpy as np
 import pytest
 
-from cmlm import files, margins
+from cmlm.common import files
 from cmlm.errors import UserError
-from cmlm.mining import index, negatives, neighbours, pairs, storage, texts, vectors
+from cmlm.mining import (
+    index,
+    margins,
+    negatives,
+    neighbours,
+    pairs,
+    storage,
+    texts,
+    vectors,
+)
 
 MEMORY = 1 << 20
 

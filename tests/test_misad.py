@@ -6,16 +6,17 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm import iterators, losses, recipes
+from cmlm.common import iterators
+from cmlm.common.keras import keras
+from cmlm.config import recipes
 from cmlm.data import languages, ngrams, pipelines, spans
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.keras import keras
-from cmlm.objectives import MisadConfig, MisadObjective, misad
+from cmlm.objectives import MisadConfig, MisadObjective, losses, misad
 from cmlm.objectives.base import Data
-from cmlm.trainer import Trainer
+from cmlm.training.trainer import Trainer
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 BATCH, SEQ = 8, 16

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import toys
 
-from cmlm import engine, progress, recipes
+from cmlm.common import progress
+from cmlm.config import recipes
+from cmlm.training import engine
 
 STRATEGIES = ["one_device", "mirrored"]
 

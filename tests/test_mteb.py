@@ -9,7 +9,7 @@ pytest.importorskip("mteb")
 def test_encoder_of_mteb(tmp_path):
     from mteb.models import models_protocols
 
-    from cmlm import encoding
+    from cmlm.encoders import opening
     from cmlm.mteb import MtebEncoder
 
     source = model_dirs.write(tmp_path / "model_dir")
@@ -17,7 +17,7 @@ def test_encoder_of_mteb(tmp_path):
     assert isinstance(encoder, models_protocols.EncoderProtocol)
     batches = [{"text": model_dirs.SENTENCES[:3]}, {"text": model_dirs.SENTENCES[3:]}]
     encoded = encoder.encode(batches, task_metadata=None, hf_split="", hf_subset="")
-    expected = encoding.load(source).encode(model_dirs.SENTENCES)
+    expected = opening.open_encoder(source).encode(model_dirs.SENTENCES)
     model_dirs.assert_same(encoded, expected)
     assert encoder.mteb_model_meta.embed_dim == expected.shape[1]
     similarity = encoder.similarity(encoded, encoded)

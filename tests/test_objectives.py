@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common.keras import keras
 from cmlm.data import languages
 from cmlm.errors import UserError
-from cmlm.keras import keras
 from cmlm.objectives import TaskConfig
 from cmlm.objectives.base import Data
-from cmlm.trainer import Trainer
+from cmlm.training.trainer import Trainer
 
 BATCH = 8
 

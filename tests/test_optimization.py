@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from oracles import lamb_step
 
-from cmlm import optimization
 from cmlm.errors import UserError
-from cmlm.optimization import OptimizerConfig
+from cmlm.modeling import optimization
+from cmlm.modeling.optimization import OptimizerConfig
 
 
 def config(**values) -> OptimizerConfig:

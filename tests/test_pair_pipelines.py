@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import languages, masking, parallel, pipelines, streams
+from cmlm.data import bitext as parallel
+from cmlm.data import languages, masking, pipelines, streams
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
 from cmlm.data.tokenization import Tokenizer

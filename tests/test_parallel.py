@@ -5,8 +5,8 @@ import gzip
 import pytest
 import tensorflow as tf
 
-from cmlm.data import parallel
-from cmlm.data.parallel import ParallelDataConfig
+from cmlm.data import bitext
+from cmlm.data.bitext import ParallelDataConfig
 from cmlm.errors import UserError
 
 
@@ -18,7 +18,7 @@ def write(path, lines) -> str:
 def pairs(*args, **kwargs) -> list[tuple[str, ...]]:
     return [
         tuple(cell.decode() for cell in row)
-        for row in parallel.rows(*args, **kwargs).as_numpy_iterator()
+        for row in bitext.rows(*args, **kwargs).as_numpy_iterator()
     ]
 
 
@@ -35,7 +35,7 @@ def test_lines_are_read_in_order(tmp_path):
 def test_further_columns_are_hard_negatives(tmp_path):
     path = write(tmp_path / "a.tsv", [f"{line}\tanders\tfalsch" for line in GOOD])
     assert pairs([path])[3] == ("sentence 3", "Satz 3", "anders", "falsch")
-    report = parallel.inspect([path])
+    report = bitext.inspect([path])
     assert report.columns == 4
     assert "500 pairs with 2 hard negatives each" in str(report)
 
@@ -43,7 +43,7 @@ def test_further_columns_are_hard_negatives(tmp_path):
 def test_bad_lines_are_left_out_and_counted(tmp_path):
     lines = [*GOOD, "no column", "empty side\t ", "three\tcolumns\there", ""]
     path = write(tmp_path / "a.tsv", lines)
-    report = parallel.inspect([path])
+    report = bitext.inspect([path])
     assert (report.pairs, report.wrong_columns, report.empty_sides) == (500, 2, 1)
     assert "2 lines without 2 columns, 1 with an empty one" in str(report)
     assert len(pairs([path])) == 500
@@ -89,7 +89,7 @@ def test_pairs_beyond_the_inspection_are_estimated(tmp_path):
     for name, lines in (("a.tsv", 300), ("b.tsv", 700)):
         (tmp_path / name).write_text("a house\tein Haus\n" * lines)
     paths = [str(tmp_path / name) for name in ("a.tsv", "b.tsv")]
-    report = parallel.inspect(paths, max_lines=400)
+    report = bitext.inspect(paths, max_lines=400)
     assert report.pairs == 400 and report.estimated_pairs() == 1000
     assert "of the first 400 lines" in str(report)
-    assert parallel.inspect(paths).estimated_pairs() == 1000
+    assert bitext.inspect(paths).estimated_pairs() == 1000

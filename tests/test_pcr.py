@@ -8,7 +8,7 @@ import model_dirs
 import numpy as np
 import pytest
 
-from cmlm import encoding, principal_components
+from cmlm.encoders import identity, opening, pcr
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,7 +34,7 @@ def sentences(tmp_path):
 
 
 def test_text_and_vectors(toy_export, sentences, tmp_path):
-    encoder = encoding.load(toy_export.path)
+    encoder = opening.open_encoder(toy_export.path)
     vectors = encoder.encode(sentences)
     np.save(tmp_path / "fr.npy", vectors[:30])
     output = tmp_path / "pcr.npz"
@@ -45,9 +45,9 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "de: 50 sentences" in done.stderr and "fr: 30 sentences" in done.stderr
-    fitted = principal_components.load(str(output))
+    fitted = pcr.load(str(output))
     # The fingerprint of the checkpoint that was exported.
-    assert fitted.fingerprint == encoding.fingerprint(toy_export.trained)
+    assert fitted.fingerprint == identity.fingerprint(toy_export.trained)
     assert list(fitted.languages) == ["de", "fr"]
     for language, rows in (("de", vectors[:50]), ("fr", vectors[:30])):
         right = np.linalg.svd(rows.astype(np.float64))[2][:2]

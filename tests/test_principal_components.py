@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from cmlm import principal_components
+from cmlm.encoders import pcr
+from cmlm.encoders.pcr import PrincipalComponents, SecondMoment
 from cmlm.errors import UserError
-from cmlm.principal_components import PrincipalComponents, SecondMoment
 
 
 def fit(vectors, count=1):
@@ -47,13 +47,13 @@ def test_removal_by_hand():
     np.testing.assert_allclose(found.components, [[0.6, 0.8]], atol=1e-7)
     assert found.shares == pytest.approx([1.0])
     # (5, 0) . c = 3; (5, 0) - 3 c = (3.2, -2.4).
-    removed = principal_components.remove(np.array([[5.0, 0.0]]), found.components)
+    removed = pcr.remove(np.array([[5.0, 0.0]]), found.components)
     np.testing.assert_allclose(removed, [[3.2, -2.4]], atol=1e-6)
 
 
 def test_nothing_is_left_along_the_components(vectors):
     found = fit(vectors, 2)
-    removed = principal_components.remove(vectors, found.components)
+    removed = pcr.remove(vectors, found.components)
     assert np.abs(vectors @ found.components.T).max() > 1
     np.testing.assert_allclose(removed @ found.components.T, 0, atol=1e-5)
     # What is perpendicular to them stays: the rest lies along the components.
@@ -96,8 +96,8 @@ def test_there_are_no_more_components_than_vectors(vectors):
 
 def test_a_file_gives_back_what_was_written(fitted, tmp_path):
     path = tmp_path / "pcr.npz"
-    principal_components.save(str(path), fitted)
-    loaded = principal_components.load(str(path))
+    pcr.save(str(path), fitted)
+    loaded = pcr.load(str(path))
     assert loaded.fingerprint == fitted.fingerprint
     assert list(loaded.languages) == ["de", "zh-hant"]
     np.testing.assert_array_equal(loaded.table, fitted.table)
@@ -105,7 +105,7 @@ def test_a_file_gives_back_what_was_written(fitted, tmp_path):
         assert loaded.languages[name].shares == pytest.approx(found.shares, abs=0)
         assert loaded.languages[name].sentences == found.sentences
     again = tmp_path / "again.npz"
-    principal_components.save(str(again), loaded)
+    pcr.save(str(again), loaded)
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -117,7 +117,7 @@ def test_another_model_is_refused(fitted):
 
 def damaged(path, fitted, **changes):
     """Writes a file of which some parts are changed."""
-    principal_components.save(str(path), fitted)
+    pcr.save(str(path), fitted)
     with np.load(path) as arrays:
         header = json.loads(str(arrays["header"]))
         table = arrays["components"]
@@ -141,13 +141,13 @@ def damaged(path, fitted, **changes):
 def test_damaged_files_are_refused(fitted, tmp_path, change, said):
     path = damaged(tmp_path / "pcr.npz", fitted, **change)
     with pytest.raises(UserError, match=said) as refused:
-        principal_components.load(path)
+        pcr.load(path)
     assert path in str(refused.value)
 
 
 def test_files_of_another_kind_are_refused(fitted, tmp_path):
     whole = tmp_path / "whole.npz"
-    principal_components.save(str(whole), fitted)
+    pcr.save(str(whole), fitted)
     cases = {
         "truncated.npz": whole.read_bytes()[:-300],
         "text.npz": b"hello",
@@ -160,13 +160,13 @@ def test_files_of_another_kind_are_refused(fitted, tmp_path):
     np.save(tmp_path / "array", np.zeros(3))
     for name in [*cases, "pickled.npz", "array.npy"]:
         with pytest.raises(UserError, match=f"{name} is not a file that cmlm.pcr"):
-            principal_components.load(str(tmp_path / name))
+            pcr.load(str(tmp_path / name))
     with pytest.raises(UserError, match="cannot read"):
-        principal_components.load(str(tmp_path / "missing.npz"))
+        pcr.load(str(tmp_path / "missing.npz"))
 
 
 def test_languages_are_compared_in_lower_case():
-    assert principal_components.check_language("zh-Hant") == "zh-hant"
+    assert pcr.check_language("zh-Hant") == "zh-hant"
     for name in ("", "d e", "-de", "de="):
         with pytest.raises(UserError, match="allowed"):
-            principal_components.check_language(name)
+            pcr.check_language(name)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cmlm import progress
+from cmlm.common import progress
 
 
 def lines(capsys) -> list[str]:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm import encoding, model_dir, optimization, pruning
-from cmlm.data import pieces, vocabulary
+from cmlm.data import vocab_file
 from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints
+from cmlm.modeling import checkpoints, optimization
 from cmlm.modeling.model import SentenceModel
+from cmlm.vocabulary import pieces
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = ["The cat sat on the mat.", "", "unable? cats sat!", "\u65e5 the cat"]
@@ -31,14 +32,14 @@ def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
 def pruned_tokenizer(tokenizer: Tokenizer, text: list[str], folder: Path) -> Tokenizer:
     kept = pieces.needed(tokenizer, [text])
     path = str(folder / "pruned.txt")
-    vocabulary.write(
+    vocab_file.write(
         [token for token, stays in zip(tokenizer.vocab, kept) if stays], path
     )
     return Tokenizer(path, tokenizer.lower_case)
 
 
 def write_vocabulary(path: Path, pieces_: list[str]) -> str:
-    path.write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *pieces_]) + "\n")
+    path.write_text("\n".join([*vocab_file.SPECIAL_TOKENS, *pieces_]) + "\n")
     return str(path)
 
 
@@ -98,17 +99,17 @@ def test_a_name_relative_to_the_working_directory(source, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert pruning.prune("model", lambda: [TEXT], "new").difference == 0
     monkeypatch.chdir("/")
-    encoding.load(f"{tmp_path}/new")
+    opening.open_encoder(f"{tmp_path}/new")
 
 
 def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
     Path(source, model_dir.METRICS).write_text('{"step": 3}\n')
     output = str(tmp_path / "new")
     pruned = pruning.prune(source, lambda: [TEXT], output)
-    before, after = encoding.load(source), encoding.load(output)
+    before, after = opening.open_encoder(source), opening.open_encoder(output)
     np.testing.assert_array_equal(after.encode(TEXT), before.encode(TEXT))
     assert np.abs(after.encode([OTHER]) - before.encode([OTHER])).max() > 1e-3
-    vocab = vocabulary.load(f"{output}/vocab.txt")
+    vocab = vocab_file.load(f"{output}/vocab.txt")
     assert [token for token in model_dirs.VOCAB if token in vocab] == vocab
     assert "dog" not in vocab and "cat" in vocab
     rows = len(model_dirs.VOCAB) - len(vocab)
@@ -178,7 +179,7 @@ def test_heads_come_along_and_the_optimizer_does_not(tmp_path, settings):
     parts = ["classifier", "encoder", "masked_lm", "masked_lm_x2", "nli", "projection"]
     # As `--init_checkpoint` does.
     assert checkpoints.initialize(smaller, output) == parts
-    vocab = vocabulary.load(f"{output}/vocab.txt")
+    vocab = vocab_file.load(f"{output}/vocab.txt")
     rows = [model_dirs.VOCAB.index(token) for token in vocab]
     assert len(rows) < len(model_dirs.VOCAB)
     inputs = tf.constant(np.random.default_rng(2).normal(size=[2, 5, 16]), tf.float32)
@@ -208,8 +209,8 @@ def test_the_best_checkpoint_is_pruned_by_its_prefix(source, tmp_path):
     pruned = pruning.prune(f"best:{source}", lambda: [TEXT], str(tmp_path / "new"))
     assert pruned.checkpoint == str(best / "ckpt-3")
     np.testing.assert_array_equal(
-        encoding.load(str(tmp_path / "new")).encode(TEXT),
-        encoding.load(f"best:{source}").encode(TEXT),
+        opening.open_encoder(str(tmp_path / "new")).encode(TEXT),
+        opening.open_encoder(f"best:{source}").encode(TEXT),
     )
 
 
@@ -254,7 +255,7 @@ def test_the_command_keeps_languages(source, tmp_path):
 
     result = run("--keep_languages=de")
     assert result.returncode == 0, result.stderr
-    vocab = vocabulary.load(f"{tmp_path}/new/vocab.txt")
+    vocab = vocab_file.load(f"{tmp_path}/new/vocab.txt")
     assert f"tokens: {len(model_dirs.VOCAB)} -> {len(vocab)} (" in result.stdout
     assert "dog" not in vocab and "cat" in vocab
     refused = run("--keep_languages=it")

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm import encoding, principal_components
 from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders import batching, pcr
+from cmlm.encoders.graph import SentenceGraph
 from export import serving
 
 TEXTS = [text.encode() for text in model_dirs.SENTENCES]
@@ -81,7 +82,7 @@ def test_signatures_and_their_types(served):
 
 def test_without_components_there_is_no_pcr(toy_export):
     trained = toy_export.trained
-    graph = encoding.SentenceGraph(trained.tokenizer, trained.encoder, 37)
+    graph = SentenceGraph(trained.tokenizer, trained.encoder, 37)
     assert set(serving.build(graph)[1]) == {"serving_default", "normalized", "tensors"}
 
 
@@ -249,7 +250,7 @@ def portions(tmp_path):
         real = tf.reduce_sum(mask, axis=1, keepdims=True)
         return {"default": tf.concat([shape, real], axis=1)}
 
-    graph = encoding.SentenceGraph(Tokenizer(str(vocab_file)), encoder, 100)
+    graph = SentenceGraph(Tokenizer(str(vocab_file)), encoder, 100)
     return serving.build(graph)[1]
 
 
@@ -266,13 +267,13 @@ def test_work_is_in_bounded_portions_of_like_length(portions, signature):
     rows, width, real = answer.numpy().astype(int).T
     np.testing.assert_array_equal(real, np.minimum(lengths + 2, 100))
     # Memory: never more than so many tokens at a time.
-    assert (rows * width <= encoding.MOST_TOKENS).all()
+    assert (rows * width <= batching.MOST_TOKENS).all()
     assert len(np.unique(width)) > 5
     # Width: the longest of the portion, not of the request.
     for portion in np.unique(width):
         assert real[width == portion].max() == portion
-    # The graph's portions are those of encoding.length_batches.
-    for portion in encoding.length_batches(np.minimum(lengths + 2, 100)):
+    # The graph's portions are those of batching.length_batches.
+    for portion in batching.length_batches(np.minimum(lengths + 2, 100)):
         assert (rows[portion] == len(portion)).all()
         assert (width[portion] == real[portion].max()).all()
     # Padding would be half of everything without the portions.
@@ -288,5 +289,5 @@ def test_one_request_is_as_wide_as_its_longest(portions):
 def test_numpy_and_the_graph_remove_alike(ask, vectors, toy_export):
     found = toy_export.components.languages["de"]
     answer = ask("pcr", text=TEXTS, language=["de"] * len(TEXTS))["pcr"]
-    expected = principal_components.remove(vectors, found.components)
+    expected = pcr.remove(vectors, found.components)
     np.testing.assert_allclose(answer, expected, atol=1e-6)

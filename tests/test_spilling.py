@@ -7,7 +7,7 @@ import tracemalloc
 import apache_beam as beam
 import pytest
 
-from cmlm import beam_runner
+from cmlm.common import beam_runner
 from cmlm.preparation import spilling
 
 

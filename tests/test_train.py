@@ -9,7 +9,8 @@ import toys
 from absl import flags
 from absl.testing import flagsaver
 
-from cmlm import engine, stages, train
+from cmlm import train
+from cmlm.training import engine, stages
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.flags"))

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.keras import keras
-from cmlm.trainer import NonFiniteError, Trainer
+from cmlm.training.trainer import NonFiniteError, Trainer
 
 
 def build(strategy, batches, names=("cmlm",), micro_batch_size=0, lr=0.1, **values):

@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from cmlm.data import vocabulary, words
+from cmlm.data import vocab_file
 from cmlm.data.tokenization import Tokenizer
-from cmlm.data.vocabulary import VocabularyConfig
 from cmlm.errors import UserError
+from cmlm.vocabulary import learning, words
+from cmlm.vocabulary.learning import VocabularyConfig
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -21,7 +22,7 @@ def write(path, tokens):
 
 def test_load_gives_tokens_by_id(tmp_path):
     tokens = [*SPECIAL, "the", "##s", "\u2028"]
-    assert vocabulary.load(write(tmp_path / "v.txt", tokens)) == tokens
+    assert vocab_file.load(write(tmp_path / "v.txt", tokens)) == tokens
 
 
 @pytest.mark.parametrize(
@@ -36,25 +37,25 @@ def test_load_gives_tokens_by_id(tmp_path):
 def test_what_is_no_vocabulary_is_refused(tmp_path, tokens, message):
     path = write(tmp_path / "v.txt", tokens)
     with pytest.raises(UserError, match=message):
-        vocabulary.load(path)
+        vocab_file.load(path)
     with pytest.raises(UserError, match=message):
         Tokenizer(path)
 
 
 def test_a_missing_vocabulary_is_named(tmp_path):
     with pytest.raises(UserError, match="missing.txt does not exist"):
-        vocabulary.load(str(tmp_path / "missing.txt"))
+        vocab_file.load(str(tmp_path / "missing.txt"))
 
 
 def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     path = str(tmp_path / "v.txt")
-    tokens = vocabulary.learn({"": [text_file]}, VocabularyConfig(size=220), path)
+    tokens = learning.learn({"": [text_file]}, VocabularyConfig(size=220), path)
     assert tokens[:5] == SPECIAL
-    assert tokens == vocabulary.load(path)
+    assert tokens == vocab_file.load(path)
     assert 110 < len(tokens) <= 220
     tokenizer = Tokenizer(path)
     counts = words.count([text_file], True, 1 << 30).counts
-    coverage = vocabulary.coverage(tokenizer, counts)
+    coverage = learning.coverage(tokenizer, counts)
     assert coverage.unknown_tokens == 0.0
     assert 1.0 <= coverage.tokens_per_word < 1.5
     assert tokenizer.unk_id not in tokenizer.tokenize(["$3D {x} zq#@~ |9^"]).values
@@ -67,8 +68,8 @@ def test_the_log_tells_real_sizes_and_smoothed_shares(tmp_path, caplog):
     files = {language: [str(tmp_path / language)] for language in ("en", "de")}
     config = VocabularyConfig(size=200)
     with caplog.at_level("INFO"):
-        vocabulary.learn(files, config, str(tmp_path / "v.txt"))
-        vocabulary.learn({"": files["de"]}, config, str(tmp_path / "v.txt"))
+        learning.learn(files, config, str(tmp_path / "v.txt"))
+        learning.learn({"": files["de"]}, config, str(tmp_path / "v.txt"))
     assert (
         "a vocabulary of 200 tokens from 1,010 words: en 1,000 (79.9%), de 10 (20.1%); "
         "shares by number^0.3" in caplog.text
@@ -82,7 +83,7 @@ def test_the_size_is_kept_exactly_where_the_text_has_enough_pieces():
          for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"}
     )  # fmt: skip
     for size in (300, 500):
-        tokens = vocabulary.learn_from_counts(counts, size)
+        tokens = learning.learn_from_counts(counts, size)
         assert len(tokens) == len(set(tokens)) == size
         assert set("abcdefghijklmnopqrstuvwxyz") <= set(tokens)
 
@@ -91,7 +92,7 @@ def test_chinese_characters_take_one_token_each():
     """BERT's tokenizer makes a word of each, so that no `##` form is ever read."""
     characters = [chr(0x4E00 + i) for i in range(200)]
     counts = collections.Counter(dict.fromkeys([*characters, "straße"], 10))
-    tokens = set(vocabulary.learn_from_counts(counts, 900))
+    tokens = set(learning.learn_from_counts(counts, 900))
     assert tokens >= set(characters)
     assert not tokens & {f"##{character}" for character in characters}
     assert tokens >= {"ß", "##ß"}
@@ -101,7 +102,7 @@ def test_coverage_by_hand(tmp_path):
     tokens = [*SPECIAL, "the", "cat", "##s"]
     tokenizer = Tokenizer(write(tmp_path / "v.txt", tokens))
     counts = collections.Counter({"the": 6, "cats": 3, "dog": 1})
-    coverage = vocabulary.coverage(tokenizer, counts)
+    coverage = learning.coverage(tokenizer, counts)
     assert coverage.words_in_one_piece == pytest.approx(6 / 10)
     assert coverage.tokens_per_word == pytest.approx(13 / 10)
     assert coverage.unknown_tokens == pytest.approx(1 / 13)
@@ -112,23 +113,23 @@ def test_coverage_by_hand(tmp_path):
 def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):
     model_dir = str(tmp_path / "model")
     config = VocabularyConfig(size=220)
-    path = vocabulary.prepare(config, {"": [text_file]}, model_dir)
+    path = learning.prepare(config, {"": [text_file]}, model_dir)
     assert path == f"{model_dir}/vocab.txt"
-    learnt = vocabulary.load(path)
+    learnt = vocab_file.load(path)
     missing = {"": [str(tmp_path / "missing.txt")]}
-    assert vocabulary.prepare(config, missing, model_dir) == path
-    assert vocabulary.load(path) == learnt
+    assert learning.prepare(config, missing, model_dir) == path
+    assert vocab_file.load(path) == learnt
 
 
 def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
     given = write(tmp_path / "given.txt", [*SPECIAL, "the"])
     other = write(tmp_path / "other.txt", [*SPECIAL, "a"])
     model_dir = str(tmp_path / "model")
-    path = vocabulary.prepare(VocabularyConfig(file=given), {}, model_dir)
-    assert vocabulary.load(path) == [*SPECIAL, "the"]
-    assert vocabulary.prepare(VocabularyConfig(file=given), {}, model_dir) == path
+    path = learning.prepare(VocabularyConfig(file=given), {}, model_dir)
+    assert vocab_file.load(path) == [*SPECIAL, "the"]
+    assert learning.prepare(VocabularyConfig(file=given), {}, model_dir) == path
     with pytest.raises(UserError, match="other.txt is not the one"):
-        vocabulary.prepare(VocabularyConfig(file=other), {}, model_dir)
+        learning.prepare(VocabularyConfig(file=other), {}, model_dir)
 
 
 def test_prepare_leaves_no_vocabulary_that_does_not_fit_the_model(tmp_path):
@@ -137,11 +138,11 @@ def test_prepare_leaves_no_vocabulary_that_does_not_fit_the_model(tmp_path):
     config = VocabularyConfig(file=given)
     said = "model.vocab_size is 7, .*given.txt has 6 entries"
     with pytest.raises(UserError, match=said):
-        vocabulary.prepare(config, {}, str(model_dir), model_size=7)
+        learning.prepare(config, {}, str(model_dir), model_size=7)
     assert not model_dir.exists()
-    vocabulary.prepare(config, {}, str(model_dir), model_size=6)
+    learning.prepare(config, {}, str(model_dir), model_size=6)
     with pytest.raises(UserError, match="model.vocab_size is 7, .*model/vocab.txt has"):
-        vocabulary.prepare(VocabularyConfig(), {}, str(model_dir), model_size=7)
+        learning.prepare(VocabularyConfig(), {}, str(model_dir), model_size=7)
 
 
 def test_the_command_refuses_what_is_no_text(tmp_path):
@@ -163,7 +164,7 @@ def test_the_command_refuses_what_is_no_text(tmp_path):
 def test_a_text_without_words_teaches_nothing(tmp_path):
     path = write(tmp_path / "text.txt", ["", "  "])
     with pytest.raises(UserError, match="no word in"):
-        vocabulary.learn({"": [path]}, VocabularyConfig(), str(tmp_path / "v.txt"))
+        learning.learn({"": [path]}, VocabularyConfig(), str(tmp_path / "v.txt"))
     assert not (tmp_path / "v.txt").exists()
 
 

@@ -7,7 +7,7 @@ from tensorflow_text.tools.wordpiece_vocab import (
     wordpiece_tokenizer_learner_lib as tf_text_learner,
 )
 
-from cmlm.data.wordpiece import Learner
+from cmlm.vocabulary.wordpiece import Learner
 
 RESERVED = ["[PAD]", "[UNK]", "q", "##q", "the"]
 

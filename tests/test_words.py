@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cmlm.data import words
+from cmlm.vocabulary import words
 
 
 def test_words_are_counted_as_a_plain_reader_counts_them(text_file):

@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("apache_beam", reason="needs pip install 'cmlm[corpus]'")
 
-from cmlm import beam_runner
-from cmlm.data import streams, words, words_on_beam
+from cmlm.common import beam_runner
+from cmlm.data import streams
 from cmlm.errors import UserError
+from cmlm.vocabulary import words, words_on_beam
 
 ANY = 1 << 40
 

@@ -17,7 +17,10 @@ import toys
 import worker
 from official.core import config_definitions
 
-from cmlm import distributed, experiments, model_dir, progress, workers
+from cmlm.common import distributed, progress, workers
+from cmlm.config import experiment
+from cmlm.data import vocab_file
+from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -164,7 +167,7 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
         model_dir.METRICS,
         model_dir.PARAMS,
         model_dir.TENSORBOARD,
-        model_dir.VOCABULARY,
+        vocab_file.FILE_NAME,
     }
     assert len(list((tmp_path / "run" / model_dir.TENSORBOARD).iterdir())) == 1
     rows = progress.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
@@ -184,7 +187,7 @@ def test_killed_and_resumed_equals_a_straight_run(tmp_path):
             "model.attention_dropout_rate": 0.2,
         },
     )
-    (tmp_path / "killed.yaml").write_text(experiments.to_yaml(config))
+    (tmp_path / "killed.yaml").write_text(experiment.to_yaml(config))
     killed = tmp_path / "killed"
     with two_workers(
         *("-m", "cmlm.train", f"--config_file={tmp_path / 'killed.yaml'}"),

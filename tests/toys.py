@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm import engine, experiments, iterators, recipes
+from cmlm.common import iterators
+from cmlm.config import experiment, recipes
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import (
@@ -21,6 +22,7 @@ from cmlm.objectives import (
     NspObjective,
     OrderConfig,
 )
+from cmlm.training import engine
 
 VOCAB_SIZE = 50
 
@@ -215,7 +217,7 @@ def write_corpus(path, documents=40, sentences=8, seed=0) -> str:
     return str(path)
 
 
-def run_config(text: str, **values) -> experiments.ExperimentConfig:
+def run_config(text: str, **values) -> experiment.ExperimentConfig:
     """A whole experiment on `text` that takes seconds; `values` override it."""
     settings = {
         "model.preset": "tiny",
@@ -258,7 +260,7 @@ def cut_power_after(run: engine.Run, steps: int) -> None:
 
 
 def straight_and_resumed(
-    config: experiments.ExperimentConfig, directory: Path
+    config: experiment.ExperimentConfig, directory: Path
 ) -> tuple[engine.Run, engine.Run]:
     """Trains once to the end, and once with a power cut after step 4.
 

@@ -16,10 +16,13 @@ with cli.quiet_imports():
     import tensorflow as tf
     import toys
 
-    from cmlm import distributed, engine, experiments, optimization, workers
+    from cmlm.common import distributed, workers
+    from cmlm.common.keras import keras
+    from cmlm.config import experiment
     from cmlm.errors import UserError
-    from cmlm.keras import keras
-    from cmlm.trainer import NonFiniteError, Trainer
+    from cmlm.modeling import optimization
+    from cmlm.training import engine
+    from cmlm.training.trainer import NonFiniteError, Trainer
 
 
 def toy_trainer(strategy) -> Trainer:
@@ -146,7 +149,7 @@ def finish(strategy, directory: Path) -> dict:
     """Takes the run that was killed to its end, and makes another without a stop."""
     found = {}
     for name in ("killed", "straight"):
-        config = experiments.from_yaml(str(directory / "killed.yaml"))
+        config = experiment.from_yaml(str(directory / "killed.yaml"))
         config.runtime.distribution_strategy = "multi_worker_mirrored"
         run = engine.build(config, str(directory / name), strategy=strategy)
         found[name] = run.trainer.step

@@ -20,7 +20,7 @@ import tensorflow as tf  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 from tensorflow_serving.apis import predict_pb2  # noqa: E402
 
-from cmlm import model_dir  # noqa: E402
+from cmlm.encoders import model_dir  # noqa: E402
 
 PATH = "/v1/models/cmlm:predict"
 TEXT = ["The cat sat on the mat.", "", "A dog ran far away, far away!"]

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 import tqdm
 
-from cmlm import files as files_lib
+from cmlm.common import files as files_lib
 from cmlm.data import sentences
 
 PYTHON_DOCS = "builtin:python-docs"

@@ -16,10 +16,10 @@ from typing import BinaryIO, ClassVar, NamedTuple
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from cmlm import files as files_lib
+from cmlm.common import files as files_lib
+from cmlm.common.files import MAX_LINE_CHARACTERS
 from cmlm.data import builtin, languages, sentences
 from cmlm.errors import UserError
-from cmlm.files import MAX_LINE_CHARACTERS
 
 # By how much gzip shrinks text, to guess what of a file was not read.
 _GZIP_RATIO = 3.0

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from cmlm import files as files_lib
+from cmlm.common import files as files_lib
 from cmlm.data import streams
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError

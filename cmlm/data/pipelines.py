@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import inference, languages, masking, parallel, spans, streams
+from cmlm.data import bitext, languages, masking, nli, spans, streams
 from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
 
@@ -169,7 +169,7 @@ def translations(feed: Feed) -> tf.data.Dataset:
             features |= _sides("negative", tf.stack(negatives, axis=1), feed)
         return features
 
-    return batches(parallel.rows, to_features, feed)
+    return batches(bitext.rows, to_features, feed)
 
 
 def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Dataset:
@@ -277,14 +277,12 @@ def inference_pairs(feed: Feed) -> tf.data.Dataset:
         return {
             **_sides("premise", premises, feed),
             **_sides("hypothesis", hypotheses, feed),
-            "nli_label": inference.label_ids(label),
+            "nli_label": nli.label_ids(label),
         }
 
     # The files are read together: to the shuffle they are one corpus.
     together = languages.Corpus({"": feed.corpus.files}, {"": 1})
-    return batches(
-        inference.rows, to_features, dataclasses.replace(feed, corpus=together)
-    )
+    return batches(nli.rows, to_features, dataclasses.replace(feed, corpus=together))
 
 
 # ------------------------------------------------------------------- features

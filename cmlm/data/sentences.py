@@ -183,7 +183,7 @@ def write_sentences(
     Raises:
         UserError: the file cannot be read, or has a line of over 10 million characters.
     """
-    from cmlm import files  # TensorFlow, which `split` does not need.
+    from cmlm.common import files  # TensorFlow, which `split` does not need.
 
     counts: collections.Counter = collections.Counter()
     with (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from cmlm import iterators
+from cmlm.common import iterators
 
 LINES_PER_CHUNK = 4096
 # A sentence is cut here before it is tokenised, so that no line, however long, costs

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from cmlm import files
+from cmlm.common import files
 from cmlm.errors import UserError
 
 UTF_8 = ("utf-8-sig",)

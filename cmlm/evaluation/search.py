@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from cmlm import margins
+from cmlm.mining import margins
 
 # Of the matrix of cosines this many rows and columns exist at a time: 64 MB.
 _QUERIES = 1024
@@ -98,7 +98,7 @@ class Neighbours:
         return Neighbours(self.backward, self.forward)
 
     def margins(self) -> np.ndarray:
-        """Ratio margins of x's neighbours, float64 [n, k]; see `cmlm.margins`."""
+        """Ratio margins of x's neighbours, float64 [n, k]; see `mining.margins`."""
         cosines, rows = self.forward
         of_x = cosines.mean(axis=1, dtype=np.float64)
         of_y = self.backward[0].mean(axis=1, dtype=np.float64)

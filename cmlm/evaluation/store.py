@@ -10,24 +10,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 import tqdm
 
+from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
 
 _KEY_BYTES = 16
 # Sentences handed to the model at a time, of like length: enough for it to make good
 # batches, few enough for the bar to move and for memory to stay flat.
 _AT_ONCE = 2048
-
-
-class SentenceEncoder(Protocol):
-    """All that an evaluation sees of a model."""
-
-    def encode(self, sentences: Sequence[str]) -> np.ndarray:
-        """float32 [len(sentences), dim]."""
 
 
 class Store:

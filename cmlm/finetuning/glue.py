@@ -14,7 +14,7 @@ from typing import TextIO
 
 import numpy as np
 
-from cmlm import files
+from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
 from cmlm.finetuning.tasks import Row, Task

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cmlm import files
+from cmlm.common import files
 from cmlm.evaluation import transfer
 from cmlm.finetuning.tasks import Row, Task
 

@@ -9,12 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from cmlm import encoding, model_dir, optimization, pretrained
+from cmlm.common.keras import keras
+from cmlm.encoders import batching, model_dir, pretrained
+from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
 from cmlm.finetuning.examples import Examples
 from cmlm.finetuning.tasks import Task
-from cmlm.keras import keras
+from cmlm.modeling import optimization
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
@@ -63,7 +65,7 @@ class Settings:
         return math.ceil(examples / self.batch_size)
 
 
-def open_encoder(model: str) -> model_dir.TrainedEncoder:
+def open_encoder(model: str) -> TrainedEncoder:
     """Opens what is to be fine-tuned.
 
     Args:
@@ -89,7 +91,7 @@ class Start:
         trained: the encoder; it need not be kept.
     """
 
-    def __init__(self, trained: model_dir.TrainedEncoder):
+    def __init__(self, trained: TrainedEncoder):
         bert = trained.encoder.bert
         self._weights = bert.get_weights()
         kernel, bias = bert.pooler_layer.get_weights()
@@ -207,7 +209,7 @@ class SentenceClassifier:
             [n]: int64, the most probable class; or float32, the score.
         """
         outputs = np.empty([len(examples), self._task.num_outputs], np.float32)
-        for rows in encoding.length_batches(examples.lengths):
+        for rows in batching.length_batches(examples.lengths):
             outputs[rows] = self._predict(examples.batch(rows)).numpy()
         if self._task.is_regression:
             return outputs[:, 0]

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from cmlm import margins
+from cmlm.mining import margins
 from cmlm.mining.neighbours import Found
 
 RETRIEVALS = ("forward", "backward", "intersection", "max")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import tqdm
 
-from cmlm import files
+from cmlm.common import files
 from cmlm.errors import UserError
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from cmlm import files
+from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.mining import storage
 

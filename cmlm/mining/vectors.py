@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
-from cmlm import vectors as vectors_lib
+from cmlm.common import arrays as vectors_lib
+from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
 from cmlm.mining import storage
 from cmlm.mining.texts import Texts
@@ -19,21 +19,6 @@ SHARD_ROWS = 16_384
 # Sentences handed to the model at a time: enough for batches of like length, few enough
 # for the bar to move.
 _AT_ONCE = 4096
-
-
-class SentenceEncoder(Protocol):
-    """All that mining sees of a model.
-
-    Attributes:
-        dim: width of a vector.
-        info: what the model is; vectors of models with other `info` are not mixed.
-    """
-
-    dim: int
-    info: dict
-
-    def encode(self, sentences: Sequence[str], progress: bool) -> np.ndarray:
-        """float32 [len(sentences), dim]; `progress` shows a bar."""
 
 
 class Vectors:
@@ -94,7 +79,7 @@ def shard_path(directory: str, shard: int) -> str:
 
 def encode(
     texts: Texts,
-    encoder: SentenceEncoder,
+    encoder: DescribedEncoder,
     directory: str,
     shard_rows: int = SHARD_ROWS,
 ) -> Vectors:
@@ -175,7 +160,7 @@ def fill(
     return Vectors(directory)
 
 
-def identity(encoder: SentenceEncoder) -> dict:
+def identity(encoder: DescribedEncoder) -> dict:
     """What decides over a model's vectors, as far as the model can tell."""
     if "fingerprint" in encoder.info:
         length = getattr(encoder, "seq_length", None)
@@ -183,7 +168,7 @@ def identity(encoder: SentenceEncoder) -> dict:
     return encoder.info
 
 
-def _checked(encoder: SentenceEncoder, sentences: list[str]) -> np.ndarray:
+def _checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
     # Scaled here, not by the encoder: what is not finite would be looked for in vain.
     rows = np.asarray(encoder.encode(sentences, progress=False), np.float32)
     if rows.shape != (len(sentences), encoder.dim):

@@ -7,7 +7,7 @@ from typing import Optional
 import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
-from cmlm.keras import keras
+from cmlm.common.keras import keras
 from cmlm.modeling.encoder import SentenceEncoder
 from cmlm.modeling.layers import ViewProjection
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 from official.modeling import hyperparams
 from official.nlp.modeling import networks
 
+from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.keras import keras
 from cmlm.modeling import layers
 
 # num_layers, hidden_size, num_attention_heads, intermediate_size: BERT's shapes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from cmlm.keras import keras
+from cmlm.common.keras import keras
 
 POOLINGS = ("mean", "max", "cls")
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
-from cmlm.keras import keras
+from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder, activation
 from cmlm.modeling.layers import ViewProjection
 

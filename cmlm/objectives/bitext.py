@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cmlm.data import parallel, pipelines
+from cmlm.data import bitext, pipelines
 from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
 
 
@@ -12,8 +12,8 @@ from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
 class BitextConfig(ContrastiveConfig):
     """A text ranks its translation above the other texts of the batch."""
 
-    train_data: parallel.ParallelDataConfig = dataclasses.field(
-        default_factory=parallel.ParallelDataConfig
+    train_data: bitext.ParallelDataConfig = dataclasses.field(
+        default_factory=bitext.ParallelDataConfig
     )
 
 

@@ -7,8 +7,9 @@ import math
 
 import tensorflow as tf
 
-from cmlm import distributed, losses
+from cmlm.common import distributed
 from cmlm.errors import UserError
+from cmlm.objectives import losses
 from cmlm.objectives.base import Data, EmbeddingObjective, Metric, ObjectiveConfig
 
 SIMILARITIES = ("cosine", "dot")

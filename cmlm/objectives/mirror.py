@@ -6,8 +6,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from cmlm import losses
 from cmlm.data import masking, pipelines
+from cmlm.objectives import losses
 from cmlm.objectives.contrastive import (
     ContrastiveConfig,
     ContrastiveObjective,

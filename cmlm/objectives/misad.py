@@ -7,10 +7,10 @@ import logging
 
 import tensorflow as tf
 
-from cmlm import losses
 from cmlm.data import languages, masking, ngrams, pipelines, spans, streams
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
+from cmlm.objectives import losses
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
 CANDIDATES = ("ngrams", "entities", "spans")

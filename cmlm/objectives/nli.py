@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from cmlm.data import inference, pipelines
+from cmlm.data import nli, pipelines
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Objective, ObjectiveConfig
 
@@ -19,8 +19,8 @@ class NliConfig(ObjectiveConfig):
         train_encoder: false leaves the encoder as it is and trains the classifier.
     """
 
-    train_data: inference.InferenceDataConfig = dataclasses.field(
-        default_factory=inference.InferenceDataConfig
+    train_data: nli.InferenceDataConfig = dataclasses.field(
+        default_factory=nli.InferenceDataConfig
     )
     train_encoder: bool = True
 
@@ -44,7 +44,7 @@ class NliObjective(Objective):
 
     def __init__(self, name: str, config: NliConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
-        self.classifier = model.pair_classifier(name, len(inference.LABELS))
+        self.classifier = model.pair_classifier(name, len(nli.LABELS))
 
     @property
     def trained_parts(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cmlm.data import parallel, pipelines
+from cmlm.data import bitext, pipelines
 from cmlm.objectives.masked_text import MaskedTextConfig
 from cmlm.objectives.mlm import MlmObjective
 
@@ -13,8 +13,8 @@ from cmlm.objectives.mlm import MlmObjective
 class TlmConfig(MaskedTextConfig):
     """Masked words of two translations in one sequence, given the rest of both."""
 
-    train_data: parallel.ParallelDataConfig = dataclasses.field(
-        default_factory=parallel.ParallelDataConfig
+    train_data: bitext.ParallelDataConfig = dataclasses.field(
+        default_factory=bitext.ParallelDataConfig
     )
 
 
@@ -25,4 +25,4 @@ class TlmObjective(MlmObjective):
     """
 
     def make_dataset(self, feed):
-        return pipelines.masked_pairs(feed, self.config.masking, parallel.rows)
+        return pipelines.masked_pairs(feed, self.config.masking, bitext.rows)

@@ -27,7 +27,7 @@ import numpy as np
 from apache_beam import pvalue
 from apache_beam.utils import windowed_value
 
-from cmlm import beam_runner
+from cmlm.common import beam_runner
 from cmlm.data import sentences
 from cmlm.errors import UserError
 from cmlm.preparation import (

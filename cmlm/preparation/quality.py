@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cmlm import beam_runner
+from cmlm.common import beam_runner
 from cmlm.errors import UserError
 from cmlm.preparation import sources
 

@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from cmlm import beam_runner
+from cmlm.common import beam_runner
 from cmlm.data import sentences
 from cmlm.errors import UserError
 
@@ -426,7 +426,7 @@ BITEXT_LAYOUTS = ("tsv", "gettext")
 
 def size(path: str) -> int:
     """Bytes of a file, by Beam's filesystems."""
-    from apache_beam.io import filesystems
+    from apache_beam_runner.io import filesystems
 
     if os.path.exists(path):
         return os.path.getsize(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator
 
-from cmlm import beam_runner
+from cmlm.common import beam_runner
 from cmlm.data import sentences
 from cmlm.preparation import documents, filters, quality, sources
 from cmlm.preparation.documents import Document

@@ -1,0 +1,1 @@
+"""Tools that every part uses: files, arrays, progress bars, devices, workers, Beam."""

@@ -1,0 +1,174 @@
+"""Devices: a strategy from flags, and sums over its replicas."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+
+import tensorflow as tf
+from official.common import distribute_utils
+from official.core import config_definitions
+
+from cmlm.common import workers
+from cmlm.common.keras import keras
+from cmlm.errors import UserError
+
+STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
+_TF_CONFIG_FORM = (
+    '{"cluster": {"worker": ["HOST:PORT", ...]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+
+
+def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
+    """Builds the strategy that `runtime.distribution_strategy` names.
+
+    `mirrored` takes `runtime.num_gpus` GPUs; on a machine without one it takes
+    every logical CPU device, which is how several replicas are tested.
+    `multi_worker_mirrored` takes every GPU of each worker, or one CPU device; it waits
+    until all workers of TF_CONFIG are there. Workers and TPUs have to be found before
+    TensorFlow does anything else, so call this first.
+
+    Raises:
+        UserError: the strategy is unknown, or its devices or workers are not there.
+    """
+    name = (runtime.distribution_strategy or "").lower()
+    if name not in STRATEGIES:
+        raise UserError(
+            f"runtime.distribution_strategy is {runtime.distribution_strategy!r}; "
+            f"allowed: {', '.join(STRATEGIES)}"
+        )
+    # Listing logical devices, not visible ones, would initialise TensorFlow.
+    starts_cold = name in ("multi_worker_mirrored", "tpu")
+    devices = tf.config.get_visible_devices if starts_cold else _logical_devices
+    if runtime.num_gpus > len(devices("GPU")):
+        raise UserError(
+            f"runtime.num_gpus is {runtime.num_gpus}; "
+            f"this machine has {len(devices('GPU'))}"
+        )
+    if name == "mirrored" and not runtime.num_gpus:
+        return _mirrored_cpus()
+    if name == "multi_worker_mirrored":
+        _configure_cluster(runtime)
+        return _multi_worker(runtime.all_reduce_alg)
+    if name == "tpu" and runtime.tpu is None:
+        raise UserError("--distribution_strategy=tpu needs --tpu=NAME (or local)")
+    try:
+        return distribute_utils.get_distribution_strategy(
+            name,
+            num_gpus=runtime.num_gpus,
+            all_reduce_alg=runtime.all_reduce_alg,
+            num_packs=runtime.num_packs,
+            tpu_address=runtime.tpu,
+        )
+    # Where there is no TPU the search for one ends in any of these.
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        raise UserError(f"--distribution_strategy={name}: {error}") from error
+
+
+def _logical_devices(kind: str) -> list:
+    return tf.config.list_logical_devices(kind)
+
+
+@functools.cache
+def _mirrored_cpus() -> tf.distribute.MirroredStrategy:
+    # One for the whole process: every strategy numbers its collective operations
+    # from the same start, and two over the same devices take each other's.
+    cpus = tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in cpus])
+
+
+def _configure_cluster(runtime: config_definitions.RuntimeConfig) -> None:
+    """Checks TF_CONFIG, or sets it from `runtime.worker_hosts` and `.task_index`.
+
+    Raises:
+        UserError: neither is there, or it is not of the form that TensorFlow asks for.
+            Without it every worker would train alone, all into one model_dir.
+    """
+    if not os.environ.get("TF_CONFIG"):
+        os.environ.pop("TF_CONFIG", None)
+        if not runtime.worker_hosts:
+            raise UserError(
+                "--distribution_strategy=multi_worker_mirrored needs its workers: set "
+                f"TF_CONFIG={_TF_CONFIG_FORM}, or runtime.worker_hosts and "
+                "runtime.task_index"
+            )
+    try:
+        distribute_utils.configure_cluster(runtime.worker_hosts, runtime.task_index)
+        config = json.loads(os.environ["TF_CONFIG"])
+        kind, index = config["task"]["type"], int(config["task"]["index"])
+        if kind not in ("chief", "worker") or index < 0:
+            raise KeyError(kind)
+        config["cluster"][kind][index]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(
+            f"TF_CONFIG={os.environ.get('TF_CONFIG')} with runtime.worker_hosts="
+            f"{runtime.worker_hosts!r} and runtime.task_index={runtime.task_index} "
+            f"does not name a worker of a cluster; allowed: {_TF_CONFIG_FORM}"
+        ) from error
+
+
+@functools.cache
+def _multi_worker(all_reduce_alg: str | None) -> tf.distribute.Strategy:
+    # One for the whole process, as with `_mirrored_cpus`.
+    with workers.interruptible():
+        try:
+            return distribute_utils.get_distribution_strategy(
+                "multi_worker_mirrored", all_reduce_alg=all_reduce_alg
+            )
+        except (ValueError, RuntimeError, tf.errors.OpError) as error:
+            raise UserError(
+                f"--distribution_strategy=multi_worker_mirrored: {error}"
+            ) from error
+
+
+def set_precision(dtype: str | None) -> None:
+    """Sets Keras' policy: `float32` (or None) or `bfloat16` for mixed precision.
+
+    Raises:
+        UserError: any other value. float16 would need loss scaling.
+    """
+    policies = {None: "float32", "float32": "float32", "bfloat16": "mixed_bfloat16"}
+    if dtype not in policies:
+        raise UserError(
+            f"runtime.mixed_precision_dtype is {dtype!r}; allowed: float32, bfloat16"
+        )
+    keras.mixed_precision.set_global_policy(policies[dtype])
+
+
+def sum_over_replicas(value):
+    """Sums a structure of tensors over the replicas; call it in replica context."""
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return value
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def is_static(strategy: tf.distribute.Strategy) -> bool:
+    """Whether batches must keep one shape, as compiled TPU programs need."""
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def gather_replicas(value: tf.Tensor) -> tf.Tensor:
+    """Concatenates a tensor's rows over all replicas; call it in replica context.
+
+    Gradients flow back to the replica that a row came from, summed over the replicas
+    that used it.
+
+    Args:
+        value: [rows, ...], as many rows on every replica.
+
+    Returns:
+        [replicas * rows, ...]; this replica's begin at `replica_offset(rows)`.
+    """
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return value
+    return replica.all_gather(value, axis=0)
+
+
+def replica_offset(rows: int) -> tf.Tensor:
+    """Where this replica's rows begin in what `gather_replicas` returns: int32."""
+    replica = tf.distribute.get_replica_context()
+    return tf.cast(replica.replica_id_in_sync_group, tf.int32) * rows

@@ -1,0 +1,34 @@
+"""The one protocol of everything that encodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+class SentenceEncoder(Protocol):
+    """Encodes sentences: all that evaluation and mining see of a model."""
+
+    def encode(self, sentences: Sequence[str]) -> np.ndarray:
+        """Encodes sentences.
+
+        Returns:
+            float32 [len(sentences), dim], in the order of `sentences`.
+        """
+
+
+class DescribedEncoder(SentenceEncoder, Protocol):
+    """A sentence encoder that says what it is, so that its vectors can be reused.
+
+    Attributes:
+        dim: width of a vector.
+        info: what the encoder is; vectors of encoders with other `info` are not mixed.
+    """
+
+    dim: int
+    info: dict
+
+    def encode(self, sentences: Sequence[str], progress: bool = False) -> np.ndarray:
+        """As `SentenceEncoder.encode`; `progress` shows a bar."""

@@ -1,0 +1,1 @@
+"""What an experiment is, and the recipes of the four papers."""

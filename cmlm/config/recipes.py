@@ -1,0 +1,216 @@
+"""The papers' experiments, by name: `--experiment=NAME`.
+
+Where a paper leaves a value open, the comment in the recipe's flagfile says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from official.core import exp_factory
+
+from cmlm.config.experiment import ExperimentConfig, TrainerConfig, override
+from cmlm.data.bitext import ParallelDataConfig
+from cmlm.data.builtin import PYTHON_DOCS
+from cmlm.data.corpus import TextDataConfig
+from cmlm.data.masking import MaskingConfig
+from cmlm.data.nli import InferenceDataConfig
+from cmlm.errors import UserError
+from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.optimization import OptimizerConfig
+from cmlm.objectives import (
+    BitextConfig,
+    CmlmConfig,
+    MirrorConfig,
+    MisadConfig,
+    MlmConfig,
+    NliConfig,
+    OrderConfig,
+    QuickThoughtConfig,
+    TaskConfig,
+    TlmConfig,
+)
+from cmlm.vocabulary.learning import VocabularyConfig
+
+# The multilingual vocabulary of LaBSE, which CMLM uses too.
+MULTILINGUAL_VOCABULARY = 501_153
+
+
+def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
+    """Every objective switched off, with data settings alike."""
+
+    def reads(data_class, **values):
+        return data_class(global_batch_size=batch, seq_length=seq_length, **values)
+
+    def plain():
+        return reads(TextDataConfig, input_path=text)
+
+    return TaskConfig(
+        cmlm=CmlmConfig(train_data=plain()),
+        mlm=MlmConfig(train_data=plain()),
+        tlm=TlmConfig(train_data=reads(ParallelDataConfig)),
+        bitext=BitextConfig(train_data=reads(ParallelDataConfig)),
+        nli=NliConfig(train_data=reads(InferenceDataConfig)),
+        quickthought=QuickThoughtConfig(train_data=plain()),
+        mirror=MirrorConfig(train_data=plain()),
+        misad=MisadConfig(train_data=plain()),
+        nsp=OrderConfig(train_data=plain()),
+        sop=OrderConfig(train_data=plain()),
+    )
+
+
+@exp_factory.register_config_factory("cmlm/english")
+def cmlm_english() -> ExperimentConfig:
+    """English CMLM (https://arxiv.org/abs/2012.14388, sections 3 and 4.1).
+
+    BERT-base, sequences of 256 tokens with 80 masked, 15 projections, batch 2048, LAMB
+    1e-3 with 10k steps of warm-up and linear decay, 1 M steps.
+    """
+    task = _task(2048, 256, PYTHON_DOCS)
+    task.cmlm.weight = 1.0
+    return ExperimentConfig(
+        vocabulary=VocabularyConfig(size=30_522, lower_case=True),
+        task=task,
+        trainer=TrainerConfig(best_checkpoint_metric="cmlm/loss"),
+    )
+
+
+@exp_factory.register_config_factory("cmlm/multilingual")
+def cmlm_multilingual() -> ExperimentConfig:
+    """Multilingual CMLM with bitext retrieval (the same paper, section 3.2).
+
+    As English, with a cased vocabulary of 501,153; translations rank each other by
+    inner products with margin 0.3, batch 2048, weight 0.2. Both from the start: S1.
+    """
+    task = _task(2048, 256)
+    task.cmlm.weight = 1.0
+    task.bitext.weight = 0.2
+    task.bitext.similarity, task.bitext.scale = "dot", 1.0
+    task.nli.weight = 0.0
+    return ExperimentConfig(
+        vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),
+        task=task,
+        trainer=TrainerConfig(train_steps=2_500_000),
+    )
+
+
+@exp_factory.register_config_factory("labse/pretrain")
+def labse_pretrain() -> ExperimentConfig:
+    """LaBSE's pre-training (https://arxiv.org/abs/2007.01852, section 3).
+
+    Masked LM and translation LM, 512 tokens of which 20 % but at most 80 are masked,
+    stacked from 3 to 6 to 12 layers after 0.4 and 0.8 M steps, then 1.8 M.
+    """
+    # CMLM's conditions take rows of the position table that LaBSE does not need.
+    task = _task(8192, 512)
+    task.mlm.weight = task.tlm.weight = 1.0
+    for objective in (task.mlm, task.tlm):
+        objective.masking = MaskingConfig(rate=0.2, max_predictions=80)
+    task.mlm.passages = True
+    return ExperimentConfig(
+        model=EncoderConfig(max_position_embeddings=513, num_views=1, pooling="cls"),
+        vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),
+        task=task,
+        trainer=TrainerConfig(train_steps=1_800_000, stacking_steps=(400_000, 800_000)),
+    )
+
+
+@exp_factory.register_config_factory("labse/dual_encoder")
+def labse_dual_encoder() -> ExperimentConfig:
+    """LaBSE's dual encoder (the same paper, sections 2.1 and 3).
+
+    Cosines of [CLS], margin 0.3, batch 4096, 128 tokens, AdamW 1e-3, 50k steps.
+    """
+    task = _task(4096, 128)
+    task.bitext.weight = 1.0
+    task.bitext.scale = 100.0
+    return ExperimentConfig(
+        model=EncoderConfig(max_position_embeddings=513, num_views=1, pooling="cls"),
+        vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),
+        task=task,
+        trainer=TrainerConfig(
+            train_steps=50_000,
+            validation_interval=1_000,
+            checkpoint_interval=1_000,
+            best_checkpoint_metric="bitext/loss",
+            optimizer=OptimizerConfig(type="adamw", learning_rate=1e-3),
+        ),
+    )
+
+
+@exp_factory.register_config_factory("mirror/sentence")
+def mirror_sentence() -> ExperimentConfig:
+    """Mirror-BERT for sentences (https://arxiv.org/abs/2104.08027, section 3).
+
+    10,000 strings once, batch 200, 50 tokens, a span of 5 characters masked, dropout,
+    temperature 0.04, AdamW 2e-5. Mean pooling, as the published script has it.
+    """
+    task = _task(200, 50)
+    task.mirror.weight = 1.0
+    return ExperimentConfig(
+        task=task,
+        trainer=TrainerConfig(
+            train_steps=50,
+            summary_interval=10,
+            validation_interval=50,
+            checkpoint_interval=50,
+            optimizer=OptimizerConfig(type="adamw", learning_rate=2e-5, warmup_steps=0),
+        ),
+    )
+
+
+@exp_factory.register_config_factory("ulr/misad")
+def ulr_misad() -> ExperimentConfig:
+    """Universal language representation (https://arxiv.org/abs/2105.14478, section 4).
+
+    MiSAD and masked LM at equal weights on single sentences, 15 % masked, batch 64,
+    128 tokens, [CLS], AdamW 5e-5 with 10 % of the steps as warm-up.
+    """
+    task = _task(64, 128)
+    task.misad.weight = 1.0
+    return ExperimentConfig(
+        model=EncoderConfig(num_views=1, pooling="cls"),
+        task=task,
+        trainer=TrainerConfig(
+            train_steps=100_000,
+            optimizer=OptimizerConfig(
+                type="adamw", learning_rate=5e-5, warmup_steps=10_000
+            ),
+        ),
+    )
+
+
+def names() -> list[str]:
+    """The recipes of this project."""
+    return [
+        "cmlm/english",
+        "cmlm/multilingual",
+        "labse/pretrain",
+        "labse/dual_encoder",
+        "mirror/sentence",
+        "ulr/misad",
+    ]
+
+
+def load(
+    experiment: str,
+    config_files: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+) -> ExperimentConfig:
+    """A recipe with changes; see `experiments.override` for these.
+
+    Args:
+        experiment: a name from `names()`.
+        config_files: YAML files with any part of the configuration.
+        overrides: `a.b.c=value`, several separated by commas, or YAML.
+
+    Raises:
+        UserError: an unknown name, key or file, or a value that does not fit.
+    """
+    if experiment not in names():
+        raise UserError(
+            f"--experiment is {experiment!r}; allowed: {', '.join(names())}"
+        )
+    config = exp_factory.get_exp_config(experiment)
+    override(config, config_files, overrides)
+    return config

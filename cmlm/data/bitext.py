@@ -1,0 +1,181 @@
+"""Translations as lines of tab-separated text: `source<TAB>target`.
+
+Further columns are hard negatives of the target: texts that look like the translation
+and are none. All lines of a corpus have as many columns as its first good one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import tensorflow as tf
+
+from cmlm.common import files as files_lib
+from cmlm.data import streams
+from cmlm.data.corpus import DataConfig, Inspected, share_read
+from cmlm.errors import UserError
+
+# Of the lines of a corpus; more are a sign of another format.
+MAX_BAD_SHARE = 0.01
+_LINES_TO_INSPECT = 2_000_000
+
+
+@dataclasses.dataclass
+class ParallelDataConfig(DataConfig):
+    """Translations to train on, `.tsv` or `.tsv.gz`.
+
+    `input_path` may name pairs of languages: `en-de=FILES,en-fr=FILES`.
+    """
+
+    hint = "--bitext_data names files of lines source<TAB>target"
+
+    def _resolve(self, language, patterns, work_dir):
+        return files_lib.expand(patterns)
+
+    def _inspect(self, files):
+        report = inspect(files)
+        return Inspected(report.estimated_pairs(), str(report))
+
+
+@dataclasses.dataclass
+class ParallelReport:
+    """What a bitext holds, and what is wrong with it.
+
+    Attributes:
+        files: files read.
+        columns: of every good line.
+        pairs: good lines.
+        wrong_columns: lines with another number of columns.
+        empty_sides: lines of which a column is empty.
+        share: of the bytes on disk that were read, 1 if all were.
+    """
+
+    files: int = 0
+    columns: int = 0
+    pairs: int = 0
+    wrong_columns: int = 0
+    empty_sides: int = 0
+    share: float = 1.0
+
+    def estimated_pairs(self) -> int:
+        """Pairs of the whole corpus, as far as the part read is like the rest."""
+        return round(self.pairs / self.share)
+
+    @property
+    def bad(self) -> int:
+        return self.wrong_columns + self.empty_sides
+
+    def __str__(self) -> str:
+        text = f"{self.files:,} files, {self.pairs:,} pairs"
+        if self.columns > 2:
+            text += f" with {self.columns - 2} hard negatives each"
+        if self.bad:
+            text += (
+                f"; left out: {self.wrong_columns:,} lines without {self.columns} "
+                f"columns, {self.empty_sides:,} with an empty one"
+            )
+        if self.share < 1:
+            text += f"; of the first {self.pairs + self.bad:,} lines"
+        return text
+
+
+def count_columns(files: list[str]) -> int:
+    """Columns of the first line that has two or more, none of them empty; else 0."""
+    for path in files:
+        with files_lib.open_text(path) as lines:
+            for line in itertools.islice(lines, 1000):
+                cells = [cell.strip() for cell in line.rstrip("\r\n").split("\t")]
+                if len(cells) >= 2 and all(cells):
+                    return len(cells)
+    return 0
+
+
+def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> ParallelReport:
+    """Counts pairs and bad lines.
+
+    Raises:
+        UserError: there is no pair, or more than MAX_BAD_SHARE of the lines are bad.
+    """
+    report = ParallelReport(columns=count_columns(files))
+    first_bad, seen, size = "", 0, 0
+    for path in files:
+        if seen >= max_lines:
+            break
+        report.files += 1
+        size = 0
+        with files_lib.open_text(path) as lines:
+            for number, line in enumerate(lines, 1):
+                size += len(line.encode())
+                cells = line.rstrip("\r\n").split("\t")
+                if cells == [""]:
+                    continue
+                seen += 1
+                good = len(cells) == report.columns and all(map(str.strip, cells))
+                if good:
+                    report.pairs += 1
+                elif len(cells) != report.columns:
+                    report.wrong_columns += 1
+                    first_bad = first_bad or f"{path} line {number}"
+                else:
+                    report.empty_sides += 1
+                    first_bad = first_bad or f"{path} line {number}"
+                if seen >= max_lines:
+                    break
+    if seen >= max_lines:
+        report.share = share_read(files, report.files, size)
+    if not report.pairs:
+        raise UserError(
+            f"bitext {files[0]} has no line of the form source<TAB>target: allowed are "
+            "two or more columns, none empty"
+        )
+    if report.bad > MAX_BAD_SHARE * seen:
+        raise UserError(
+            f"{report.bad:,} of {seen:,} lines of bitext {files[0]} and the like are "
+            f"not {report.columns} columns with text in each, the first is {first_bad};"
+            f" allowed are {MAX_BAD_SHARE:.0%}"
+        )
+    return report
+
+
+def rows(
+    files: list[str],
+    part: str = "all",
+    hold_out_fraction: float = 0.0,
+    input_context: tf.distribute.InputContext | None = None,
+    seed: int | None = None,
+) -> tf.data.Dataset:
+    """Returns the good lines of a bitext: one pass, streamed.
+
+    Held-out lines are chosen by a fingerprint of their source, so that all
+    translations of one text are on the same side.
+
+    Args:
+        files: paths of TSV files, all with as many columns.
+        part: see `streams.sentence_pairs`, as for the rest.
+        hold_out_fraction: share of the lines that is validation.
+        input_context: see `streams.sentence_pairs`.
+        seed: see `streams.sentence_pairs`.
+
+    Returns:
+        Dataset of tuples of string [], one a column.
+    """
+    columns = count_columns(files)
+
+    def read(path):
+        return streams.read_lines(path).map(split).unbatch()
+
+    def split(lines):
+        cells = tf.strings.split(lines, "\t")
+        values = tf.strings.substr(cells.values, 0, streams.MAX_SENTENCE_BYTES)
+        cells = cells.with_values(tf.strings.strip(values))
+        shortest = tf.reduce_min(tf.strings.length(cells), axis=1)
+        good = (cells.row_lengths() == columns) & (shortest > 0)
+        table = tf.ragged.boolean_mask(cells, good).to_tensor(shape=[None, columns])
+        document = tf.strings.to_hash_bucket_fast(table[:, 0], 1 << 62)
+        chosen = streams.in_part(
+            document, tf.zeros_like(document, tf.int32), part, hold_out_fraction
+        )
+        return tuple(tf.unstack(tf.boolean_mask(table, chosen), num=columns, axis=1))
+
+    return streams.read_files(files, read, input_context, seed)

@@ -1,0 +1,158 @@
+"""Natural language inference: `premise<TAB>hypothesis<TAB>label`, one file a language.
+
+The files of different languages are translations of each other, line by line, as in
+XNLI. A premise can then be read in one language and its hypothesis in another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from cmlm.common import files as files_lib
+from cmlm.common import iterators
+from cmlm.data import languages, streams
+from cmlm.data.corpus import DataConfig, Inspected
+from cmlm.errors import UserError
+
+LABELS = ("entailment", "neutral", "contradiction")
+# What else stands for them, in files of this format.
+_SPELLINGS = {
+    **{label: number for number, label in enumerate(LABELS)},
+    **{str(number): number for number in range(len(LABELS))},
+    "contradictory": 2,
+}
+
+
+@dataclasses.dataclass
+class InferenceDataConfig(DataConfig):
+    """Labelled pairs to train on, `.tsv` or `.tsv.gz`, one file a language.
+
+    `input_path` names them as `en=train-en.tsv,de=train-de.tsv`; a single file needs no
+    language. Labels are entailment, neutral, contradiction, or 0, 1, 2 in this order.
+    """
+
+    hint = "--nli_data names files as en=train-en.tsv,de=train-de.tsv"
+
+    def load(self, work_dir: str) -> languages.Corpus:
+        found = super().load(work_dir)
+        if len(set(found.sizes.values())) > 1:
+            lengths = ", ".join(
+                f"{language} {size:,}" for language, size in found.sizes.items()
+            )
+            raise UserError(
+                f"input_path={self.input_path!r} has files of different length: "
+                f"{lengths} lines; allowed are translations of each other, line by line"
+            )
+        return found
+
+    def _resolve(self, language, patterns, work_dir):
+        return files_lib.expand(patterns)
+
+    def _inspect(self, files):
+        size = sum(_check(path) for path in files)
+        return Inspected(size, f"{size:,} labelled pairs")
+
+
+def _check(path: str) -> int:
+    """Counts the lines of a file.
+
+    Raises:
+        UserError: a line is not of the format. Lines are not left out: that of the next
+            language would no longer be its translation.
+    """
+    count = 0
+    with files_lib.open_text(path) as lines:
+        for count, line in enumerate(lines, 1):
+            cells = line.rstrip("\r\n").split("\t")
+            if len(cells) != 3:
+                raise UserError(
+                    f"{path} line {count} has {len(cells)} columns; allowed are 3: "
+                    "premise, hypothesis, label"
+                )
+            if cells[2].strip().lower() not in _SPELLINGS:
+                raise UserError(
+                    f"{path} line {count} has the label {cells[2]!r}; allowed: "
+                    f"{', '.join(LABELS)}, or 0, 1, 2"
+                )
+    if not count:
+        raise UserError(f"{path} is empty: allowed are premise, hypothesis, label")
+    return count
+
+
+def rows(
+    files: dict[str, list[str]],
+    part: str = "all",
+    hold_out_fraction: float = 0.0,
+    input_context: tf.distribute.InputContext | None = None,
+    seed: int | None = None,
+) -> tf.data.Dataset:
+    """Returns the pairs: one pass, streamed.
+
+    Args:
+        files: language to paths, all with equal numbers of lines in all.
+        part: see `streams.sentence_pairs`, as for the rest. Held-out lines are chosen
+            by a fingerprint of the first language's premise.
+        hold_out_fraction: see `streams.sentence_pairs`.
+        input_context: see `streams.sentence_pairs`.
+        seed: where it is given, premise and hypothesis are each drawn in one language,
+            anew in every pass over the dataset; None gives them in all languages.
+
+    Returns:
+        Dataset of (premises string [languages], hypotheses string [languages], label
+        string []), [1] instead of [languages] where they are drawn.
+    """
+    parts = []
+    for paths in files.values():
+        compression = "GZIP" if paths[0].endswith(".gz") else ""
+        parts.append(tf.data.TextLineDataset(paths, compression).map(_cells))
+    dataset = iterators.untuned(tf.data.Dataset.zip(tuple(parts))).map(
+        lambda *cells: (
+            tf.stack([cell[0] for cell in cells]),
+            tf.stack([cell[1] for cell in cells]),
+            cells[0][2],
+        )
+    )
+
+    def is_in_part(premises, *_):
+        document = tf.strings.to_hash_bucket_fast(premises[:1], 1 << 62)
+        return streams.in_part(
+            document, tf.zeros([1], tf.int32), part, hold_out_fraction
+        )[0]
+
+    dataset = dataset.filter(is_in_part)
+    if input_context is not None:
+        dataset = dataset.shard(
+            input_context.num_input_pipelines, input_context.input_pipeline_id
+        )
+    if seed is None:
+        return dataset
+
+    def draw(row, number):
+        premises, hypotheses, label = row
+        n = tf.cast(len(files), tf.int64)
+        first, second = number % n, (number // n) % n
+        return (
+            premises[first][tf.newaxis],
+            hypotheses[second][tf.newaxis],
+            label,
+        )
+
+    draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip((dataset, draws)).map(draw)
+
+
+def _cells(line: tf.Tensor) -> tf.Tensor:
+    cells = tf.strings.strip(tf.strings.split(line, "\t"))
+    cells = tf.strings.substr(cells, 0, streams.MAX_SENTENCE_BYTES)
+    return tf.ensure_shape(cells, [3])
+
+
+def label_ids(labels: tf.Tensor) -> tf.Tensor:
+    """Labels as numbers, their place in `LABELS`: string [n] -> int32 [n]."""
+    labels = tf.strings.lower(labels)
+    numbers = tf.zeros_like(labels, tf.int32)
+    for spelling, number in _SPELLINGS.items():
+        numbers = tf.where(labels == spelling, number, numbers)
+    return numbers

@@ -1,0 +1,51 @@
+"""The file of a vocabulary, `vocab.txt`: one token a line, its id being its line."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from cmlm.common import files as files_lib
+from cmlm.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+FILE_NAME = "vocab.txt"
+
+
+def load(path: str) -> list[str]:
+    """Reads a vocabulary, one token a line, its id being its line.
+
+    Raises:
+        UserError: the file is missing, empty, has a token twice or an empty line, or
+            lacks one of BERT's special tokens.
+    """
+    if not tf.io.gfile.exists(path):
+        raise UserError(f"vocabulary {path} does not exist")
+    with files_lib.open_text(path) as lines:
+        tokens = [line.rstrip("\r\n") for line in lines]
+    if not any(tokens):
+        raise UserError(f"vocabulary {path} is empty")
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    if missing:
+        raise UserError(
+            f"vocabulary {path} lacks {', '.join(missing)}: it needs"
+            f" {' '.join(SPECIAL_TOKENS)}, each on a line of its own"
+        )
+    first: dict[str, int] = {}
+    for number, token in enumerate(tokens, 1):
+        if not token:
+            raise UserError(f"vocabulary {path}: line {number} is empty")
+        if token in first:
+            raise UserError(
+                f"vocabulary {path} has {token!r} twice: lines {first[token]} and"
+                f" {number}"
+            )
+        first[token] = number
+    return tokens
+
+
+def write(tokens: list[str], path: str) -> None:
+    """Writes a vocabulary, one token a line, whole or not at all."""
+    with files_lib.atomic_text(path) as file:
+        file.writelines(f"{token}\n" for token in tokens)

@@ -1,0 +1,1 @@
+"""Trained encoders: opening them, encoding with them, PCR and vocabulary pruning."""

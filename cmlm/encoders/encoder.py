@@ -1,0 +1,110 @@
+"""An encoder of sentences: `encode` takes a list of str and returns their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.common.progress import sentence_bar
+from cmlm.encoders.batching import MOST_TOKENS, length_batches
+
+_LENGTHS_AT_ONCE = 4096
+
+
+class Encoder:
+    """Sentences in, vectors out; made by `load`.
+
+    Args:
+        vectors: string [n] to float32 [n, dim].
+        lengths: string [n] to int32 [n], tokens before any cut.
+        dim: width of a vector.
+        seq_length: where sentences are cut, in tokens.
+        info: what the encoder is, for reports: checkpoint, pooling and so on.
+    """
+
+    def __init__(
+        self,
+        vectors: Callable[[tf.Tensor], tf.Tensor],
+        lengths: Callable[[tf.Tensor], tf.Tensor],
+        dim: int,
+        seq_length: int,
+        info: dict,
+    ):
+        self._vectors = vectors
+        self._lengths = lengths
+        self.dim = dim
+        self.seq_length = seq_length
+        self.info = info
+
+    def encode(
+        self,
+        sentences: Sequence[str],
+        normalize: bool = False,
+        progress: bool | None = None,
+    ) -> np.ndarray:
+        """Encodes sentences.
+
+        Each distinct sentence is encoded once, in a batch of its like in length. A
+        vector does not depend on the other sentences.
+
+        Args:
+            sentences: any number of them; "" is a sentence too.
+            normalize: scale every vector to length 1.
+            progress: show a bar on stderr; by default only for long lists.
+
+        Returns:
+            float32 [len(sentences), dim], in the order of `sentences`.
+
+        Raises:
+            TypeError: `sentences` is not a list of str.
+        """
+        _check_sentences(sentences)
+        distinct: dict[str, int] = {}
+        rows = [distinct.setdefault(text, len(distinct)) for text in sentences]
+        texts = _to_bytes(distinct)
+        lengths = np.minimum(self._count(texts), self.seq_length)
+        vectors = np.empty([len(texts), self.dim], np.float32)
+        if progress is None:
+            progress = lengths.sum() > 50 * MOST_TOKENS
+        with sentence_bar(len(texts), disable=not progress) as bar:
+            for batch in length_batches(lengths):
+                text = tf.constant([texts[row] for row in batch])
+                vectors[batch] = self._vectors(text).numpy()
+                bar.update(len(batch))
+        if normalize:
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors /= np.maximum(norms, np.finfo(np.float32).tiny)
+        return vectors if len(distinct) == len(rows) else vectors[rows]
+
+    def lengths(self, sentences: Sequence[str]) -> np.ndarray:
+        """Tokens of each sentence before any cut, [CLS] and [SEP] included.
+
+        Returns:
+            int32 [len(sentences)]; what exceeds `seq_length` is cut by `encode`.
+        """
+        _check_sentences(sentences)
+        return self._count(_to_bytes(sentences))
+
+    def _count(self, texts: list[bytes]) -> np.ndarray:
+        counts = [
+            self._lengths(tf.constant(texts[start : start + _LENGTHS_AT_ONCE])).numpy()
+            for start in range(0, len(texts), _LENGTHS_AT_ONCE)
+        ]
+        return np.concatenate([np.zeros(0, np.int32), *counts])
+
+
+def _check_sentences(sentences: Sequence[str]) -> None:
+    if isinstance(sentences, (str, bytes)):
+        raise TypeError("encode takes a list of str; this is a single string")
+    for row, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            kind = type(sentence).__name__
+            raise TypeError(f"encode takes a list of str; item {row} is {kind}")
+
+
+def _to_bytes(sentences) -> list[bytes]:
+    # A lone surrogate has no UTF-8; its bytes are replaced in the graph, like any
+    # that are not valid.
+    return [text.encode("utf-8", "surrogatepass") for text in sentences]

@@ -1,0 +1,95 @@
+"""The TensorFlow graph from strings to sentence vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from cmlm.data.tokenization import Tokenizer
+
+
+class SentenceGraph:
+    """Strings to vectors inside TensorFlow: what is exported, and what runs here.
+
+    Args:
+        tokenizer: of the encoder.
+        encoder: a dict of int32 [batch, seq] `input_word_ids` and `input_mask` to a
+            dict with `default`, float [batch, dim].
+        seq_length: longest sentence in tokens, [CLS] and [SEP] included; a longer one
+            is cut.
+
+    Attributes:
+        vectors: tf.function, string [n] to float32 [n, dim].
+        token_vectors: tf.function, `input_word_ids`, `input_mask` and `input_type_ids`,
+            each int32 [n, seq], to float32 [n, dim].
+        lengths: tf.function, string [n] to int32 [n], tokens before any cut, [CLS] and
+            [SEP] included.
+    """
+
+    TEXT = tf.TensorSpec([None], tf.string, name="text")
+    TOKENS = tuple(
+        tf.TensorSpec([None, None], tf.int32, name=name)
+        for name in ("input_word_ids", "input_mask", "input_type_ids")
+    )
+
+    def __init__(self, tokenizer: Tokenizer, encoder: Callable, seq_length: int):
+        self.tokenizer = tokenizer
+        self._encoder = encoder
+        self.seq_length = seq_length
+        signature = {"input_signature": [self.TEXT], "autograph": False}
+        self.vectors = tf.function(self._vectors, **signature)
+        self.lengths = tf.function(self._lengths, **signature)
+        # One function for both forms: an export holds its graph once.
+        self.token_vectors = tf.function(
+            self._token_vectors,
+            input_signature=self.TOKENS,
+            autograph=False,
+            # Inlined into a loop, layers would lose most of their fusions.
+            experimental_attributes={"_noinline": True},
+        )
+
+    def _vectors(self, text: tf.Tensor) -> tf.Tensor:
+        tokens = self.tokenizer.encode(text, self.seq_length)
+        lengths = tokens.row_lengths()
+        # Only as wide as the longest sentence; but the encoder looks at position 0
+        # even when there is no sentence at all.
+        width = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
+        ids = tokens.to_tensor(self.tokenizer.pad_id, shape=tf.stack([-1, width]))
+        mask = tf.sequence_mask(lengths, width, dtype=tf.int32)
+        return self.token_vectors(ids, mask, tf.zeros_like(ids))
+
+    def _token_vectors(self, *tensors: tf.Tensor) -> tf.Tensor:
+        names = [spec.name for spec in self.TOKENS]
+        outputs = self._encoder(dict(zip(names, tensors, strict=True)))
+        return tf.cast(outputs["default"], tf.float32)
+
+    def _lengths(self, text: tf.Tensor) -> tf.Tensor:
+        tokens = self.tokenizer.tokenize(text)
+        return tf.cast(tokens.row_lengths(), tf.int32) + 2
+
+
+class BagOfWords:
+    """The mean of a sentence's word embeddings, without any layer above them.
+
+    The baseline that tells what an encoder adds to its own embedding table. [CLS]
+    and [SEP] do not count; a sentence without words is all zeros.
+
+    Args:
+        table: float [vocab_size, dim].
+        tokenizer: of the table.
+    """
+
+    def __init__(self, table: tf.Variable, tokenizer: Tokenizer):
+        self._table = table
+        self._added = (tokenizer.cls_id, tokenizer.sep_id)
+
+    def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        ids, mask = inputs["input_word_ids"], inputs["input_mask"]
+        for added in self._added:
+            mask *= tf.cast(ids != added, mask.dtype)
+        weights = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
+        words = tf.cast(tf.gather(self._table, ids), tf.float32)
+        total = tf.reduce_sum(words * weights, axis=1)
+        count = tf.reduce_sum(weights, axis=1)
+        return {"default": tf.math.divide_no_nan(total, count)}

@@ -1,0 +1,56 @@
+"""The identity of an encoder: its fingerprint and its description in reports."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+import numpy as np
+
+from cmlm.encoders.trained import TrainedEncoder
+
+
+def fingerprint(trained: TrainedEncoder) -> str:
+    """What the vectors follow from, in one number: weights, vocabulary, settings.
+
+    The same for a checkpoint and for its exports, on every version of TensorFlow.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    # Sorted and without names, which Keras chooses. What is not trained, BERT's own
+    # pooler, has no part in a vector.
+    weights = []
+    for variable in trained.encoder.trainable_variables:
+        array = np.ascontiguousarray(variable.numpy(), "<f4")
+        content = hashlib.sha256(array).hexdigest()
+        weights.append(f"{list(array.shape)} {content}")
+    config = trained.config.model
+    settings = [
+        config.pooling,
+        config.sentence_vector,
+        config.hidden_activation,
+        config.num_attention_heads,
+        config.layer_norm_epsilon,
+        trained.tokenizer.lower_case,
+    ]
+    parts = [sorted(weights), settings, trained.tokenizer.vocab]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def describe(trained: TrainedEncoder, seq_length: int) -> dict:
+    """What an encoder is, in plain values: for reports and export.json."""
+    step = re.search(r"-(\d+)$", trained.checkpoint)
+    return {
+        "fingerprint": fingerprint(trained),
+        "checkpoint": trained.checkpoint,
+        "step": int(step.group(1)) if step else 0,
+        "dim": trained.config.model.hidden_size,
+        "pooling": trained.config.model.pooling,
+        "sentence_vector": trained.config.model.sentence_vector,
+        "seq_length": seq_length,
+        "trained_seq_length": trained.seq_length,
+        "vocab_size": trained.tokenizer.vocab_size,
+        "lower_case": trained.tokenizer.lower_case,
+    }

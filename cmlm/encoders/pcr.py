@@ -1,0 +1,242 @@
+"""Principal component removal: what all sentences of a language share is taken out.
+
+For each language, c is the first right singular vector of the matrix whose rows are the
+vectors of that language's sentences, not centred (Yang et al., 2020, section 5.2, after
+Arora et al., 2017); a vector v of the language becomes
+
+    v' = v - (v . c) c
+
+(the paper's printed formula has lost the last c). With k components, all k are taken
+out. A language that was not fitted has no components: its vectors stay as they are.
+
+The components are stored with the fingerprint of the model they were fitted with, in an
+.npz file that needs no unpickling:
+
+    header       a JSON object: format, version, fingerprint, and for each language its
+                 name, its sentences, and the share of squared length in each component
+    components   float32 [languages, k, dim]; the k rows of a language are orthonormal
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import zipfile
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.common import files
+from cmlm.errors import UserError
+
+_FORMAT = "cmlm principal components"
+_VERSION = 1
+_LANGUAGE = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageComponents:
+    """What was found for one language.
+
+    Attributes:
+        components: float32 [k, dim], orthonormal rows, the strongest first.
+        shares: k floats, the part of the vectors' summed squared length that lies along
+            each component, 0 to 1.
+        sentences: how many vectors it was fitted on.
+    """
+
+    components: np.ndarray
+    shares: tuple[float, ...]
+    sentences: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PrincipalComponents:
+    """The components of some languages, for one model.
+
+    Attributes:
+        fingerprint: of the model, see `identity.fingerprint`.
+        languages: by name, in the order of their indices; the same k for all.
+    """
+
+    fingerprint: str
+    languages: dict[str, LanguageComponents]
+
+    @property
+    def table(self) -> np.ndarray:
+        """float32 [languages, k, dim]."""
+        return np.stack([found.components for found in self.languages.values()])
+
+    def check_model(self, fingerprint: str, path: str) -> None:
+        """Makes sure that this belongs to a model.
+
+        Args:
+            fingerprint: of the model.
+            path: where this was read, for the message.
+
+        Raises:
+            UserError: it was fitted with another model.
+        """
+        if fingerprint != self.fingerprint:
+            raise UserError(
+                f"{path} was fitted with another model: its fingerprint is "
+                f"{self.fingerprint[:12]}, this model's {fingerprint[:12]}. Fit it "
+                "again: python -m cmlm.pcr --model=..."
+            )
+
+
+class SecondMoment:
+    """Sums x x^T over vectors, from which components follow, whatever their number.
+
+    The right singular vectors of X are the eigenvectors of X^T X, which has [dim, dim]
+    entries: memory does not grow with the text.
+
+    Args:
+        dim: width of a vector.
+    """
+
+    def __init__(self, dim: int):
+        self._sum = np.zeros([dim, dim])
+        self._count = 0
+
+    def add(self, vectors: np.ndarray) -> None:
+        """Adds vectors, float [n, dim].
+
+        Raises:
+            UserError: one has another width, or an entry that is not finite.
+        """
+        dim = len(self._sum)
+        if vectors.ndim != 2 or vectors.shape[1] != dim:
+            raise UserError(
+                f"vectors of shape {list(vectors.shape)}; allowed: [n, {dim}]"
+            )
+        if not np.isfinite(vectors).all():
+            raise UserError("a vector has an entry that is not a finite number")
+        vectors = vectors.astype(np.float64)
+        self._sum += vectors.T @ vectors
+        self._count += len(vectors)
+
+    def components(self, count: int) -> LanguageComponents:
+        """The strongest directions of what was added.
+
+        Args:
+            count: k.
+
+        Raises:
+            UserError: there are not so many directions.
+        """
+        limit = min(self._count, len(self._sum))
+        if not 1 <= count <= limit:
+            raise UserError(
+                f"{count} components of {self._count} vectors of width "
+                f"{len(self._sum)}; allowed: 1 to {limit}"
+            )
+        # Ascending, and of length 1.
+        values, directions = np.linalg.eigh(self._sum)
+        found = directions.T[::-1][:count]
+        # A direction has no sign; fixing one makes equal data give equal files.
+        largest = np.abs(found).argmax(axis=1)
+        found = found * np.sign(found[np.arange(count), largest])[:, np.newaxis]
+        shares = np.maximum(values[::-1][:count], 0) / max(values.sum(), 1e-300)
+        return LanguageComponents(
+            found.astype(np.float32), tuple(map(float, shares)), self._count
+        )
+
+
+def remove(vectors: np.ndarray, components: np.ndarray) -> np.ndarray:
+    """v - sum over c of (v . c) c.
+
+    Args:
+        vectors: float [n, dim].
+        components: float [k, dim], orthonormal rows.
+
+    Returns:
+        float [n, dim].
+    """
+    return vectors - (vectors @ components.T) @ components
+
+
+def check_language(name: str) -> str:
+    """Returns the name in lower case, in which languages are compared.
+
+    Raises:
+        UserError: it is not a language tag.
+    """
+    if not _LANGUAGE.fullmatch(name.lower()):
+        raise UserError(
+            f"language {name!r}; allowed: letters and digits, joined by - or _, as in "
+            "de or zh-hant"
+        )
+    return name.lower()
+
+
+# --------------------------------------------------------------------- files
+
+
+def save(path: str, fitted: PrincipalComponents) -> None:
+    """Writes an .npz file, whole or not at all; equal content gives equal bytes."""
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "fingerprint": fitted.fingerprint,
+        "languages": [
+            {"language": name, "sentences": found.sentences, "shares": found.shares}
+            for name, found in fitted.languages.items()
+        ],
+    }
+    content = io.BytesIO()
+    np.savez(content, header=np.array(json.dumps(header)), components=fitted.table)
+    with files.atomic_file(path) as temporary:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(content.getvalue())
+
+
+def load(path: str) -> PrincipalComponents:
+    """Reads what `save` wrote. Nothing in the file is executed.
+
+    Raises:
+        UserError: there is no such file, or it is damaged, or of a later version.
+    """
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = io.BytesIO(file.read())
+        with np.load(content, allow_pickle=False) as arrays:
+            header = json.loads(str(arrays["header"]))
+            table = arrays["components"]
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot read {path}: {error.message}") from error
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile):
+        raise UserError(f"{path} is not a file that cmlm.pcr wrote") from None
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise UserError(f"{path} is not a file that cmlm.pcr wrote")
+    if header.get("version") != _VERSION:
+        raise UserError(
+            f"{path} has version {header.get('version')!r}; this program reads "
+            f"{_VERSION}"
+        )
+    try:
+        _check_table(table, len(header["languages"]))
+        languages = {
+            check_language(entry["language"]): LanguageComponents(
+                components, tuple(map(float, entry["shares"])), int(entry["sentences"])
+            )
+            for entry, components in zip(header["languages"], table, strict=True)
+        }
+        fingerprint = str(header["fingerprint"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if len(languages) != len(table):
+        raise UserError(f"{path} is damaged: a language is there twice")
+    return PrincipalComponents(fingerprint, languages)
+
+
+def _check_table(table: np.ndarray, languages: int) -> None:
+    if table.dtype != np.float32 or table.ndim != 3 or not table.size:
+        raise ValueError(f"components are {table.dtype} {list(table.shape)}")
+    if len(table) != languages:
+        raise ValueError(f"{len(table)} matrices of {languages} languages")
+    gram = table @ table.transpose(0, 2, 1)
+    if not np.allclose(gram, np.eye(table.shape[1]), atol=1e-4):
+        raise ValueError("components are not orthonormal")

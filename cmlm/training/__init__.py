@@ -1,0 +1,1 @@
+"""The training run: inputs, steps, gradients, checkpoints, validation and reports."""

@@ -1,0 +1,86 @@
+"""Scores tasks of `cmlm.evaluate` again and again while a model trains."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from cmlm.common import workers
+from cmlm.config import experiment
+from cmlm.encoders.encoder import Encoder
+from cmlm.errors import UserError
+
+
+class Evals:
+    """The tasks of `trainer.evals`: worker 0 reads and scores, all get the numbers.
+
+    The data is read once, before the first step, so that a missing file stops the run
+    at its start. Build it and call it on every worker alike.
+
+    Args:
+        config: of the run.
+        strategy: of the run.
+
+    Attributes:
+        metrics: names of the main metrics, such as `stsb-dev/spearman`. Each may choose
+            the best checkpoint; higher is better.
+
+    Raises:
+        UserError: a task is unknown, its data is missing or damaged, or
+            `trainer.best_checkpoint_metric` names a metric that does not exist.
+    """
+
+    def __init__(
+        self, config: experiment.ExperimentConfig, strategy: tf.distribute.Strategy
+    ):
+        self._strategy = strategy
+        self._tasks = []
+        self.metrics: list[str] = []
+        settings = config.trainer
+        if not settings.evals:
+            return
+
+        def read():
+            # Brings scipy and scikit-learn, which training does without.
+            from cmlm.evaluation import catalogue, run
+
+            names = catalogue.select(settings.evals)
+            self._tasks, failed = run.read(names, settings.evals_data_dir)
+            if failed:
+                name, reason = next(iter(failed.items()))
+                raise UserError(f"{name}: {reason}")
+            return [f"{item.task.name}/{item.task.main_metric}" for item in self._tasks]
+
+        self.metrics = workers.on_chief(strategy, read)
+        best = settings.best_checkpoint_metric
+        if best in self.metrics and settings.best_checkpoint_comparison != "higher":
+            raise UserError(
+                f"trainer.best_checkpoint_metric is {best!r}, of which more is better: "
+                "set trainer.best_checkpoint_comparison=higher"
+            )
+        objectives = config.task.enabled()
+        if best and best not in self.metrics:
+            if best.partition("/")[0] not in objectives:
+                raise UserError(
+                    f"trainer.best_checkpoint_metric is {best!r}; allowed: empty, "
+                    f"{', '.join(self.metrics)}, or one of {', '.join(objectives)}"
+                )
+
+    def score(self, encoder: Encoder) -> dict[str, float]:
+        """Scores the model as it is now.
+
+        Args:
+            encoder: follows the model while it trains.
+
+        Returns:
+            The main metrics by name; the same on every worker.
+        """
+        if not self.metrics:
+            return {}
+        return workers.on_chief(self._strategy, lambda: self._score(encoder))
+
+    def _score(self, encoder: Encoder) -> dict[str, float]:
+        from cmlm.evaluation import run
+
+        scores = run.score(encoder, self._tasks).scores
+        found = (scores[item.task.name][item.task.main_metric] for item in self._tasks)
+        return dict(zip(self.metrics, found, strict=True))

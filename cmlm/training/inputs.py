@@ -1,0 +1,145 @@
+"""The inputs of a run: the data of every objective, the vocabulary, the tokenizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from cmlm.common import workers
+from cmlm.config import experiment
+from cmlm.data import languages
+from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders import model_dir
+from cmlm.errors import UserError
+from cmlm.objectives import Data
+from cmlm.training import warm_start
+from cmlm.vocabulary import learning
+
+# How long a file that worker 0 has written may take to be seen by the other workers.
+_SHARED_STORAGE_SECONDS = 120
+
+
+def prepare_data(
+    config: experiment.ExperimentConfig, directory: str
+) -> dict[str, Data]:
+    """Finds the data of every enabled objective and says what it holds.
+
+    Raises:
+        UserError: data that is missing, empty, or not what it should be.
+    """
+    work_dir = os.path.join(directory, model_dir.TEXT)
+    found: dict[tuple, Data] = {}
+    by_objective = {}
+    for name, objective in config.task.enabled().items():
+        key = (objective.train_data.origin, objective.validation_data)
+        if key not in found:
+            found[key] = objective.load_data(work_dir)
+        objective.check_data(found[key])
+        by_objective[name] = found[key]
+    return by_objective
+
+
+def prepare_vocabulary(
+    config: experiment.ExperimentConfig,
+    data: Mapping[str, Data],
+    directory: str,
+) -> str:
+    """Puts the vocabulary into the model_dir and its case into the configuration.
+
+    A warm start takes the vocabulary of the run it starts from, unless one is given.
+
+    Returns:
+        Its path.
+
+    Raises:
+        UserError: a vocabulary that cannot be used.
+    """
+    settings = warm_start.vocabulary_settings(config, directory)
+    return learning.prepare(
+        settings,
+        languages.merge(entry.train for entry in data.values()),
+        directory,
+        config.model.vocab_size,
+    )
+
+
+def prepare(
+    config: experiment.ExperimentConfig,
+    directory: str,
+    strategy: tf.distribute.Strategy,
+) -> tuple[dict[str, Data], Tokenizer]:
+    """Prepares data and vocabulary: worker 0 does, the others take what it made.
+
+    Args:
+        config: the vocabulary's size and case are filled in.
+        directory: the model_dir, the same one for every worker.
+        strategy: of this run.
+
+    Returns:
+        The data of every enabled objective, and the tokenizer of the vocabulary.
+
+    Raises:
+        UserError: data or vocabulary cannot be used, the vocabulary does not fit, or
+            a worker does not see the files of worker 0.
+    """
+
+    def prepare_files():
+        tf.io.gfile.makedirs(directory)
+        data = prepare_data(config, directory)
+        path = prepare_vocabulary(config, data, directory)
+        return {
+            "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
+            "vocabulary": path,
+            "digest": _digest(path),
+            "lower_case": config.vocabulary.lower_case,
+        }
+
+    def corpus(values):
+        return None if values is None else languages.Corpus(**values)
+
+    found = workers.on_chief(strategy, prepare_files)
+    data = {
+        name: Data(corpus(entry["train"]), corpus(entry["validation"]))
+        for name, entry in found["data"].items()
+    }
+    path, lower_case = found["vocabulary"], found["lower_case"]
+    if not workers.is_chief(strategy):
+        _await_file(path, found["digest"])
+        parts = [part for e in data.values() for part in (e.train, e.validation)]
+        for paths in languages.merge(filter(None, parts)).values():
+            for each in paths:
+                _await_file(each)
+    tokenizer = Tokenizer(path, lower_case)
+    config.vocabulary.lower_case = lower_case
+    config.model.vocab_size = tokenizer.vocab_size
+    return data, tokenizer
+
+
+def _digest(path: str) -> str:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _await_file(path: str, digest: str | None = None) -> None:
+    """Waits for a file that worker 0 has: shared storage may show it late.
+
+    Raises:
+        UserError: it is not there, or is another one.
+    """
+    deadline = time.monotonic() + _SHARED_STORAGE_SECONDS
+    while True:
+        there = tf.io.gfile.exists(path)
+        if there and digest in (None, _digest(path)):
+            return
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{path} of worker 0 is {'another file' if there else 'not there'} on "
+                "this worker: --model_dir and the text must lie where every worker "
+                "reads them under the same path"
+            )
+        time.sleep(0.5)

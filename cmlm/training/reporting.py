@@ -1,0 +1,166 @@
+"""What a run reports as it goes: progress, metrics, and its best checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+
+from cmlm.common import distributed, progress
+from cmlm.config import experiment
+from cmlm.encoders import model_dir
+from cmlm.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+# Metrics in the line after a validation.
+_MOST_TOLD = 40
+
+
+class Pace:
+    """How many steps to take until the next look at the clock and at signals.
+
+    Args:
+        settings: intervals.
+        step: updates done so far.
+
+    Attributes:
+        last: (time, step) of the beginning of the last loop.
+        steps: of a loop of about a second.
+    """
+
+    def __init__(self, settings: experiment.TrainerConfig, step: int):
+        self._settings = settings
+        self.last = (time.monotonic(), step)
+        self.steps = 1
+
+    def next_loop(self, step: int) -> int:
+        """Steps of the loop that begins now: never past an interval."""
+        settings = self._settings
+        self.last = (time.monotonic(), int(step))
+        steps = self.steps
+        for interval in (settings.summary_interval, settings.checkpoint_interval):
+            steps = min(steps, interval - int(step) % interval)
+        return steps
+
+    def looped(self, step: int) -> None:
+        """After every loop: sets `steps` to what now makes a second."""
+        began, before = self.last
+        seconds = max(time.monotonic() - began, 1e-9)
+        in_a_second = int((step - before) / seconds)
+        self.steps = min(self._settings.steps_per_loop, max(1, in_a_second))
+
+
+class Reporter:
+    """Turns what the loops return into the progress line and rows of metrics.
+
+    Args:
+        directory: the model_dir.
+        settings: intervals.
+        trainer: restored.
+        pace: of the loops.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        settings: experiment.TrainerConfig,
+        trainer: Trainer,
+        pace: Pace,
+    ):
+        self._settings = settings
+        self._trainer = trainer
+        self._pace = pace
+        start = trainer.step
+        self._line = progress.ProgressLine(settings.train_steps, start)
+        self._log = progress.MetricsLog(
+            os.path.join(directory, model_dir.METRICS),
+            os.path.join(directory, model_dir.TENSORBOARD),
+            start,
+        )
+        self._rows: list[tuple[int, Mapping[str, float]]] = []
+        self._examples = 0
+        self._row_start = time.monotonic()
+        self._gains: dict[str, float] = {}
+        # A TPU program cannot call back, and does not need to.
+        if not distributed.is_static(trainer.strategy):
+            for gradients in trainer.gradients.values():
+                gradients.on_micro_batch = self._micro_batch
+
+    def _micro_batch(self, done: int, of: int) -> None:
+        self._line.within_step(self._pace.last[1], done, of)
+
+    def trained(self, metrics: Mapping[str, float]) -> None:
+        """After every loop of training steps."""
+        trainer, settings = self._trainer, self._settings
+        step, before = trainer.step, self._pace.last[1]
+        examples = sum(
+            trainer.objectives[name].global_batch_size
+            for name in trainer.active(max(step - 1, 0))
+        )
+        shown = {
+            key: value
+            for key, value in metrics.items()
+            if key.endswith(("/loss", "/accuracy", "/candidates"))
+        }
+        shown |= {**self._gains, "lr": trainer.learning_rate}
+        self._line.update(step, shown, examples)
+
+        self._rows.append((step - before, metrics))
+        self._examples += examples * (step - before)
+        done = step >= settings.train_steps
+        if step % settings.summary_interval == 0 or done:
+            self._write_row()
+
+    def stopped(self) -> None:
+        """Before the checkpoint of a run that a signal ends: nothing told is lost."""
+        if self._rows:
+            self._write_row()
+
+    def _write_row(self) -> None:
+        step, rate = self._trainer.step, self._trainer.learning_rate
+        seconds = max(time.monotonic() - self._row_start, 1e-9)
+        row = {f"train/{key}": value for key, value in _weighted(self._rows).items()}
+        row["train/learning_rate"] = rate
+        row["train/examples_per_second"] = self._examples / seconds
+        self._log.write(step, row)
+        self._rows, self._examples, self._row_start = [], 0, time.monotonic()
+
+    def validated(self, metrics: Mapping[str, float], kept: str) -> None:
+        """After every validation; `kept` is what `BestCheckpoint.offer` says."""
+        step = self._trainer.step
+        self._gains = {
+            name.replace("conditioning_gain", "gain"): value
+            for name, value in metrics.items()
+            if name.endswith("/conditioning_gain")
+        }
+        self._line.interrupt()
+        if not metrics:
+            logger.warning(
+                "nothing is held out to validate by: give %s",
+                ", ".join(
+                    f"task.{n}.validation_data" for n in self._trainer.objectives
+                ),
+            )
+            return
+        row = {f"validation/{key}": value for key, value in metrics.items()}
+        self._log.write(step, row)
+        # Not the accuracy of every pair of 15 languages: that is for the files.
+        told = list(metrics.items())[:_MOST_TOLD]
+        text = "  ".join(f"{key} {value:.4f}" for key, value in told)
+        if len(metrics) > _MOST_TOLD:
+            text += f"  and {len(metrics) - _MOST_TOLD} more in {model_dir.METRICS}"
+        logger.info("validation at step %s: %s%s", f"{step:,}", text, kept)
+        # Validation is not training time: it must not slow the measured pace.
+        self._row_start = time.monotonic()
+
+
+def _weighted(rows: list[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Means over loops of different length."""
+    totals: dict[str, tuple[float, int]] = {}
+    for steps, metrics in rows:
+        for key, value in metrics.items():
+            total, count = totals.get(key, (0.0, 0))
+            totals[key] = (total + steps * value, count + steps)
+    return {key: total / count for key, (total, count) in totals.items()}

@@ -1,0 +1,381 @@
+"""One step of training: the exact gradient of the global batch, then one update.
+
+How the global batch is spread over replicas and micro-batches never changes what
+is computed. Every objective's loss is a sum; its divisor, counted from the inputs
+of the whole global batch before the first forward pass, is the same number on
+every replica and for every micro-batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import orbit
+import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+from tensorflow.python.eager import context
+
+from cmlm.common import distributed, iterators
+from cmlm.errors import UserError
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives import Objective
+from cmlm.training.gradients import ReplicaGradients
+
+# Marks the assertion that a step raises, and the objective in it.
+_NON_FINITE = "non-finite:"
+
+
+class NonFiniteError(Exception):
+    """A loss or gradient stopped being a number; the weights are those before it."""
+
+
+class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
+    """Runs steps of several objectives on one model.
+
+    Build it within the strategy's scope.
+
+    Args:
+        model: all its parts exist.
+        objectives: by name.
+        optimizer: a Keras 2 legacy optimizer, such as Model Garden's.
+        strategy: its replicas share each global batch.
+        clip_norm: global norm gradients are scaled down to; 0 leaves them.
+        micro_batch_size: examples a replica holds at a time; 0: its whole share.
+        seed: of dropout, and of the draws of an interleaved schedule.
+        schedule: `joint`, every step sums the weighted losses of all objectives that
+            take part; or `interleaved`, every step draws one of them, in proportion to
+            the weights.
+
+    Raises:
+        UserError: batch sizes that do not divide.
+    """
+
+    def __init__(
+        self,
+        model: SentenceModel,
+        objectives: Mapping[str, Objective],
+        optimizer,
+        strategy: tf.distribute.Strategy,
+        clip_norm: float = 0.0,
+        micro_batch_size: int = 0,
+        seed: int = 0,
+        schedule: str = "joint",
+    ):
+        _keep_sums_in_loops()
+        self.model = model
+        self.objectives = dict(objectives)
+        self.optimizer = optimizer
+        self.strategy = strategy
+        self.clip_norm = clip_norm
+        self.seed = seed
+        self.schedule = schedule
+        self.gradients = {
+            name: ReplicaGradients(
+                objective, model, strategy.num_replicas_in_sync, micro_batch_size
+            )
+            for name, objective in self.objectives.items()
+        }
+        self.batches_seen = {
+            name: tf.Variable(
+                0,
+                dtype=tf.int64,
+                trainable=False,
+                name=f"batches_seen/{name}",
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+            for name in self.objectives
+        }
+        model.build_dropout(seed)
+        # Slots exist before a checkpoint is restored, so that all of it is matched.
+        optimizer._create_all_weights(self._variables(tuple(self.objectives)))
+        self._iterators: dict = {}
+        self._train_functions: dict = {}
+        self._evaluate_functions: dict = {}
+        self._evaluation_datasets: dict = {}
+
+    # ------------------------------------------------------------ training
+
+    @property
+    def step(self) -> int:
+        """Updates done so far."""
+        return int(self.optimizer.iterations.numpy())
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update, by the schedule."""
+        return float(self.optimizer._decayed_lr(tf.float32))
+
+    def active(self, step: int) -> tuple[str, ...]:
+        """Names of the objectives that take part in a step."""
+        names = self._candidates(step)
+        if self.schedule == "joint" or len(names) < 2:
+            return names
+        # A function of the step: a resumed run draws the same.
+        weights = np.array([self.objectives[name].config.weight for name in names])
+        random = np.random.default_rng([self.seed, step])
+        return (names[random.choice(len(names), p=weights / weights.sum())],)
+
+    def _candidates(self, step: int) -> tuple[str, ...]:
+        return tuple(
+            name
+            for name, objective in self.objectives.items()
+            if objective.config.is_active(step)
+        )
+
+    def train(self, num_steps) -> dict[str, float]:
+        """Runs `num_steps` updates.
+
+        Returns:
+            The mean of every metric over these steps, `<objective>/<metric>`, and
+            `gradient_norm`, the global norm before clipping; where several objectives
+            take part in a step, also that of each, `<objective>/gradient_norm`.
+
+        Raises:
+            NonFiniteError: within the step that made it, before its update; on TPUs
+                after these steps.
+            UserError: no objective is active in one of the steps.
+        """
+        end = self.step + int(num_steps)
+        totals: dict[str, list[float]] = {}
+        while self.step < end:
+            start = self.step
+            names = self.active(start)
+            if not names:
+                raise UserError(
+                    f"no objective is active at step {start}: see start_step and "
+                    "end_step of every objective, and trainer.train_steps"
+                )
+            stop = start + 1
+            while stop < end and self.active(stop) == names:
+                stop += 1
+            for key, (total, count) in self._run(names, stop - start).items():
+                entry = totals.setdefault(key, [0.0, 0.0])
+                entry[0] += total
+                entry[1] += count
+        return _means(totals)
+
+    def _run(self, names: tuple[str, ...], num_steps: int) -> dict:
+        for name in names:
+            if name not in self._iterators:
+                dataset = self._train_dataset(name)
+                self._iterators[name] = iterators.distributed(dataset)
+        if names not in self._train_functions:
+            self._train_functions[names] = self._build_train_function(names)
+        function, keys = self._train_functions[names]
+        batches = {name: self._iterators[name] for name in names}
+        try:
+            totals = function(batches, tf.constant(num_steps)).numpy()
+        except tf.errors.InvalidArgumentError as error:
+            what = _non_finite_name(error)
+            if what is None:
+                raise
+            raise NonFiniteError(
+                f"{what} is not finite in step {self.step + 1}"
+            ) from error
+        found = dict(zip(keys, totals.tolist(), strict=True))
+        if distributed.is_static(self.strategy):
+            _refuse_non_finite(found, self.step - num_steps + 1, self.step)
+        return found
+
+    def _train_dataset(self, name: str):
+        objective, seen = self.objectives[name], int(self.batches_seen[name].numpy())
+
+        def dataset(input_context):
+            per_pipeline = (
+                input_context.num_replicas_in_sync // input_context.num_input_pipelines
+            )
+            return objective.train_dataset(
+                input_context, skip_batches=seen * per_pipeline
+            )
+
+        return self.strategy.distribute_datasets_from_function(dataset)
+
+    def _variables(self, names: tuple[str, ...]) -> list[tf.Variable]:
+        """Trainable variables of the parts these objectives move, each once."""
+        found = {}
+        for name in names:
+            for part in self.objectives[name].trained_parts:
+                for variable in self.model.parts[part].trainable_variables:
+                    found[variable.ref()] = variable
+        return list(found.values())
+
+    def _build_train_function(self, names: tuple[str, ...]):
+        variables = self._variables(names)
+        keys = ["gradient_norm"]
+        if len(names) > 1:
+            keys += [f"{name}/gradient_norm" for name in names]
+        for name in names:
+            keys += [f"{name}/{key}" for key in self.objectives[name].train_metrics]
+
+        # Nothing in there is Python to be turned into a graph, and looking for it takes
+        # as long as building the graph.
+        @tf.autograph.experimental.do_not_convert
+        def replica_step(batches):
+            return self._replica_step(batches, variables)
+
+        @tf.function
+        def run(batches_of, num_steps):
+            totals = tf.zeros([len(keys), 2])
+            for _ in tf.range(num_steps):
+                self.model.reset_dropout(self.optimizer.iterations)
+                batches = {name: next(batches_of[name]) for name in names}
+                results = self.strategy.run(replica_step, args=(batches,))
+                # All-reduced: every replica holds the same numbers.
+                totals += self.strategy.experimental_local_results(results)[0]
+                for name in names:
+                    self.batches_seen[name].assign_add(1)
+            return totals
+
+        return run, keys
+
+    def _replica_step(self, batches, variables) -> tf.Tensor:
+        gradients, norms, metrics = None, [], []
+        for name, batch in batches.items():
+            objective = self.objectives[name]
+            count = distributed.sum_over_replicas(objective.normalizer(batch))
+            weight = objective.config.weight if self.schedule == "joint" else 1.0
+            scale = tf.math.divide_no_nan(weight, count)
+            more, rows = self.gradients[name](batch, scale, variables)
+            more = distributed.sum_over_replicas(more)
+            norms.append(tf.linalg.global_norm(more))
+            if gradients is None:
+                gradients = more
+            else:
+                gradients = [a + b for a, b in zip(gradients, more, strict=True)]
+            metrics.append(rows)
+        metrics = distributed.sum_over_replicas(tf.concat(metrics, axis=0))
+        norm = norms[0]
+        if len(norms) > 1:
+            norm = tf.linalg.global_norm(gradients)
+            norms.insert(0, norm)
+
+        values, row = {}, 0
+        for name in batches:
+            values[f"the loss of {name}"] = metrics[row, 0]
+            row += len(self.objectives[name].train_metrics)
+        values["the gradient"] = norm
+        # XLA leaves assertions out, and cannot compile the text in one.
+        compiled = distributed.is_static(self.strategy)
+        with tf.control_dependencies([] if compiled else [_assert_finite(values)]):
+            factor = (
+                self.clip_norm / tf.maximum(norm, self.clip_norm)
+                if self.clip_norm
+                else 1.0
+            )
+            gradients = [gradient * factor for gradient in gradients]
+        # Summed already; the optimizer must not do so again.
+        self.optimizer.apply_gradients(
+            zip(gradients, variables, strict=True),
+            experimental_aggregate_gradients=False,
+        )
+        return tf.concat([[[norm, 1.0] for norm in norms], metrics], axis=0)
+
+    # ---------------------------------------------------------- validation
+
+    def evaluate(self, num_steps) -> dict[str, float]:
+        """Validates the objectives of the last step.
+
+        Args:
+            num_steps: batches per objective; -1: all there are.
+
+        Returns:
+            The mean of every validation metric, `<objective>/<metric>`; nothing for an
+            objective whose held-out text is empty.
+        """
+        limit, totals = int(num_steps), {}
+        for name in self._candidates(max(self.step - 1, 0)):
+            if name not in self._evaluation_datasets:
+                self._evaluation_datasets[name] = (
+                    self.strategy.distribute_datasets_from_function(
+                        self.objectives[name].validation_dataset
+                    )
+                )
+            batches = iterators.distributed(self._evaluation_datasets[name])
+            for _ in range(limit) if limit >= 0 else itertools.count():
+                try:
+                    metrics = self._evaluate_next(name, batches)
+                except tf.errors.OutOfRangeError:
+                    break
+                for key, (total, count) in metrics.items():
+                    entry = totals.setdefault(f"{name}/{key}", [0.0, 0.0])
+                    entry[0] += float(total)
+                    entry[1] += float(count)
+        return _means(totals)
+
+    def _evaluate_next(self, name: str, batches) -> dict:
+        if name not in self._evaluate_functions:
+
+            def replica_evaluate(batch):
+                metrics = self.objectives[name].evaluate(batch)
+                return distributed.sum_over_replicas(
+                    {key: tf.stack(metric) for key, metric in metrics.items()}
+                )
+
+            # Takes the batch itself, so that it is traced once, whatever the shapes:
+            # workers number their sums as they trace, and must number them alike.
+            @tf.function(autograph=False)
+            def evaluate(batches):
+                results = self.strategy.run(replica_evaluate, args=(next(batches),))
+                return {
+                    key: self.strategy.experimental_local_results(value)[0]
+                    for key, value in results.items()
+                }
+
+            self._evaluate_functions[name] = evaluate
+        results = self._evaluate_functions[name](batches)
+        return {key: value.numpy() for key, value in results.items()}
+
+
+def _keep_sums_in_loops() -> None:
+    """Switches TensorFlow's memory optimizer off for what this process traces next.
+
+    Where a step takes much memory, it turns the sum of three gradients or more into a
+    variable that is made and destroyed. In the body of a loop it is made once more than
+    destroyed, and the next step fails with "Resource ... tmp_var already exists".
+    """
+    config = context.context().config
+    config.graph_options.rewrite_options.memory_optimization = (
+        rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    )
+    # tf.config.optimizer has a switch for every other optimizer, not for this one.
+    context.context().function_call_options = context.FunctionCallOptions(
+        config_proto=config
+    )
+
+
+def _assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:
+    """Fails if any value is not finite and names the first that is not.
+
+    The values are all-reduced: every replica finds the same, so none is left
+    waiting for another.
+    """
+    finite = tf.math.is_finite(tf.stack(list(values.values())))
+    first = tf.argmin(tf.cast(finite, tf.int32))
+    return tf.debugging.Assert(
+        tf.reduce_all(finite),
+        [_NON_FINITE + tf.gather(list(values), first) + ":"],
+    )
+
+
+def _refuse_non_finite(found: Mapping[str, list], first: int, last: int) -> None:
+    """The same after some steps of a program that cannot stop within one.
+
+    The weights are spoilt by then, but not saved.
+    """
+    for key, (total, _) in found.items():
+        if key.endswith(("/loss", "gradient_norm")) and not math.isfinite(total):
+            raise NonFiniteError(f"{key} is not finite in steps {first} to {last}")
+
+
+def _non_finite_name(error: tf.errors.InvalidArgumentError) -> str | None:
+    _, found, rest = error.message.partition(_NON_FINITE)
+    return rest.partition(":")[0] if found else None
+
+
+def _means(totals: Mapping[str, list[float]]) -> dict[str, float]:
+    return {
+        key: total / count if count else 0.0 for key, (total, count) in totals.items()
+    }

@@ -1,0 +1,1 @@
+"""Word counts of a corpus, and WordPiece vocabularies learnt from them."""

@@ -1,0 +1,352 @@
+"""WordPiece vocabularies: one that exists, or one learnt from the training text."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import math
+import os
+import string
+import time
+import unicodedata
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from official.modeling import hyperparams
+
+from cmlm.data import languages, vocab_file
+from cmlm.errors import UserError
+from cmlm.vocabulary import wordpiece
+from cmlm.vocabulary import words as words_lib
+
+# The learner's time and memory grow with the number of distinct words; those beyond the
+# most frequent ones hold about 1 % of a text and move hardly a piece.
+_MIN_LEARNER_WORDS = 100_000
+_LEARNER_WORDS_PER_TOKEN = 2
+_MAX_WORD_LENGTH = 50
+# Share of all characters that may be left without a token: one stray foreign letter
+# in a hundred thousand must not cost two tokens, the letter and its ## form.
+_UNCOVERED_CHARACTERS = 1e-5
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class VocabularyConfig(hyperparams.Config):
+    """The WordPiece vocabulary.
+
+    Attributes:
+        file: an existing vocabulary, one token a line; empty to learn one.
+        size: tokens of a learnt vocabulary, special ones included. A small text may
+            give fewer.
+        lower_case: lower-case the text and strip its accents.
+        max_text_bytes: text to learn from, from the start of each language's corpus.
+        sampling_exponent: where languages are named, the words of each count in
+            proportion to their number to this power (LaBSE, CMLM: 0.3).
+    """
+
+    file: str = ""
+    size: int = 30_522
+    lower_case: bool = True
+    max_text_bytes: int = 256 * 2**20
+    sampling_exponent: float = 0.3
+
+    def validate(self) -> None:
+        """Raises UserError where a value makes no sense."""
+        if self.size < 200:
+            raise UserError(f"vocabulary size={self.size}: allowed is 200 or more")
+        if self.max_text_bytes < 1:
+            raise UserError(
+                f"vocabulary max_text_bytes={self.max_text_bytes}: allowed is 1 or more"
+            )
+        if not 0 <= self.sampling_exponent <= 1:
+            raise UserError(
+                f"vocabulary sampling_exponent={self.sampling_exponent}: "
+                "allowed is 0 to 1"
+            )
+
+
+def prepare(
+    config: VocabularyConfig,
+    files: Mapping[str, list[str]],
+    model_dir: str,
+    model_size: int = 0,
+) -> str:
+    """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
+
+    It is `config.file` where that is given, else the one that is there, else one
+    learnt from `files`.
+
+    Args:
+        config: which one.
+        files: text to learn from, by language.
+        model_dir: of the run.
+        model_size: the tokens that the model is configured for; 0: as they come.
+
+    Raises:
+        UserError: the vocabulary is not usable, does not fit the model, or
+            `config.file` is another one than the run was begun with.
+    """
+    target = os.path.join(model_dir, vocab_file.FILE_NAME)
+    present = tf.io.gfile.exists(target)
+    if config.file:
+        tokens = vocab_file.load(config.file)
+        _refuse_other_size(config.file, tokens, model_size)
+        if present and vocab_file.load(target) != tokens:
+            raise UserError(
+                f"vocabulary {config.file} is not the one this model was begun with,"
+                f" {target}: use that or another model_dir"
+            )
+        if not present:
+            vocab_file.write(tokens, target)
+    elif not present:
+        learn(files, config, target)
+    _refuse_other_size(target, vocab_file.load(target), model_size)
+    return target
+
+
+def _refuse_other_size(path: str, tokens: list[str], model_size: int) -> None:
+    if model_size not in (0, len(tokens)):
+        raise UserError(
+            f"model.vocab_size is {model_size}, {path} has {len(tokens)} entries"
+        )
+
+
+def learn(
+    files: Mapping[str, list[str]], config: VocabularyConfig, output_path: str
+) -> list[str]:
+    """Learns a WordPiece vocabulary from text and writes it.
+
+    Args:
+        files: text in the training format, by language.
+        config: size, case, and how much text to read.
+        output_path: where to write it, atomically.
+
+    Returns:
+        The tokens: the special ones, single characters, then by falling count.
+
+    Raises:
+        UserError: there is no word in the text.
+    """
+    config.validate()
+    counted = {
+        language: words_lib.count(paths, config.lower_case, config.max_text_bytes).top(
+            learner_words(config.size)
+        )
+        for language, paths in files.items()
+    }
+    totals = {language: counts.total for language, counts in counted.items()}
+    counts = words_lib.smooth(counted, config.sampling_exponent)
+    return learn_and_write(counts, totals, config, output_path)
+
+
+def learn_and_write(
+    counts: collections.Counter,
+    totals: Mapping[str, int],
+    config: VocabularyConfig,
+    output_path: str,
+) -> list[str]:
+    """As `learn`, from words that are counted and smoothed.
+
+    Args:
+        counts: words and how much each weighs.
+        totals: the number of words of each language, for the log.
+        config: its size, and the exponent that `counts` was smoothed by.
+        output_path: where to write it, atomically.
+
+    Raises:
+        UserError: there is no word.
+    """
+    if not counts:
+        raise UserError("no word in the text: no vocabulary to learn")
+    began = time.monotonic()
+    logger.info(
+        "learning a vocabulary of %s tokens from %s words%s",
+        f"{config.size:,}",
+        f"{sum(totals.values()):,}",
+        _shares(totals, config.sampling_exponent) if len(totals) > 1 else "",
+    )
+    tokens = learn_from_counts(counts, config.size)
+    vocab_file.write(tokens, output_path)
+    logger.info(
+        "vocabulary: %s tokens in %.0f s, %s",
+        f"{len(tokens):,}",
+        time.monotonic() - began,
+        output_path,
+    )
+    return tokens
+
+
+def _shares(totals: Mapping[str, int], exponent: float) -> str:
+    """The real size of each language, and the share that smoothing gives it."""
+    shares = languages.smoothed_shares(totals, exponent)
+    told = ", ".join(
+        f"{language} {total:,} ({shares[language]:.1%})"
+        for language, total in totals.items()
+    )
+    return f": {told}; shares by number^{exponent:g}"
+
+
+def learner_words(size: int) -> int:
+    """The number of distinct words that a vocabulary of a size is learnt from."""
+    return max(_MIN_LEARNER_WORDS, _LEARNER_WORDS_PER_TOKEN * size)
+
+
+def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
+    """Learns a vocabulary of `size` tokens from counted words.
+
+    The learner takes a threshold on the count of a piece and looks for the one that
+    gives the size by halving. The size falls with the threshold nearly as a power, so
+    that the secant on logarithmic axes finds it in about four steps instead of
+    seventeen. What is over the size then goes from the end, rarest pieces first;
+    single characters stay, as without them a word would be unknown.
+
+    Args:
+        counts: words and how often each occurs.
+        size: number of tokens; a text with few pieces gives fewer.
+    """
+    words = words_lib.most_frequent(counts, learner_words(size))
+    learner = wordpiece.Learner(
+        words,
+        reserved=[*vocab_file.SPECIAL_TOKENS, *_ascii_tokens(counts)],
+        max_length=_MAX_WORD_LENGTH,
+        max_characters=_characters_worth_a_token(words, size // 4),
+    )
+
+    def learn(threshold):
+        return [
+            token
+            for token in learner.learn(threshold)
+            if not (len(token) == 3 and token[:2] == "##" and _is_a_word(token[2]))
+        ]
+
+    # Invariant: `large` gives size tokens or more; a threshold of 1 gives the most.
+    threshold = max(1, counts.total() // (7 * size))
+    tried: dict[int, list[str]] = {}
+    low, high = 1, max(counts.values())
+    for _ in range(6):
+        tried[threshold] = tokens = learn(threshold)
+        if len(tokens) >= size:
+            low = threshold
+            if len(tokens) <= 1.05 * size:
+                break
+        else:
+            high = threshold
+        if high - low <= 1 and low in tried:
+            break
+        threshold = min(max(_next(tried, size, threshold), low), high - 1)
+        if threshold in tried:
+            break
+    enough = [tokens for tokens in tried.values() if len(tokens) >= size]
+    if not enough:
+        enough = [tried.get(low) or learn(low)]
+    return _shorten(min(enough, key=len), size)
+
+
+def _ascii_tokens(counts: collections.Counter) -> list[str]:
+    """Every ASCII character, whether the text has it or not, alone and in a word.
+
+    A vocabulary learnt from prose would else read every `$` or `3D` as unknown.
+    """
+    cased = any(word != word.lower() for word in counts)
+    letters = string.ascii_letters if cased else string.ascii_lowercase
+    alone = [*string.punctuation, *string.digits, *letters]
+    return alone + [f"##{character}" for character in alone if character.isalnum()]
+
+
+def _is_a_word(character: str) -> bool:
+    """Whether BERT's tokenizer makes a word of each of these: no `##` form is read."""
+    name = unicodedata.name(character, "")
+    return name.startswith("CJK ") or unicodedata.category(character).startswith("P")
+
+
+def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) -> int:
+    """The number of most frequent characters that make up nearly all of a text.
+
+    Args:
+        words: with the number of times each occurs.
+        most_tokens: for them, of which a letter takes two and a Chinese character one.
+    """
+    counts: collections.Counter = collections.Counter()
+    for word, count in words:
+        for character in word:
+            counts[character] += count
+    uncovered = counts.total()
+    allowed = _UNCOVERED_CHARACTERS * uncovered
+    n_tokens = 0
+    for number, (character, count) in enumerate(counts.most_common()):
+        n_tokens += 1 if _is_a_word(character) else 2
+        if uncovered <= allowed or n_tokens > most_tokens:
+            return number
+        uncovered -= count
+    return len(counts)
+
+
+def _next(tried: dict[int, list[str]], size: int, last: int) -> int:
+    """The threshold where the secant through the two nearest tries meets the size."""
+    points = sorted(tried.items(), key=lambda item: abs(math.log(len(item[1]) / size)))
+    (x0, y0) = math.log(points[0][0]), math.log(len(points[0][1]))
+    slope = -0.8  # as measured on English text, for want of a second point
+    if len(points) > 1:
+        (x1, y1) = math.log(points[1][0]), math.log(len(points[1][1]))
+        if x1 != x0 and y1 != y0:
+            slope = (y1 - y0) / (x1 - x0)
+    aim = math.log(1.02 * size)
+    return max(1, round(math.exp(x0 + (aim - y0) / slope)))
+
+
+def _shorten(tokens: list[str], size: int) -> list[str]:
+    """Drops the rarest pieces of more than one character until `size` are left."""
+    excess = len(tokens) - size
+    kept = []
+    for token in reversed(tokens):
+        piece = token[2:] if token.startswith("##") and len(token) > 2 else token
+        if excess > 0 and len(piece) > 1 and token not in vocab_file.SPECIAL_TOKENS:
+            excess -= 1
+        else:
+            kept.append(token)
+    return kept[::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """How a vocabulary fits a text; words count as often as they occur.
+
+    Attributes:
+        words_in_one_piece: share of the words.
+        tokens_per_word: an unknown word is one token.
+        unknown_tokens: share of the tokens that are [UNK].
+        known_words: share of the words that are not [UNK].
+        known_characters: share of all characters that these words have.
+    """
+
+    words_in_one_piece: float
+    tokens_per_word: float
+    unknown_tokens: float
+    known_words: float
+    known_characters: float
+
+
+def coverage(tokenizer, counts: collections.Counter) -> Coverage:
+    """Measures how a tokenizer cuts counted words.
+
+    Args:
+        tokenizer: a `tokenization.Tokenizer`.
+        counts: words and how often each occurs, from `words.count`.
+    """
+    pieces = tokenizer.tokenize(tf.constant(list(counts)))
+    occurrences = np.array(list(counts.values()), np.float64)
+    unknown = tf.reduce_any(pieces == tokenizer.unk_id, axis=1).numpy()
+    lengths = pieces.row_lengths().numpy()
+    whole = (lengths == 1) & ~unknown
+    n_words, n_tokens = occurrences.sum(), (occurrences * lengths).sum()
+    characters = occurrences * [len(word) for word in counts]
+    return Coverage(
+        words_in_one_piece=float(occurrences[whole].sum() / n_words),
+        tokens_per_word=float(n_tokens / n_words),
+        unknown_tokens=float(occurrences[unknown].sum() / n_tokens),
+        known_words=float(occurrences[~unknown].sum() / n_words),
+        known_characters=float(characters[~unknown].sum() / characters.sum()),
+    )

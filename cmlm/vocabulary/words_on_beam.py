@@ -1,0 +1,197 @@
+"""Word counts of a corpus of any size on Apache Beam, equal to those of `words`.
+
+    ranges of files -> lines -> words of 1,024 lines -> sums by language and word
+        -> times the language's factor -> sums by word -> the most frequent ones
+
+Whatever the size of the corpus, what comes back to this process are those words. Sums
+are of whole numbers, so the result does not depend on how the work was divided.
+"""
+
+from __future__ import annotations
+
+import collections
+import gzip
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
+
+import apache_beam as beam
+import tensorflow as tf
+
+from cmlm.common import beam_runner, files
+from cmlm.data import streams
+from cmlm.errors import UserError
+from cmlm.vocabulary import words
+
+# A plain file is read in parts of this size, by any number of workers; a gzip file as
+# a whole.
+_RANGE_BYTES = 64 * 2**20
+
+
+def count_and_smooth(
+    paths: Mapping[str, list[str]],
+    lower_case: bool,
+    exponent: float,
+    number: int,
+    work_path: str,
+    beam_options: str = "",
+    workers: int = 0,
+) -> tuple[collections.Counter, dict[str, int]]:
+    """Counts words by language and adds them up as `words.smooth` does.
+
+    Args:
+        paths: text in the training format, by language.
+        lower_case: count lower-cased words without accents.
+        exponent: of the smoothing.
+        number: how many words come back, the most frequent ones.
+        work_path: what temporary files begin with; workers on other machines need to
+            see them.
+        beam_options, workers: see `beam_runner.run`.
+
+    Returns:
+        Words and their smoothed counts, and the number of words of each language.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    ranges = [
+        (language, path, start)
+        for language, of in paths.items()
+        for path in of
+        for start in _starts(path)
+    ]
+    sizes = {path: tf.io.gfile.stat(path).length for _, path, _ in ranges}
+    progress = beam_runner.Progress(sum(sizes.values()))
+    totals_path, words_path = f"{work_path}.totals.json", f"{work_path}.words.tsv"
+
+    def build(pipeline):
+        counted = (
+            pipeline
+            | "Ranges" >> beam.Create(ranges)
+            | "Spread" >> beam.Reshuffle()
+            | "Count"
+            >> beam.ParDo(CountWords(lower_case, progress)).with_output_types(
+                tuple[tuple[str, str], int]
+            )
+            | "SumByLanguage" >> beam.CombinePerKey(sum)
+        )
+        totals = (
+            counted
+            | "Languages"
+            >> beam.MapTuple(lambda key, count: (key[0], count)).with_output_types(
+                tuple[str, int]
+            )
+            | "Totals" >> beam.CombinePerKey(sum)
+        )
+        beam_runner.write_counts([totals], totals_path)
+        factors = (
+            totals
+            | "ListTotals" >> beam.combiners.ToList()
+            | "Factors" >> beam.Map(lambda found: words.factors(dict(found), exponent))
+        )
+        (
+            counted
+            | "Scale"
+            >> beam.Map(_scale, beam.pvalue.AsSingleton(factors)).with_output_types(
+                tuple[str, int]
+            )
+            | "Sum" >> beam.CombinePerKey(sum)
+            | "Top" >> beam.combiners.Top.Smallest(number, key=words.by_frequency)
+            | "WriteWords" >> beam.Map(_write, words_path)
+        )
+
+    tf.io.gfile.makedirs(os.path.dirname(work_path) or ".")
+    try:
+        beam_runner.run(build, beam_options, workers, progress)
+        totals = beam_runner.read_counts(totals_path)
+        with files.open_text(words_path) as lines:
+            pairs = (line.rstrip("\n").rpartition("\t") for line in lines)
+            counts = collections.Counter({word: int(n) for word, _, n in pairs})
+    finally:
+        for path in (totals_path, words_path):
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
+    return counts, {language: totals[language] for language in paths}
+
+
+def _starts(path: str) -> range:
+    """Where the ranges of a file begin."""
+    size = tf.io.gfile.stat(path).length
+    return range(0, 1 if path.endswith(".gz") else max(size, 1), _RANGE_BYTES)
+
+
+def _scale(item: tuple[tuple[str, str], int], factors: dict[str, float]):
+    (language, word), count = item
+    return word, round(count * factors[language])
+
+
+def _write(found: list[tuple[str, int]], path: str) -> None:
+    with beam_runner.atomic_text(path) as output:
+        output.writelines(f"{word}\t{count}\n" for word, count in found)
+
+
+class CountWords(beam.DoFn):
+    """(language, path, start of a range) to ((language, word), count).
+
+    A word comes once for every chunk of lines it is in; Beam adds up the rest.
+
+    Args:
+        lower_case: count lower-cased words without accents.
+        progress: moves by the bytes that are read, packed ones where they are packed.
+    """
+
+    def __init__(self, lower_case: bool, progress: beam_runner.Progress):
+        self._lower_case = lower_case
+        self._progress = progress
+
+    def setup(self):
+        self._splitter = words.WordSplitter(self._lower_case)
+
+    def process(self, element):
+        language, path, start = element
+        with beam_runner.open_bytes(path) as raw:
+            lines = read_range(raw, path, start)
+            while chunk := list(itertools.islice(lines, words.LINES_PER_CHUNK)):
+                found = self._splitter.split(tf.constant(chunk))
+                for word, count in collections.Counter(found).items():
+                    yield (language, word.decode()), count
+            self._progress.add(raw.tell() - start)
+
+    def finish_bundle(self):
+        self._progress.flush()
+
+
+def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
+    """The lines that begin in a range of a file, as `streams.sentences` gives them.
+
+    Args:
+        raw: the file, as it is.
+        path: its name; one in `.gz` is unpacked, and has one range.
+        start: of the range.
+
+    Raises:
+        UserError: the file is not a whole gzip file.
+    """
+    end = start + _RANGE_BYTES
+    if path.endswith(".gz"):
+        try:
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield from filter(None, map(_clean, unpacked))
+        except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
+            raise UserError(f"{path} is not a whole gzip file: {error}") from error
+        return
+    # A line belongs to the range that its first byte is in.
+    if start:
+        raw.seek(start - 1)
+        position = start - 1 + len(raw.readline())
+    else:
+        position = 0
+    while position < end and (line := raw.readline()):
+        position += len(line)
+        if line := _clean(line):
+            yield line
+
+
+def _clean(line: bytes) -> bytes:
+    return line[: streams.MAX_SENTENCE_BYTES].removeprefix(b"\xef\xbb\xbf").strip()
