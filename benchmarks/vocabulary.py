@@ -58,7 +58,7 @@ def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
     """The trainer of `tokenizers`, set up as for BERT."""
     import tokenizers
 
-    from cmlm.data import vocab_file
+    from cmlm.data import vocabulary_file
 
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
@@ -67,12 +67,12 @@ def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=FLAGS.size,
-        special_tokens=list(vocab_file.SPECIAL_TOKENS),
+        special_tokens=list(vocabulary_file.SPECIAL_TOKENS),
         show_progress=False,
     )
     tokenizer.train(list(paths.values()), trainer)
     ids = tokenizer.get_vocab()
-    vocab_file.write(sorted(ids, key=ids.get), output)
+    vocabulary_file.write(sorted(ids, key=ids.get), output)
 
 
 def run_arm(paths: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ import oracles
 import tensorflow as tf
 import toys
 
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.encoders import identity, model_dir
 from cmlm.encoders.pcr import PrincipalComponents, SecondMoment
 from cmlm.encoders.trained import TrainedEncoder
@@ -50,7 +50,7 @@ def write(directory: Path, step: int = 3, **settings) -> str:
         },
     )
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / vocab_file.FILE_NAME).write_text("\n".join(VOCAB) + "\n")
+    (directory / vocabulary_file.FILE_NAME).write_text("\n".join(VOCAB) + "\n")
     model_dir.write_config(str(directory), config)
     model = SentenceModel(config.model)
     random = np.random.default_rng(5)

@@ -1,13 +1,15 @@
 """Tasks scored while a model trains: in its metrics, and choosing its best."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import toys
 
 from cmlm.common import progress
+from cmlm.config import experiment
 from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.training import engine
+from cmlm.training import engine, evals
 
 
 @pytest.fixture
@@ -85,3 +87,35 @@ def test_what_cannot_be_scored_stops_before_the_first_step(
 def test_tasks_without_their_folder_are_named(run_config):
     with pytest.raises(UserError, match="evals_data_dir is empty"):
         run_config(**{"trainer.evals_data_dir": ""})
+
+
+class Table:
+    """An encoder that looks its vectors up."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def encode(self, sentences, **_):
+        return np.array([self._table[sentence] for sentence in sentences], np.float32)
+
+
+def test_data_is_read_once_and_scores_follow_the_model(tmp_path):
+    lines = ["good film\tfine film\t5", "good film\tbad day\t0", "a b\tb a\t3"]
+    path = tmp_path / "dev.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    config = experiment.ExperimentConfig()
+    config.trainer.evals = (f"sts:{path}",)
+    config.trainer.evals_data_dir = str(tmp_path)
+    strategy = tf.distribute.get_strategy()
+    scored = evals.Evals(config, strategy)
+    path.unlink()
+    assert scored.metrics == [f"sts:{path}/spearman"]
+    # Cosines in the order of the gold scores; then the last two change places.
+    for day, expected in ((0.0, 100), (2.0, 50)):
+        table = {"good film": [1, 0], "fine film": [1, 0.1], "bad day": [day, 1]}
+        table |= {"a b": [1, 0], "b a": [1, 1]}
+        scores = scored.score(Table(table))
+        assert scores == {scored.metrics[0]: pytest.approx(expected)}
+    config.trainer.evals = ("stsb-dev",)
+    with pytest.raises(UserError, match="stsb-dev: not there"):
+        evals.Evals(config, strategy)

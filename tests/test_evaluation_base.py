@@ -5,11 +5,10 @@ import os
 
 import numpy as np
 import pytest
-from encoders import Table, WordCounts
+from encoders import WordCounts
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, reading, search, store
-from cmlm.training import evals
 
 # --------------------------------------------------------------------- store
 
@@ -145,20 +144,3 @@ def test_names_of_tasks():
     for wrong in ("sts17", "tatoeba-", "bitext:", "other:a.tsv", "sts16-de"):
         with pytest.raises(UserError, match=f"--tasks has '{wrong}'; allowed: all"):
             catalogue.select([wrong])
-
-
-def test_scorer_inside_training_reads_once_and_follows_the_model(tmp_path):
-    lines = ["good film\tfine film\t5", "good film\tbad day\t0", "a b\tb a\t3"]
-    path = tmp_path / "dev.tsv"
-    path.write_text("\n".join(lines) + "\n")
-    scorer = evals.Scorer([f"sts:{path}"], str(tmp_path))
-    path.unlink()
-    assert scorer.metrics == [f"sts:{path}/spearman"]
-    # Cosines in the order of the gold scores; then the last two change places.
-    for day, expected in ((0.0, 100), (2.0, 50)):
-        table = {"good film": [1, 0], "fine film": [1, 0.1], "bad day": [day, 1]}
-        table |= {"a b": [1, 0], "b a": [1, 1]}
-        scores = scorer(Table(table))
-        assert scores == {scorer.metrics[0]: pytest.approx(expected)}
-    with pytest.raises(UserError, match="stsb-dev: not there"):
-        evals.Scorer(["stsb-dev"], str(tmp_path))

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.encoders import identity, model_dir, opening
 from cmlm.encoders import pcr as principal_components
 from cmlm.errors import UserError
@@ -202,7 +202,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
 def test_damaged_model_dirs_are_refused(tmp_path, damage, said):
     source = Path(model_dirs.write(tmp_path / "source"))
     data = source / "ckpt-3.data-00000-of-00001"
-    vocabulary = source / vocab_file.FILE_NAME
+    vocabulary = source / vocabulary_file.FILE_NAME
     if damage == "no checkpoint":
         for path in (*source.glob("ckpt-3*"), source / "checkpoint"):
             path.unlink()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
@@ -32,14 +32,14 @@ def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
 def pruned_tokenizer(tokenizer: Tokenizer, text: list[str], folder: Path) -> Tokenizer:
     kept = pieces.needed(tokenizer, [text])
     path = str(folder / "pruned.txt")
-    vocab_file.write(
+    vocabulary_file.write(
         [token for token, stays in zip(tokenizer.vocab, kept) if stays], path
     )
     return Tokenizer(path, tokenizer.lower_case)
 
 
 def write_vocabulary(path: Path, pieces_: list[str]) -> str:
-    path.write_text("\n".join([*vocab_file.SPECIAL_TOKENS, *pieces_]) + "\n")
+    path.write_text("\n".join([*vocabulary_file.SPECIAL_TOKENS, *pieces_]) + "\n")
     return str(path)
 
 
@@ -109,7 +109,7 @@ def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
     before, after = opening.open_encoder(source), opening.open_encoder(output)
     np.testing.assert_array_equal(after.encode(TEXT), before.encode(TEXT))
     assert np.abs(after.encode([OTHER]) - before.encode([OTHER])).max() > 1e-3
-    vocab = vocab_file.load(f"{output}/vocab.txt")
+    vocab = vocabulary_file.load(f"{output}/vocab.txt")
     assert [token for token in model_dirs.VOCAB if token in vocab] == vocab
     assert "dog" not in vocab and "cat" in vocab
     rows = len(model_dirs.VOCAB) - len(vocab)
@@ -179,7 +179,7 @@ def test_heads_come_along_and_the_optimizer_does_not(tmp_path, settings):
     parts = ["classifier", "encoder", "masked_lm", "masked_lm_x2", "nli", "projection"]
     # As `--init_checkpoint` does.
     assert checkpoints.initialize(smaller, output) == parts
-    vocab = vocab_file.load(f"{output}/vocab.txt")
+    vocab = vocabulary_file.load(f"{output}/vocab.txt")
     rows = [model_dirs.VOCAB.index(token) for token in vocab]
     assert len(rows) < len(model_dirs.VOCAB)
     inputs = tf.constant(np.random.default_rng(2).normal(size=[2, 5, 16]), tf.float32)
@@ -255,7 +255,7 @@ def test_the_command_keeps_languages(source, tmp_path):
 
     result = run("--keep_languages=de")
     assert result.returncode == 0, result.stderr
-    vocab = vocab_file.load(f"{tmp_path}/new/vocab.txt")
+    vocab = vocabulary_file.load(f"{tmp_path}/new/vocab.txt")
     assert f"tokens: {len(model_dirs.VOCAB)} -> {len(vocab)} (" in result.stdout
     assert "dog" not in vocab and "cat" in vocab
     refused = run("--keep_languages=it")

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.stacking import stack
 from cmlm.training import engine, stages
@@ -126,7 +126,7 @@ def test_stages_run_and_resume_in_the_middle_of_any(text, tmp_path):
     ):
         np.testing.assert_array_equal(a, b)
     vocabularies = {
-        (path / vocab_file.FILE_NAME).read_text()
+        (path / vocabulary_file.FILE_NAME).read_text()
         for path in (tmp_path / "stopped", tmp_path / "stopped" / "stages" / "1-layers")
     }
     assert len(vocabularies) == 1

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.vocabulary import learning, words
@@ -22,7 +22,7 @@ def write(path, tokens):
 
 def test_load_gives_tokens_by_id(tmp_path):
     tokens = [*SPECIAL, "the", "##s", "\u2028"]
-    assert vocab_file.load(write(tmp_path / "v.txt", tokens)) == tokens
+    assert vocabulary_file.load(write(tmp_path / "v.txt", tokens)) == tokens
 
 
 @pytest.mark.parametrize(
@@ -37,21 +37,21 @@ def test_load_gives_tokens_by_id(tmp_path):
 def test_what_is_no_vocabulary_is_refused(tmp_path, tokens, message):
     path = write(tmp_path / "v.txt", tokens)
     with pytest.raises(UserError, match=message):
-        vocab_file.load(path)
+        vocabulary_file.load(path)
     with pytest.raises(UserError, match=message):
         Tokenizer(path)
 
 
 def test_a_missing_vocabulary_is_named(tmp_path):
     with pytest.raises(UserError, match="missing.txt does not exist"):
-        vocab_file.load(str(tmp_path / "missing.txt"))
+        vocabulary_file.load(str(tmp_path / "missing.txt"))
 
 
 def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     path = str(tmp_path / "v.txt")
     tokens = learning.learn({"": [text_file]}, VocabularyConfig(size=220), path)
     assert tokens[:5] == SPECIAL
-    assert tokens == vocab_file.load(path)
+    assert tokens == vocabulary_file.load(path)
     assert 110 < len(tokens) <= 220
     tokenizer = Tokenizer(path)
     counts = words.count([text_file], True, 1 << 30).counts
@@ -115,10 +115,10 @@ def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):
     config = VocabularyConfig(size=220)
     path = learning.prepare(config, {"": [text_file]}, model_dir)
     assert path == f"{model_dir}/vocab.txt"
-    learnt = vocab_file.load(path)
+    learnt = vocabulary_file.load(path)
     missing = {"": [str(tmp_path / "missing.txt")]}
     assert learning.prepare(config, missing, model_dir) == path
-    assert vocab_file.load(path) == learnt
+    assert vocabulary_file.load(path) == learnt
 
 
 def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
@@ -126,7 +126,7 @@ def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
     other = write(tmp_path / "other.txt", [*SPECIAL, "a"])
     model_dir = str(tmp_path / "model")
     path = learning.prepare(VocabularyConfig(file=given), {}, model_dir)
-    assert vocab_file.load(path) == [*SPECIAL, "the"]
+    assert vocabulary_file.load(path) == [*SPECIAL, "the"]
     assert learning.prepare(VocabularyConfig(file=given), {}, model_dir) == path
     with pytest.raises(UserError, match="other.txt is not the one"):
         learning.prepare(VocabularyConfig(file=other), {}, model_dir)

@@ -19,7 +19,7 @@ from official.core import config_definitions
 
 from cmlm.common import distributed, progress, workers
 from cmlm.config import experiment
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 
@@ -167,7 +167,7 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
         model_dir.METRICS,
         model_dir.PARAMS,
         model_dir.TENSORBOARD,
-        vocab_file.FILE_NAME,
+        vocabulary_file.FILE_NAME,
     }
     assert len(list((tmp_path / "run" / model_dir.TENSORBOARD).iterdir())) == 1
     rows = progress.read_metrics(str(tmp_path / "run" / model_dir.METRICS))

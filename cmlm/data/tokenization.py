@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from cmlm.data import vocabulary_file
+
 # Longer words are [UNK]. BERT's own limit is 200 characters, here in scripts of three
 # bytes: tf-text's default of 100 bytes would lose two thirds of all Thai, which has no
 # spaces between words.
@@ -41,10 +43,10 @@ class Tokenizer(tf.Module):
         super().__init__(name="tokenizer")
         self.vocab_file = vocab_file
         self.lower_case = lower_case
-        vocab = vocab_file.load(vocab_file)
+        vocab = vocabulary_file.load(vocab_file)
         self.vocab_size = len(vocab)
         (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id) = (
-            vocab.index(token) for token in vocab_file.SPECIAL_TOKENS
+            vocab.index(token) for token in vocabulary_file.SPECIAL_TOKENS
         )
         special = [self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id]
         self.special_ids = np.array(special, np.int32)

@@ -18,7 +18,7 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.common.keras import keras
 from cmlm.config import experiment
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir
 from cmlm.encoders.trained import DEFAULT_SEQ_LENGTH, TrainedEncoder
@@ -100,7 +100,7 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
     """
     rows = source.model["vocab_size"]
     if given:
-        tokens, name = vocab_file.load(given), given
+        tokens, name = vocabulary_file.load(given), given
         if source.vocab and tokens != source.vocab:
             raise UserError(f"vocabulary {given} is not the one of {source.vocab_name}")
     else:
@@ -117,7 +117,7 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
         return given
     folder = tempfile.mkdtemp(prefix="cmlm-vocabulary-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = os.path.join(folder, vocab_file.FILE_NAME)
+    path = os.path.join(folder, vocabulary_file.FILE_NAME)
     with files.atomic_text(path) as file:
         file.writelines(f"{token}\n" for token in tokens)
     return path

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
@@ -80,14 +80,14 @@ def prune(
     folder = os.path.join(source, model_dir.BEST) if prefix else source
     checkpoint = checkpoints.find(folder)
     tokenizer = Tokenizer(
-        os.path.join(source, vocab_file.FILE_NAME), config.vocabulary.lower_case
+        os.path.join(source, vocabulary_file.FILE_NAME), config.vocabulary.lower_case
     )
     with files.atomic_directory(output, overwrite) as new:
         kept = pieces.needed(tokenizer, read())
         tokens = [
             token for token, stays in zip(tokenizer.vocab, kept, strict=True) if stays
         ]
-        vocab_file.write(tokens, os.path.join(new, vocab_file.FILE_NAME))
+        vocabulary_file.write(tokens, os.path.join(new, vocabulary_file.FILE_NAME))
         name = os.path.basename(checkpoint)
         weights = pruning.prune(checkpoint, os.path.join(new, name), kept)
         # To be read from wherever the directory is renamed to. TensorFlow takes a path

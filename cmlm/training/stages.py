@@ -13,7 +13,7 @@ import os
 import tensorflow as tf
 
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         before = planned[-1].directory if planned else None
         if before:
             # The vocabulary is learnt once; weights come from the stage before.
-            own.vocabulary.file = os.path.join(before, vocab_file.FILE_NAME)
+            own.vocabulary.file = os.path.join(before, vocabulary_file.FILE_NAME)
             own.init_checkpoint = ""
         is_last = number == len(steps)
         layers = f"{own.model.num_layers}-layers"

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import tensorflow as tf
 
 from cmlm.config import experiment
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import encoder, foreign
@@ -111,8 +111,10 @@ def vocabulary_settings(
                 "with --vocab_file"
             )
         return settings
-    own = os.path.join(folder, vocab_file.FILE_NAME)
-    if settings.file and vocab_file.load(settings.file) != vocab_file.load(own):
+    own = os.path.join(folder, vocabulary_file.FILE_NAME)
+    if settings.file and vocabulary_file.load(settings.file) != vocabulary_file.load(
+        own
+    ):
         raise UserError(
             f"vocabulary {settings.file} is not {own}, which the weights of {start} are"
             " for: leave it out"

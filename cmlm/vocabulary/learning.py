@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from cmlm.data import languages, vocab_file
+from cmlm.data import languages, vocabulary_file
 from cmlm.errors import UserError
 from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
@@ -89,21 +89,21 @@ def prepare(
         UserError: the vocabulary is not usable, does not fit the model, or
             `config.file` is another one than the run was begun with.
     """
-    target = os.path.join(model_dir, vocab_file.FILE_NAME)
+    target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
     present = tf.io.gfile.exists(target)
     if config.file:
-        tokens = vocab_file.load(config.file)
+        tokens = vocabulary_file.load(config.file)
         _refuse_other_size(config.file, tokens, model_size)
-        if present and vocab_file.load(target) != tokens:
+        if present and vocabulary_file.load(target) != tokens:
             raise UserError(
                 f"vocabulary {config.file} is not the one this model was begun with,"
                 f" {target}: use that or another model_dir"
             )
         if not present:
-            vocab_file.write(tokens, target)
+            vocabulary_file.write(tokens, target)
     elif not present:
         learn(files, config, target)
-    _refuse_other_size(target, vocab_file.load(target), model_size)
+    _refuse_other_size(target, vocabulary_file.load(target), model_size)
     return target
 
 
@@ -169,7 +169,7 @@ def learn_and_write(
         _shares(totals, config.sampling_exponent) if len(totals) > 1 else "",
     )
     tokens = learn_from_counts(counts, config.size)
-    vocab_file.write(tokens, output_path)
+    vocabulary_file.write(tokens, output_path)
     logger.info(
         "vocabulary: %s tokens in %.0f s, %s",
         f"{len(tokens):,}",
@@ -210,7 +210,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     words = words_lib.most_frequent(counts, learner_words(size))
     learner = wordpiece.Learner(
         words,
-        reserved=[*vocab_file.SPECIAL_TOKENS, *_ascii_tokens(counts)],
+        reserved=[*vocabulary_file.SPECIAL_TOKENS, *_ascii_tokens(counts)],
         max_length=_MAX_WORD_LENGTH,
         max_characters=_characters_worth_a_token(words, size // 4),
     )
@@ -302,8 +302,12 @@ def _shorten(tokens: list[str], size: int) -> list[str]:
     excess = len(tokens) - size
     kept = []
     for token in reversed(tokens):
-        piece = token[2:] if token.startswith("##") and len(token) > 2 else token
-        if excess > 0 and len(piece) > 1 and token not in vocab_file.SPECIAL_TOKENS:
+        piece = token.removeprefix("##") or token
+        if (
+            excess > 0
+            and len(piece) > 1
+            and token not in vocabulary_file.SPECIAL_TOKENS
+        ):
             excess -= 1
         else:
             kept.append(token)

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import vocab_file
+from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.weights import listed
 
@@ -155,7 +155,7 @@ def read_vocab(path: str) -> Optional[list[str]]:
     """The lines of a vocabulary file, None where there is none."""
     if not tf.io.gfile.exists(path):
         return None
-    return vocab_file.load(path)
+    return vocabulary_file.load(path)
 
 
 def looks_lower_case(vocab: list[str]) -> bool:
