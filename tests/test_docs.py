@@ -12,8 +12,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+from test_architecture import SOURCES, _imports
 
-from cmlm import recipes
+from cmlm.config import recipes
 from cmlm.evaluation import catalogue
 from cmlm.objectives import OBJECTIVES
 
@@ -242,3 +243,58 @@ def test_flags_that_prose_names_exist():
             continue
         for name in re.findall(r"`--(\w+)", prose):
             assert name in known, f"{_name(page)} names --{name}"
+
+
+# ---------------------------------------------------------- the picture of the house
+
+_ON_THE_LANDING = {"cmlm", "cli", "errors", "mteb"}
+
+
+def _room(module: str) -> str:
+    package, _, rest = module.partition(".")
+    if package == "export" or not rest:
+        return package
+    name = rest.partition(".")[0]
+    return name if (ROOT / "cmlm" / name).is_dir() else "commands"
+
+
+def _room_imports() -> dict[str, set[str]]:
+    """Which rooms a room imports, without those that every room may."""
+    graph: dict[str, set[str]] = {}
+    for name in SOURCES:
+        rest = name.partition(".")[2]
+        if name != "export" and (not rest or rest in _ON_THE_LANDING):
+            continue
+        room = _room(name)
+        targets = graph.setdefault(room, set())
+        for imported, _ in _imports(name):
+            if imported.split(".")[0] not in ("cmlm", "export"):
+                continue
+            rest = imported.partition(".")[2]
+            if rest and rest not in _ON_THE_LANDING and _room(imported) != room:
+                targets.add(_room(imported))
+    return graph
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    found, waiting = set(), list(graph[start])
+    while waiting:
+        room = waiting.pop()
+        if room not in found:
+            found.add(room)
+            waiting += graph[room]
+    return found
+
+
+def test_picture_of_the_rooms_is_true():
+    graph = _room_imports()
+    needed = {
+        (room, other)
+        for room, others in graph.items()
+        for other in others
+        if not any(other in _reachable(graph, via) for via in others - {other})
+    }
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    picture = re.search(r"^```mermaid\n(.*?)^```", text, re.S | re.M)[1]
+    assert set(re.findall(r"^ +(\w+)\[", picture, re.M)) == set(graph)
+    assert set(re.findall(r"^ +(\w+) --> (\w+)$", picture, re.M)) == needed
