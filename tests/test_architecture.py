@@ -31,7 +31,7 @@ ORDER = [
 # These see vectors, never how they were trained: (package, what it may import).
 _ANYWHERE = {"cmlm.errors", "cmlm.common.files", "cmlm.common.protocols"}
 APART = {
-    "cmlm.evaluation": {*_ANYWHERE, "cmlm.mining"},
+    "cmlm.evaluation": {*_ANYWHERE, "cmlm.common.components", "cmlm.mining"},
     "cmlm.mining": {*_ANYWHERE, "cmlm.common.arrays", "cmlm.common.progress"},
 }
 # These touch the training loop of Model Garden.
