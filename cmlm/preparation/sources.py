@@ -426,7 +426,7 @@ BITEXT_LAYOUTS = ("tsv", "gettext")
 
 def size(path: str) -> int:
     """Bytes of a file, by Beam's filesystems."""
-    from apache_beam_runner.io import filesystems
+    from apache_beam.io import filesystems
 
     if os.path.exists(path):
         return os.path.getsize(path)
