@@ -10,13 +10,13 @@ from cmlm.errors import UserError
 from cmlm.evaluation import (
     agnosticity,
     analogy,
-    answers,
     bli,
     catalogue,
     geometry,
     lexical,
     linking,
     mining,
+    qa,
     reading,
 )
 
@@ -272,7 +272,7 @@ def test_geogranno_and_qnli(tmp_path):
     task, data = read("qnli", tmp_path)
     # Cosines 1 and 0 with the answer, 0 and 0 without: (1 + 1 + 0.5 + 0.5) / 4.
     assert task.score(data, Table(vectors).encode) == {"auc": pytest.approx(75)}
-    assert isinstance(data, answers.Answers)
+    assert isinstance(data, qa.Answers)
 
 
 def test_amazon_reviews(tmp_path):
