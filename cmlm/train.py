@@ -96,9 +96,9 @@ def configure():
             data.input_path = FLAGS.train_data or data.input_path
             if FLAGS.validation_data:
                 objective.validation_data = FLAGS.validation_data
-        elif isinstance(data, bitext.ParallelDataConfig):
+        elif isinstance(data, bitext.BitextDataConfig):
             data.input_path = FLAGS.bitext_data or data.input_path
-        elif isinstance(data, nli.InferenceDataConfig):
+        elif isinstance(data, nli.NliDataConfig):
             data.input_path = FLAGS.nli_data or data.input_path
             if FLAGS.nli_validation_data:
                 objective.validation_data = FLAGS.nli_validation_data

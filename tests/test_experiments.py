@@ -29,7 +29,7 @@ def test_english_cmlm_has_the_papers_numbers():
     assert config.model.num_views == 15 and config.model.pooling == "mean"
     assert cmlm.train_data.global_batch_size == 2048
     assert cmlm.train_data.seq_length == 256
-    assert cmlm.masking.max_predictions == 80
+    assert cmlm.masking.predictions(256) == 80
     assert round(cmlm.masking.rate * 256) == 80
     assert optimizer.type == "lamb" and optimizer.learning_rate == 1e-3
     assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)

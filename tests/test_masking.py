@@ -174,11 +174,14 @@ def test_shares_of_one_kind(tokenizer):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"rate": 0.0}, "rate=0.0: allowed is 0 < rate <= 1"),
-        ({"rate": 1.5}, "rate=1.5"),
-        ({"max_predictions": 0}, "max_predictions=0: allowed is 1 or more"),
-        ({"mask_token_share": 0.95}, "sum is at most 1"),
-        ({"random_token_share": -0.1}, "shares of 0 or more"),
+        ({"rate": 0.0}, "masking.rate is 0.0; allowed: above 0, at most 1"),
+        ({"rate": 1.5}, "rate is 1.5"),
+        (
+            {"max_predictions": -1},
+            "max_predictions is -1; allowed: 0",
+        ),
+        ({"mask_token_share": 0.95}, "sum of at most 1"),
+        ({"random_token_share": -0.1}, "allowed: 0 or more, with a sum"),
     ],
 )
 def test_wrong_values_are_named(changes, message):

@@ -157,7 +157,7 @@ def test_the_command_refuses_what_is_no_text(tmp_path):
         text=True,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"error: {path} is UTF-16: convert it to UTF-8\n"
+    assert done.stderr == f"error: {path} is UTF-16; allowed: UTF-8\n"
     assert not (tmp_path / "v.txt").exists()
 
 

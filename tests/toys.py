@@ -129,7 +129,7 @@ def mirror_batch(batch=8, duplicates=False, seed=0) -> dict[str, tf.Tensor]:
 def bitext_batch(
     batch=8, negatives=0, duplicates=False, seq=7, seed=0
 ) -> dict[str, tf.Tensor]:
-    """What `pipelines.translations` yields, with texts of every length.
+    """What `pipelines.bitext_pairs` yields, with texts of every length.
 
     With `duplicates` some rows far from each other share a text.
     """

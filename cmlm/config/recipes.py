@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from official.core import exp_factory
 
 from cmlm.config.experiment import ExperimentConfig, TrainerConfig, override
-from cmlm.data.bitext import ParallelDataConfig
+from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.builtin import PYTHON_DOCS
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.nli import InferenceDataConfig
+from cmlm.data.nli import NliDataConfig
 from cmlm.errors import UserError
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
@@ -48,9 +48,9 @@ def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
     return TaskConfig(
         cmlm=CmlmConfig(train_data=plain()),
         mlm=MlmConfig(train_data=plain()),
-        tlm=TlmConfig(train_data=reads(ParallelDataConfig)),
-        bitext=BitextConfig(train_data=reads(ParallelDataConfig)),
-        nli=NliConfig(train_data=reads(InferenceDataConfig)),
+        tlm=TlmConfig(train_data=reads(BitextDataConfig)),
+        bitext=BitextConfig(train_data=reads(BitextDataConfig)),
+        nli=NliConfig(train_data=reads(NliDataConfig)),
         quickthought=QuickThoughtConfig(train_data=plain()),
         mirror=MirrorConfig(train_data=plain()),
         misad=MisadConfig(train_data=plain()),

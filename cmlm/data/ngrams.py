@@ -24,11 +24,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from cmlm.common import files as files_lib
 from cmlm.data import streams
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.tokenization import Tokenizer, WordSplitter
 from cmlm.errors import UserError
 
 FORMS = ("paper", "released")
@@ -250,15 +249,7 @@ class Units:
 
     def __init__(self, lower_case: bool = True, tokenizer: Tokenizer | None = None):
         self._tokenizer = tokenizer
-        if tokenizer is None:
-            self._normalizer = tf_text.FastBertNormalizer(
-                lower_case_nfd_strip_accents=lower_case
-            )
-            # A vocabulary without usable pieces makes each word one [UNK], whose
-            # offsets are the word's.
-            self._splitter = tf_text.FastWordpieceTokenizer(
-                ["[UNK]", "\x01"], token_out_type=tf.int32
-            )
+        self._splitter = WordSplitter(lower_case)
 
     def split(self, lines: list[str]) -> list[list[list[str]]]:
         """Of every line its runs of units."""
@@ -266,14 +257,9 @@ class Units:
             vocab = self._tokenizer.vocab
             tokens = self._tokenizer.tokenize(tf.constant(lines)).to_list()
             return [_runs([vocab[token] for token in row]) for row in tokens]
-        text = self._normalizer.normalize(tf.constant(lines))
-        _, begins, ends = self._splitter.tokenize_with_offsets(text)
-        # By bytes in Python: tf.strings.substr would copy the line for every word.
         return [
-            _runs([line[a:b].decode() for a, b in zip(begin, end, strict=True)])
-            for line, begin, end in zip(
-                text.numpy(), begins.to_list(), ends.to_list(), strict=True
-            )
+            _runs([word.decode() for word in words])
+            for words in self._splitter.split_lines(tf.constant(lines))
         ]
 
 

@@ -26,7 +26,7 @@ _SPELLINGS = {
 
 
 @dataclasses.dataclass
-class InferenceDataConfig(DataConfig):
+class NliDataConfig(DataConfig):
     """Labelled pairs to train on, `.tsv` or `.tsv.gz`, one file a language.
 
     `input_path` names them as `en=train-en.tsv,de=train-de.tsv`; a single file needs no

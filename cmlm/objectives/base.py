@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Optional
+from collections.abc import Mapping
+from typing import ClassVar, Optional
 
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from cmlm.data import corpus, languages, pipelines
+from cmlm.data import batches, corpus, inspection, languages, pipelines
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
@@ -17,9 +18,6 @@ from cmlm.modeling.model import SentenceModel
 # A metric is (sum, count): both add over replicas, micro-batches and steps, and
 # the mean is taken once, at the end.
 Metric = tuple[tf.Tensor, tf.Tensor]
-
-# Endings of what a batch holds once a row, not once a token.
-_NOT_COLUMNS = ("_hash", "_label")
 
 
 @dataclasses.dataclass
@@ -108,7 +106,7 @@ def require_neighbours(data: Data) -> None:
         for language, count in text.neighbours.items():
             if not count:
                 what = "has no two sentences in a row"
-                raise corpus.unusable(text.files[language], what)
+                raise inspection.unusable(text.files[language], what)
 
 
 class Objective(tf.Module, abc.ABC):
@@ -196,24 +194,12 @@ class Objective(tf.Module, abc.ABC):
         several terms, each a mean of its own, has one number for each.
         """
 
+    # What the last axis of each tensor of a batch counts, see `batches.COLUMNS`.
+    columns: ClassVar[Mapping[str, str | None]] = batches.COLUMNS
+
     def trim(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Drops columns that are padding in every row of a micro-batch."""
-        if self.static_shapes:
-            return batch
-        # Names begin with what a tensor belongs to; a mask tells how wide that is.
-        widths = {
-            key.partition("_")[0]: tf.reduce_max(
-                tf.reduce_sum(tf.cast(value, tf.int32), axis=-1)
-            )
-            for key, value in batch.items()
-            if key.endswith(("_mask", "_weights"))
-        }
-        return {
-            key: value
-            if key.endswith(_NOT_COLUMNS)
-            else value[..., : widths[key.partition("_")[0]]]
-            for key, value in batch.items()
-        }
+        return batch if self.static_shapes else batches.trim(batch, self.columns)
 
     @abc.abstractmethod
     def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:

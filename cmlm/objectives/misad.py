@@ -168,12 +168,6 @@ class MisadObjective(MaskedTextObjective):
             draws=2 if self._is_released else 1,
         )
 
-    def trim(self, batch):
-        # Spans are few: they keep their columns, even where no row has any.
-        kept = {key: value for key, value in batch.items() if key.startswith("span_")}
-        rest = {key: value for key, value in batch.items() if key not in kept}
-        return {**super().trim(rest), **kept}
-
     def normalizer(self, batch):
         masked = super().normalizer(batch)
         found = tf.reduce_sum(tf.cast(batch["span_mask"][:, 0], tf.float32))

@@ -19,9 +19,7 @@ class NliConfig(ObjectiveConfig):
         train_encoder: false leaves the encoder as it is and trains the classifier.
     """
 
-    train_data: nli.InferenceDataConfig = dataclasses.field(
-        default_factory=nli.InferenceDataConfig
-    )
+    train_data: nli.NliDataConfig = dataclasses.field(default_factory=nli.NliDataConfig)
     train_encoder: bool = True
 
 
@@ -52,7 +50,7 @@ class NliObjective(Objective):
         return [*encoder, self.classifier.name]
 
     def make_dataset(self, feed):
-        return pipelines.inference_pairs(feed)
+        return pipelines.nli_pairs(feed)
 
     def normalizer(self, batch):
         return tf.cast(tf.size(batch["nli_label"]), tf.float32)
