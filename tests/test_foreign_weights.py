@@ -17,7 +17,7 @@ import toys
 from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
-from cmlm.config import experiment, recipes
+from cmlm.config import recipes
 from cmlm.encoders import model_dir, opening, pretrained
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -528,7 +528,7 @@ def run_settings(tmp_path, folder, overrides=()):
     config = recipes.load("cmlm/english", (), overrides)
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
-    given = experiment.given((), overrides)
+    given = overrides.given((), overrides)
     warm_start.adopt_for_run(config, given, str(tmp_path / "run"))
     config.validate()
     return config

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.data import masking
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
@@ -174,17 +175,17 @@ def test_shares_of_one_kind(tokenizer):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"rate": 0.0}, "masking.rate is 0.0; allowed: above 0, at most 1"),
+        ({"rate": 0.0}, "rate is 0.0; allowed: above 0 to 1"),
         ({"rate": 1.5}, "rate is 1.5"),
+        ({"max_predictions": -1}, "is -1; allowed: 0 \\(no limit\\), or at least 1"),
         (
-            {"max_predictions": -1},
-            "max_predictions is -1; allowed: 0",
+            {"mask_token_share": 0.95},
+            "random_token_share is 0.1; allowed: at most 0.05",
         ),
-        ({"mask_token_share": 0.95}, "sum of at most 1"),
-        ({"random_token_share": -0.1}, "allowed: 0 or more, with a sum"),
+        ({"random_token_share": -0.1}, "random_token_share is -0.1; allowed: 0 to 1"),
     ],
 )
 def test_wrong_values_are_named(changes, message):
-    MaskingConfig().validate()
+    fields.check(MaskingConfig())
     with pytest.raises(UserError, match=message):
-        MaskingConfig(**changes).validate()
+        fields.check(MaskingConfig(**changes))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toys
 
+from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.data import languages, nli, pipelines
 from cmlm.data.nli import NliDataConfig
@@ -107,7 +108,7 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
     path = ",".join(f"{language}={of[0]}" for language, of in files.items())
     config = NliConfig(weight=1.0, train_encoder=train_encoder)
     config.train_data = feed(files, tokenizer, "train").config.replace(input_path=path)
-    config.validate("nli")
+    fields.check(config, "task.nli.")
     with one_device.scope():
         model = toys.model(
             num_layers=1, vocab_size=len(tokenizer.vocab), max_position_embeddings=32

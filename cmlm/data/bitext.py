@@ -29,7 +29,8 @@ class BitextDataConfig(DataConfig):
     `input_path` may name pairs of languages: `en-de=FILES,en-fr=FILES`.
     """
 
-    hint = "--bitext_data names files of lines source<TAB>target"
+    flag = "bitext_data"
+    accepted = "files of lines source<TAB>target"
 
     def _resolve(self, language, patterns, work_dir):
         return files_lib.expand(patterns)

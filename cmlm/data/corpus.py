@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple
 import tensorflow as tf
 from official.modeling import hyperparams
 
+from cmlm.common import fields
 from cmlm.common import files as files_lib
 from cmlm.data import builtin, inspection, languages, sentences
 from cmlm.errors import UserError
@@ -50,39 +51,29 @@ class DataConfig(hyperparams.Config):
     """
 
     input_path: str = ""
-    global_batch_size: int = 0
-    seq_length: int = 128
-    sampling_exponent: float = 0.3
-    shuffle_buffer_size: int = 100_000
+    global_batch_size: int = fields.ranged(0, at_least=1)
+    seq_length: int = fields.ranged(128, at_least=3)
+    sampling_exponent: float = fields.ranged(0.3, at_least=0, at_most=1)
+    shuffle_buffer_size: int = fields.ranged(100_000, at_least=1)
     length_buckets: bool = True
-    hold_out_fraction: float = 0.01
-    seed: int = 0
+    hold_out_fraction: float = fields.ranged(0.01, at_least=0, below=1)
+    seed: int = fields.ranged(0, at_least=0)
 
-    # What to do about a missing input_path.
-    hint: ClassVar[str]
+    # The flags of `cmlm.train` that name files of this kind; None: there is none.
+    flag: ClassVar[str]
+    validation_flag: ClassVar[str | None] = None
+    # What that flag takes.
+    accepted: ClassVar[str]
 
-    def validate(self) -> None:
-        """Raises UserError if a value is outside its range."""
+    def require_input(self, prefix: str) -> None:
+        """Raises UserError where no data is named.
+
+        Args:
+            prefix: what stands before the names of the fields, for the message.
+        """
         if not self.input_path:
-            raise UserError(f"input_path is empty: {self.hint}")
-        for name, least in (
-            ("global_batch_size", 1),
-            ("seq_length", 3),
-            ("shuffle_buffer_size", 1),
-            ("seed", 0),
-        ):
-            if getattr(self, name) < least:
-                raise UserError(
-                    f"{name} is {getattr(self, name)}; allowed: {least} or more"
-                )
-        if not 0 <= self.sampling_exponent <= 1:
-            raise UserError(
-                f"sampling_exponent is {self.sampling_exponent}; allowed: 0 to 1"
-            )
-        if not 0 <= self.hold_out_fraction < 1:
-            raise UserError(
-                f"hold_out_fraction is {self.hold_out_fraction}; allowed: 0 or more,"
-                " below 1"
+            raise fields.refused(
+                f"{prefix}input_path", "", f"{self.accepted} (--{self.flag})"
             )
 
     def load(self, work_dir: str) -> languages.Corpus:
@@ -164,18 +155,11 @@ class TextDataConfig(DataConfig):
         raw_language: ISO 639 code for that splitting if `input_path` names no language.
     """
 
-    raw_layout: str = ""
+    raw_layout: str = fields.one_of("", ("", *sentences.LAYOUTS))
     raw_language: str = "en"
 
-    hint = f"--train_data names files or {builtin.PYTHON_DOCS}"
-
-    def validate(self) -> None:
-        super().validate()
-        if self.raw_layout not in ("", *sentences.LAYOUTS):
-            raise UserError(
-                f"raw_layout is {self.raw_layout!r}; allowed: '' (one sentence a line),"
-                f" {', '.join(sentences.LAYOUTS)}"
-            )
+    flag, validation_flag = "train_data", "validation_data"
+    accepted = f"files, or {builtin.PYTHON_DOCS}"
 
     def _resolve(self, language, patterns, work_dir):
         config = self.replace(

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 from official.modeling import hyperparams
 
+from cmlm.common import fields
 from cmlm.data.tokenization import Tokenizer
-from cmlm.errors import UserError
 
 
 @dataclasses.dataclass
@@ -28,27 +28,20 @@ class MaskingConfig(hyperparams.Config):
         whole_word: mask all pieces of a word or none.
     """
 
-    rate: float = 80 / 256
-    max_predictions: int = 0
-    mask_token_share: float = 0.8
-    random_token_share: float = 0.1
+    rate: float = fields.ranged(80 / 256, above=0, at_most=1)
+    max_predictions: int = fields.ranged(0, at_least=1, also=(0, "no limit"))
+    mask_token_share: float = fields.ranged(0.8, at_least=0, at_most=1)
+    random_token_share: float = fields.ranged(0.1, at_least=0, at_most=1)
     whole_word: bool = False
 
-    def validate(self) -> None:
-        """Raises UserError if a value is outside its range."""
-        if not 0 < self.rate <= 1:
-            raise UserError(f"masking.rate is {self.rate}; allowed: above 0, at most 1")
-        if self.max_predictions < 0:
-            raise UserError(
-                f"masking.max_predictions is {self.max_predictions}; allowed: 0 (no"
-                " limit) or more"
-            )
-        shares = (self.mask_token_share, self.random_token_share)
-        if min(shares) < 0 or sum(shares) > 1 + 1e-9:
-            raise UserError(
-                f"masking.mask_token_share is {shares[0]} and"
-                f" masking.random_token_share is {shares[1]}; allowed: 0 or more, with"
-                " a sum of at most 1"
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError where the two shares are more than all."""
+        rest = 1 - self.mask_token_share
+        if self.random_token_share > rest + 1e-9:
+            raise fields.refused(
+                f"{prefix}random_token_share",
+                self.random_token_share,
+                f"at most {rest:g}, as mask_token_share is {self.mask_token_share}",
             )
 
     def predictions(self, seq_length: int) -> int:
@@ -67,20 +60,17 @@ class SpanConfig(hyperparams.Config):
         shortest: texts of fewer units stay unchanged.
     """
 
-    length: int = 5
-    unit: str = "characters"
+    length: int = fields.ranged(5, at_least=0)
+    unit: str = fields.one_of("characters", ("characters", "tokens"))
     shortest: int = 30
 
-    def validate(self) -> None:
-        """Raises UserError if a value is outside its range."""
-        if self.length < 0:
-            raise UserError(f"span.length is {self.length}; allowed: 0 or more")
-        if self.unit not in ("characters", "tokens"):
-            raise UserError(f"span.unit is {self.unit!r}; allowed: characters, tokens")
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError where a span could cover a whole text."""
         if self.length and self.shortest <= self.length:
-            raise UserError(
-                f"span.shortest is {self.shortest}; allowed: more than span.length,"
-                f" {self.length}, so that some text is left to encode"
+            raise fields.refused(
+                f"{prefix}shortest",
+                self.shortest,
+                f"above {prefix}length, {self.length}",
             )
 
 

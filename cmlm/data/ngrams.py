@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.common import files as files_lib
 from cmlm.data import streams
 from cmlm.data.tokenization import Tokenizer, WordSplitter
@@ -53,31 +54,13 @@ class NgramConfig:
         max_entries: different n-grams to hold in memory at a time.
     """
 
-    form: str = "paper"
-    scope: str = "document"
-    longest: int = 6
-    top: int = 3000
+    form: str = fields.one_of("paper", FORMS)
+    scope: str = fields.one_of("document", SCOPES)
+    longest: int = fields.ranged(6, at_least=2)
+    top: int = fields.ranged(3000, at_least=0)
     threshold: float | None = None
-    min_count: int = 1
-    max_entries: int = 1_000_000
-
-    def validate(self) -> None:
-        """Raises UserError for a value outside its range."""
-        for name, allowed in (("form", FORMS), ("scope", SCOPES)):
-            if getattr(self, name) not in allowed:
-                raise UserError(
-                    f"{name}={getattr(self, name)!r}: allowed are {', '.join(allowed)}"
-                )
-        for name, least in (
-            ("longest", 2),
-            ("top", 0),
-            ("min_count", 1),
-            ("max_entries", 1),
-        ):
-            if getattr(self, name) < least:
-                raise UserError(
-                    f"{name}={getattr(self, name)}: allowed is {least} or more"
-                )
+    min_count: int = fields.ranged(1, at_least=1)
+    max_entries: int = fields.ranged(1_000_000, at_least=1)
 
 
 # ------------------------------------------------------------------- scores
@@ -292,7 +275,6 @@ def extract(
         units: cuts it.
         config: what is kept.
     """
-    config.validate()
     if config.scope == "document":
         yield from _extract_by_document(paths, units, config)
     else:

@@ -33,7 +33,8 @@ class NliDataConfig(DataConfig):
     language. Labels are entailment, neutral, contradiction, or 0, 1, 2 in this order.
     """
 
-    hint = "--nli_data names files as en=train-en.tsv,de=train-de.tsv"
+    flag, validation_flag = "nli_data", "nli_validation_data"
+    accepted = "files, as en=train-en.tsv,de=train-de.tsv"
 
     def load(self, work_dir: str) -> languages.Corpus:
         found = super().load(work_dir)

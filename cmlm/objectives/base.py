@@ -10,9 +10,9 @@ from typing import ClassVar, Optional
 import tensorflow as tf
 from official.modeling import hyperparams
 
+from cmlm.common import fields
 from cmlm.data import batches, corpus, inspection, languages, pipelines
 from cmlm.data.tokenization import Tokenizer
-from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 
 # A metric is (sum, count): both add over replicas, micro-batches and steps, and
@@ -34,38 +34,27 @@ class ObjectiveConfig(hyperparams.Config):
             the training data, `train_data.hold_out_fraction`.
     """
 
-    weight: float = 0.0
-    start_step: int = 0
+    weight: float = fields.ranged(0.0, at_least=0)
+    start_step: int = fields.ranged(0, at_least=0)
     end_step: Optional[int] = None
     train_data: corpus.DataConfig = dataclasses.field(
         default_factory=corpus.TextDataConfig
     )
     validation_data: str = ""
 
-    def validate(self, name: str) -> None:
-        """Raises UserError for a value outside its range.
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the objective takes part in the run at all."""
+        return self.weight != 0
 
-        Args:
-            name: of the objective, for the message: `task.<name>`.
-        """
-        if self.weight < 0:
-            raise UserError(f"task.{name}.weight is {self.weight}; at least 0")
-        if self.start_step < 0:
-            raise UserError(f"task.{name}.start_step is {self.start_step}; at least 0")
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError where values do not fit each other."""
         if self.end_step is not None and self.end_step <= self.start_step:
-            raise UserError(
-                f"task.{name}.end_step is {self.end_step}; it must be above "
-                f"start_step, {self.start_step}"
+            raise fields.refused(
+                f"{prefix}end_step",
+                self.end_step,
+                f"above {prefix}start_step, {self.start_step}",
             )
-        self._validate_part(name, self.train_data)
-
-    @staticmethod
-    def _validate_part(name: str, part) -> None:
-        """Validates a field that does not know which objective it belongs to."""
-        try:
-            part.validate()
-        except UserError as error:
-            raise UserError(f"task.{name}: {error}") from error
 
     def load_data(self, work_dir: str) -> Data:
         """Finds and checks the data, see `DataConfig.load`."""
@@ -120,6 +109,9 @@ class Objective(tf.Module, abc.ABC):
         data: what `config.load_data` found.
         static_shapes: every batch is [batch, seq_length], as TPUs need.
     """
+
+    # Its configuration, under `task.<name>`.
+    config_class: type[ObjectiveConfig]
 
     def __init__(
         self,

@@ -24,5 +24,7 @@ class BitextObjective(ContrastiveObjective):
     and LaBSE, https://arxiv.org/abs/2007.01852, section 2.1 (cosines).
     """
 
+    config_class = BitextConfig
+
     def make_dataset(self, feed):
         return pipelines.bitext_pairs(feed)

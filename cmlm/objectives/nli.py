@@ -38,6 +38,8 @@ class NliObjective(Objective):
     `loss` and `accuracy` are the means over them.
     """
 
+    config_class = NliConfig
+
     train_metrics = ("loss", "accuracy")
 
     def __init__(self, name: str, config: NliConfig, model: SentenceModel, **data):

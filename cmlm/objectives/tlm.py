@@ -24,5 +24,7 @@ class TlmObjective(MlmObjective):
     Metrics: `loss` (nats a masked word) and `accuracy`.
     """
 
+    config_class = TlmConfig
+
     def make_dataset(self, feed):
         return pipelines.masked_pairs(feed, self.config.masking, bitext.rows)
