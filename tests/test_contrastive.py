@@ -9,7 +9,7 @@ import toys
 from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.objectives import BitextConfig
+from cmlm.objectives.bitext import BitextConfig
 from cmlm.training.trainer import Trainer
 
 BATCH = 8

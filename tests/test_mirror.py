@@ -10,7 +10,7 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import SpanConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.objectives import MirrorConfig
+from cmlm.objectives.mirror import MirrorConfig
 
 
 def mirror_config(**values) -> MirrorConfig:

@@ -14,8 +14,9 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.objectives import MisadConfig, MisadObjective, losses, misad
+from cmlm.objectives import losses, misad
 from cmlm.objectives.base import Data
+from cmlm.objectives.misad import MisadConfig, MisadObjective
 from cmlm.training.trainer import Trainer
 
 PAD, UNK, CLS, SEP, MASK = range(5)

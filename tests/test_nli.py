@@ -12,8 +12,7 @@ from cmlm.data import languages, nli, pipelines
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.objectives import NliConfig
-from cmlm.objectives.nli import NliObjective
+from cmlm.objectives.nli import NliConfig, NliObjective
 from cmlm.training.trainer import Trainer
 
 LABELS = ["entailment", "Neutral", "contradictory", "0", "1", "2"]
