@@ -17,7 +17,7 @@ import toys
 from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
-from cmlm.config import recipes
+from cmlm.config import overrides, recipes
 from cmlm.encoders import model_dir, opening, pretrained
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
