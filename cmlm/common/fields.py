@@ -149,7 +149,7 @@ def check_types(config: Any, prefix: str = "") -> None:
         for number in fitted if isinstance(fitted, tuple) else (fitted,):
             if isinstance(number, float) and not math.isfinite(number):
                 allowed = field.metadata.get(_RANGE, "a finite number")
-                raise refused(path, value, allowed)
+                raise refused(path, fitted, allowed)
 
 
 def check_ranges(config: Any, prefix: str = "") -> None:

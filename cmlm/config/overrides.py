@@ -60,7 +60,15 @@ def to_yaml(config: ExperimentConfig) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain values only; a short file of nested aliases could fill the memory."""
+    """Reads numbers, texts, lists and mappings.
+
+    A date stays text. Aliases are refused: a short file of them could fill the memory.
+    """
+
+    yaml_implicit_resolvers = {
+        first: [(tag, regex) for tag, regex in found if not tag.endswith(":timestamp")]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
