@@ -148,7 +148,10 @@ def test_a_size_beside_a_preset_wins():
         ("task.bitext.scale=.nan", "task.bitext.scale is nan"),
         ("trainer.seed=-1", "trainer.seed is -1; allowed: 0 to below 4294967296"),
         ("trainer.validation_steps=0", "is 0; allowed: -1 (all), or at least 1"),
-        ("model: {pooling: 2020-01-01}", "model.pooling is '2020-01-01'; allowed: mean"),
+        (
+            "model: {pooling: 2020-01-01}",
+            "model.pooling is '2020-01-01'; allowed: mean",
+        ),
         ("model: {num_layers: !!int x}", "is not of the form a.b.c=value"),
         ("model: !!python/object/apply:os.getcwd []", "is not of the form"),
         ("model: &a [*a]", "is not of the form"),
