@@ -12,8 +12,8 @@ from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
 class BitextConfig(ContrastiveConfig):
     """A text ranks its translation above the other texts of the batch."""
 
-    train_data: bitext.BitextDataConfig = dataclasses.field(
-        default_factory=bitext.BitextDataConfig
+    train_data: bitext.ParallelDataConfig = dataclasses.field(
+        default_factory=bitext.ParallelDataConfig
     )
 
 
@@ -24,7 +24,5 @@ class BitextObjective(ContrastiveObjective):
     and LaBSE, https://arxiv.org/abs/2007.01852, section 2.1 (cosines).
     """
 
-    config_class = BitextConfig
-
     def make_dataset(self, feed):
-        return pipelines.bitext_pairs(feed)
+        return pipelines.translations(feed)

@@ -32,8 +32,6 @@ class OrderObjective(MlmObjective):
     (nats a pair) and `order_accuracy` of pairs.
     """
 
-    config_class = OrderConfig
-
     train_metrics = ("loss", "accuracy", "order_loss", "order_accuracy")
     # Of `pipelines.ordered_pairs`.
     wrong: str

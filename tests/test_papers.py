@@ -1,0 +1,353 @@
+"""docs/papers.md and configs/papers/: every printed command runs, at toy size.
+
+The commands are taken as a reader finds them: from the fences of the page and from the
+headers of the flagfiles. Paths are replaced by toy data, and what costs time is made
+small; all else stays. Training commands resolve to a checked configuration, and one of
+each kind trains two steps. The other commands run as they are.
+"""
+
+import collections
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import testsets
+import toys
+from absl import flags
+from absl.testing import flagsaver
+
+from cmlm import train
+from cmlm.training import engine, stages
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "papers.md"
+FLAGFILES = sorted((ROOT / "configs" / "papers").rglob("*.flags"))
+# Trained by test_train.py.
+MODELS = sorted((ROOT / "configs").glob("*.flags"))
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT / "configs" / "papers").with_suffix(""))
+
+
+# ------------------------------------------------------------------------- reading
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every `python -m MODULE ...`, without `python -m`."""
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    found = (line.strip() for line in lines)
+    return [shlex.split(line)[2:] for line in found if line.startswith("python -m ")]
+
+
+def of_page() -> list[list[str]]:
+    fences = re.findall(r"^```[^\n]*\n(.*?)^```", PAGE.read_text("utf-8"), re.S | re.M)
+    return [words for fence in fences for words in commands(fence)]
+
+
+def of_header(path: Path) -> list[list[str]]:
+    return commands(re.sub(r"^#( |$)", "", path.read_text("utf-8"), flags=re.M))
+
+
+PRINTED = [*of_page(), *(words for path in FLAGFILES for words in of_header(path))]
+BY_MODULE = collections.defaultdict(list)
+for _module, *_arguments in PRINTED:
+    if _arguments not in BY_MODULE[_module]:
+        BY_MODULE[_module].append(_arguments)
+
+
+# ------------------------------------------------------------------------ toy data
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> dict[str, str]:
+    """What stands for the paths of the page, by flag."""
+    directory = tmp_path_factory.mktemp("toy")
+    text = toys.write_corpus(directory / "corpus.txt", documents=30, sentences=12)
+    lines = [line for line in Path(text).read_text().splitlines() if line]
+    columns = [lines, lines[7:], lines[11:], lines[13:], lines[17:]]
+    for name, width, last in (
+        ("bitext", 2, ""),
+        ("hard", 5, ""),
+        ("nli", 2, "neutral"),
+    ):
+        rows = [[*row, last] if last else row for row in zip(*columns[:width])]
+        path = directory / f"{name}.tsv"
+        path.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    (directory / "ngrams.tsv").write_text("the river\t1\nold boat\t1\nand small\t1\n")
+    (directory / "names.txt").write_text("river boat\nold bridge\nsmall\n")
+    config = toys.run_config(text, **{"model.max_position_embeddings": 600})
+    run = engine.build(config, str(directory / "run"))
+    run.manager.save(0)
+    return {
+        "text": text,
+        "bitext": str(directory / "bitext.tsv"),
+        "hard": str(directory / "hard.tsv"),
+        "nli": str(directory / "nli.tsv"),
+        "ngrams": str(directory / "ngrams.tsv"),
+        "names": str(directory / "names.txt"),
+        "vocab": str(directory / "run" / "vocab.txt"),
+        "run": str(directory / "run"),
+        "testsets": testsets.write(directory / "testsets"),
+        "directory": str(directory),
+    }
+
+
+def _files(value: str, path: str, toy: dict[str, str]) -> str:
+    """`en=...,de=...` with toy files; a file with `hard` in its name has negatives."""
+    parts = [part.partition("=") for part in value.split(",")]
+    return ",".join(
+        f"{name}={toy['hard'] if 'hard' in pattern else path}" if pattern else path
+        for name, _, pattern in parts
+    )
+
+
+def made_small(module: str, arguments: list[str], toy: dict[str, str], output: Path):
+    """The arguments of a printed command, with toy data and little work."""
+    path_of = {
+        "train_data": toy["text"],
+        "bitext_data": toy["bitext"],
+        "nli_data": toy["nli"],
+        "bitext": toy["bitext"],
+        "source": toy["text"],
+        "target": toy["text"],
+        "input": toy["text"],
+    }
+    found = []
+    for argument in arguments:
+        flag, _, value = argument.removeprefix("--").partition("=")
+        if flag in path_of:
+            value = _files(value, path_of[flag], toy)
+        elif flag in ("init_checkpoint", "model"):
+            prefix = re.match(r"(best|untrained|bow):|", value).group()
+            value = prefix + toy["run"]
+        elif flag == "vocab_file":
+            value = toy["vocab"]
+        elif flag == "data_dir":
+            value = toy["testsets"]
+        elif flag in ("output", "model_dir"):
+            value = str(output / (os.path.basename(value) or flag))
+        elif flag == "size":
+            value = "200"
+        elif flag == "seeds":
+            value = "0" if module == "cmlm.finetune" else "2"
+        elif flag == "params_override":
+            value = re.sub(r"(ngrams_file)=[^,]+", rf"\1={toy['ngrams']}", value)
+            value = re.sub(r"(entities_file)=[^,]+", rf"\1={toy['names']}", value)
+        found.append(f"--{flag}={value}" if "=" in argument else argument)
+    return found
+
+
+# -------------------------------------------------------------------------- the page
+
+
+def test_every_flagfile_stands_on_the_page():
+    page = PAGE.read_text("utf-8")
+    missing = [_name(path) for path in FLAGFILES if path.name not in page]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", FLAGFILES, ids=_name)
+def test_a_flagfile_opens_with_its_row_and_its_command(path):
+    header = path.read_text("utf-8").split("\n--")[0]
+    said = " ".join(header.replace("#", " ").split())
+    papers = {"cmlm": "CMLM", "labse": "LaBSE", "mirror_bert": "Mirror", "ulr": "ULR"}
+    assert said.startswith(papers[path.parent.name])
+    own = f"--flagfile={path.relative_to(ROOT)}"
+    assert any(own in words for words in of_header(path))
+    assert "The paper:" in said or "Hardware and time: not printed" in said
+    assert "Expected:" in said or "pretrain" in path.stem
+    assert "Not run yet." in said
+
+
+def test_commands_are_found():
+    """A change of layout must not empty the walk."""
+    assert len(BY_MODULE["cmlm.train"]) > len(FLAGFILES)
+    assert len(BY_MODULE["cmlm.evaluate"]) > 20
+    known = {f"cmlm.{path.stem}" for path in (ROOT / "cmlm").glob("*.py")}
+    assert set(BY_MODULE) <= known
+
+
+# -------------------------------------------------------------------------- training
+
+
+def configure(arguments):
+    with flagsaver.flagsaver():
+        flags.FLAGS(["train", *arguments])
+        return train.configure()
+
+
+def shrink(config) -> None:
+    """Makes a run small in every dimension; what it switches on stays on."""
+    n_stages = min(len(config.trainer.stacking_steps), 1)
+    config.model.num_layers = 2**n_stages
+    config.model.hidden_size, config.model.num_attention_heads = 16, 2
+    config.model.intermediate_size = 32
+    config.trainer.train_steps = 1
+    config.trainer.stacking_steps = (1,) * n_stages
+    config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
+    for objective in config.task.enabled().values():
+        data = objective.train_data
+        data.global_batch_size, data.shuffle_buffer_size = 8, 100
+        data.seq_length = min(data.seq_length, 32)
+    config.validate()
+
+
+def kind(config, arguments: list[str]) -> tuple:
+    """What makes a run another program, leaving out numbers that only tune it."""
+    objectives = tuple(
+        (
+            name,
+            *(
+                str(value)
+                for field, value in sorted(objective.as_dict().items())
+                if isinstance(value, (str, bool)) and field != "validation_data"
+            ),
+        )
+        for name, objective in config.task.enabled().items()
+    )
+    return (
+        objectives,
+        config.model.drophead_rate > 0,
+        bool(config.trainer.stacking_steps),
+        any("hard" in argument for argument in arguments),
+    )
+
+
+def flagfile_of(arguments: list[str]) -> str:
+    return next(a.partition("=")[2] for a in arguments if a.startswith("--flagfile="))
+
+
+@pytest.mark.parametrize(
+    "number",
+    range(len(BY_MODULE["cmlm.train"])),
+    ids=lambda n: f"{n}-{Path(flagfile_of(BY_MODULE['cmlm.train'][n])).stem}",
+)
+def test_a_training_command_resolves(number, toy, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    printed = BY_MODULE["cmlm.train"][number]
+    config = configure(made_small("cmlm.train", printed, toy, tmp_path))
+    assert config.task.enabled()
+    for objective in config.task.enabled().values():
+        assert os.path.exists(objective.train_data.input_path.split("=")[-1])
+
+
+@pytest.fixture(scope="module")
+def trained(toy, tmp_path_factory) -> dict[tuple, str]:
+    """The kinds of run that are trained already; first those of test_train.py."""
+    found = {}
+    for path in MODELS:
+        for module, *printed in of_header(path):
+            if module == "cmlm.train":
+                output = tmp_path_factory.mktemp(path.stem)
+                arguments = made_small(module, printed, toy, output)
+                found.setdefault(kind(configure(arguments), arguments), path.name)
+    return found
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("path", FLAGFILES, ids=_name)
+def test_a_flagfile_trains(path, toy, trained, tmp_path, monkeypatch):
+    """One step of each kind of run that no other test trains."""
+    monkeypatch.chdir(ROOT)
+    own = f"--flagfile={path.relative_to(ROOT)}"
+    printed = next(words for words in of_header(path) if own in words)[1:]
+    arguments = made_small("cmlm.train", printed, toy, tmp_path)
+    config = configure(arguments)
+    if not config.vocabulary.file and not config.init_checkpoint:
+        config.vocabulary.file = toy["vocab"]
+    found = kind(config, arguments)
+    if path.stem == "hard_negatives":
+        pytest.xfail("a language with hard negatives beside one without")
+    if found in trained:
+        pytest.skip(f"trains as {trained[found]} does")
+    trained[found] = _name(path)
+    shrink(config)
+    for stage in stages.plan(config, str(tmp_path / "run")):
+        run = engine.build(stage.config, stage.directory, stage.stacked_on)
+        engine.train(run, validate=False)
+    assert run.trainer.step == 1
+    assert all(count.numpy() for count in run.trainer.batches_seen.values())
+
+
+# ---------------------------------------------------------------- all other commands
+
+# In a process for each module: two commands may have a flag of the same name.
+PROGRAM = """
+import contextlib, functools, importlib, io, json, sys
+from absl import flags
+from cmlm import cli
+module, prepare, cases = json.load(sys.stdin)
+command = importlib.import_module(module)
+exec(prepare)
+for arguments in cases:
+    flags.FLAGS.unparse_flags()
+    for flag in flags.FLAGS.flags_by_module_dict()[module]:
+        flag.unparse()
+    sys.argv = [module, *arguments]
+    said, code = [io.StringIO(), io.StringIO()], 0
+    with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
+        try:
+            cli.run(command.main)
+        except SystemExit as leaving:
+            code = leaving.code
+    print(json.dumps([code or 0, *(stream.getvalue() for stream in said)]), flush=True)
+"""
+# What makes a command small that its flags do not.
+SMALLER = {
+    "cmlm.evaluate": """
+from cmlm.encoders import opening
+from cmlm.evaluation import classifier, relatedness
+classifier.FOLDS, classifier.GRID = 2, (1.0,)
+opening.open_encoder = functools.cache(opening.open_encoder)
+""",
+}
+MORE_FLAGS = {"cmlm.finetune": ["--epochs=1", "--batch_size=8"]}
+NEEDS = {"cmlm.mine": "faiss", "cmlm.evaluate": "sklearn"}
+# Their sources are dumps; test_prepare.py runs every layout.
+NOT_RUN = {"cmlm.prepare": "reads dumps, which tests/test_prepare.py makes"}
+
+
+def run(module: str, cases: list[list[str]]) -> list[tuple[int, str, str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        input=json.dumps([module, SMALLER.get(module, ""), cases]),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(cases), done.stderr[-3000:]
+    return answers
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("module", sorted(BY_MODULE.keys() - {"cmlm.train"}))
+def test_commands_run(module, toy, tmp_path):
+    if module in NOT_RUN:
+        pytest.skip(NOT_RUN[module])
+    if module in NEEDS:
+        pytest.importorskip(NEEDS[module])
+    # What differs in the names of models and outputs only is one command.
+    cases = {}
+    for number, arguments in enumerate(BY_MODULE[module]):
+        output = tmp_path / str(number)
+        output.mkdir()
+        case = made_small(module, arguments, toy, output)
+        case += MORE_FLAGS.get(module, [])
+        cases[tuple(a for a in case if not a.startswith("--output"))] = case
+    failed = [
+        (case, said[-1500:])
+        for case, (code, _, said) in zip(
+            cases.values(), run(module, list(cases.values())), strict=True
+        )
+        if code
+    ]
+    assert not failed
