@@ -25,11 +25,18 @@ BATCH_SIZE = 64
 
 def measure(files: list[str], vocab_file: str) -> dict[str, float]:
     """Reads one pass of training batches; returns the numbers of this process."""
-    from cmlm.data import corpus, languages, masking, pipelines, tokenization
+    from cmlm.data import (
+        corpus,
+        inspection,
+        languages,
+        masking,
+        pipelines,
+        tokenization,
+    )
 
     tokenizer = tokenization.Tokenizer(vocab_file)
     config = corpus.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)
-    report = corpus.inspect(files, max_bytes=1 << 40)
+    report = inspection.inspect(files, max_bytes=1 << 40)
 
     def batches(skip_batches):
         return iter(
@@ -73,7 +80,7 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
 
 def prepare(input_path: str, work: str) -> dict[str, object]:
     """Makes the corpus and a vocabulary for it."""
-    from cmlm.data import corpus
+    from cmlm.data import corpus, inspection
     from cmlm.vocabulary import learning
 
     config = corpus.TextDataConfig(input_path=input_path, global_batch_size=1)
@@ -81,7 +88,7 @@ def prepare(input_path: str, work: str) -> dict[str, object]:
     vocab_file = learning.prepare(
         learning.VocabularyConfig(size=8000), {"": files}, work
     )
-    n_bytes = corpus.inspect(files, max_bytes=1 << 40).bytes
+    n_bytes = inspection.inspect(files, max_bytes=1 << 40).bytes
     return {"files": files, "vocab_file": vocab_file, "bytes": n_bytes}
 
 

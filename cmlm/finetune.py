@@ -63,7 +63,7 @@ def main(_) -> None:
     with cli.quiet_imports("evaluate"):
         import numpy as np
 
-        from cmlm.common import files, versions
+        from cmlm.common import fields, files, versions
         from cmlm.common.progress import ProgressLine
         from cmlm.encoders import identity
         from cmlm.encoders.trained import resolve_seq_length
@@ -79,10 +79,10 @@ def main(_) -> None:
         batch_size=FLAGS.batch_size,
         learning_rate=FLAGS.learning_rate,
         warmup_share=FLAGS.warmup_share,
-        weight_decay_rate=FLAGS.weight_decay,
+        weight_decay=FLAGS.weight_decay,
         dropout_rate=FLAGS.dropout_rate,
     )
-    settings.validate()
+    fields.check(settings, "--")
 
     # ----------------------------------------------------------------- data
     source = reading.DataDir(FLAGS.data_dir)

@@ -56,7 +56,7 @@ def main(_) -> None:
     if (FLAGS.unit == "pieces") != bool(FLAGS.vocab_file):
         raise UserError("--unit=pieces and --vocab_file=FILE go together")
     with cli.quiet_imports():
-        from cmlm.common import files
+        from cmlm.common import fields, files
         from cmlm.data import ngrams
         from cmlm.data.tokenization import Tokenizer
 
@@ -70,7 +70,7 @@ def main(_) -> None:
         min_count=FLAGS.min_count,
         max_entries=FLAGS.max_entries,
     )
-    config.validate()
+    fields.check(config, "--")
     tokenizer = (
         Tokenizer(FLAGS.vocab_file, FLAGS.lower_case) if FLAGS.vocab_file else None
     )

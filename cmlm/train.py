@@ -66,6 +66,11 @@ flags.DEFINE_string(
     "What to start from: a model_dir, a checkpoint, or weights of another program "
     "(BERT checkpoint, TF Hub SavedModel, Hugging Face folder).",
 )
+flags.DEFINE_bool(
+    "print_config",
+    False,
+    "Print the resolved configuration as YAML and stop. Needs no data.",
+)
 flags.DEFINE_multi_string("config_file", [], "YAML file with settings; repeatable.")
 flags.DEFINE_multi_string(
     "params_override",
@@ -85,29 +90,21 @@ FLAGS = flags.FLAGS
 def configure():
     """The flags as an ExperimentConfig, complete and checked."""
     with cli.quiet_imports():
-        from cmlm.config import experiment, recipes
-        from cmlm.data import bitext, corpus, nli
+        from cmlm.config import overrides, recipes
         from cmlm.training import warm_start
 
     config = recipes.load(FLAGS.experiment, FLAGS.config_file, FLAGS.params_override)
     for objective in config.task.enabled().values():
         data = objective.train_data
-        if isinstance(data, corpus.TextDataConfig):
-            data.input_path = FLAGS.train_data or data.input_path
-            if FLAGS.validation_data:
-                objective.validation_data = FLAGS.validation_data
-        elif isinstance(data, bitext.ParallelDataConfig):
-            data.input_path = FLAGS.bitext_data or data.input_path
-        elif isinstance(data, nli.InferenceDataConfig):
-            data.input_path = FLAGS.nli_data or data.input_path
-            if FLAGS.nli_validation_data:
-                objective.validation_data = FLAGS.nli_validation_data
+        data.input_path = FLAGS[data.flag].value or data.input_path
+        if data.validation_flag and FLAGS[data.validation_flag].value:
+            objective.validation_data = FLAGS[data.validation_flag].value
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     if FLAGS.init_checkpoint:
         config.init_checkpoint = FLAGS.init_checkpoint
     if config.init_checkpoint:
-        given = experiment.given(FLAGS.config_file, FLAGS.params_override)
+        given = overrides.given(FLAGS.config_file, FLAGS.params_override)
         warm_start.adopt_for_run(config, given, FLAGS.model_dir)
     if FLAGS.tpu:
         config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu
@@ -123,15 +120,20 @@ def main(_) -> int | None:
         import tensorflow as tf
 
         from cmlm.common import distributed, workers
+        from cmlm.config import overrides
         from cmlm.data import builtin
         from cmlm.training import stages
 
     # ------------------------------------------------------- configuration
+    if FLAGS.print_config:
+        print(overrides.to_yaml(configure()), end="")
+        return None
     if not FLAGS.model_dir:
         raise UserError("--model_dir is not given; allowed: a directory, new or old")
     if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()
+    config.require_data()
 
     # ------------------------------------------------------------- devices
     if config.runtime.distribution_strategy == "multi_worker_mirrored":

@@ -107,8 +107,8 @@ def main(_) -> None:
 def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
-        from cmlm.common import files
-        from cmlm.data import corpus, tokenization
+        from cmlm.common import fields, files
+        from cmlm.data import inspection, tokenization
         from cmlm.vocabulary import learning, words
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)
@@ -118,11 +118,11 @@ def learn(paths: dict[str, list[str]]) -> None:
         sampling_exponent=FLAGS.sampling_exponent,
         max_text_bytes=FLAGS.max_text_bytes,
     )
-    config.validate()
+    fields.check(config, "--")
     on_beam = FLAGS.workers or FLAGS.beam_options
     for of in paths.values():
         # Of what is far away only the beginning.
-        corpus.inspect(of, _SAMPLE_BYTES if on_beam else FLAGS.max_text_bytes)
+        inspection.inspect(of, _SAMPLE_BYTES if on_beam else FLAGS.max_text_bytes)
     if on_beam:
         learn_on_beam(paths, config)
     else:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.tokenization import Tokenizer, trim
 
 
 def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
@@ -87,7 +87,7 @@ def pack_segments(
     Args:
         segments: int32 [batch, (tokens)] or [batch, (words), (tokens)], one or two.
         seq_length: width of the result; what is too long is trimmed as by
-            `trim_round_robin`, special tokens never are.
+            `tokenization.trim`, special tokens never are.
         tokenizer: gives the special tokens.
 
     Returns:
@@ -97,7 +97,7 @@ def pack_segments(
         segment.merge_dims(1, -1) if segment.shape.rank > 2 else segment
         for segment in segments
     ]
-    segments = trim_round_robin(segments, seq_length - len(segments) - 1)
+    segments = trim(segments, seq_length - len(segments) - 1)
     ids, segment_ids = tf_text.combine_segments(
         segments,
         start_of_sequence_id=tokenizer.cls_id,
@@ -112,35 +112,3 @@ def pack_segments(
         "input_mask": tf.reshape(tf.cast(mask, tf.int32), shape),
         "input_type_ids": tf.reshape(tf.cast(type_ids, tf.int32), shape),
     }
-
-
-def trim_round_robin(
-    segments: Sequence[tf.RaggedTensor], budget: int | tf.Tensor
-) -> list[tf.RaggedTensor]:
-    """Cuts the ends of segments until a row of all of them fits the budget.
-
-    Tokens are granted one at a time to the first and the second segment in turn,
-    which is what tf_text.RoundRobinTrimmer does; but its op, TFText>RoundRobinTrim,
-    is unknown to TensorFlow Serving 2.17 to 2.19, so here it is arithmetic.
-
-    Args:
-        segments: int32 [batch, (tokens)], one or two.
-        budget: tokens that all segments of a row may have together.
-
-    Returns:
-        The segments, trimmed.
-    """
-    budget = tf.cast(budget, tf.int64)
-    lengths = [segment.row_lengths() for segment in segments]
-    if len(segments) == 1:
-        kept = [tf.minimum(lengths[0], budget)]
-    else:
-        # The first gets the odd token, and whatever the second cannot use.
-        first = tf.minimum(
-            lengths[0], tf.maximum(budget - lengths[1], (budget + 1) // 2)
-        )
-        kept = [first, tf.minimum(lengths[1], budget - first)]
-    return [
-        tf.gather(segment, tf.ragged.range(keep), batch_dims=1)
-        for segment, keep in zip(segments, kept, strict=True)
-    ]

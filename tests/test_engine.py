@@ -14,7 +14,6 @@ import tensorflow as tf
 import toys
 
 from cmlm.common import distributed, progress
-from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.training import engine
@@ -54,7 +53,7 @@ def command(text, directory, strategy, *overrides) -> list[str]:
     config = toys.run_config(text)
     config.model.dropout_rate = config.model.attention_dropout_rate = 0.2
     path = Path(directory).with_suffix(".yaml")
-    path.write_text(experiment.to_yaml(config))
+    path.write_text(overrides.to_yaml(config))
     two_cpus = (
         "import runpy, sys, tensorflow as tf; "
         "tf.config.set_logical_device_configuration("

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cmlm.config import experiment, recipes
+from cmlm.config import overrides, recipes
 from cmlm.errors import UserError
+from cmlm.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,8 +18,8 @@ def test_recipes_are_valid_and_round_trip(name, tmp_path):
         objective.train_data.input_path = "given-by-the-user"
     config.validate()
     path = tmp_path / "params.yaml"
-    path.write_text(experiment.to_yaml(config))
-    assert experiment.from_yaml(str(path)).as_dict() == config.as_dict()
+    path.write_text(overrides.to_yaml(config))
+    assert overrides.from_yaml(str(path)).as_dict() == config.as_dict()
 
 
 def test_english_cmlm_has_the_papers_numbers():
@@ -29,7 +30,7 @@ def test_english_cmlm_has_the_papers_numbers():
     assert config.model.num_views == 15 and config.model.pooling == "mean"
     assert cmlm.train_data.global_batch_size == 2048
     assert cmlm.train_data.seq_length == 256
-    assert cmlm.masking.max_predictions == 80
+    assert cmlm.masking.predictions(256) == 80
     assert round(cmlm.masking.rate * 256) == 80
     assert optimizer.type == "lamb" and optimizer.learning_rate == 1e-3
     assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
@@ -66,10 +67,10 @@ def test_labse_has_the_papers_numbers():
     "override, message",
     [
         ("trainer.stacking_steps=[10,0]", r"stacking_steps is \[10, 0\]"),
-        ("trainer.stacking_steps=[1,1,1]", "num_layers is 12; .* multiples of 8"),
+        ("trainer.stacking_steps=[1,1,1]", "num_layers is 12; allowed: multiples of 8"),
         ("trainer.schedule=both", "'both'; allowed: joint, interleaved"),
-        ("trainer.best_checkpoint_metric=mlm/loss", "that takes part: cmlm"),
-        ("task.cmlm.train_data.sampling_exponent=2", "allowed is 0 to 1"),
+        ("trainer.best_checkpoint_metric=mlm/loss", "empty, or a metric of cmlm"),
+        ("task.cmlm.train_data.sampling_exponent=2", "allowed: 0 to 1"),
     ],
 )
 def test_what_does_not_fit_is_named(override, message):
@@ -113,23 +114,47 @@ def test_a_size_beside_a_preset_wins():
         ("task.bitex.weight=1", "task has no 'bitex'; it has: cmlm, mlm"),
         ("model.preset=huge", "model.preset is 'huge'; allowed: tiny, "),
         ("model.pooling=first", "model.pooling is 'first'; allowed: mean, max, cls"),
-        ("model.num_layers=two", "model.num_layers is 'two'; it must be int or null"),
-        ("model.num_layers=0", "model.num_layers is 0; at least 1"),
-        ("model.num_attention_heads=5", "it must divide model.hidden_size, 768"),
-        ("model.num_views=0", "model.num_views is 0; allowed: 1 to below"),
+        (
+            "model.num_layers=two",
+            "model.num_layers is 'two'; allowed: an integer or null",
+        ),
+        ("model.num_layers=0", "model.num_layers is 0; allowed: at least 1"),
+        ("model.num_attention_heads=5", "allowed: what divides model.hidden_size, 768"),
+        ("model.num_views=0", "model.num_views is 0; allowed: at least 1"),
         ("model.dropout_rate=1.0", "model.dropout_rate is 1.0; allowed: 0 to below 1"),
-        ("trainer.train_steps=1.5", "trainer.train_steps is 1.5; it must be int"),
-        ("trainer.train_steps=0", "trainer.train_steps is 0; at least 1"),
+        ("trainer.train_steps=1.5", "trainer.train_steps is 1.5; allowed: an integer"),
+        ("trainer.train_steps=0", "trainer.train_steps is 0; allowed: at least 1"),
         ("trainer.optimizer.type=sgd", "type is 'sgd'; allowed: lamb, adamw"),
-        ("trainer.optimizer.learning_rate=abc", "is 'abc'; it must be float"),
-        ("trainer.micro_batch_size=-1", "micro_batch_size is -1; at least 0"),
-        ("task.cmlm.weight=-1", "task.cmlm.weight is -1.0; at least 0"),
+        ("trainer.optimizer.learning_rate=abc", "is 'abc'; allowed: a number"),
+        ("trainer.micro_batch_size=-1", "micro_batch_size is -1; allowed: at least 0"),
+        ("task.cmlm.weight=-1", "task.cmlm.weight is -1.0; allowed: at least 0"),
         ("task.cmlm.weight=0", "every objective has weight 0"),
-        ("task.cmlm.end_step=0", "task.cmlm.end_step is 0; it must be above start"),
-        ("task.cmlm.skip=maybe", "task.cmlm.skip is 'maybe'; it must be bool"),
-        ("task.cmlm.masking.rate=1.5", "task.cmlm: masking rate=1.5"),
-        ("task.cmlm.train_data.seq_length=500", "seq_length is 500; at most 497"),
+        (
+            "task.cmlm.end_step=0",
+            "end_step is 0; allowed: above task.cmlm.start_step, 0",
+        ),
+        ("task.cmlm.skip=maybe", "task.cmlm.skip is 'maybe'; allowed: true or false"),
+        (
+            "task.cmlm.masking.rate=1.5",
+            "task.cmlm.masking.rate is 1.5; allowed: above 0 to 1",
+        ),
+        (
+            "task.cmlm.train_data.seq_length=500",
+            "seq_length is 500; allowed: at most 497",
+        ),
         ("nonsense", "is not of the form a.b.c=value"),
+        ("trainer.optimizer.learning_rate=nan", "is nan; allowed: above 0"),
+        ("trainer.optimizer.clip_norm=.inf", "is inf; allowed: at least 0"),
+        ("task.bitext.scale=.nan", "task.bitext.scale is nan"),
+        ("trainer.seed=-1", "trainer.seed is -1; allowed: 0 to below 4294967296"),
+        ("trainer.validation_steps=0", "is 0; allowed: -1 (all), or at least 1"),
+        (
+            "model: {pooling: 2020-01-01}",
+            "model.pooling is '2020-01-01'; allowed: mean",
+        ),
+        ("model: {num_layers: !!int x}", "is not of the form a.b.c=value"),
+        ("model: !!python/object/apply:os.getcwd []", "is not of the form"),
+        ("model: &a [*a]", "is not of the form"),
     ],
 )
 def test_mistakes_are_named(override, message):
@@ -148,3 +173,46 @@ def test_unknown_recipes_and_files_are_named(tmp_path):
     bad.write_text("a: [1,\n")
     with pytest.raises(UserError, match="bad.yaml is not YAML"):
         recipes.load("cmlm/english", [str(bad)])
+
+
+def test_data_is_asked_for_by_its_flag():
+    config = recipes.load("cmlm/multilingual", (), ["task.nli.weight=1"])
+    config.validate()
+    config.task.cmlm.train_data.input_path = "a.txt"
+    message = "task.bitext.train_data.input_path is ''; allowed: .*--bitext_data"
+    with pytest.raises(UserError, match=message):
+        config.require_data()
+    config.task.bitext.train_data.input_path = "a.tsv"
+    with pytest.raises(UserError, match="nli.train_data.input_path .*--nli_data"):
+        config.require_data()
+
+
+def test_recipes_are_registered_where_model_garden_looks():
+    from official.core import exp_factory
+
+    for name in recipes.names():
+        assert (
+            exp_factory.get_exp_config(name).as_dict() == recipes.load(name).as_dict()
+        )
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_has_its_place_in_every_recipe(name):
+    for recipe in recipes.names():
+        task = recipes.load(recipe).task
+        config = getattr(task, name)
+        assert type(config) is OBJECTIVES[name].config_class
+        assert config.train_data.global_batch_size > 0
+        (other,) = {
+            objective.train_data.seq_length for objective in task.enabled().values()
+        }
+        assert config.train_data.seq_length == other
+
+
+def test_a_file_that_is_no_plain_yaml_ends_in_one_line(tmp_path):
+    path = tmp_path / "bad.yaml"
+    for text in ("a: &x [1]\nb: *x\n", "[" * 100_000, "a: !!float xyz\n"):
+        path.write_text(text)
+        with pytest.raises(UserError, match="bad.yaml is not YAML: ") as error:
+            recipes.load("cmlm/english", [str(path)])
+        assert "\n" not in str(error.value)

@@ -11,6 +11,7 @@ import oracles
 import pytest
 from test_finetuning_glue import write
 
+from cmlm.common import fields
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
@@ -227,18 +228,18 @@ def test_a_loss_that_is_no_number_is_one_line(trained, tokenizer):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"epochs": 0}, "--epochs is 0; at least 1"),
+        ({"epochs": 0}, "--epochs is 0; allowed: at least 1"),
         ({"batch_size": 0}, "--batch_size is 0"),
-        ({"learning_rate": 0.0}, "--learning_rate is 0.0; it must be above 0"),
+        ({"learning_rate": 0.0}, "--learning_rate is 0.0; allowed: above 0"),
         ({"learning_rate": float("nan")}, "--learning_rate is nan"),
         ({"warmup_share": 1.0}, "--warmup_share is 1.0; allowed: 0 to below 1"),
         ({"dropout_rate": -0.1}, "--dropout_rate is -0.1"),
-        ({"weight_decay_rate": -1.0}, "--weight_decay is -1.0"),
+        ({"weight_decay": -1.0}, "--weight_decay is -1.0"),
     ],
 )
 def test_values_out_of_range_are_named(values, message):
     with pytest.raises(UserError, match=message):
-        training.Settings(**values).validate()
+        fields.check(training.Settings(**values), "--")
 
 
 # ----------------------------------------------------------------- command

@@ -17,7 +17,7 @@ import toys
 from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
-from cmlm.config import experiment, recipes
+from cmlm.config import overrides, recipes
 from cmlm.encoders import model_dir, opening, pretrained
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -514,21 +514,21 @@ def test_a_checkpoint_of_a_run_opens_the_run(tmp_path):
 # ---------------------------------------------------------------- warm start
 
 
-def run_settings(tmp_path, folder, overrides=()):
+def run_settings(tmp_path, folder, more=()):
     """A run from foreign weights, as `cmlm.train` configures it."""
     text = toys.write_corpus(tmp_path / "text.txt")
-    overrides = [
+    settings = [
         "model.num_views=3",
         "task.cmlm.train_data.global_batch_size=8",
         "task.cmlm.train_data.seq_length=16",
         "trainer.optimizer.warmup_steps=2",
         "trainer.train_steps=20",
-        *overrides,
+        *more,
     ]
-    config = recipes.load("cmlm/english", (), overrides)
+    config = recipes.load("cmlm/english", (), settings)
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
-    given = experiment.given((), overrides)
+    given = overrides.given((), settings)
     warm_start.adopt_for_run(config, given, str(tmp_path / "run"))
     config.validate()
     return config

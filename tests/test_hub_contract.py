@@ -20,8 +20,8 @@ import tensorflow_hub as hub
 import tensorflow_text as tf_text
 
 from cmlm.common.keras import keras
+from cmlm.data import tokenization
 from cmlm.encoders import pcr as principal_components
-from export import preprocessor
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDER = "CMLM_OLDER_PYTHON"
@@ -289,7 +289,7 @@ def test_trimming_is_round_robin(budget):
 
     for segments in ([ragged()], [ragged(), ragged()]):
         oracle = tf_text.RoundRobinTrimmer(budget).trim(segments)
-        trimmed = preprocessor.trim_round_robin(segments, budget)
+        trimmed = tokenization.trim(segments, budget)
         assert [t.to_list() for t in trimmed] == [t.to_list() for t in oracle]
 
 

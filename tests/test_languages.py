@@ -75,7 +75,7 @@ def test_sizes_and_shares_are_logged(tmp_path, caplog):
         corpus = config.load(str(tmp_path / "work"))
     assert corpus.sizes == {"en": 300, "de": 30}
     assert corpus.files["de"] == [f"{tmp_path}/de.txt"]
-    assert "languages, by size^0.3: en 300 66.6%, de 30 33.4%" in caplog.text
+    assert "in proportion to size^0.3: en 300 66.6%, de 30 33.4%" in caplog.text
 
 
 def test_a_language_without_files_is_named(tmp_path):

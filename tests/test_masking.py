@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.data import masking
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
@@ -174,14 +175,17 @@ def test_shares_of_one_kind(tokenizer):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"rate": 0.0}, "rate=0.0: allowed is 0 < rate <= 1"),
-        ({"rate": 1.5}, "rate=1.5"),
-        ({"max_predictions": 0}, "max_predictions=0: allowed is 1 or more"),
-        ({"mask_token_share": 0.95}, "sum is at most 1"),
-        ({"random_token_share": -0.1}, "shares of 0 or more"),
+        ({"rate": 0.0}, "rate is 0.0; allowed: above 0 to 1"),
+        ({"rate": 1.5}, "rate is 1.5"),
+        ({"max_predictions": -1}, "is -1; allowed: 0 \\(no limit\\), or at least 1"),
+        (
+            {"mask_token_share": 0.95},
+            "random_token_share is 0.1; allowed: at most 0.05",
+        ),
+        ({"random_token_share": -0.1}, "random_token_share is -0.1; allowed: 0 to 1"),
     ],
 )
 def test_wrong_values_are_named(changes, message):
-    MaskingConfig().validate()
+    fields.check(MaskingConfig())
     with pytest.raises(UserError, match=message):
-        MaskingConfig(**changes).validate()
+        fields.check(MaskingConfig(**changes))

@@ -12,7 +12,7 @@ import model_dirs
 import numpy as np
 import pytest
 
-from cmlm.data import bitext as parallel
+from cmlm.data import bitext as bitext_lib
 from cmlm.encoders import opening
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,8 +112,8 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
         scores[:, 1], np.einsum("nd,nd->n", *sides), rtol=0, atol=2e-6
     )
     # What training reads is what was written.
-    assert parallel.inspect([str(mined_path)]).pairs == len(mined)
-    read = parallel.rows([str(mined_path)]).as_numpy_iterator()
+    assert bitext_lib.inspect([str(mined_path)]).pairs == len(mined)
+    read = bitext_lib.rows([str(mined_path)]).as_numpy_iterator()
     assert [[cell.decode() for cell in row] for row in read] == mined
 
     # -- the nearest, from the vectors that are there
@@ -133,7 +133,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
         assert row[target.index(b)] == pytest.approx(row.max(), abs=1e-6)
 
     # -- hard negatives of translations
-    report = parallel.inspect([str(hard_path)])
+    report = bitext_lib.inspect([str(hard_path)])
     assert (report.columns, report.bad, report.pairs) == (4, 0, 55)
     with gzip.open(hard_path, "rt") as file:
         for line, pair in zip(file, (corpus / "bitext.tsv").open()):

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.data import languages, pipelines
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import SpanConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.objectives import MirrorConfig
+from cmlm.objectives.mirror import MirrorConfig
 
 
 def mirror_config(**values) -> MirrorConfig:
@@ -22,23 +23,26 @@ def mirror_config(**values) -> MirrorConfig:
     "values, message",
     [
         # A temperature of infinity, below 0, and 0.
-        ({"scale": 0.0}, "task.mirror.scale is 0.0; it must be above 0"),
-        ({"scale": -5.0}, "task.mirror.scale is -5.0; it must be above 0"),
-        ({"scale": float("inf")}, "task.mirror.scale is inf; it must be above 0"),
+        ({"scale": 0.0}, "task.mirror.scale is 0.0; allowed: above 0"),
+        ({"scale": -5.0}, "task.mirror.scale is -5.0; allowed: above 0"),
+        ({"scale": float("inf")}, "task.mirror.scale is inf; allowed: above 0"),
         ({"scale": float("nan")}, "task.mirror.scale is nan"),
         (
             {"span": SpanConfig(length=5, shortest=5)},
-            "task.mirror: span shortest=5: allowed is more than its length, 5",
+            "task.mirror.span.shortest is 5; allowed: above task.mirror.span.length, 5",
         ),
-        ({"span": SpanConfig(length=-1)}, "span length=-1: allowed is 0 or more"),
-        ({"span": SpanConfig(unit="words")}, "unit='words': allowed: characters"),
-        ({"mask_rate": -0.1}, "rate=-0.1: allowed is 0 < rate <= 1"),
+        ({"span": SpanConfig(length=-1)}, "span.length is -1; allowed: at least 0"),
+        (
+            {"span": SpanConfig(unit="words")},
+            "unit is 'words'; allowed: characters, tokens",
+        ),
+        ({"mask_rate": -0.1}, "mask_rate is -0.1; allowed: 0 to 1"),
     ],
 )
 def test_values_out_of_range_are_named(values, message):
     with pytest.raises(UserError, match=message):
-        mirror_config(**values).validate("mirror")
-    mirror_config(span=SpanConfig(length=0, shortest=0)).validate("mirror")
+        fields.check(mirror_config(**values), "task.mirror.")
+    fields.check(mirror_config(span=SpanConfig(length=0, shortest=0)))
 
 
 def test_no_string_becomes_all_mask(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.common import iterators
+from cmlm.common import fields, iterators
 from cmlm.common.keras import keras
 from cmlm.config import recipes
 from cmlm.data import languages, ngrams, pipelines, spans
@@ -14,8 +14,9 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.objectives import MisadConfig, MisadObjective, losses, misad
+from cmlm.objectives import losses, misad
 from cmlm.objectives.base import Data
+from cmlm.objectives.misad import MisadConfig, MisadObjective
 from cmlm.training.trainer import Trainer
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -394,7 +395,7 @@ def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer,
         ({"form": "code"}, "task.misad.form is 'code'; allowed: paper, released"),
         ({"candidates": "words"}, "'words'; allowed: ngrams, entities, spans"),
         ({"choice": "best"}, "choice is 'best'; allowed: model, random"),
-        ({"max_candidates": 0}, "max_candidates is 0; at least 1"),
+        ({"max_candidates": 0}, "max_candidates is 0; allowed: at least 1"),
         ({"masking": MaskingConfig(whole_word=True)}, "whole_word"),
     ],
 )
@@ -402,7 +403,7 @@ def test_values_out_of_range_are_named(values, message):
     config = MisadConfig(weight=1.0, **values)
     config.train_data = config.train_data.replace(input_path="a", global_batch_size=2)
     with pytest.raises(UserError, match=message):
-        config.validate("misad")
+        fields.check(config, "task.misad.")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 
+from cmlm.common import fields
 from cmlm.data import ngrams
 from cmlm.data.ngrams import NgramConfig, SortedCounts, Units
 from cmlm.data.tokenization import Tokenizer
@@ -158,17 +159,17 @@ def test_a_wrong_file_is_one_line(tmp_path, text, message):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"form": "pmi"}, "form='pmi': allowed are paper, released"),
-        ({"scope": "line"}, "scope='line'"),
-        ({"longest": 1}, "longest=1: allowed is 2"),
-        ({"top": -1}, "top=-1"),
-        ({"min_count": 0}, "min_count=0"),
-        ({"max_entries": 0}, "max_entries=0"),
+        ({"form": "pmi"}, "form is 'pmi'; allowed: paper, released"),
+        ({"scope": "line"}, "scope is 'line'"),
+        ({"longest": 1}, "longest is 1; allowed: at least 2"),
+        ({"top": -1}, "top is -1"),
+        ({"min_count": 0}, "min_count is 0"),
+        ({"max_entries": 0}, "max_entries is 0"),
     ],
 )
 def test_values_out_of_range_are_named(values, message):
     with pytest.raises(UserError, match=message):
-        NgramConfig(**values).validate()
+        fields.check(NgramConfig(**values), "--")
 
 
 def run(*arguments):

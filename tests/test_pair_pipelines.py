@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import bitext as parallel
+from cmlm.data import bitext as bitext_lib
 from cmlm.data import languages, masking, pipelines, streams
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
@@ -81,7 +81,7 @@ def segments(row, tokenizer) -> list[list[str]]:
 
 def test_tlm_packs_a_text_and_its_translation_in_either_order(bitext, tokenizer):
     dataset = pipelines.masked_pairs(
-        feed(bitext, tokenizer), MaskingConfig(), parallel.rows
+        feed(bitext, tokenizer), MaskingConfig(), bitext_lib.rows
     )
     found, english_first = set(), 0
     for row in rows(dataset):
@@ -131,7 +131,7 @@ def test_a_pair_is_cut_where_it_does_not_fit(tokenizer, first, second, lengths):
 @pytest.mark.parametrize("static", [False, True])
 def test_translations_carry_hard_negatives_and_fingerprints(bitext, tokenizer, static):
     seen = {}
-    dataset = pipelines.translations(feed(bitext, tokenizer, static_shapes=static))
+    dataset = pipelines.bitext_pairs(feed(bitext, tokenizer, static_shapes=static))
     for row in rows(dataset):
         number = row["source_word_ids"][1] - 7
         assert row["target_word_ids"][1] - 7 - N == number
@@ -159,7 +159,7 @@ def test_languages_of_a_bitext_are_mixed(tmp_path, bitext, tokenizer):
     )
     given = feed(bitext, tokenizer, "train")
     given = pipelines.Feed(given.config, tokenizer, corpus, 8, "train")
-    batches = list(pipelines.translations(given).take(40).as_numpy_iterator())
+    batches = list(pipelines.bitext_pairs(given).take(40).as_numpy_iterator())
     first = np.concatenate([batch["source_word_ids"][:, 1] for batch in batches])
     assert 0.35 < np.mean(first >= 7 + 2 * N) < 0.65
 
@@ -234,10 +234,10 @@ def test_both_views_are_masked_independently(text, tokenizer):
         assert 0.2 < count / n_tokens < 0.4
 
 
-@pytest.mark.parametrize("make", ["translations", "neighbours", "copies", "ordered"])
+@pytest.mark.parametrize("make", ["bitext_pairs", "neighbours", "copies", "ordered"])
 def test_skipping_gives_what_would_have_come(text, bitext, tokenizer, make):
     def build(**values):
-        files = bitext if make == "translations" else text
+        files = bitext if make == "bitext_pairs" else text
         given = feed(files, tokenizer, "train", **values)
         if make == "copies":
             return pipelines.copies(given, SpanConfig(), 0.2)

@@ -58,6 +58,19 @@ def test_an_unknown_word_stays_unknown(tmp_path):
         assert tokens(smaller, line) == tokens(tokenizer, line)
 
 
+def test_an_unknown_word_of_more_than_a_hundred_bytes_stays_unknown(tmp_path):
+    """The tokenizer looks at the pieces of words of up to `max_word_bytes`."""
+    path = write_vocabulary(
+        tmp_path / "v.txt", ["x", "##x", "##un", "##unab", "##able"]
+    )
+    tokenizer = Tokenizer(path)
+    text = ["x" * 100 + "unable", "xun xable", "x" * 700]
+    assert tokens(tokenizer, text[0]) == ["[UNK]"]
+    smaller = pruned_tokenizer(tokenizer, text, tmp_path)
+    for line in text:
+        assert tokens(smaller, line) == tokens(tokenizer, line)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_every_word_of_the_text_reads_the_same(tmp_path, seed):
     draw = random.Random(seed)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from cmlm.common import fields
 from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -157,7 +158,7 @@ def test_the_command_refuses_what_is_no_text(tmp_path):
         text=True,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"error: {path} is UTF-16: convert it to UTF-8\n"
+    assert done.stderr == f"error: {path} is UTF-16; allowed: UTF-8\n"
     assert not (tmp_path / "v.txt").exists()
 
 
@@ -169,8 +170,12 @@ def test_a_text_without_words_teaches_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, message", [({"size": 10}, "size=10"), ({"max_text_bytes": 0}, "=0")]
+    "changes, message",
+    [
+        ({"size": 10}, "size is 10; allowed: at least 200"),
+        ({"max_text_bytes": 0}, "max_text_bytes is 0"),
+    ],
 )
 def test_wrong_values_are_named(changes, message):
     with pytest.raises(UserError, match=message):
-        VocabularyConfig(**changes).validate()
+        fields.check(VocabularyConfig(**changes))

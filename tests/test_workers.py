@@ -18,7 +18,7 @@ import worker
 from official.core import config_definitions
 
 from cmlm.common import distributed, progress, workers
-from cmlm.config import experiment
+from cmlm.config import overrides
 from cmlm.data import vocabulary_file
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -187,7 +187,7 @@ def test_killed_and_resumed_equals_a_straight_run(tmp_path):
             "model.attention_dropout_rate": 0.2,
         },
     )
-    (tmp_path / "killed.yaml").write_text(experiment.to_yaml(config))
+    (tmp_path / "killed.yaml").write_text(overrides.to_yaml(config))
     killed = tmp_path / "killed"
     with two_workers(
         *("-m", "cmlm.train", f"--config_file={tmp_path / 'killed.yaml'}"),

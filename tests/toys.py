@@ -10,18 +10,7 @@ from cmlm.common import iterators
 from cmlm.config import experiment, recipes
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import (
-    BitextConfig,
-    BitextObjective,
-    CmlmConfig,
-    CmlmObjective,
-    MirrorConfig,
-    MirrorObjective,
-    MlmConfig,
-    MlmObjective,
-    NspObjective,
-    OrderConfig,
-)
+from cmlm.objectives import OBJECTIVES
 from cmlm.training import engine
 
 VOCAB_SIZE = 50
@@ -129,7 +118,7 @@ def mirror_batch(batch=8, duplicates=False, seed=0) -> dict[str, tf.Tensor]:
 def bitext_batch(
     batch=8, negatives=0, duplicates=False, seq=7, seed=0
 ) -> dict[str, tf.Tensor]:
-    """What `pipelines.translations` yields, with texts of every length.
+    """What `pipelines.bitext_pairs` yields, with texts of every length.
 
     With `duplicates` some rows far from each other share a text.
     """
@@ -164,14 +153,8 @@ def objective(
     name: str, made: SentenceModel, batches=(), global_batch_size=4, **values
 ):
     """An objective on batches in memory; each holds the global batch."""
-    config_class, base = {
-        "cmlm": (CmlmConfig, CmlmObjective),
-        "mlm": (MlmConfig, MlmObjective),
-        "bitext": (BitextConfig, BitextObjective),
-        "mirror": (MirrorConfig, MirrorObjective),
-        "nsp": (OrderConfig, NspObjective),
-    }[name]
-    config = config_class(weight=1.0, **values)
+    base = OBJECTIVES[name]
+    config = base.config_class(weight=1.0, **values)
     config.train_data.global_batch_size = global_batch_size
 
     class InMemory(base):

@@ -18,7 +18,7 @@ with cli.quiet_imports():
 
     from cmlm.common import distributed, workers
     from cmlm.common.keras import keras
-    from cmlm.config import experiment
+    from cmlm.config import overrides
     from cmlm.errors import UserError
     from cmlm.modeling import optimization
     from cmlm.training import engine
@@ -149,7 +149,7 @@ def finish(strategy, directory: Path) -> dict:
     """Takes the run that was killed to its end, and makes another without a stop."""
     found = {}
     for name in ("killed", "straight"):
-        config = experiment.from_yaml(str(directory / "killed.yaml"))
+        config = overrides.from_yaml(str(directory / "killed.yaml"))
         config.runtime.distribution_strategy = "multi_worker_mirrored"
         run = engine.build(config, str(directory / name), strategy=strategy)
         found[name] = run.trainer.step

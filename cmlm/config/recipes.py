@@ -1,65 +1,65 @@
 """The papers' experiments, by name: `--experiment=NAME`.
 
-Where a paper leaves a value open, the comment in the recipe's flagfile says so.
+A recipe holds every value that its paper states. Its docstring names the values that
+the paper leaves open, and ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from official.core import exp_factory
 
-from cmlm.config.experiment import ExperimentConfig, TrainerConfig, override
-from cmlm.data.bitext import ParallelDataConfig
+from cmlm.config.experiment import ExperimentConfig, TrainerConfig
+from cmlm.config.overrides import override
 from cmlm.data.builtin import PYTHON_DOCS
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.nli import InferenceDataConfig
 from cmlm.errors import UserError
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
-from cmlm.objectives import (
-    BitextConfig,
-    CmlmConfig,
-    MirrorConfig,
-    MisadConfig,
-    MlmConfig,
-    NliConfig,
-    OrderConfig,
-    QuickThoughtConfig,
-    TaskConfig,
-    TlmConfig,
-)
+from cmlm.objectives import OBJECTIVES, TaskConfig
 from cmlm.vocabulary.learning import VocabularyConfig
+
+_names: list[str] = []
 
 # The multilingual vocabulary of LaBSE, which CMLM uses too.
 MULTILINGUAL_VOCABULARY = 501_153
 
 
+def _recipe(name: str) -> Callable:
+    """Registers a recipe with Model Garden, where its users look for it."""
+
+    def register(build: Callable[[], ExperimentConfig]):
+        _names.append(name)
+        return exp_factory.register_config_factory(name)(build)
+
+    return register
+
+
+def names() -> list[str]:
+    """The recipes of this project."""
+    return list(_names)
+
+
 def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
-    """Every objective switched off, with data settings alike."""
+    """Every objective, switched off, with the same batch and length.
 
-    def reads(data_class, **values):
-        return data_class(global_batch_size=batch, seq_length=seq_length, **values)
-
-    def plain():
-        return reads(TextDataConfig, input_path=text)
-
-    return TaskConfig(
-        cmlm=CmlmConfig(train_data=plain()),
-        mlm=MlmConfig(train_data=plain()),
-        tlm=TlmConfig(train_data=reads(ParallelDataConfig)),
-        bitext=BitextConfig(train_data=reads(ParallelDataConfig)),
-        nli=NliConfig(train_data=reads(InferenceDataConfig)),
-        quickthought=QuickThoughtConfig(train_data=plain()),
-        mirror=MirrorConfig(train_data=plain()),
-        misad=MisadConfig(train_data=plain()),
-        nsp=OrderConfig(train_data=plain()),
-        sop=OrderConfig(train_data=plain()),
-    )
+    Args:
+        batch: examples a step.
+        seq_length: in tokens.
+        text: `input_path` of the objectives that read plain text.
+    """
+    task = TaskConfig()
+    for name in OBJECTIVES:
+        data = getattr(task, name).train_data
+        data.global_batch_size, data.seq_length = batch, seq_length
+        if isinstance(data, TextDataConfig):
+            data.input_path = text
+    return task
 
 
-@exp_factory.register_config_factory("cmlm/english")
+@_recipe("cmlm/english")
 def cmlm_english() -> ExperimentConfig:
     """English CMLM (https://arxiv.org/abs/2012.14388, sections 3 and 4.1).
 
@@ -75,7 +75,7 @@ def cmlm_english() -> ExperimentConfig:
     )
 
 
-@exp_factory.register_config_factory("cmlm/multilingual")
+@_recipe("cmlm/multilingual")
 def cmlm_multilingual() -> ExperimentConfig:
     """Multilingual CMLM with bitext retrieval (the same paper, section 3.2).
 
@@ -94,7 +94,7 @@ def cmlm_multilingual() -> ExperimentConfig:
     )
 
 
-@exp_factory.register_config_factory("labse/pretrain")
+@_recipe("labse/pretrain")
 def labse_pretrain() -> ExperimentConfig:
     """LaBSE's pre-training (https://arxiv.org/abs/2007.01852, section 3).
 
@@ -115,7 +115,7 @@ def labse_pretrain() -> ExperimentConfig:
     )
 
 
-@exp_factory.register_config_factory("labse/dual_encoder")
+@_recipe("labse/dual_encoder")
 def labse_dual_encoder() -> ExperimentConfig:
     """LaBSE's dual encoder (the same paper, sections 2.1 and 3).
 
@@ -138,7 +138,7 @@ def labse_dual_encoder() -> ExperimentConfig:
     )
 
 
-@exp_factory.register_config_factory("mirror/sentence")
+@_recipe("mirror/sentence")
 def mirror_sentence() -> ExperimentConfig:
     """Mirror-BERT for sentences (https://arxiv.org/abs/2104.08027, section 3).
 
@@ -159,7 +159,7 @@ def mirror_sentence() -> ExperimentConfig:
     )
 
 
-@exp_factory.register_config_factory("ulr/misad")
+@_recipe("ulr/misad")
 def ulr_misad() -> ExperimentConfig:
     """Universal language representation (https://arxiv.org/abs/2105.14478, section 4).
 
@@ -180,24 +180,12 @@ def ulr_misad() -> ExperimentConfig:
     )
 
 
-def names() -> list[str]:
-    """The recipes of this project."""
-    return [
-        "cmlm/english",
-        "cmlm/multilingual",
-        "labse/pretrain",
-        "labse/dual_encoder",
-        "mirror/sentence",
-        "ulr/misad",
-    ]
-
-
 def load(
     experiment: str,
     config_files: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> ExperimentConfig:
-    """A recipe with changes; see `experiments.override` for these.
+    """A recipe with changes; see `overrides.override`.
 
     Args:
         experiment: a name from `names()`.

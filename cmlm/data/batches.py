@@ -8,7 +8,7 @@ neither tokenising nor masking, nor a change of what follows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -16,6 +16,25 @@ from cmlm.data import languages
 from cmlm.data.corpus import DataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
+
+# What the last axis of each tensor of a batch counts: the tokens of which this tensor
+# is the mask (0 in padding), or None for a tensor with no such axis.
+COLUMNS: dict[str, str | None] = {
+    **{f"input_{name}": "input_mask" for name in ("word_ids", "mask", "type_ids")},
+    **{f"input_{name}": "input_mask" for name in ("order", "replacements")},
+    **{
+        f"masked_lm_{name}": "masked_lm_weights"
+        for name in ("positions", "ids", "weights")
+    },
+    **{
+        f"{side}_{name}": f"{side}_mask"
+        for side in ("context", "source", "target", "negative", "premise", "hypothesis")
+        for name in ("word_ids", "mask")
+    },
+    **dict.fromkeys(("source_hash", "target_hash", "negative_hash")),
+    **dict.fromkeys(("order_label", "nli_label")),
+    **dict.fromkeys(("span_start", "span_end", "span_mask")),
+}
 
 # Rows to sort by length at a time, and bounds for the batches they make: enough that
 # those of a batch are alike, few enough to be there soon.
@@ -196,3 +215,23 @@ def _batch_by_length(
         .flat_map(cut_batches)
         .skip(n_batches)
     )
+
+
+def trim(
+    batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
+) -> dict[str, tf.Tensor]:
+    """Drops the columns that are padding in every row of a batch.
+
+    Args:
+        batch: tensors whose names are in `columns`.
+        columns: see `COLUMNS`.
+    """
+    widths = {
+        mask: tf.reduce_max(tf.reduce_sum(tf.cast(batch[mask], tf.int32), axis=-1))
+        for mask in {columns[name] for name in batch}
+        if mask is not None
+    }
+    return {
+        name: value if columns[name] is None else value[..., : widths[columns[name]]]
+        for name, value in batch.items()
+    }

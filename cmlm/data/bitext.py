@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from cmlm.common import files as files_lib
 from cmlm.data import streams
-from cmlm.data.corpus import DataConfig, Inspected, share_read
+from cmlm.data.corpus import DataConfig, Inspected
+from cmlm.data.inspection import share_read
 from cmlm.errors import UserError
 
 # Of the lines of a corpus; more are a sign of another format.
@@ -22,13 +23,14 @@ _LINES_TO_INSPECT = 2_000_000
 
 
 @dataclasses.dataclass
-class ParallelDataConfig(DataConfig):
+class BitextDataConfig(DataConfig):
     """Translations to train on, `.tsv` or `.tsv.gz`.
 
     `input_path` may name pairs of languages: `en-de=FILES,en-fr=FILES`.
     """
 
-    hint = "--bitext_data names files of lines source<TAB>target"
+    flag = "bitext_data"
+    accepted = "files of lines source<TAB>target"
 
     def _resolve(self, language, patterns, work_dir):
         return files_lib.expand(patterns)
@@ -39,7 +41,7 @@ class ParallelDataConfig(DataConfig):
 
 
 @dataclasses.dataclass
-class ParallelReport:
+class BitextReport:
     """What a bitext holds, and what is wrong with it.
 
     Attributes:
@@ -91,13 +93,13 @@ def count_columns(files: list[str]) -> int:
     return 0
 
 
-def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> ParallelReport:
+def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> BitextReport:
     """Counts pairs and bad lines.
 
     Raises:
         UserError: there is no pair, or more than MAX_BAD_SHARE of the lines are bad.
     """
-    report = ParallelReport(columns=count_columns(files))
+    report = BitextReport(columns=count_columns(files))
     first_bad, seen, size = "", 0, 0
     for path in files:
         if seen >= max_lines:

@@ -188,7 +188,6 @@ _LIST_SECTION = re.compile(
     r"|functions|classes|routines|exceptions?)\s*:?\s*$"
 )
 _UNDERLINE = re.compile(r"^\s*([-=~^*#\"'+.`])\1{2,}\s*$")
-_DIRECTIVE = re.compile(r"^\s*\.\. ?(?:[\w:-]+::|_|\[|\|)?")
 _KEPT_DIRECTIVE = re.compile(
     r"(?i)^\s*\.\. (note|warning|tip|important|caution|hint|attention|admonition)::"
 )

@@ -1,8 +1,8 @@
-"""Which text a run trains on: its configuration, its files, and whether they will do.
+"""The text that an objective reads: its configuration, and how its files are found.
 
-The training format is one sentence a line and a blank line between documents, `.txt`
-or `.txt.gz`. Two lines that follow each other inside a document are a pair.
-Translations have a format of their own: `parallel.py`.
+The training format is plain text, `.txt` or `.txt.gz`, with one sentence a line and a
+blank line between documents. Two consecutive lines of one document form a pair. Bitext
+and NLI data have formats of their own, see `bitext.py` and `nli.py`.
 """
 
 from __future__ import annotations
@@ -11,90 +11,79 @@ import dataclasses
 import hashlib
 import logging
 import os
-from typing import BinaryIO, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 from official.modeling import hyperparams
 
+from cmlm.common import fields
 from cmlm.common import files as files_lib
-from cmlm.common.files import MAX_LINE_CHARACTERS
-from cmlm.data import builtin, languages, sentences
+from cmlm.data import builtin, inspection, languages, sentences
 from cmlm.errors import UserError
-
-# By how much gzip shrinks text, to guess what of a file was not read.
-_GZIP_RATIO = 3.0
-# Some broken bytes are in every web corpus; more than this is another encoding.
-MAX_INVALID_SHARE = 0.1
-
-# What tf.strings.strip takes for white space, so that both count the same lines.
-_BLANK = b" \t\n\v\f\r"
-_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
 class DataConfig(hyperparams.Config):
-    """What an objective reads, and how it is batched.
+    """The data of one objective, and how it is batched.
 
     Attributes:
-        input_path: files, globs or a comma-separated list of them. With languages:
-            `en=FILES,de=FILES`; a language is then drawn in proportion to its size to
-            the power of `sampling_exponent`.
+        input_path: files, globs, or a comma-separated list of them. Languages are named
+            as `en=FILES,de=FILES`.
         global_batch_size: examples a step, over all replicas.
         seq_length: longest sequence in tokens, [CLS] and [SEP] included.
-        sampling_exponent: 1 draws every example equally often, 0 every language.
-        shuffle_buffer_size: examples to shuffle at a time, over all languages.
-        length_buckets: batch examples of like length; false gives every batch
-            `seq_length` columns.
-        hold_out_fraction: share of the data kept for validation where there is no
+        sampling_exponent: with several languages, an example is drawn from language l
+            with probability n_l^sampling_exponent / sum_k n_k^sampling_exponent, where
+            n_l is the number of its examples. 1 draws every example equally often, 0
+            every language. The papers do not state how their training data are
+            sampled: the exponent 0.3 of CMLM (section 4.4) and LaBSE (section 3.2) is
+            that of the vocabulary. Our default is the same number, as XLM-R has it for
+            data, because with 1 the smallest of a hundred languages would hardly ever
+            be drawn.
+        shuffle_buffer_size: examples that are shuffled at a time, over all languages.
+        length_buckets: pad a batch only to its longest sequence, and batch examples of
+            similar length where the objective's loss allows it; False pads every batch
+            to `seq_length`.
+        hold_out_fraction: share of the data that is kept for validation if there is no
             validation data.
-        seed: of every random choice in the pipeline.
+        seed: seed of every random choice in the pipeline.
     """
 
     input_path: str = ""
-    global_batch_size: int = 0
-    seq_length: int = 128
-    sampling_exponent: float = 0.3
-    shuffle_buffer_size: int = 100_000
+    global_batch_size: int = fields.ranged(0, at_least=1)
+    seq_length: int = fields.ranged(128, at_least=3)
+    sampling_exponent: float = fields.ranged(0.3, at_least=0, at_most=1)
+    shuffle_buffer_size: int = fields.ranged(100_000, at_least=1)
     length_buckets: bool = True
-    hold_out_fraction: float = 0.01
-    seed: int = 0
+    hold_out_fraction: float = fields.ranged(0.01, at_least=0, below=1)
+    seed: int = fields.ranged(0, at_least=0)
 
-    # What to do about a missing input_path.
-    hint: ClassVar[str]
+    # The flags of `cmlm.train` that name files of this kind; None: there is none.
+    flag: ClassVar[str]
+    validation_flag: ClassVar[str | None] = None
+    # What that flag takes.
+    accepted: ClassVar[str]
 
-    def validate(self) -> None:
-        """Raises UserError where a value makes no sense."""
+    def require_input(self, prefix: str) -> None:
+        """Raises UserError where no data is named.
+
+        Args:
+            prefix: what stands before the names of the fields, for the message.
+        """
         if not self.input_path:
-            raise UserError(f"input_path is empty: {self.hint}")
-        for name, least in (
-            ("global_batch_size", 1),
-            ("seq_length", 3),
-            ("shuffle_buffer_size", 1),
-            ("seed", 0),
-        ):
-            if getattr(self, name) < least:
-                raise UserError(
-                    f"{name}={getattr(self, name)}: allowed is {least} or more"
-                )
-        if not 0 <= self.sampling_exponent <= 1:
-            raise UserError(
-                f"sampling_exponent={self.sampling_exponent}: allowed is 0 to 1"
-            )
-        if not 0 <= self.hold_out_fraction < 1:
-            raise UserError(
-                f"hold_out_fraction={self.hold_out_fraction}: allowed is 0 <= x < 1"
+            raise fields.refused(
+                f"{prefix}input_path", "", f"{self.accepted} (--{self.flag})"
             )
 
     def load(self, work_dir: str) -> languages.Corpus:
-        """Finds the files, checks what they hold and says so in the log.
+        """Finds the files, inspects them, and logs their content.
 
         Args:
-            work_dir: directory for what has to be made, normally inside model_dir.
+            work_dir: directory for derived files, normally inside model_dir.
 
         Raises:
-            UserError: data that is missing, empty, or not what it should be.
+            UserError: data is missing, empty, or of another format.
         """
         files, found = {}, {}
         for language, patterns in languages.split(self.input_path).items():
@@ -119,7 +108,7 @@ class DataConfig(hyperparams.Config):
         if len(files) > 1:
             shares = corpus.probabilities(self.sampling_exponent)
             logger.info(
-                "languages, by size^%g: %s",
+                "languages, drawn in proportion to size^%g: %s",
                 self.sampling_exponent,
                 ", ".join(
                     f"{language} {corpus.sizes[language]:,} {share:.1%}"
@@ -129,25 +118,26 @@ class DataConfig(hyperparams.Config):
         return corpus
 
     def _resolve(self, language: str, patterns: str, work_dir: str) -> list[str]:
+        """Returns the paths of one language's files."""
         raise NotImplementedError
 
     def _inspect(self, files: list[str]) -> Inspected:
-        """Counts what there is, and refuses what is not of the format."""
+        """Counts the examples, and refuses files of another format."""
         raise NotImplementedError
 
     @property
     def origin(self) -> tuple:
-        """What decides which data is found: objectives that agree in it share it."""
+        """Identifies the data: objectives with equal origins share what is loaded."""
         return type(self), self.input_path
 
 
 class Inspected(NamedTuple):
-    """What the files of a language hold.
+    """The content of one language's files.
 
     Attributes:
-        examples: how many, maybe estimated.
-        summary: what a person should know of them.
-        neighbours: of running text, sentences that follow another one.
+        examples: number of examples, maybe estimated.
+        summary: description for the log.
+        neighbours: for running text, the number of sentences that follow another one.
     """
 
     examples: int
@@ -161,23 +151,15 @@ class TextDataConfig(DataConfig):
 
     Attributes:
         raw_layout: empty for text with one sentence a line; `lines`, `wrapped` or
-            `wikitext` for raw text, which is then split into sentences once, before
-            training.
-        raw_language: ISO 639 code for that splitting, where `input_path` names none.
+            `wikitext` for raw text, which is split into sentences once before training.
+        raw_language: ISO 639 code for that splitting if `input_path` names no language.
     """
 
-    raw_layout: str = ""
+    raw_layout: str = fields.one_of("", ("", *sentences.LAYOUTS))
     raw_language: str = "en"
 
-    hint = f"--train_data names files or {builtin.PYTHON_DOCS}"
-
-    def validate(self) -> None:
-        super().validate()
-        if self.raw_layout not in ("", *sentences.LAYOUTS):
-            raise UserError(
-                f"raw_layout={self.raw_layout!r}: allowed are '' (one sentence a line)"
-                f" and {', '.join(sentences.LAYOUTS)}"
-            )
+    flag, validation_flag = "train_data", "validation_data"
+    accepted = f"files, or {builtin.PYTHON_DOCS}"
 
     def _resolve(self, language, patterns, work_dir):
         config = self.replace(
@@ -186,7 +168,7 @@ class TextDataConfig(DataConfig):
         return resolve(config, work_dir)
 
     def _inspect(self, files):
-        report = inspect(files)
+        report = inspection.inspect(files)
         return Inspected(report.estimated_sentences(), str(report), report.pairs)
 
     @property
@@ -198,25 +180,26 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
     """Returns the files of a corpus in the training format.
 
     The built-in corpus and the sentences of raw text are written to `work_dir` on
-    first use; the next run with the same input finds them there.
+    first use; a later run with the same input reads them from there.
 
     Args:
-        config: says where the text is and in which layout.
-        work_dir: directory for what has to be made, normally inside model_dir.
+        config: names the text and its layout.
+        work_dir: directory for derived files, normally inside model_dir.
 
     Raises:
-        UserError: no file matches, or the built-in corpus is asked for in a layout.
+        UserError: no file matches, or the built-in corpus is given a layout.
     """
     if config.input_path == builtin.PYTHON_DOCS:
         if config.raw_layout:
             raise UserError(
-                f"raw_layout={config.raw_layout!r}: {builtin.PYTHON_DOCS} is split"
-                " already, allowed is ''"
+                f"raw_layout is {config.raw_layout!r}; allowed with"
+                f" {builtin.PYTHON_DOCS}: '', it is one sentence a line already"
             )
         return [builtin.python_docs(work_dir)]
     if config.input_path.startswith("builtin:"):
         raise UserError(
-            f"input_path={config.input_path!r}: allowed is {builtin.PYTHON_DOCS}"
+            f"input_path is {config.input_path!r}; allowed: {builtin.PYTHON_DOCS}, or"
+            " files"
         )
     paths = files_lib.expand(config.input_path)
     if not config.raw_layout:
@@ -225,7 +208,7 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
 
 
 def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list[str]:
-    """Splits raw files into `work_dir`, unless an equal input was split there."""
+    """Splits raw files into sentences in `work_dir`, unless that was done before."""
     stats = [(path, tf.io.gfile.stat(path)) for path in paths]
     state = [(path, stat.length, stat.mtime_nsec) for path, stat in stats]
     identity = repr((state, config.raw_layout, config.raw_language))
@@ -240,169 +223,3 @@ def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list
                     path, target, config.raw_layout, config.raw_language
                 )
     return files_lib.expand(os.path.join(directory, "*.txt.gz"))
-
-
-# ------------------------------------------------------------------ inspection
-
-
-@dataclasses.dataclass
-class CorpusReport:
-    """What a corpus holds, and what was wrong with it.
-
-    Attributes:
-        files, bytes: files read and bytes of unpacked text.
-        documents, sentences, pairs: the content.
-        one_sentence_documents: documents that give no pair.
-        invalid_lines: lines with bytes that are not UTF-8.
-        replaced_characters: the U+FFFD these bytes become.
-        longest_line: in characters.
-        whole: false where the inspection ended at its limit.
-        share: of the bytes on disk that were read, 1 if whole.
-    """
-
-    files: int = 0
-    bytes: int = 0
-    documents: int = 0
-    sentences: int = 0
-    pairs: int = 0
-    one_sentence_documents: int = 0
-    invalid_lines: int = 0
-    replaced_characters: int = 0
-    longest_line: int = 0
-    whole: bool = True
-    share: float = 1.0
-
-    def estimated_sentences(self) -> int:
-        """Sentences of the whole corpus, as far as the part read is like the rest."""
-        return round(self.sentences / self.share)
-
-    def __str__(self) -> str:
-        text = (
-            f"{self.files:,} files, {self.documents:,} documents,"
-            f" {self.sentences:,} sentences, {self.pairs:,} pairs"
-            f" ({self.one_sentence_documents:,} documents of one sentence give none)"
-        )
-        if self.invalid_lines:
-            text += (
-                f"; {self.invalid_lines:,} lines are not UTF-8:"
-                f" {self.replaced_characters:,} characters replaced"
-            )
-        if not self.whole:
-            text += f"; in the first {self.bytes / 2**20:.0f} MB, more was not counted"
-        return text
-
-
-def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
-    """Counts what a corpus holds and refuses what cannot be trained on.
-
-    Args:
-        files: paths in the training format; read one after the other, as a stream.
-        max_bytes: of unpacked text to read; a corpus may be larger.
-
-    Raises:
-        UserError: a file is not text, not UTF-8 or has a line of more than
-        MAX_LINE_CHARACTERS, or there is no sentence.
-    """
-    report = CorpusReport()
-    begin = 0
-    for path in files:
-        if report.bytes >= max_bytes:
-            break
-        report.files += 1
-        begin = report.bytes
-        _inspect_file(path, report, max_bytes)
-    if not report.whole or report.files < len(files):
-        report.whole = False
-        report.share = share_read(files, report.files, report.bytes - begin)
-    if not report.sentences:
-        raise unusable(files, "is empty")
-    return report
-
-
-def unusable(files: list[str], what: str) -> UserError:
-    """The error for text with too little in it, which says how text is to be."""
-    named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    return UserError(
-        f"text {named} {what}: write one sentence a line, a blank line between"
-        " documents, or split raw text with python -m cmlm.prepare"
-    )
-
-
-def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:
-    """Which share of the files, by their size on disk, has been read.
-
-    Args:
-        files: paths.
-        begun: how many of them, from the first on, have been read, all but the last of
-            these to their end.
-        bytes_of_last: of unpacked text, read of that one.
-    """
-    on_disk = [tf.io.gfile.stat(path).length for path in files]
-    packing = _GZIP_RATIO if files[begun - 1].endswith(".gz") else 1.0
-    last = min(bytes_of_last / packing, on_disk[begun - 1])
-    return (sum(on_disk[: begun - 1]) + last) / sum(on_disk)
-
-
-def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
-    """Adds one file to a report."""
-    number = invalid = first_invalid = in_document = 0
-
-    def end_document():
-        report.documents += in_document > 0
-        report.one_sentence_documents += in_document == 1
-        report.pairs += max(in_document - 1, 0)
-
-    with files_lib.open_bytes(path) as stream:
-        # Bounded, so that a file without line ends does not fill the memory.
-        while line := stream.readline(4 * MAX_LINE_CHARACTERS):
-            number += 1
-            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise UserError(f"{path} is UTF-16: convert it to UTF-8")
-            if b"\0" in line:
-                raise UserError(f"{path} is not text: line {number} has a NUL byte")
-            length = len(line)
-            if length > MAX_LINE_CHARACTERS or length > report.longest_line:
-                length = _characters(line, stream)
-                report.longest_line = max(report.longest_line, length)
-            if length > MAX_LINE_CHARACTERS:
-                raise UserError(
-                    f"{path} line {number} has {length:,} characters, allowed are"
-                    f" {MAX_LINE_CHARACTERS:,}: split it into sentences with"
-                    " python -m cmlm.prepare"
-                )
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                invalid += 1
-                first_invalid = first_invalid or number
-                report.replaced_characters += line.decode(errors="replace").count(
-                    "\ufffd"
-                ) - line.count("\ufffd".encode())
-            if line.strip(_BLANK):
-                report.sentences += 1
-                in_document += 1
-            else:
-                end_document()
-                in_document = 0
-            report.bytes += len(line)
-            if report.bytes >= max_bytes:
-                report.whole = False
-                break
-    end_document()
-    report.invalid_lines += invalid
-    if invalid > MAX_INVALID_SHARE * number:
-        raise UserError(
-            f"{path} is not UTF-8: {invalid:,} of its {number:,} lines are not, the"
-            f" first is line {first_invalid}"
-        )
-
-
-def _characters(line: bytes, stream: BinaryIO) -> int:
-    """Counts the characters of a line of which `line` is the part read so far."""
-    length = 0
-    while line:
-        length += len(line.translate(None, _CONTINUATION_BYTES))
-        if line.endswith(b"\n"):
-            return length - 1
-        line = stream.readline(4 * MAX_LINE_CHARACTERS)
-    return length

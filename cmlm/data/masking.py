@@ -1,92 +1,95 @@
-"""BERT's masking, vectorised and stateless: the same seed gives the same masks."""
+"""BERT's masking and Mirror-BERT's spans, vectorised; a seed determines the masks."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 from official.modeling import hyperparams
 
+from cmlm.common import fields
 from cmlm.data.tokenization import Tokenizer
-from cmlm.errors import UserError
 
 
 @dataclasses.dataclass
 class MaskingConfig(hyperparams.Config):
-    """Which tokens are masked and what stands in their place.
+    """Which tokens of a text are predicted, and what the model sees in their place.
 
     Attributes:
-        rate: share of a sentence's tokens, [CLS] and [SEP] included, to predict. CMLM
-            masks 80 of 256.
-        max_predictions: the most tokens of one sentence to predict.
-        mask_token_share: share of those that become [MASK].
-        random_token_share: share of those that become a random token; what is left
-            stays as it is.
+        rate: share of a text's tokens to predict, counting [CLS] and [SEP]. `rate`
+            alone says how many of `seq_length` tokens are masked: CMLM (section 3)
+            masks 80 of 256 and compares 40, 60, 80 and 100 of 256 (appendix B), which
+            are the rates 0.15625, 0.234375, 0.3125 and 0.390625.
+        max_predictions: most tokens to predict in one text, below what `rate` gives;
+            LaBSE (section 3.4) masks 20 % of 512 tokens but at most 80. 0: no limit.
+        mask_token_share: share of the predicted tokens that become [MASK].
+        random_token_share: share that become a random token; the others stay.
         whole_word: mask all pieces of a word or none.
     """
 
-    rate: float = 80 / 256
-    max_predictions: int = 80
-    mask_token_share: float = 0.8
-    random_token_share: float = 0.1
+    rate: float = fields.ranged(80 / 256, above=0, at_most=1)
+    max_predictions: int = fields.ranged(0, at_least=1, also=(0, "no limit"))
+    mask_token_share: float = fields.ranged(0.8, at_least=0, at_most=1)
+    random_token_share: float = fields.ranged(0.1, at_least=0, at_most=1)
     whole_word: bool = False
 
-    def validate(self) -> None:
-        """Raises UserError where a value makes no sense."""
-        if not 0 < self.rate <= 1:
-            raise UserError(f"masking rate={self.rate}: allowed is 0 < rate <= 1")
-        if self.max_predictions < 1:
-            raise UserError(
-                f"masking max_predictions={self.max_predictions}: allowed is 1 or more"
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError where the two shares are more than all."""
+        rest = 1 - self.mask_token_share
+        if self.random_token_share > rest + 1e-9:
+            raise fields.refused(
+                f"{prefix}random_token_share",
+                self.random_token_share,
+                f"at most {rest:g}, as mask_token_share is {self.mask_token_share}",
             )
-        shares = (self.mask_token_share, self.random_token_share)
-        if min(shares) < 0 or sum(shares) > 1 + 1e-9:
-            raise UserError(
-                f"masking mask_token_share={shares[0]}, random_token_share={shares[1]}:"
-                " allowed are shares of 0 or more whose sum is at most 1"
-            )
+
+    def predictions(self, seq_length: int) -> int:
+        """Returns the number of masked tokens of a text of `seq_length` tokens."""
+        number = max(1, int(np.round(np.float32(self.rate) * np.float32(seq_length))))
+        return min(number, self.max_predictions or number)
 
 
 @dataclasses.dataclass
 class SpanConfig(hyperparams.Config):
-    """The span of a text that Mirror-BERT replaces by one [MASK].
+    """The span of a text that Mirror-BERT replaces with one [MASK] (section 2.2).
 
     Attributes:
-        length: of the span, in units; 0 masks none.
-        unit: `characters`, as the published code does, or `tokens`.
-        shortest: a text of fewer units stays as it is.
+        length: length of the span in units; 0 masks no span.
+        unit: `characters`, as in the released code, or `tokens`.
+        shortest: texts of fewer units stay unchanged.
     """
 
-    length: int = 5
-    unit: str = "characters"
+    length: int = fields.ranged(5, at_least=0)
+    unit: str = fields.one_of("characters", ("characters", "tokens"))
     shortest: int = 30
 
-    def validate(self) -> None:
-        """Raises UserError where a value makes no sense."""
-        if self.length < 0:
-            raise UserError(f"span length={self.length}: allowed is 0 or more")
-        if self.unit not in ("characters", "tokens"):
-            raise UserError(f"span unit={self.unit!r}: allowed: characters, tokens")
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError where a span could cover a whole text."""
         if self.length and self.shortest <= self.length:
-            raise UserError(
-                f"span shortest={self.shortest}: allowed is more than its length, "
-                f"{self.length}: of a text that is all mask nothing is left to encode"
+            raise fields.refused(
+                f"{prefix}shortest",
+                self.shortest,
+                f"above {prefix}length, {self.length}",
             )
 
 
 def mask_span(
     text: tf.Tensor, tokenizer: Tokenizer, config: SpanConfig, seed: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Tokenises texts with one random span of each replaced by [MASK].
+    """Tokenises texts after replacing one random span of each with [MASK].
 
     Args:
         text: string [n].
-        tokenizer: strings to ids.
+        tokenizer: tokenizer of the model.
         config: length and unit of the span.
         seed: int [2].
 
     Returns:
         int32 [n, (tokens)], without [CLS] and [SEP].
+
+    Reference:
+        Mirror-BERT, arXiv:2104.08027, section 2.2, random span masking.
     """
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
     if not config.length:
@@ -116,14 +119,14 @@ def mask_span(
     mask = tf.fill([tokens.nrows(), 1], tokenizer.mask_id)
     masked = tf.concat([before, mask, after], axis=1)
     is_short = n_units < max(config.shortest, 1)
-    # Of every row one of the two is empty.
+    # One of the two is empty in every row.
     kept = tf.ragged.boolean_mask(masked, _rows(masked, ~is_short))
     whole = tf.ragged.boolean_mask(tokens, _rows(tokens, is_short))
     return tf.concat([kept, whole], axis=1)
 
 
 def _rows(ragged: tf.RaggedTensor, chosen: tf.Tensor) -> tf.RaggedTensor:
-    """Says for every value whether its row is chosen."""
+    """Repeats a row's flag for each of its values."""
     return ragged.with_values(tf.repeat(chosen, ragged.row_lengths()))
 
 
@@ -134,61 +137,45 @@ def mask_tokens(
     seed: tf.Tensor,
     static_predictions: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Masks tokens of each row at random.
+    """Masks random tokens of each row.
 
-    A row of n tokens, special ones included, gets
-    min(max_predictions, max(1, round(rate * n))) masks, or as many as it has tokens
-    that are not special. With `whole_word`, words are taken in random order, each one
-    that still fits into that budget; if the budget is too small for any word, a part
-    of the first is masked.
+    A row gets `budget` masks, or as many as it has ordinary tokens. With `whole_word`,
+    words are taken in random order as long as they fit into the budget; if no word
+    fits, a part of the first one is masked.
 
     Args:
         ids: int32 [batch, length], padded with `tokenizer.pad_id`.
-        tokenizer: says which ids are special and which continue a word.
+        tokenizer: knows which ids are special and which continue a word.
         config: rates, see `MaskingConfig`.
-        seed: int [2], the state of the random numbers.
-        static_predictions: give the masked_lm_* tensors `config.max_predictions`
-            columns instead of as many as the batch needs.
+        seed: int [2], seed of the random numbers.
+        static_predictions: give the masked_lm_* tensors as many columns as a row
+            without padding needs, instead of as many as this batch needs.
 
     Returns:
-        `input_word_ids` int32 [batch, length], the masked rows, and
-        `masked_lm_positions` int32, `masked_lm_ids` int32 and `masked_lm_weights`
-        float32, each [batch, predictions]; positions ascend, unused columns are 0 with
+        `input_word_ids` int32 [batch, length], the masked rows; and
+        `masked_lm_positions` int32, `masked_lm_ids` int32, `masked_lm_weights` float32,
+        each [batch, predictions]. Positions ascend; unused columns are 0 and have
         weight 0.
 
     Reference:
         Devlin et al., arXiv:1810.04805, section 3.1; CMLM, arXiv:2012.14388, section 2.
     """
-    shape = tf.shape(ids)
-    length = shape[1]
+    length = tf.shape(ids)[1]
     choice_seed, action_seed, token_seed = tf.unstack(
         tf.random.experimental.stateless_split(seed, 3)
     )
-    n_tokens = tf.reduce_sum(tf.cast(ids != tokenizer.pad_id, tf.float32), axis=1)
-    budget = tf.cast(tf.round(config.rate * n_tokens), tf.int32)
-    budget = tf.clip_by_value(budget, 1, config.max_predictions)
-    chosen = _choose(ids, tokenizer, budget, config.whole_word, choice_seed)
-
-    action = tf.random.stateless_uniform(shape, action_seed)
-    replacement = tf.gather(
-        tf.constant(tokenizer.ordinary_ids),
-        tf.random.stateless_uniform(
-            shape, token_seed, 0, len(tokenizer.ordinary_ids), tf.int32
-        ),
+    chosen = _choose(
+        ids, tokenizer, budget(ids, tokenizer, config), config.whole_word, choice_seed
     )
-    to_mask = action < config.mask_token_share
-    to_random = action < config.mask_token_share + config.random_token_share
-    masked = tf.where(to_random, replacement, ids)
-    masked = tf.where(to_mask, tokenizer.mask_id, masked)
-    masked = tf.where(chosen, masked, ids)
+    masked = tf.where(
+        chosen, replacements(ids, tokenizer, config, action_seed, token_seed), ids
+    )
 
     n_chosen = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
-    # The largest of (length - position) are the first chosen positions, in order.
+    # The largest values of (length - position) are the first positions, in order.
     backwards = tf.where(chosen, length - tf.range(length), 0)
     if static_predictions:
-        short = tf.maximum(config.max_predictions - length, 0)
-        backwards = tf.pad(backwards, [[0, 0], [0, short]])
-        n_predictions = config.max_predictions
+        n_predictions = config.predictions(ids.shape[1])
     else:
         n_predictions = tf.maximum(tf.reduce_max(n_chosen), 1)
     values, _ = tf.math.top_k(backwards, n_predictions)
@@ -203,6 +190,58 @@ def mask_tokens(
     }
 
 
+def budget(ids: tf.Tensor, tokenizer: Tokenizer, config: MaskingConfig) -> tf.Tensor:
+    """Returns how many tokens of each row to mask.
+
+    A row of n tokens, special ones included, gets max(1, round(rate * n)) masks, but
+    at most `max_predictions`.
+
+    Args:
+        ids: int32 [batch, length], padded with `tokenizer.pad_id`.
+        tokenizer: knows the padding.
+        config: rates.
+
+    Returns:
+        int32 [batch].
+    """
+    n_tokens = tf.reduce_sum(tf.cast(ids != tokenizer.pad_id, tf.float32), axis=1)
+    number = tf.maximum(tf.cast(tf.round(config.rate * n_tokens), tf.int32), 1)
+    if config.max_predictions:
+        number = tf.minimum(number, config.max_predictions)
+    return number
+
+
+def replacements(
+    ids: tf.Tensor,
+    tokenizer: Tokenizer,
+    config: MaskingConfig,
+    action_seed: tf.Tensor,
+    token_seed: tf.Tensor,
+) -> tf.Tensor:
+    """Draws what each token becomes if it is masked: [MASK], a random token, or itself.
+
+    Args:
+        ids: int32 of any shape.
+        tokenizer: knows [MASK] and the ordinary tokens.
+        config: shares of the three cases (BERT: 80, 10 and 10 %).
+        action_seed: int [2], seed of the cases.
+        token_seed: int [2], seed of the random tokens.
+
+    Returns:
+        int32 of the same shape.
+    """
+    action = tf.random.stateless_uniform(tf.shape(ids), action_seed)
+    random_tokens = tf.gather(
+        tf.constant(tokenizer.ordinary_ids),
+        tf.random.stateless_uniform(
+            tf.shape(ids), token_seed, 0, len(tokenizer.ordinary_ids), tf.int32
+        ),
+    )
+    to_random = action < config.mask_token_share + config.random_token_share
+    replaced = tf.where(to_random, random_tokens, ids)
+    return tf.where(action < config.mask_token_share, tokenizer.mask_id, replaced)
+
+
 def _choose(
     ids: tf.Tensor,
     tokenizer: Tokenizer,
@@ -210,11 +249,11 @@ def _choose(
     whole_word: bool,
     seed: tf.Tensor,
 ) -> tf.Tensor:
-    """Chooses at most `budget` tokens of each row, none of them special.
+    """Chooses at most `budget` ordinary tokens of each row.
 
     Args:
         ids: int32 [batch, length].
-        tokenizer: says which ids are special and which continue a word.
+        tokenizer: knows which ids are special and which continue a word.
         budget: int32 [batch], at least 1.
         whole_word: choose words instead of tokens.
         seed: int [2].
@@ -243,9 +282,9 @@ def _choose(
         tf.cast(tf.linalg.band_part(same_word, -1, 0), tf.int32), axis=2
     )
 
-    # One round takes the longest run of words that fits, and rules out for good what
-    # the rest of the budget cannot hold: rounds to the end equal BERT's loop, which
-    # takes one word after the other and skips what does not fit.
+    # A round takes the longest run of words that fits and excludes all words that no
+    # longer fit. Repeated to the end, this equals BERT's loop, which takes one word
+    # after the other and skips words that do not fit.
     def fitting(taken):
         left = budget - tf.reduce_sum(tf.cast(taken, tf.int32), axis=1)
         return available & ~taken & (word_length <= left[:, tf.newaxis]), left

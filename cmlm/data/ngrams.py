@@ -24,11 +24,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 
+from cmlm.common import fields
 from cmlm.common import files as files_lib
 from cmlm.data import streams
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.tokenization import Tokenizer, WordSplitter
 from cmlm.errors import UserError
 
 FORMS = ("paper", "released")
@@ -54,31 +54,13 @@ class NgramConfig:
         max_entries: different n-grams to hold in memory at a time.
     """
 
-    form: str = "paper"
-    scope: str = "document"
-    longest: int = 6
-    top: int = 3000
+    form: str = fields.one_of("paper", FORMS)
+    scope: str = fields.one_of("document", SCOPES)
+    longest: int = fields.ranged(6, at_least=2)
+    top: int = fields.ranged(3000, at_least=0)
     threshold: float | None = None
-    min_count: int = 1
-    max_entries: int = 1_000_000
-
-    def validate(self) -> None:
-        """Raises UserError for a value outside its range."""
-        for name, allowed in (("form", FORMS), ("scope", SCOPES)):
-            if getattr(self, name) not in allowed:
-                raise UserError(
-                    f"{name}={getattr(self, name)!r}: allowed are {', '.join(allowed)}"
-                )
-        for name, least in (
-            ("longest", 2),
-            ("top", 0),
-            ("min_count", 1),
-            ("max_entries", 1),
-        ):
-            if getattr(self, name) < least:
-                raise UserError(
-                    f"{name}={getattr(self, name)}: allowed is {least} or more"
-                )
+    min_count: int = fields.ranged(1, at_least=1)
+    max_entries: int = fields.ranged(1_000_000, at_least=1)
 
 
 # ------------------------------------------------------------------- scores
@@ -250,15 +232,7 @@ class Units:
 
     def __init__(self, lower_case: bool = True, tokenizer: Tokenizer | None = None):
         self._tokenizer = tokenizer
-        if tokenizer is None:
-            self._normalizer = tf_text.FastBertNormalizer(
-                lower_case_nfd_strip_accents=lower_case
-            )
-            # A vocabulary without usable pieces makes each word one [UNK], whose
-            # offsets are the word's.
-            self._splitter = tf_text.FastWordpieceTokenizer(
-                ["[UNK]", "\x01"], token_out_type=tf.int32
-            )
+        self._splitter = WordSplitter(lower_case)
 
     def split(self, lines: list[str]) -> list[list[list[str]]]:
         """Of every line its runs of units."""
@@ -266,14 +240,9 @@ class Units:
             vocab = self._tokenizer.vocab
             tokens = self._tokenizer.tokenize(tf.constant(lines)).to_list()
             return [_runs([vocab[token] for token in row]) for row in tokens]
-        text = self._normalizer.normalize(tf.constant(lines))
-        _, begins, ends = self._splitter.tokenize_with_offsets(text)
-        # By bytes in Python: tf.strings.substr would copy the line for every word.
         return [
-            _runs([line[a:b].decode() for a, b in zip(begin, end, strict=True)])
-            for line, begin, end in zip(
-                text.numpy(), begins.to_list(), ends.to_list(), strict=True
-            )
+            _runs([word.decode() for word in words])
+            for words in self._splitter.split_lines(tf.constant(lines))
         ]
 
 
@@ -306,7 +275,6 @@ def extract(
         units: cuts it.
         config: what is kept.
     """
-    config.validate()
     if config.scope == "document":
         yield from _extract_by_document(paths, units, config)
     else:

@@ -26,14 +26,15 @@ _SPELLINGS = {
 
 
 @dataclasses.dataclass
-class InferenceDataConfig(DataConfig):
+class NliDataConfig(DataConfig):
     """Labelled pairs to train on, `.tsv` or `.tsv.gz`, one file a language.
 
     `input_path` names them as `en=train-en.tsv,de=train-de.tsv`; a single file needs no
     language. Labels are entailment, neutral, contradiction, or 0, 1, 2 in this order.
     """
 
-    hint = "--nli_data names files as en=train-en.tsv,de=train-de.tsv"
+    flag, validation_flag = "nli_data", "nli_validation_data"
+    accepted = "files, as en=train-en.tsv,de=train-de.tsv"
 
     def load(self, work_dir: str) -> languages.Corpus:
         found = super().load(work_dir)

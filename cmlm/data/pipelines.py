@@ -85,7 +85,7 @@ def masked_pairs(
     Args:
         feed: what is read.
         masking_config: how it is masked.
-        source: `streams.sentence_pairs` or `parallel.rows`.
+        source: `streams.sentence_pairs` or `bitext.rows`.
 
     Returns:
         As `masked_texts`, and `input_type_ids` int32 [batch, length], 1 for the
@@ -155,7 +155,7 @@ def neighbours(feed: Feed) -> tf.data.Dataset:
     return batches(streams.sentence_pairs, to_features, feed)
 
 
-def translations(feed: Feed) -> tf.data.Dataset:
+def bitext_pairs(feed: Feed) -> tf.data.Dataset:
     """Returns batches of translations, with hard negatives where the files have them.
 
     Returns:
@@ -264,7 +264,7 @@ def sentences_with_spans(
     return batches(_single(streams.sentences), to_features, feed)
 
 
-def inference_pairs(feed: Feed) -> tf.data.Dataset:
+def nli_pairs(feed: Feed) -> tf.data.Dataset:
     """Returns batches of premises and hypotheses.
 
     Returns:

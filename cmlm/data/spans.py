@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import ngrams
+from cmlm.data import masking, ngrams
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -210,7 +210,8 @@ def prepare_masks(
         config: rates; `whole_word` is not heeded.
         draws: independent masks of each row.
         seed: int [2].
-        static_predictions: give `masked_lm_weights` `config.max_predictions` columns.
+        static_predictions: give `masked_lm_weights` as many columns as a row
+            without padding needs.
 
     Returns:
         `input_order` int32 [batch, draws, length], positions in the order in which
@@ -227,28 +228,20 @@ def prepare_masks(
     score = tf.random.stateless_uniform(shape, order_seed)
     order = tf.argsort(tf.where(maskable[:, tf.newaxis], score, 2.0), stable=True)
 
-    action = tf.random.stateless_uniform(shape, action_seed)
-    random_tokens = tf.gather(
-        tf.constant(tokenizer.ordinary_ids),
-        tf.random.stateless_uniform(
-            shape, token_seed, 0, len(tokenizer.ordinary_ids), tf.int32
-        ),
+    replacements = masking.replacements(
+        tf.broadcast_to(ids[:, tf.newaxis], shape),
+        tokenizer,
+        config,
+        action_seed,
+        token_seed,
     )
-    to_random = action < config.mask_token_share + config.random_token_share
-    replacements = tf.where(to_random, random_tokens, ids[:, tf.newaxis])
-    replacements = tf.where(
-        action < config.mask_token_share, tokenizer.mask_id, replacements
-    )
-
-    n_tokens = tf.reduce_sum(tf.cast(ids != tokenizer.pad_id, tf.float32), axis=1)
-    budget = tf.cast(tf.round(config.rate * n_tokens), tf.int32)
-    budget = tf.clip_by_value(budget, 1, config.max_predictions)
+    budget = masking.budget(ids, tokenizer, config)
     longest = tf.reduce_max(spans["span_end"] - spans["span_start"], axis=1)
     left = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1) - longest
     budget = tf.minimum(budget, left)
     columns = tf.maximum(tf.reduce_max(budget), 1)
     if static_predictions:
-        columns = config.max_predictions
+        columns = config.predictions(ids.shape[1])
     weights = tf.range(columns) < budget[:, tf.newaxis]
     return {
         "input_order": order,

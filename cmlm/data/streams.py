@@ -245,13 +245,3 @@ def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
     bucket = tf.strings.to_hash_bucket_fast(block, _BUCKETS)
     held_out = bucket < round(hold_out_fraction * _BUCKETS)
     return held_out if part == "validation" else ~held_out
-
-
-def has_pairs(files: list[str], part: str, hold_out_fraction: float) -> bool:
-    """Tells whether a part of a corpus has a pair at all.
-
-    A small corpus may have no held-out block; a large one answers at once.
-    """
-    for _ in sentence_pairs(files, part, hold_out_fraction).take(1):
-        return True
-    return False

@@ -1,6 +1,8 @@
-"""Strings to token ids, inside the graph: the same in tf.data and in an export."""
+"""Strings to words and token ids, inside the graph: the same in tf.data and exports."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -8,41 +10,43 @@ import tensorflow_text as tf_text
 
 from cmlm.data import vocabulary_file
 
-# Longer words are [UNK]. BERT's own limit is 200 characters, here in scripts of three
-# bytes: tf-text's default of 100 bytes would lose two thirds of all Thai, which has no
-# spaces between words.
+# A longer word is [UNK]. BERT's own limit is 200 characters; this is as many in scripts
+# of three bytes a character. tf-text's default of 100 bytes would lose two thirds of
+# all Thai, which is written without spaces between words.
 MAX_WORD_BYTES = 600
 
 
 class Tokenizer(tf.Module):
     """BERT's WordPiece tokenizer with the ids that training needs.
 
-    Bytes that are not UTF-8 become U+FFFD before tokenisation. A tf.Module, so that
-    an object which holds one can be exported.
+    Bytes that are not UTF-8 become U+FFFD before tokenisation. The class is a
+    tf.Module, so that an object with a tokenizer can be exported.
 
     Attributes:
         vocab_file: path of the vocabulary.
         lower_case: whether text is lower-cased and stripped of accents.
-        vocab: list of str, the tokens by id.
+        max_word_bytes: longer words are [UNK].
+        vocab: tuple of str, the tokens by id.
         vocab_size: number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
         special_ids: int32 [5], those ids.
         is_special: bool [vocab_size].
-        is_continuation: bool [vocab_size], true for the `##` pieces inside a word.
-        ordinary_ids: int32 [vocab_size - 5], every id that is not special.
+        is_continuation: bool [vocab_size], True for `##` pieces.
+        ordinary_ids: int32 [vocab_size - 5], ids of all other tokens.
 
     Args:
         vocab_file: a WordPiece vocabulary, one token a line.
-        lower_case: as the vocabulary was learnt.
+        lower_case: whether the vocabulary was learnt from lower-cased text.
 
     Raises:
-        UserError: the vocabulary is not usable, see `vocabulary.load`.
+        UserError: the vocabulary is not usable, see `vocabulary_file.load`.
     """
 
     def __init__(self, vocab_file: str, lower_case: bool = True):
         super().__init__(name="tokenizer")
         self.vocab_file = vocab_file
         self.lower_case = lower_case
+        self.max_word_bytes = MAX_WORD_BYTES
         vocab = vocabulary_file.load(vocab_file)
         self.vocab_size = len(vocab)
         (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id) = (
@@ -56,33 +60,33 @@ class Tokenizer(tf.Module):
         self.ordinary_ids = np.flatnonzero(~self.is_special).astype(np.int32)
         self._wordpiece = tf_text.FastBertTokenizer(
             vocab,
-            max_bytes_per_word=MAX_WORD_BYTES,
+            max_bytes_per_word=self.max_word_bytes,
             token_out_type=tf.int32,
             lower_case_nfd_strip_accents=lower_case,
         )
-        # tf.Module would wrap a list attribute to track it: keep a tuple.
+        # tf.Module would wrap a list to track it; it leaves a tuple alone.
         self.vocab = tuple(vocab)
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenises sentences.
+        """Tokenises texts without special tokens.
 
         Args:
             text: string [n].
 
         Returns:
-            int32 [n, (tokens)], without special tokens; an empty string gives none.
+            int32 [n, (tokens)]; an empty string has no tokens.
         """
         return self._wordpiece.tokenize(
             tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
         )
 
     def encode(self, text: tf.Tensor, seq_length: int) -> tf.RaggedTensor:
-        """Tokenises sentences and adds the special tokens.
+        """Tokenises texts and adds the special tokens.
 
         Args:
             text: string [n].
-            seq_length: longest result in tokens, [CLS] and [SEP] included; what is
-                longer loses its end, never its [SEP].
+            seq_length: most tokens of a result, [CLS] and [SEP] included. A longer
+                text loses its end, never its [SEP].
 
         Returns:
             int32 [n, (tokens)] as `[CLS] ... [SEP]`.
@@ -90,11 +94,14 @@ class Tokenizer(tf.Module):
         return self.enclose(self.tokenize(text), seq_length)
 
     def enclose(self, tokens: tf.RaggedTensor, seq_length: int) -> tf.RaggedTensor:
-        """Adds the special tokens: int32 [n, (tokens)] -> `[CLS] ... [SEP]`.
+        """Adds the special tokens to int32 [n, (tokens)] from `tokenize`.
 
         Args:
-            tokens: as `tokenize` gives them.
+            tokens: ids without special tokens.
             seq_length: see `encode`.
+
+        Returns:
+            int32 [n, (tokens)] as `[CLS] ... [SEP]`.
         """
         tokens = tokens[:, : seq_length - 2]
         column = tf.ones([tokens.nrows(), 1], tf.int32)
@@ -103,32 +110,119 @@ class Tokenizer(tf.Module):
     def encode_pair(
         self, first: tf.Tensor, second: tf.Tensor, seq_length: int
     ) -> tf.RaggedTensor:
-        """Tokenises pairs of texts into one sequence each.
-
-        Where both do not fit, each is cut to half of the room, or to what the other
-        leaves.
+        """Tokenises pairs of texts into one sequence each, trimmed as by `trim`.
 
         Args:
             first: string [n].
             second: string [n].
-            seq_length: longest result in tokens, special ones included; at least 3.
+            seq_length: most tokens of a result, special ones included; at least 3.
 
         Returns:
             int32 [n, (tokens)] as `[CLS] ... [SEP] ... [SEP]`.
         """
-        first, second = self.tokenize(first), self.tokenize(second)
-        room = seq_length - 3
-        lengths = [tf.cast(side.row_lengths(), tf.int32) for side in (first, second)]
-        kept = tf.minimum(lengths[0], tf.maximum(room - lengths[1], room - room // 2))
-        first = _cut(first, kept)
-        second = _cut(second, tf.minimum(lengths[1], room - kept))
+        first, second = trim(
+            [self.tokenize(first), self.tokenize(second)], seq_length - 3
+        )
         column = tf.ones([first.nrows(), 1], tf.int32)
         cls, sep = self.cls_id * column, self.sep_id * column
         return tf.concat([cls, first, sep, second, sep], axis=1)
 
 
-def _cut(tokens: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Keeps the first `lengths` [n] tokens of each row."""
-    position = tf.ragged.range(tokens.row_lengths())
-    kept = position < tf.cast(lengths, tf.int64)[:, tf.newaxis]
-    return tf.ragged.boolean_mask(tokens, kept)
+def trim(
+    segments: Sequence[tf.RaggedTensor], budget: int | tf.Tensor
+) -> list[tf.RaggedTensor]:
+    """Cuts the ends of segments until all segments of a row fit the budget.
+
+    The segments take turns in receiving one token each, the first one first. This is
+    tf_text.RoundRobinTrimmer's rule; its op, TFText>RoundRobinTrim, is unknown to
+    TensorFlow Serving 2.17 to 2.19, so it is computed here.
+
+    Args:
+        segments: int32 [batch, (tokens)], one or two.
+        budget: tokens that all segments of a row may have together.
+
+    Returns:
+        The trimmed segments.
+    """
+    budget = tf.cast(budget, tf.int64)
+    lengths = [segment.row_lengths() for segment in segments]
+    if len(segments) == 1:
+        kept = [tf.minimum(lengths[0], budget)]
+    else:
+        # The first segment gets the odd token, and all that the second cannot use.
+        first = tf.minimum(
+            lengths[0], tf.maximum(budget - lengths[1], (budget + 1) // 2)
+        )
+        kept = [first, tf.minimum(lengths[1], budget - first)]
+    return [
+        tf.gather(segment, tf.ragged.range(keep), batch_dims=1)
+        for segment, keep in zip(segments, kept, strict=True)
+    ]
+
+
+class WordSplitter:
+    """Splits normalised text into words, by the tokenizer's own rules.
+
+    Words end at white space and punctuation, and each Chinese character is a word. The
+    class uses the tokenizer's op with a vocabulary that has no usable piece, because
+    the normaliser removes control characters: every word becomes one [UNK] whose
+    offsets are those of the word.
+
+    Args:
+        lower_case: whether words are lower-cased and stripped of accents.
+    """
+
+    def __init__(self, lower_case: bool):
+        self._normalizer = tf_text.FastBertNormalizer(
+            lower_case_nfd_strip_accents=lower_case
+        )
+        self._splitter = tf_text.FastWordpieceTokenizer(
+            ["[UNK]", "\x01"], token_out_type=tf.int32
+        )
+
+    def normalize(self, lines: tf.Tensor) -> tf.Tensor:
+        """Normalises string [n] with any bytes into valid UTF-8, string [n]."""
+        return self._normalizer.normalize(
+            tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
+        )
+
+    def locate(self, lines: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Finds the words of some lines.
+
+        Args:
+            lines: string [n].
+
+        Returns:
+            The normalised lines, string [n]; the row splits of the two tensors that
+            follow, int64 [n + 1]; and each word's first byte and the byte after its
+            last one in its line, int64 [words] each.
+        """
+        lines = self.normalize(lines)
+        _, begins, ends = self._splitter.tokenize_with_offsets(lines)
+        return lines, begins.row_splits, begins.values, ends.values
+
+    def split_lines(self, lines: tf.Tensor) -> Iterator[list[bytes]]:
+        """Yields the words of each line of string [n]."""
+        return cut(*(tensor.numpy() for tensor in self.locate(lines)))
+
+    def split(self, lines: tf.Tensor) -> Iterator[bytes]:
+        """Yields the words of string [n], line after line."""
+        for words in self.split_lines(lines):
+            yield from words
+
+
+def cut(
+    lines: np.ndarray, splits: np.ndarray, begins: np.ndarray, ends: np.ndarray
+) -> Iterator[list[bytes]]:
+    """Yields the words of each line, located as `WordSplitter.locate` returns them.
+
+    It runs in Python because tf.strings.substr copies the line for every word, which
+    takes square memory for long lines.
+    """
+    for line, start, stop in zip(
+        lines.tolist(), splits[:-1].tolist(), splits[1:].tolist(), strict=True
+    ):
+        bounds = zip(
+            begins[start:stop].tolist(), ends[start:stop].tolist(), strict=True
+        )
+        yield [line[begin:end] for begin, end in bounds]

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from cmlm.common import files
 from cmlm.common.keras import keras
-from cmlm.config import experiment
+from cmlm.config import experiment, overrides
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
@@ -35,7 +35,7 @@ TEXT = "text"
 def write_config(model_dir: str, config: experiment.ExperimentConfig) -> None:
     """Writes `params.yaml`, whole or not at all."""
     with files.atomic_text(os.path.join(model_dir, PARAMS)) as file:
-        file.write(experiment.to_yaml(config))
+        file.write(overrides.to_yaml(config))
 
 
 def read_config(model_dir: str) -> experiment.ExperimentConfig:
@@ -49,7 +49,7 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
         raise UserError(
             f"--model_dir={model_dir} has no {PARAMS}: nothing trained there"
         )
-    return experiment.from_yaml(path)
+    return overrides.from_yaml(path)
 
 
 def load_encoder(model_dir: str, checkpoint: str = "latest") -> TrainedEncoder:

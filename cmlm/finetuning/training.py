@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.encoders import batching, model_dir, pretrained
 from cmlm.encoders.trained import TrainedEncoder
@@ -32,34 +33,17 @@ class Settings:
         batch_size: examples of a step.
         learning_rate: of AdamW, after the warm-up; decays linearly to 0.
         warmup_share: share of the steps in which it grows from 0.
-        weight_decay_rate: decoupled; layer norms and biases are left out.
+        weight_decay: decoupled; layer norms and biases are left out.
         dropout_rate: everywhere in the encoder and before the logits, whatever the
             encoder was trained with.
     """
 
-    epochs: int = 3
-    batch_size: int = 32
-    learning_rate: float = 3e-5
-    warmup_share: float = 0.1
-    weight_decay_rate: float = 0.01
-    dropout_rate: float = 0.1
-
-    def validate(self) -> None:
-        """Raises UserError for a value outside its range."""
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} is {getattr(self, name)}; at least 1")
-        if not 0 < self.learning_rate < math.inf:
-            raise UserError(
-                f"--learning_rate is {self.learning_rate}; it must be above 0"
-            )
-        for name in ("warmup_share", "dropout_rate"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(
-                    f"--{name} is {getattr(self, name)}; allowed: 0 to below 1"
-                )
-        if not 0 <= self.weight_decay_rate < math.inf:
-            raise UserError(f"--weight_decay is {self.weight_decay_rate}; at least 0")
+    epochs: int = fields.ranged(3, at_least=1)
+    batch_size: int = fields.ranged(32, at_least=1)
+    learning_rate: float = fields.ranged(3e-5, above=0)
+    warmup_share: float = fields.ranged(0.1, at_least=0, below=1)
+    weight_decay: float = fields.ranged(0.01, at_least=0)
+    dropout_rate: float = fields.ranged(0.1, at_least=0, below=1)
 
     def steps_per_epoch(self, examples: int) -> int:
         return math.ceil(examples / self.batch_size)
@@ -172,7 +156,7 @@ class SentenceClassifier:
             type="adamw",
             learning_rate=settings.learning_rate,
             warmup_steps=round(settings.warmup_share * steps),
-            weight_decay_rate=settings.weight_decay_rate,
+            weight_decay_rate=settings.weight_decay,
         )
         self._optimizer = optimization.build_optimizer(self._config, steps)
         self._variables = [

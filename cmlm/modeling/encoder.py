@@ -9,8 +9,8 @@ import tensorflow as tf
 from official.modeling import hyperparams
 from official.nlp.modeling import networks
 
+from cmlm.common import fields
 from cmlm.common.keras import keras
-from cmlm.errors import UserError
 from cmlm.modeling import layers
 
 # num_layers, hidden_size, num_attention_heads, intermediate_size: BERT's shapes
@@ -63,60 +63,46 @@ class EncoderConfig(hyperparams.Config):
             mean of the N projected vectors.
     """
 
-    preset: str = "base"
-    num_layers: Optional[int] = None
-    hidden_size: Optional[int] = None
-    num_attention_heads: Optional[int] = None
-    intermediate_size: Optional[int] = None
-    hidden_activation: str = "gelu"
-    layer_norm_epsilon: float = 1e-12
-    dropout_rate: float = 0.1
-    attention_dropout_rate: float = 0.1
-    drophead_rate: float = 0.0
-    max_position_embeddings: int = 512
-    num_views: int = 15
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    vocab_size: int = 0
-    pooling: str = "mean"
-    sentence_vector: str = "pooled"
+    preset: str = fields.one_of("base", PRESETS)
+    num_layers: Optional[int] = fields.ranged(None, at_least=1)
+    hidden_size: Optional[int] = fields.ranged(None, at_least=1)
+    num_attention_heads: Optional[int] = fields.ranged(None, at_least=1)
+    intermediate_size: Optional[int] = fields.ranged(None, at_least=1)
+    hidden_activation: str = fields.one_of("gelu", ACTIVATIONS)
+    layer_norm_epsilon: float = fields.ranged(1e-12, above=0, below=1)
+    dropout_rate: float = fields.ranged(0.1, at_least=0, below=1)
+    attention_dropout_rate: float = fields.ranged(0.1, at_least=0, below=1)
+    drophead_rate: float = fields.ranged(0.0, at_least=0, below=1)
+    max_position_embeddings: int = fields.ranged(512, at_least=2)
+    num_views: int = fields.ranged(15, at_least=1)
+    type_vocab_size: int = fields.ranged(2, at_least=1)
+    initializer_range: float = fields.ranged(0.02, above=0)
+    vocab_size: int = fields.ranged(0, at_least=0)
+    pooling: str = fields.one_of("mean", POOLINGS)
+    sentence_vector: str = fields.one_of("pooled", SENTENCE_VECTORS)
 
     def resolve(self) -> None:
-        """Fills the shape from the preset, in place, and checks every value."""
-        _one_of("model.preset", self.preset, PRESETS)
-        for field, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
-            if getattr(self, field) is None:
-                setattr(self, field, value)
-            elif getattr(self, field) < 1:
-                raise UserError(f"model.{field} is {getattr(self, field)}; at least 1")
+        """Checks every value and fills the shape from the preset, in place."""
+        fields.check(self, "model.")
+
+    def check_together(self, prefix: str) -> None:
+        """Fills the shape from the preset; raises UserError where it does not fit."""
+        for name, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
+            if getattr(self, name) is None:
+                setattr(self, name, value)
         if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"model.num_attention_heads is {self.num_attention_heads}; "
-                f"it must divide model.hidden_size, {self.hidden_size}"
+            raise fields.refused(
+                f"{prefix}num_attention_heads",
+                self.num_attention_heads,
+                f"what divides {prefix}hidden_size, {self.hidden_size}",
             )
-        _one_of("model.pooling", self.pooling, POOLINGS)
-        _one_of("model.sentence_vector", self.sentence_vector, SENTENCE_VECTORS)
-        _one_of("model.hidden_activation", self.hidden_activation, ACTIVATIONS)
-        if not 1 <= self.num_views < self.max_position_embeddings:
-            raise UserError(
-                f"model.num_views is {self.num_views}; allowed: 1 to below "
-                f"model.max_position_embeddings, {self.max_position_embeddings}"
+        if self.num_views >= self.max_position_embeddings:
+            raise fields.refused(
+                f"{prefix}num_views",
+                self.num_views,
+                f"below {prefix}max_position_embeddings, "
+                f"{self.max_position_embeddings}",
             )
-        if not 0 < self.layer_norm_epsilon < 1:
-            raise UserError(
-                f"model.layer_norm_epsilon is {self.layer_norm_epsilon}; "
-                "allowed: above 0, below 1"
-            )
-        for field in ("dropout_rate", "attention_dropout_rate", "drophead_rate"):
-            if not 0 <= getattr(self, field) < 1:
-                raise UserError(
-                    f"model.{field} is {getattr(self, field)}; allowed: 0 to below 1"
-                )
-
-
-def _one_of(name: str, value, allowed) -> None:
-    if value not in allowed:
-        raise UserError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
 
 
 def _gelu_tanh(x: tf.Tensor) -> tf.Tensor:

@@ -8,7 +8,7 @@ from typing import Optional
 
 from official.modeling import hyperparams, optimization
 
-from cmlm.errors import UserError
+from cmlm.common import fields
 
 logger = logging.getLogger(__name__)
 
@@ -34,42 +34,16 @@ class OptimizerConfig(hyperparams.Config):
         clip_norm: gradients are scaled down to this global norm; 0 leaves them.
     """
 
-    type: str = "lamb"
-    learning_rate: float = 1e-3
-    end_learning_rate: float = 0.0
-    warmup_steps: int = 10_000
-    decay_steps: Optional[int] = None
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay_rate: float = 0.01
-    clip_norm: float = 1.0
-
-    def validate(self) -> None:
-        """Raises UserError for a value outside its range."""
-        name = "trainer.optimizer"
-        if self.type not in OPTIMIZERS:
-            raise UserError(
-                f"{name}.type is {self.type!r}; allowed: {', '.join(OPTIMIZERS)}"
-            )
-        for field in ("learning_rate", "epsilon"):
-            if getattr(self, field) <= 0:
-                raise UserError(
-                    f"{name}.{field} is {getattr(self, field)}; it must be above 0"
-                )
-        for field in ("beta_1", "beta_2"):
-            if not 0 <= getattr(self, field) < 1:
-                raise UserError(
-                    f"{name}.{field} is {getattr(self, field)}; allowed: 0 to below 1"
-                )
-        for field in (
-            "warmup_steps",
-            "end_learning_rate",
-            "weight_decay_rate",
-            "clip_norm",
-        ):
-            if getattr(self, field) < 0:
-                raise UserError(f"{name}.{field} is {getattr(self, field)}; at least 0")
+    type: str = fields.one_of("lamb", OPTIMIZERS)
+    learning_rate: float = fields.ranged(1e-3, above=0)
+    end_learning_rate: float = fields.ranged(0.0, at_least=0)
+    warmup_steps: int = fields.ranged(10_000, at_least=0)
+    decay_steps: Optional[int] = fields.ranged(None, at_least=1)
+    beta_1: float = fields.ranged(0.9, at_least=0, below=1)
+    beta_2: float = fields.ranged(0.999, at_least=0, below=1)
+    epsilon: float = fields.ranged(1e-6, above=0)
+    weight_decay_rate: float = fields.ranged(0.01, at_least=0)
+    clip_norm: float = fields.ranged(1.0, at_least=0)
 
 
 def build_optimizer(config: OptimizerConfig, train_steps: int):

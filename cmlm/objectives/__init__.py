@@ -1,4 +1,8 @@
-"""The objectives, one file each: a configuration above the class that eats it."""
+"""The objectives, one file each: a configuration above the class that reads it.
+
+A new objective is a file, and its line in `OBJECTIVES`: its configuration, its data and
+its part of every recipe follow from that.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,19 @@ import dataclasses
 from official.modeling import hyperparams
 
 from cmlm.objectives.base import Data, EmbeddingObjective, Objective, ObjectiveConfig
-from cmlm.objectives.bitext import BitextConfig, BitextObjective
-from cmlm.objectives.cmlm import CmlmConfig, CmlmObjective
-from cmlm.objectives.mirror import MirrorConfig, MirrorObjective
-from cmlm.objectives.misad import MisadConfig, MisadObjective
-from cmlm.objectives.mlm import MlmConfig, MlmObjective
-from cmlm.objectives.nli import NliConfig, NliObjective
-from cmlm.objectives.order import NspObjective, OrderConfig, SopObjective
-from cmlm.objectives.quickthought import QuickThoughtConfig, QuickThoughtObjective
-from cmlm.objectives.tlm import TlmConfig, TlmObjective
+from cmlm.objectives.bitext import BitextObjective
+from cmlm.objectives.cmlm import CmlmObjective
+from cmlm.objectives.mirror import MirrorObjective
+from cmlm.objectives.misad import MisadObjective
+from cmlm.objectives.mlm import MlmObjective
+from cmlm.objectives.nli import NliObjective
+from cmlm.objectives.order import NspObjective, SopObjective
+from cmlm.objectives.quickthought import QuickThoughtObjective
+from cmlm.objectives.tlm import TlmObjective
 
 __all__ = ["OBJECTIVES", "Data", "EmbeddingObjective", "Objective", "TaskConfig"]
 
+# By the name under `task`. Their order is that of params.yaml and of the metrics.
 OBJECTIVES: dict[str, type[Objective]] = {
     "cmlm": CmlmObjective,
     "mlm": MlmObjective,
@@ -33,27 +38,21 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 
-@dataclasses.dataclass
-class TaskConfig(hyperparams.Config):
+class _Task(hyperparams.Config):
     """Every objective under its own name; a weight other than 0 switches one on."""
-
-    cmlm: CmlmConfig = dataclasses.field(default_factory=CmlmConfig)
-    mlm: MlmConfig = dataclasses.field(default_factory=MlmConfig)
-    tlm: TlmConfig = dataclasses.field(default_factory=TlmConfig)
-    bitext: BitextConfig = dataclasses.field(default_factory=BitextConfig)
-    nli: NliConfig = dataclasses.field(default_factory=NliConfig)
-    quickthought: QuickThoughtConfig = dataclasses.field(
-        default_factory=QuickThoughtConfig
-    )
-    mirror: MirrorConfig = dataclasses.field(default_factory=MirrorConfig)
-    misad: MisadConfig = dataclasses.field(default_factory=MisadConfig)
-    nsp: OrderConfig = dataclasses.field(default_factory=OrderConfig)
-    sop: OrderConfig = dataclasses.field(default_factory=OrderConfig)
 
     def enabled(self) -> dict[str, ObjectiveConfig]:
         """The objectives with a weight, by name."""
-        return {
-            name: getattr(self, name)
-            for name in OBJECTIVES
-            if getattr(self, name).weight != 0
-        }
+        found = {name: getattr(self, name) for name in OBJECTIVES}
+        return {name: config for name, config in found.items() if config.is_enabled}
+
+
+TaskConfig = dataclasses.make_dataclass(
+    "TaskConfig",
+    [
+        (name, of.config_class, dataclasses.field(default_factory=of.config_class))
+        for name, of in OBJECTIVES.items()
+    ],
+    bases=(_Task,),
+    namespace={"__doc__": _Task.__doc__, "__module__": __name__},
+)

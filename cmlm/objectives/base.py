@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Optional
+from collections.abc import Mapping
+from typing import ClassVar, Optional
 
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from cmlm.data import corpus, languages, pipelines
+from cmlm.common import fields
+from cmlm.data import batches, corpus, inspection, languages, pipelines
 from cmlm.data.tokenization import Tokenizer
-from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 
 # A metric is (sum, count): both add over replicas, micro-batches and steps, and
 # the mean is taken once, at the end.
 Metric = tuple[tf.Tensor, tf.Tensor]
-
-# Endings of what a batch holds once a row, not once a token.
-_NOT_COLUMNS = ("_hash", "_label")
 
 
 @dataclasses.dataclass
@@ -36,38 +34,27 @@ class ObjectiveConfig(hyperparams.Config):
             the training data, `train_data.hold_out_fraction`.
     """
 
-    weight: float = 0.0
-    start_step: int = 0
+    weight: float = fields.ranged(0.0, at_least=0)
+    start_step: int = fields.ranged(0, at_least=0)
     end_step: Optional[int] = None
     train_data: corpus.DataConfig = dataclasses.field(
         default_factory=corpus.TextDataConfig
     )
     validation_data: str = ""
 
-    def validate(self, name: str) -> None:
-        """Raises UserError for a value outside its range.
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the objective takes part in the run at all."""
+        return self.weight != 0
 
-        Args:
-            name: of the objective, for the message: `task.<name>`.
-        """
-        if self.weight < 0:
-            raise UserError(f"task.{name}.weight is {self.weight}; at least 0")
-        if self.start_step < 0:
-            raise UserError(f"task.{name}.start_step is {self.start_step}; at least 0")
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError where values do not fit each other."""
         if self.end_step is not None and self.end_step <= self.start_step:
-            raise UserError(
-                f"task.{name}.end_step is {self.end_step}; it must be above "
-                f"start_step, {self.start_step}"
+            raise fields.refused(
+                f"{prefix}end_step",
+                self.end_step,
+                f"above {prefix}start_step, {self.start_step}",
             )
-        self._validate_part(name, self.train_data)
-
-    @staticmethod
-    def _validate_part(name: str, part) -> None:
-        """Validates a field that does not know which objective it belongs to."""
-        try:
-            part.validate()
-        except UserError as error:
-            raise UserError(f"task.{name}: {error}") from error
 
     def load_data(self, work_dir: str) -> Data:
         """Finds and checks the data, see `DataConfig.load`."""
@@ -108,7 +95,7 @@ def require_neighbours(data: Data) -> None:
         for language, count in text.neighbours.items():
             if not count:
                 what = "has no two sentences in a row"
-                raise corpus.unusable(text.files[language], what)
+                raise inspection.unusable(text.files[language], what)
 
 
 class Objective(tf.Module, abc.ABC):
@@ -122,6 +109,9 @@ class Objective(tf.Module, abc.ABC):
         data: what `config.load_data` found.
         static_shapes: every batch is [batch, seq_length], as TPUs need.
     """
+
+    # Its configuration, under `task.<name>`.
+    config_class: type[ObjectiveConfig]
 
     def __init__(
         self,
@@ -196,24 +186,12 @@ class Objective(tf.Module, abc.ABC):
         several terms, each a mean of its own, has one number for each.
         """
 
+    # What the last axis of each tensor of a batch counts, see `batches.COLUMNS`.
+    columns: ClassVar[Mapping[str, str | None]] = batches.COLUMNS
+
     def trim(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Drops columns that are padding in every row of a micro-batch."""
-        if self.static_shapes:
-            return batch
-        # Names begin with what a tensor belongs to; a mask tells how wide that is.
-        widths = {
-            key.partition("_")[0]: tf.reduce_max(
-                tf.reduce_sum(tf.cast(value, tf.int32), axis=-1)
-            )
-            for key, value in batch.items()
-            if key.endswith(("_mask", "_weights"))
-        }
-        return {
-            key: value
-            if key.endswith(_NOT_COLUMNS)
-            else value[..., : widths[key.partition("_")[0]]]
-            for key, value in batch.items()
-        }
+        return batch if self.static_shapes else batches.trim(batch, self.columns)
 
     @abc.abstractmethod
     def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:

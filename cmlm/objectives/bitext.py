@@ -12,8 +12,8 @@ from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
 class BitextConfig(ContrastiveConfig):
     """A text ranks its translation above the other texts of the batch."""
 
-    train_data: bitext.ParallelDataConfig = dataclasses.field(
-        default_factory=bitext.ParallelDataConfig
+    train_data: bitext.BitextDataConfig = dataclasses.field(
+        default_factory=bitext.BitextDataConfig
     )
 
 
@@ -24,5 +24,7 @@ class BitextObjective(ContrastiveObjective):
     and LaBSE, https://arxiv.org/abs/2007.01852, section 2.1 (cosines).
     """
 
+    config_class = BitextConfig
+
     def make_dataset(self, feed):
-        return pipelines.translations(feed)
+        return pipelines.bitext_pairs(feed)

@@ -36,6 +36,8 @@ class CmlmObjective(MaskedTextObjective):
     true one: above 0, the vector says something about the sentence beside it.
     """
 
+    config_class = CmlmConfig
+
     def __init__(self, name: str, config: CmlmConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
         self.conditional = ConditionalMaskedLM(

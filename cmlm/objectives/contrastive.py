@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import tensorflow as tf
 
-from cmlm.common import distributed
+from cmlm.common import distributed, fields
 from cmlm.errors import UserError
 from cmlm.objectives import losses
 from cmlm.objectives.base import Data, EmbeddingObjective, Metric, ObjectiveConfig
@@ -28,27 +27,16 @@ class ContrastiveConfig(ObjectiveConfig):
             or, for comparison only, among those of its own replica.
     """
 
-    similarity: str = "cosine"
-    margin: float = 0.3
-    scale: float = 20.0
+    similarity: str = fields.one_of("cosine", SIMILARITIES)
+    margin: float = fields.ranged(0.3, at_least=0)
+    scale: float = fields.ranged(20.0, above=0)
     cross_replica_negatives: bool = True
 
-    def validate(self, name: str) -> None:
-        super().validate(name)
-        if self.similarity not in SIMILARITIES:
-            raise UserError(
-                f"task.{name}.similarity is {self.similarity!r}; "
-                f"allowed: {', '.join(SIMILARITIES)}"
-            )
-        if not 0 < self.scale < math.inf:
-            raise UserError(
-                f"task.{name}.scale is {self.scale}; it must be above 0, one over the "
-                "temperature"
-            )
-        if self.margin < 0 or (self.similarity == "cosine" and self.margin >= 2):
-            raise UserError(
-                f"task.{name}.margin is {self.margin}; allowed: at least 0, and for "
-                "cosines below 2"
+    def check_together(self, prefix: str) -> None:
+        super().check_together(prefix)
+        if self.similarity == "cosine" and self.margin >= 2:
+            raise fields.refused(
+                f"{prefix}margin", self.margin, "at least 0, and for cosines below 2"
             )
 
     def check_data(self, data: Data) -> None:

@@ -23,10 +23,6 @@ class MaskedTextConfig(ObjectiveConfig):
         default_factory=masking.MaskingConfig
     )
 
-    def validate(self, name: str) -> None:
-        super().validate(name)
-        self._validate_part(name, self.masking)
-
 
 class MaskedTextObjective(Objective):
     """Base of the objectives that predict masked words."""

@@ -6,6 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.data import masking, pipelines
 from cmlm.objectives import losses
 from cmlm.objectives.contrastive import (
@@ -32,17 +33,11 @@ class MirrorConfig(ContrastiveConfig):
             they then differ by what is masked only.
     """
 
-    margin: float = 0.0
-    scale: float = 25.0
+    margin: float = fields.ranged(0.0, at_least=0)
+    scale: float = fields.ranged(25.0, above=0)
     span: masking.SpanConfig = dataclasses.field(default_factory=masking.SpanConfig)
-    mask_rate: float = 0.0
+    mask_rate: float = fields.ranged(0.0, at_least=0, at_most=1)
     controlled_dropout: bool = False
-
-    def validate(self, name: str) -> None:
-        super().validate(name)
-        self._validate_part(name, self.span)
-        if self.mask_rate:
-            self._validate_part(name, masking.MaskingConfig(rate=self.mask_rate))
 
 
 class MirrorObjective(ContrastiveObjective):
@@ -55,6 +50,8 @@ class MirrorObjective(ContrastiveObjective):
     for both views x_i, x_i' of every text; j runs over both views of all texts of the
     global batch but x_i itself and copies of it.
     """
+
+    config_class = MirrorConfig
 
     def make_dataset(self, feed):
         return pipelines.copies(feed, self.config.span, self.config.mask_rate)

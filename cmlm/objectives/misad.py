@@ -7,6 +7,7 @@ import logging
 
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.data import languages, masking, ngrams, pipelines, spans, streams
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
@@ -46,31 +47,17 @@ class MisadConfig(MaskedTextConfig):
     masking: masking.MaskingConfig = dataclasses.field(
         default_factory=lambda: masking.MaskingConfig(rate=0.15)
     )
-    form: str = "paper"
-    candidates: str = "ngrams"
+    form: str = fields.one_of("paper", losses.MISAD_FORMS)
+    candidates: str = fields.one_of("ngrams", CANDIDATES)
     ngrams_file: str = ""
     entities_file: str = ""
-    choice: str = "model"
-    max_candidates: int = 8
+    choice: str = fields.one_of("model", CHOICES)
+    max_candidates: int = fields.ranged(8, at_least=1)
 
-    def validate(self, name: str) -> None:
-        super().validate(name)
-        for field, allowed in (
-            ("form", losses.MISAD_FORMS),
-            ("candidates", CANDIDATES),
-            ("choice", CHOICES),
-        ):
-            if getattr(self, field) not in allowed:
-                raise UserError(
-                    f"task.{name}.{field} is {getattr(self, field)!r}; "
-                    f"allowed: {', '.join(allowed)}"
-                )
-        if self.max_candidates < 1:
-            raise UserError(
-                f"task.{name}.max_candidates is {self.max_candidates}; at least 1"
-            )
+    def check_together(self, prefix: str) -> None:
+        super().check_together(prefix)
         if self.masking.whole_word:
-            raise UserError(f"task.{name}.masking.whole_word is True; allowed: False")
+            raise fields.refused(f"{prefix}masking.whole_word", True, "False")
 
 
 class MisadObjective(MaskedTextObjective):
@@ -85,6 +72,8 @@ class MisadObjective(MaskedTextObjective):
     `rest_loss`, the same of R; `misad_loss`, a mean over sentences with an n-gram, and
     `cosine` of E_w + E_R and E_S; `found`, the share of these sentences.
     """
+
+    config_class = MisadConfig
 
     def __init__(self, name: str, config: MisadConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
@@ -167,12 +156,6 @@ class MisadObjective(MaskedTextObjective):
             n_spans=config.max_candidates if config.choice == "model" else 1,
             draws=2 if self._is_released else 1,
         )
-
-    def trim(self, batch):
-        # Spans are few: they keep their columns, even where no row has any.
-        kept = {key: value for key, value in batch.items() if key.startswith("span_")}
-        rest = {key: value for key, value in batch.items() if key not in kept}
-        return {**super().trim(rest), **kept}
 
     def normalizer(self, batch):
         masked = super().normalizer(batch)

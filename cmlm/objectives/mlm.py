@@ -27,6 +27,8 @@ class MlmObjective(MaskedTextObjective):
     Metrics: `loss` (nats a masked word) and `accuracy`.
     """
 
+    config_class = MlmConfig
+
     def __init__(self, name: str, config: MlmConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
         self.masked_lm = model.masked_lm()

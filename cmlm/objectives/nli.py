@@ -19,9 +19,7 @@ class NliConfig(ObjectiveConfig):
         train_encoder: false leaves the encoder as it is and trains the classifier.
     """
 
-    train_data: nli.InferenceDataConfig = dataclasses.field(
-        default_factory=nli.InferenceDataConfig
-    )
+    train_data: nli.NliDataConfig = dataclasses.field(default_factory=nli.NliDataConfig)
     train_encoder: bool = True
 
 
@@ -40,6 +38,8 @@ class NliObjective(Objective):
     `loss` and `accuracy` are the means over them.
     """
 
+    config_class = NliConfig
+
     train_metrics = ("loss", "accuracy")
 
     def __init__(self, name: str, config: NliConfig, model: SentenceModel, **data):
@@ -52,7 +52,7 @@ class NliObjective(Objective):
         return [*encoder, self.classifier.name]
 
     def make_dataset(self, feed):
-        return pipelines.inference_pairs(feed)
+        return pipelines.nli_pairs(feed)
 
     def normalizer(self, batch):
         return tf.cast(tf.size(batch["nli_label"]), tf.float32)

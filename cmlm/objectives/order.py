@@ -32,6 +32,8 @@ class OrderObjective(MlmObjective):
     (nats a pair) and `order_accuracy` of pairs.
     """
 
+    config_class = OrderConfig
+
     train_metrics = ("loss", "accuracy", "order_loss", "order_accuracy")
     # Of `pipelines.ordered_pairs`.
     wrong: str

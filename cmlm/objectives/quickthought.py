@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from cmlm.common import fields
 from cmlm.data import pipelines
 from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
@@ -13,7 +14,7 @@ from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
 class QuickThoughtConfig(ContrastiveConfig):
     """A sentence ranks its neighbour above the other sentences of the batch."""
 
-    margin: float = 0.0
+    margin: float = fields.ranged(0.0, at_least=0)
 
     def check_data(self, data: Data) -> None:
         super().check_data(data)
@@ -25,6 +26,8 @@ class QuickThoughtObjective(ContrastiveObjective):
 
     CMLM's paper trains it as a baseline: the bitext loss on adjacent sentences.
     """
+
+    config_class = QuickThoughtConfig
 
     def make_dataset(self, feed):
         return pipelines.neighbours(feed)

@@ -13,8 +13,8 @@ from cmlm.objectives.mlm import MlmObjective
 class TlmConfig(MaskedTextConfig):
     """Masked words of two translations in one sequence, given the rest of both."""
 
-    train_data: bitext.ParallelDataConfig = dataclasses.field(
-        default_factory=bitext.ParallelDataConfig
+    train_data: bitext.BitextDataConfig = dataclasses.field(
+        default_factory=bitext.BitextDataConfig
     )
 
 
@@ -23,6 +23,8 @@ class TlmObjective(MlmObjective):
 
     Metrics: `loss` (nats a masked word) and `accuracy`.
     """
+
+    config_class = TlmConfig
 
     def make_dataset(self, feed):
         return pipelines.masked_pairs(feed, self.config.masking, bitext.rows)

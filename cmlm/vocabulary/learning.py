@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from official.modeling import hyperparams
 
+from cmlm.common import fields
 from cmlm.data import languages, vocabulary_file
 from cmlm.errors import UserError
 from cmlm.vocabulary import wordpiece
@@ -48,24 +49,10 @@ class VocabularyConfig(hyperparams.Config):
     """
 
     file: str = ""
-    size: int = 30_522
+    size: int = fields.ranged(30_522, at_least=200)
     lower_case: bool = True
-    max_text_bytes: int = 256 * 2**20
-    sampling_exponent: float = 0.3
-
-    def validate(self) -> None:
-        """Raises UserError where a value makes no sense."""
-        if self.size < 200:
-            raise UserError(f"vocabulary size={self.size}: allowed is 200 or more")
-        if self.max_text_bytes < 1:
-            raise UserError(
-                f"vocabulary max_text_bytes={self.max_text_bytes}: allowed is 1 or more"
-            )
-        if not 0 <= self.sampling_exponent <= 1:
-            raise UserError(
-                f"vocabulary sampling_exponent={self.sampling_exponent}: "
-                "allowed is 0 to 1"
-            )
+    max_text_bytes: int = fields.ranged(256 * 2**20, at_least=1)
+    sampling_exponent: float = fields.ranged(0.3, at_least=0, at_most=1)
 
 
 def prepare(
@@ -130,7 +117,6 @@ def learn(
     Raises:
         UserError: there is no word in the text.
     """
-    config.validate()
     counted = {
         language: words_lib.count(paths, config.lower_case, config.max_text_bytes).top(
             learner_words(config.size)

@@ -1,10 +1,10 @@
-"""Which pieces of a vocabulary a text needs: without the rest it reads the same.
+"""Finds the pieces of a vocabulary that a text needs to be tokenised as before.
 
-WordPiece takes the longest piece that fits, again and again. A vocabulary with fewer
-pieces takes the same ones as long as it has them, because what it lacks was never the
-longest that was taken. A word that comes out as [UNK] has a path as well, which ends
-where nothing fits; without the pieces on it a shorter one could be taken, and the word
-would be known all of a sudden. So those are needed too.
+WordPiece takes the longest piece that matches, again and again. Without the pieces that
+a text never uses, it still takes the same ones. A word that becomes [UNK] needs care:
+WordPiece takes some pieces of it before none matches. If one of those were missing, a
+shorter piece could match instead and the word could become known. These pieces are
+needed, too.
 """
 
 from __future__ import annotations
@@ -15,31 +15,28 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data.tokenization import Tokenizer
-from cmlm.vocabulary import words
+from cmlm.data.tokenization import Tokenizer, WordSplitter
 
 _JOINER = "##"
-# The tokenizer reads a longer word as [UNK] without looking at its pieces.
-_MAX_WORD_BYTES = 100
 
 
 def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
     """Finds the pieces that a text needs.
 
-    Besides the pieces of its words, the special tokens are kept, and, for words that
-    the text does not have, every single character that occurs in it or is ASCII, alone
-    and inside a word.
+    These are the pieces of its words and the special tokens. For words that are not in
+    the text, every single character that is ASCII or occurs in the text is kept as
+    well, alone and inside a word.
 
     Args:
-        tokenizer: of the vocabulary.
-        windows: the text, some lines at a time; memory is that of one of them.
+        tokenizer: tokenizer of the vocabulary.
+        windows: the text, some lines at a time; one window is in memory at a time.
 
     Returns:
         bool [vocab_size].
     """
     ids = {piece: number for number, piece in enumerate(tokenizer.vocab)}
     kept = tokenizer.is_special.copy()
-    splitter = words.WordSplitter(tokenizer.lower_case)
+    splitter = WordSplitter(tokenizer.lower_case)
     characters = set(string.ascii_letters + string.digits + string.punctuation)
     for lines in windows:
         text = tf.constant([line.encode("utf-8", "surrogatepass") for line in lines])
@@ -47,7 +44,8 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
         kept[np.unique(tokens.flat_values)] = True
         unknown = tf.reduce_any(tokens == tokenizer.unk_id, axis=1)
         for word in set(splitter.split(tf.boolean_mask(text, unknown))):
-            if len(word) <= _MAX_WORD_BYTES:
+            # The tokenizer does not look at the pieces of a longer word.
+            if len(word) <= tokenizer.max_word_bytes:
                 kept[path(word.decode(), ids)] = True
         for line in splitter.normalize(text).numpy():
             characters.update(line.decode())
@@ -59,11 +57,11 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
 
 
 def path(word: str, ids: Mapping[str, int]) -> list[int]:
-    """The pieces that WordPiece takes of a word until it is at its end, or stuck.
+    """Returns the pieces that WordPiece takes of a word until none matches.
 
     Args:
         word: normalised, without white space.
-        ids: pieces with their ids.
+        ids: pieces and their ids.
     """
     taken: list[int] = []
     start = 0

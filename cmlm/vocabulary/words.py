@@ -9,13 +9,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
-from cmlm.data import streams
+from cmlm.data import streams, tokenization
 
 # Distinct words that are counted at a time. Above it the rarest are forgotten, until
 # half of them are left: 0.6 GB at most, however large the text is.
@@ -44,69 +43,6 @@ class WordCounts:
         return WordCounts(counts, self.total)
 
 
-class WordSplitter:
-    """Lines of text to words: normalised, split at white space and punctuation.
-
-    These are the tokenizer's own rules, at its speed: with a vocabulary that has no
-    usable piece (the normaliser removes control characters) every word is one [UNK],
-    whose offsets are the word's.
-
-    Args:
-        lower_case: lower-case words and strip their accents.
-    """
-
-    def __init__(self, lower_case: bool):
-        self._normalizer = tf_text.FastBertNormalizer(
-            lower_case_nfd_strip_accents=lower_case
-        )
-        self._splitter = tf_text.FastWordpieceTokenizer(
-            ["[UNK]", "\x01"], token_out_type=tf.int32
-        )
-
-    def normalize(self, lines: tf.Tensor) -> tf.Tensor:
-        """String [n], any bytes, to valid and normalised text: string [n]."""
-        return self._normalizer.normalize(
-            tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
-        )
-
-    def locate(self, lines: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Finds the words of some lines.
-
-        Args:
-            lines: string [n].
-
-        Returns:
-            The normalised lines, string [n]; where each line's words begin in the
-            following two, int64 [n + 1]; first and past-the-last byte of every word
-            in its line, int64 [words] each.
-        """
-        lines = self.normalize(lines)
-        _, begins, ends = self._splitter.tokenize_with_offsets(lines)
-        return lines, begins.row_splits, begins.values, ends.values
-
-    def split(self, lines: tf.Tensor) -> Iterator[bytes]:
-        """The words of some lines, string [n], one after the other."""
-        return cut(*(tensor.numpy() for tensor in self.locate(lines)))
-
-
-def cut(
-    lines: np.ndarray, splits: np.ndarray, begins: np.ndarray, ends: np.ndarray
-) -> Iterator[bytes]:
-    """Cuts lines into words; arguments as `WordSplitter.locate` returns them.
-
-    In Python, because tf.strings.substr needs a copy of the line for every word: square
-    memory for long lines.
-    """
-    for line, start, stop in zip(
-        lines.tolist(), splits[:-1].tolist(), splits[1:].tolist(), strict=True
-    ):
-        bounds = zip(
-            begins[start:stop].tolist(), ends[start:stop].tolist(), strict=True
-        )
-        for begin, end in bounds:
-            yield line[begin:end]
-
-
 def count(
     files: list[str],
     lower_case: bool,
@@ -122,7 +58,7 @@ def count(
         max_words: distinct words to hold; where there are more, counts are a little
             low, and words that are rare everywhere are left out.
     """
-    splitter = WordSplitter(lower_case)
+    splitter = tokenization.WordSplitter(lower_case)
 
     def locate(lines):
         return tf.reduce_sum(tf.strings.length(lines)), *splitter.locate(lines)
@@ -131,7 +67,8 @@ def count(
     total = seen = 0
     chunks = streams.sentences(files).batch(LINES_PER_CHUNK).map(locate).prefetch(1)
     for n_bytes, lines, splits, begins, ends in chunks.as_numpy_iterator():
-        counts.update(cut(lines, splits, begins, ends))
+        for words in tokenization.cut(lines, splits, begins, ends):
+            counts.update(words)
         if len(counts) > max_words:
             counts = _without_rare(counts, max_words // 2)
         total += len(begins)

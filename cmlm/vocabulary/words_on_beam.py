@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from cmlm.common import beam_runner, files
 from cmlm.data import streams
+from cmlm.data.tokenization import WordSplitter
 from cmlm.errors import UserError
 from cmlm.vocabulary import words
 
@@ -146,7 +147,7 @@ class CountWords(beam.DoFn):
         self._progress = progress
 
     def setup(self):
-        self._splitter = words.WordSplitter(self._lower_case)
+        self._splitter = WordSplitter(self._lower_case)
 
     def process(self, element):
         language, path, start = element

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm.data import bitext
-from cmlm.data.bitext import ParallelDataConfig
+from cmlm.data.bitext import BitextDataConfig
 from cmlm.errors import UserError
 
 
@@ -62,7 +62,7 @@ def test_bad_lines_are_left_out_and_counted(tmp_path):
 def test_many_bad_lines_are_refused(tmp_path, lines, message):
     path = write(tmp_path / "a.tsv", lines)
     with pytest.raises(UserError, match=message):
-        ParallelDataConfig(input_path=path).load(str(tmp_path))
+        BitextDataConfig(input_path=path).load(str(tmp_path))
 
 
 def test_translations_of_one_text_are_held_out_together(tmp_path):

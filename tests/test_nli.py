@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import toys
 
+from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.data import languages, nli, pipelines
-from cmlm.data.nli import InferenceDataConfig
+from cmlm.data.nli import NliDataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.objectives import NliConfig
-from cmlm.objectives.nli import NliObjective
+from cmlm.objectives.nli import NliConfig, NliObjective
 from cmlm.training.trainer import Trainer
 
 LABELS = ["entailment", "Neutral", "contradictory", "0", "1", "2"]
@@ -43,7 +43,7 @@ def tokenizer(tmp_path) -> Tokenizer:
 
 
 def feed(files, tokenizer, part, **values) -> pipelines.Feed:
-    config = InferenceDataConfig(
+    config = NliDataConfig(
         input_path="-",
         global_batch_size=8,
         seq_length=12,
@@ -60,7 +60,7 @@ def words(tokenizer, ids) -> list[str]:
 
 
 def test_training_draws_both_languages_anew_in_every_epoch(files, tokenizer):
-    dataset = pipelines.inference_pairs(feed(files, tokenizer, "train"))
+    dataset = pipelines.nli_pairs(feed(files, tokenizer, "train"))
     drawn, rows = collections.Counter(), collections.defaultdict(set)
     for batch in dataset.take(60).as_numpy_iterator():
         assert batch["premise_word_ids"].shape[:2] == (8, 1)
@@ -81,16 +81,16 @@ def test_training_draws_both_languages_anew_in_every_epoch(files, tokenizer):
 
 
 def test_skipping_gives_what_would_have_come(files, tokenizer):
-    whole = pipelines.inference_pairs(feed(files, tokenizer, "train"))
-    rest = pipelines.inference_pairs(feed(files, tokenizer, "train", skip_batches=9))
+    whole = pipelines.nli_pairs(feed(files, tokenizer, "train"))
+    rest = pipelines.nli_pairs(feed(files, tokenizer, "train", skip_batches=9))
     for want, got in zip(whole.skip(9).take(12), rest.take(12), strict=True):
         for key in want:
             np.testing.assert_array_equal(want[key], got[key])
 
 
 def test_validation_has_every_language_of_the_held_out_rows(files, tokenizer):
-    batches = list(pipelines.inference_pairs(feed(files, tokenizer, "validation")))
-    trained = list(pipelines.inference_pairs(feed(files, tokenizer, "all")))
+    batches = list(pipelines.nli_pairs(feed(files, tokenizer, "validation")))
+    trained = list(pipelines.nli_pairs(feed(files, tokenizer, "all")))
     n_rows = sum(len(batch["nli_label"]) for batch in batches)
     assert 0 < n_rows < 30
     assert sum(len(batch["nli_label"]) for batch in trained) == 60
@@ -107,7 +107,7 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
     path = ",".join(f"{language}={of[0]}" for language, of in files.items())
     config = NliConfig(weight=1.0, train_encoder=train_encoder)
     config.train_data = feed(files, tokenizer, "train").config.replace(input_path=path)
-    config.validate("nli")
+    fields.check(config, "task.nli.")
     with one_device.scope():
         model = toys.model(
             num_layers=1, vocab_size=len(tokenizer.vocab), max_position_embeddings=32
@@ -139,7 +139,7 @@ def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
         objective = NliObjective(
             "nli", NliConfig(weight=1.0), model, tokenizer=tokenizer, data=None
         )
-    batch = next(iter(pipelines.inference_pairs(feed(files, tokenizer, "validation"))))
+    batch = next(iter(pipelines.nli_pairs(feed(files, tokenizer, "validation"))))
     loss, right = objective._scores(batch, training=False)
 
     def vectors(side):
@@ -169,7 +169,7 @@ def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
 def test_files_that_do_not_fit_are_named(tmp_path, files, lines, message):
     bad = tmp_path / "bad.tsv"
     bad.write_text("\n".join(lines))
-    config = InferenceDataConfig(input_path=f"en={files['en'][0]},bad={bad}")
+    config = NliDataConfig(input_path=f"en={files['en'][0]},bad={bad}")
     with pytest.raises(UserError, match=message):
         config.load(str(tmp_path))
 

@@ -1,0 +1,223 @@
+"""Configuration values: fields declare their ranges, and one function checks them.
+
+    @dataclasses.dataclass
+    class Settings:
+        steps: int = fields.ranged(100, at_least=1)
+        form: str = fields.one_of("paper", ("paper", "released"))
+
+    fields.check(settings, "trainer.")
+
+A value outside its range ends in one grammar of message: "trainer.steps is 0; allowed:
+at least 1".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from cmlm.errors import UserError
+
+_RANGE = "range"
+_KINDS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    tuple: "a list",
+    list: "a list",
+    type(None): "null",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a field allows; None leaves a side open.
+
+    Attributes:
+        at_least: the lowest allowed number.
+        above: an excluded lower bound.
+        at_most: the highest allowed number.
+        below: an excluded upper bound.
+        also: one more allowed number, with its meaning: `(-1, "all")`.
+    """
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    also: tuple[float, str] | None = None
+
+    def __contains__(self, value: float) -> bool:
+        if self.also is not None and value == self.also[0]:
+            return True
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        low = self.at_least if self.above is None else f"above {self.above}"
+        high = self.at_most if self.below is None else f"below {self.below}"
+        if low is not None and high is not None:
+            text = f"{low} to {high}"
+        elif low is not None:
+            text = f"{low}" if self.above is not None else f"at least {low}"
+        else:
+            text = f"{high}" if self.below is not None else f"at most {high}"
+        return f"{self.also[0]} ({self.also[1]}), or {text}" if self.also else text
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The values that a field allows, one by one."""
+
+    values: tuple[Any, ...]
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.values
+
+    def __str__(self) -> str:
+        return ", ".join(map(_shown, self.values))
+
+
+def ranged(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    also: tuple[float, str] | None = None,
+) -> Any:
+    """A dataclass field for a number, or a tuple of numbers, within a range.
+
+    None is not checked: the annotation says whether a field may be None.
+
+    Args:
+        default: of the field.
+        at_least, above, at_most, below, also: see `Range`.
+    """
+    allowed = Range(at_least, above, at_most, below, also)
+    return dataclasses.field(default=default, metadata={_RANGE: allowed})
+
+
+def one_of(default: Any, values: Iterable[Any]) -> Any:
+    """A dataclass field for one of some values."""
+    return dataclasses.field(default=default, metadata={_RANGE: Choice(tuple(values))})
+
+
+def check(config: Any, prefix: str = "") -> None:
+    """Checks a configuration and all its parts.
+
+    Types come first, then ranges, then `config.check_together(prefix)`, where a class
+    has such a method, for rules between several fields. A part whose `is_enabled` is
+    false needs the right types only. Every number must be finite.
+
+    A value that YAML has read as another type is put right in place: text for a number
+    (`1e-3` has no dot), a list for a tuple, null for an empty text.
+
+    Args:
+        config: a dataclass.
+        prefix: what stands before the names of its fields: `trainer.`, or `--` where
+            fields are flags.
+
+    Raises:
+        UserError: one line that names the value and what is allowed.
+    """
+    check_types(config, prefix)
+    check_ranges(config, prefix)
+
+
+def check_types(config: Any, prefix: str = "") -> None:
+    """The first half of `check`: types, and that every number is finite."""
+    for field in dataclasses.fields(config):
+        value, path = getattr(config, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            check_types(value, f"{path}.")
+            continue
+        fitted = _fitted(value, _allowed_types(type(config))[field.name], path)
+        if fitted is not value:
+            setattr(config, field.name, fitted)
+        for number in fitted if isinstance(fitted, tuple) else (fitted,):
+            if isinstance(number, float) and not math.isfinite(number):
+                allowed = field.metadata.get(_RANGE, "a finite number")
+                raise refused(path, fitted, allowed)
+
+
+def check_ranges(config: Any, prefix: str = "") -> None:
+    """The second half of `check`: ranges, and rules between several fields."""
+    if not getattr(config, "is_enabled", True):
+        return
+    for field in dataclasses.fields(config):
+        value, path = getattr(config, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, f"{path}.")
+        allowed = field.metadata.get(_RANGE)
+        if allowed is None or value is None:
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(allowed, Range) and not isinstance(each, int | float):
+                raise refused(path, value, "numbers")
+            if each not in allowed:
+                raise refused(path, value, allowed)
+    if hasattr(config, "check_together"):
+        config.check_together(prefix)
+
+
+def refused(path: str, value: Any, allowed: Any) -> UserError:
+    """The error for a value: "PATH is VALUE; allowed: ALLOWED"."""
+    return UserError(f"{path} is {_shown(value, quoted=True)}; allowed: {allowed}")
+
+
+def _shown(value: Any, quoted: bool = False) -> str:
+    if isinstance(value, tuple):
+        value = list(value)
+    # An empty text would not be seen.
+    return repr(value) if quoted or value == "" else str(value)
+
+
+def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
+    """The value as one of the allowed types."""
+    if isinstance(value, list) and tuple in allowed:
+        value = tuple(value)
+    if value is None and str in allowed and type(None) not in allowed:
+        value = ""  # `a.b.c=` with nothing behind it
+    if isinstance(value, str) and float in allowed and str not in allowed:
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if is_integer and float in allowed and int not in allowed:
+        value = float(value)
+    if isinstance(value, float) and value.is_integer() and float not in allowed:
+        value = int(value) if int in allowed else value
+    for kind in allowed:
+        if isinstance(value, kind) and not (isinstance(value, bool) and kind is int):
+            return value
+    raise refused(path, value, " or ".join(_KINDS.get(k, k.__name__) for k in allowed))
+
+
+@functools.cache
+def _allowed_types(config_class: type) -> dict[str, tuple[type, ...]]:
+    """The types that each field's annotation names."""
+    hints = typing.get_type_hints(config_class)
+    return {
+        field.name: _kinds(hints[field.name])
+        for field in dataclasses.fields(config_class)
+    }
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(kind for part in typing.get_args(hint) for kind in _kinds(part))
+    return (origin or hint,)

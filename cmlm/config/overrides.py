@@ -1,0 +1,160 @@
+"""Configurations as text: YAML files, and settings of the form `a.b.c=value`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+import yaml
+from official.modeling.hyperparams import params_dict
+
+from cmlm.config.experiment import ExperimentConfig
+from cmlm.errors import UserError
+
+
+def override(
+    config: ExperimentConfig,
+    config_files: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+) -> None:
+    """Changes a configuration in place; what comes later wins.
+
+    Args:
+        config: a recipe.
+        config_files: YAML files with any part of the configuration.
+        overrides: `a.b.c=value`, several separated by commas, or YAML.
+
+    Raises:
+        UserError: an unknown key or file, or a value that does not fit.
+    """
+    for values, source in _read(config_files, overrides):
+        _apply(config, values, source)
+
+
+def given(config_files: Sequence[str], overrides: Sequence[str]) -> set[str]:
+    """The names of all settings in files and overrides, such as `model.num_layers`.
+
+    Args:
+        config_files, overrides: as for `override`.
+    """
+    found = _read(config_files, overrides)
+    return {name for values, _ in found for name in _paths(values)}
+
+
+def from_yaml(path: str) -> ExperimentConfig:
+    """Reads a whole configuration, as `to_yaml` wrote it."""
+    config = ExperimentConfig()
+    _apply(config, _read_file(path), path)
+    config.validate()
+    return config
+
+
+def to_yaml(config: ExperimentConfig) -> str:
+    """The whole configuration as text; `from_yaml` reads it back equal."""
+    return yaml.safe_dump(config.as_dict(), sort_keys=False)
+
+
+# ------------------------------------------------------------------ reading
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads numbers, texts, lists and mappings.
+
+    A date stays text. Aliases are refused: a short file of them could fill the memory.
+    """
+
+    yaml_implicit_resolvers = {
+        first: [(tag, regex) for tag, regex in found if not tag.endswith(":timestamp")]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.YAMLError(f"line {mark.line + 1} has an alias (*)")
+        return super().compose_node(parent, index)
+
+
+def _read(
+    config_files: Sequence[str], overrides: Sequence[str]
+) -> Iterator[tuple[dict, str]]:
+    """The values of every file and override, with the flag that they come from."""
+    for path in config_files:
+        yield _read_file(path), f"--config_file={path}"
+    for text in overrides:
+        source = f"--params_override={text}"
+        yield _read_override(text, source), source
+
+
+def _read_file(path: str) -> dict:
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            values = _load(file.read())
+    except tf.errors.OpError as error:
+        raise UserError(f"{path} cannot be read: {error.message}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} does not hold a YAML mapping")
+    return values
+
+
+def _read_override(text: str, source: str) -> dict:
+    values = None
+    try:
+        # Not left to Model Garden, whose YAML loader can build Python objects.
+        values = _load(params_dict.nested_csv_str_to_json_str(text))
+    except (ValueError, IndexError):
+        try:
+            values = _load(text)
+        except ValueError:
+            pass
+    if not isinstance(values, dict):
+        raise UserError(f"{source} is not of the form a.b.c=value")
+    return values
+
+
+def _load(text: str) -> Any:
+    """Raises ValueError, in one line, for text that is not YAML."""
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+# ----------------------------------------------------------------- changing
+
+
+def _apply(config: ExperimentConfig, values: Mapping, source: str) -> None:
+    try:
+        config.override(values, is_strict=True)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{source}: {_explain(error, config, values)}") from error
+
+
+def _explain(error: Exception, config: ExperimentConfig, values: Mapping) -> str:
+    """Names the unknown key and the known ones."""
+    for path in _paths(values):
+        node, walked = config, []
+        for key in path.split("."):
+            fields = [field.name for field in dataclasses.fields(node)]
+            if key not in fields:
+                where = ".".join(walked) or "the configuration"
+                return f"{where} has no {key!r}; it has: {', '.join(fields)}"
+            walked.append(key)
+            node = getattr(node, key)
+            if not dataclasses.is_dataclass(node):
+                break
+    return " ".join(str(error).split())
+
+
+def _paths(values: Mapping, prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"

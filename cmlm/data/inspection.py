@@ -1,0 +1,195 @@
+"""Reads training text once before a run: counts it, and refuses unusable files."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import BinaryIO
+
+import tensorflow as tf
+
+from cmlm.common import files as files_lib
+from cmlm.common.files import MAX_LINE_CHARACTERS
+from cmlm.errors import UserError
+
+# Typical compression of text by gzip, to estimate how much of a file was not read.
+_GZIP_RATIO = 3.0
+# Every web corpus has some broken bytes; a larger share means another encoding.
+MAX_INVALID_SHARE = 0.1
+
+# The characters that tf.strings.strip removes, so that both count the same lines.
+_BLANK = b" \t\n\v\f\r"
+_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+
+
+@dataclasses.dataclass
+class CorpusReport:
+    """The size of a corpus and its faults.
+
+    Attributes:
+        files: files read.
+        bytes: bytes of unpacked text read.
+        documents: documents, separated by blank lines.
+        sentences: lines with text.
+        pairs: pairs of consecutive lines in one document.
+        one_sentence_documents: documents without a pair.
+        invalid_lines: lines with bytes that are not UTF-8.
+        replaced_characters: U+FFFD characters that replace these bytes.
+        longest_line: in characters.
+        whole: False if the inspection stopped at its limit.
+        share: bytes read as a share of all bytes on disk; 1 if `whole`.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    documents: int = 0
+    sentences: int = 0
+    pairs: int = 0
+    one_sentence_documents: int = 0
+    invalid_lines: int = 0
+    replaced_characters: int = 0
+    longest_line: int = 0
+    whole: bool = True
+    share: float = 1.0
+
+    def estimated_sentences(self) -> int:
+        """Estimates the sentences of the whole corpus from the part that was read."""
+        return round(self.sentences / self.share)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.files:,} files, {self.documents:,} documents,"
+            f" {self.sentences:,} sentences, {self.pairs:,} pairs"
+            f" ({self.one_sentence_documents:,} documents have one sentence and give"
+            " no pair)"
+        )
+        if self.invalid_lines:
+            text += (
+                f"; {self.invalid_lines:,} lines are not UTF-8:"
+                f" {self.replaced_characters:,} characters replaced"
+            )
+        if not self.whole:
+            text += f"; counted in the first {self.bytes / 2**20:.0f} MB only"
+        return text
+
+
+def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
+    """Counts the content of a corpus and refuses text that cannot be trained on.
+
+    Args:
+        files: paths in the training format, streamed one after the other.
+        max_bytes: unpacked text to read at most; the corpus may be larger.
+
+    Raises:
+        UserError: a file is not text, is not UTF-8 or has a line of more than
+            MAX_LINE_CHARACTERS, or the corpus has no sentence.
+    """
+    report = CorpusReport()
+    begin = 0
+    for path in files:
+        if report.bytes >= max_bytes:
+            break
+        report.files += 1
+        begin = report.bytes
+        _inspect_file(path, report, max_bytes)
+    if not report.whole or report.files < len(files):
+        report.whole = False
+        report.share = share_read(files, report.files, report.bytes - begin)
+    if not report.sentences:
+        raise unusable(files, "is empty")
+    return report
+
+
+def unusable(files: list[str], fault: str) -> UserError:
+    """Returns the error for text with too little content.
+
+    Args:
+        files: paths of the text.
+        fault: predicate of the message, such as `is empty`.
+    """
+    named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    return UserError(
+        f"text {named} {fault}; allowed: one sentence a line with a blank line between"
+        " documents, as python -m cmlm.prepare writes it"
+    )
+
+
+def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:
+    """Estimates how much of some files has been read, by their size on disk.
+
+    Args:
+        files: paths.
+        begun: number of files read from the first on; all but the last of them whole.
+        bytes_of_last: unpacked bytes read of that last file.
+
+    Returns:
+        A share between 0 and 1.
+    """
+    on_disk = [tf.io.gfile.stat(path).length for path in files]
+    packing = _GZIP_RATIO if files[begun - 1].endswith(".gz") else 1.0
+    last = min(bytes_of_last / packing, on_disk[begun - 1])
+    return (sum(on_disk[: begun - 1]) + last) / sum(on_disk)
+
+
+def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
+    """Adds one file to a report."""
+    number = invalid = first_invalid = in_document = 0
+
+    def end_document():
+        report.documents += in_document > 0
+        report.one_sentence_documents += in_document == 1
+        report.pairs += max(in_document - 1, 0)
+
+    with files_lib.open_bytes(path) as stream:
+        # The limit keeps a file without line ends from filling the memory.
+        while line := stream.readline(4 * MAX_LINE_CHARACTERS):
+            number += 1
+            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise UserError(f"{path} is UTF-16; allowed: UTF-8")
+            if b"\0" in line:
+                raise UserError(f"{path} is not text: line {number} has a NUL byte")
+            length = len(line)
+            if length > MAX_LINE_CHARACTERS or length > report.longest_line:
+                length = _characters(line, stream)
+                report.longest_line = max(report.longest_line, length)
+            if length > MAX_LINE_CHARACTERS:
+                raise UserError(
+                    f"{path} line {number} has {length:,} characters; allowed: at most"
+                    f" {MAX_LINE_CHARACTERS:,} (python -m cmlm.prepare splits text into"
+                    " sentences)"
+                )
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                invalid += 1
+                first_invalid = first_invalid or number
+                report.replaced_characters += line.decode(errors="replace").count(
+                    "\ufffd"
+                ) - line.count("\ufffd".encode())
+            if line.strip(_BLANK):
+                report.sentences += 1
+                in_document += 1
+            else:
+                end_document()
+                in_document = 0
+            report.bytes += len(line)
+            if report.bytes >= max_bytes:
+                report.whole = False
+                break
+    end_document()
+    report.invalid_lines += invalid
+    if invalid > MAX_INVALID_SHARE * number:
+        raise UserError(
+            f"{path} is not UTF-8: {invalid:,} of its {number:,} lines have invalid"
+            f" bytes, line {first_invalid} first"
+        )
+
+
+def _characters(line: bytes, stream: BinaryIO) -> int:
+    """Counts the characters of a line whose first part has been read already."""
+    length = 0
+    while line:
+        length += len(line.translate(None, _CONTINUATION_BYTES))
+        if line.endswith(b"\n"):
+            return length - 1
+        line = stream.readline(4 * MAX_LINE_CHARACTERS)
+    return length
