@@ -43,8 +43,7 @@ def main(_) -> None:
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
         raise UserError(f"--output={FLAGS.output} must end in .npy")
     with cli.quiet_imports():
-        from cmlm.common import arrays, files
-        from cmlm.common.progress import sentence_bar
+        from cmlm.common import arrays, files, progress
         from cmlm.encoders import opening
 
     if FLAGS.output:
@@ -66,7 +65,7 @@ def main(_) -> None:
         if FLAGS.output:
             shape = (total, encoder.dim)
             write = stack.enter_context(arrays.npy_writer(FLAGS.output, shape))
-        bar = stack.enter_context(sentence_bar(total))
+        bar = stack.enter_context(progress.bar(total))
         for lines in arrays.windows(paths):
             encoded = encoder.encode(lines, progress=False)
             if FLAGS.query:

@@ -105,10 +105,9 @@ def main(_) -> None:
 
 def _encode_text(paths, encoder, limit):
     """Yields the vectors of at most `limit` sentences, in windows; no empty lines."""
-    from cmlm.common import arrays
-    from cmlm.common.progress import sentence_bar
+    from cmlm.common import arrays, progress
 
-    with sentence_bar(None) as bar:
+    with progress.bar(None) as bar:
         for lines in arrays.windows(paths):
             lines = [line for line in lines if line.strip()][:limit]
             limit -= len(lines)

@@ -1,10 +1,10 @@
-"""Trains a small classifier of documents, by which `cmlm.prepare` drops the bad ones.
+"""Trains a classifier of documents, with which `cmlm.prepare` drops bad documents.
 
     python -m cmlm.quality --good='books/*.txt.gz' --bad='spam/*.txt.gz' --output=q.npz
     python -m cmlm.prepare --quality_model=q.npz --min_quality=0.3 ...
 
-Examples are documents: text with a blank line between two of them. A fifth of them is
-held out to say how well the model tells the two kinds apart; then all are used.
+Examples are documents, separated by blank lines. The command first tests a model on a
+fifth of the examples, then trains the final model on all of them.
 """
 
 from absl import flags
@@ -12,12 +12,12 @@ from absl import flags
 from cmlm import cli
 from cmlm.errors import UserError
 
-flags.DEFINE_string("good", None, "Files or globs of documents to keep.")
-flags.DEFINE_string("bad", None, "Files or globs of documents to drop.")
-flags.DEFINE_string("output", None, "File to write, .npz.")
-flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
-flags.DEFINE_integer("max_examples", 50_000, "Documents of each kind, at most.", 10)
-flags.DEFINE_integer("seed", 0, "Decides which documents are held out.")
+flags.DEFINE_string("good", None, "Files or globs of good documents.")
+flags.DEFINE_string("bad", None, "Files or globs of bad documents.")
+flags.DEFINE_string("output", None, "The .npz file to write.")
+flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
+flags.DEFINE_integer("max_examples", 50_000, "Most documents of each kind.", 10)
+flags.DEFINE_integer("seed", 0, "For the choice of held-out documents.")
 
 FLAGS = flags.FLAGS
 
@@ -42,20 +42,11 @@ def main(_) -> None:
         examples[name] = quality.read_examples(paths, FLAGS.max_examples)
         if len(examples[name]) < 10:
             raise UserError(
-                f"--{name}={getattr(FLAGS, name)} has {len(examples[name])} documents;"
-                " 10 or more are needed"
+                f"--{name} has {len(examples[name])} documents; at least 10 are needed"
             )
 
     # ------------------------------------------------------------------ held out
-    generator = np.random.default_rng(FLAGS.seed)
-    train, held_out = [], []
-    for name in ("good", "bad"):
-        order = generator.permutation(len(examples[name]))
-        parts = np.split(order, [len(order) // 5])
-        held_out.append([examples[name][i] for i in parts[0]])
-        train.append([examples[name][i] for i in parts[1]])
-    model = quality.fit(*train, seed=FLAGS.seed)
-    good, bad = (model.score(texts) for texts in held_out)
+    good, bad = quality.held_out_scores(examples["good"], examples["bad"], FLAGS.seed)
     is_good = np.repeat([1, 0], [len(good), len(bad)])
     area = metrics.roc_auc_score(is_good, np.concatenate([good, bad]))
     print(

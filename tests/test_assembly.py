@@ -11,7 +11,15 @@ import pytest
 
 from cmlm.common import beam_runner
 from cmlm.errors import UserError
-from cmlm.preparation import assembly, deduplication, documents, report, spilling
+from cmlm.preparation import (
+    assembly,
+    deduplication,
+    documents,
+    report,
+    spilling,
+    spreading,
+)
+from cmlm.preparation import settings as settings_lib
 
 WORDS = [f"word{i}" for i in range(40)]
 
@@ -41,7 +49,7 @@ def corpus(tmp_path_factory):
 
 
 def settings(paths, **changes):
-    base = assembly.Settings(
+    base = settings_lib.Settings(
         paths=tuple(map(str, paths)),
         layout="lines",
         steps=("duplicate_documents", "duplicate_lines"),
@@ -211,13 +219,13 @@ def test_a_shard_is_written_from_a_few_blocks_at_a_time(tmp_path):
         for start in range(amount):
             numbers = range(100 * start, 100 * start + 200, 2)  # overlaps the next
             text = [[f"{generator.getrandbits(800):x}"] for _ in numbers]
-            blocks.append(assembly._pack([*zip(numbers, text, strict=True)]))
+            blocks.append(spreading.pack([*zip(numbers, text, strict=True)]))
         generator.shuffle(blocks)
         with open(path, "wb") as file:
             for block in blocks:
                 file.write(len(block).to_bytes(4, "little") + block)
         tracemalloc.start()
-        numbers = [number for number, _ in assembly._unpack([str(path)])]
+        numbers = [number for number, _ in spreading.unpack([str(path)])]
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert numbers == sorted(numbers) and len(numbers) == 100 * amount
@@ -293,16 +301,20 @@ def test_translations(tmp_path):
         ({}, "xx", "'xx' is no language"),
         ({}, "EN", "ISO 639"),
         ({}, "en-de", "'en-de' is no language"),
-        ({"layout": "tsv"}, "en", "needs a pair, as en-de"),
+        ({"layout": "tsv"}, "en", "a pair such as en-de"),
         ({"layout": "tsv"}, "en-xx", "'xx' is no language"),
         ({}, "en,de", "need the step `language`"),
-        ({"steps": ("language",)}, "en,ast", "CLD2 does not tell it"),
-        ({"layout": "tsv", "steps": ("c4",)}, "en-de", "take only duplicate_lines"),
+        ({"steps": ("language",)}, "en,ast", "CLD2 identifies"),
+        (
+            {"layout": "tsv", "steps": ("c4",)},
+            "en-de",
+            "allowed for bitext: duplicate_lines",
+        ),
     ],
 )
 def test_languages_that_cannot_be(changes, wanted, message):
     with pytest.raises(UserError, match=message):
-        assembly.with_languages(settings([], **changes), wanted)
+        settings_lib.with_languages(settings([], **changes), wanted)
 
 
 def test_repeated_rows_are_all_but_the_first():

@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.common import distributed, progress
+from cmlm.common import distributed
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.training import engine
+from cmlm.training import engine, metrics_log
 from cmlm.training.trainer import NonFiniteError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,7 +120,7 @@ def test_resume_in_a_new_run_equals_a_straight_run(text, tmp_path, strategy):
     assert_equal_checkpoints(
         straight.manager.latest_checkpoint, second.manager.latest_checkpoint
     )
-    rows = progress.read_metrics(str(tmp_path / "resumed" / model_dir.METRICS))
+    rows = metrics_log.read_metrics(str(tmp_path / "resumed" / model_dir.METRICS))
     assert [row["step"] for row in rows] == [5, 6]
 
 
@@ -142,7 +142,9 @@ def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
     step = int(re.search(r"stopped by SIGTERM at step (\d+)", stderr).group(1))
     assert tf.train.latest_checkpoint(str(directory)).endswith(f"ckpt-{step}")
     # The steps since the last row are told as well.
-    assert progress.read_metrics(str(directory / model_dir.METRICS))[-1]["step"] == step
+    assert (
+        metrics_log.read_metrics(str(directory / model_dir.METRICS))[-1]["step"] == step
+    )
 
 
 def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
@@ -157,7 +159,7 @@ def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
         "cmlm/shuffled_accuracy",
         "cmlm/conditioning_gain",
     }
-    rows = progress.read_metrics(str(tmp_path / model_dir.METRICS))
+    rows = metrics_log.read_metrics(str(tmp_path / model_dir.METRICS))
     trained = [row for row in rows if "train/cmlm/loss" in row]
     assert [row["step"] for row in trained] == [5, 10, 15, 20]
     assert all(row["train/examples_per_second"] > 0 for row in trained)

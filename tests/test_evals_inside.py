@@ -5,11 +5,10 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.common import progress
 from cmlm.config import experiment
 from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.training import engine, evals
+from cmlm.training import engine, evals, metrics_log
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
     before = encoder.encode(["river boat"])
     last = engine.train(run)
     assert abs(encoder.encode(["river boat"]) - before).max() > 0
-    rows = progress.read_metrics(str(tmp_path / "run" / "metrics.jsonl"))
+    rows = metrics_log.read_metrics(str(tmp_path / "run" / "metrics.jsonl"))
     scored = [
         row[f"validation/{metric}"] for row in rows if f"validation/{metric}" in row
     ]

@@ -69,7 +69,7 @@ def test_open_text_refuses_a_line_that_would_fill_the_memory(tmp_path):
     tracemalloc.start()
     with files.open_text(str(path), max_line_characters=100) as lines:
         assert [len(next(lines)), len(next(lines))] == [101, 100]
-        message = "bomb.txt.gz line 3 has more than the 100 characters"
+        message = "bomb.txt.gz line 3 is longer than 100 characters"
         with pytest.raises(UserError, match=message):
             next(lines)
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
@@ -139,7 +139,9 @@ def test_what_a_killed_process_left_is_named_and_stays(tmp_path, caplog):
     left.mkdir()
     with files.atomic_directory(str(tmp_path / "target")):
         pass
-    assert caplog.messages == [f"{left} is unfinished: remove it if nothing writes it"]
+    assert caplog.messages == [
+        f"{left} is unfinished: delete it if no run is writing it"
+    ]
     assert sorted(os.listdir(tmp_path)) == ["target", left.name]
 
 

@@ -155,12 +155,15 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ([model, output], "either --source and --target, or --bitext"),
         ([model, output, source], "--target is not given"),
         ([model, output, source, bitext], "either --source and --target, or"),
-        ([model, output, source, target, "--pool=x"], "--pool goes with --bitext"),
-        ([model, "--output=a.txt", source, target], "must end in .tsv or .tsv.gz"),
+        ([model, output, source, target, "--pool=x"], "--pool needs --bitext"),
+        (
+            [model, "--output=a.txt", source, target],
+            "allowed: a name in .tsv or .tsv.gz",
+        ),
         ([model, output, source, "--target=no.txt"], "no file matches 'no.txt'"),
         (
             [model, output, source, f"--target={tmp_path}/empty.txt"],
-            "--target has no line with text in it",
+            "--target has no line with text",
         ),
         (
             [model, output, source, f"--target={tmp_path}/cut.txt.gz"],
@@ -169,10 +172,10 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ([model, f"--output={tmp_path}/there.tsv", source, target], "pass --overwrite"),
         (
             [model, output, source, target, "--neighbours=99"],
-            "99 neighbours are wanted",
+            "99 neighbours need at least as many",
         ),
         ([model, output, source, target, "--threshold=9"], "lower --threshold"),
-        ([model, output, bitext, "--hard_negatives=99"], "at least 100 are needed"),
+        ([model, output, bitext, "--hard_negatives=99"], "needs at least 100"),
         ([model, output, bitext, "--max_cosine=-1"], "raise --max_cosine or give"),
         ([bad_model, output, source, target], "holds no weights"),
         ([model, output, source, target, "--margin=cosine"], "cosine"),

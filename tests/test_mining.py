@@ -10,6 +10,7 @@ import pytest
 from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.mining import (
+    compressed,
     index,
     margins,
     negatives,
@@ -118,7 +119,7 @@ def test_lines_are_sentences(tmp_path):
     path.write_bytes(b" one\ttwo \r\n\n \t \nthree\xff\xe2\x80\xa8x\n")
     assert list(texts.read_lines([str(path)])) == ["one two", "three\ufffd\u2028x"]
     path.write_text("fine\n" + "x" * (files.MAX_LINE_CHARACTERS + 1))
-    with pytest.raises(UserError, match="a.txt line 2 has more than the 1,000,000"):
+    with pytest.raises(UserError, match="a.txt line 2 is longer than 1,000,000"):
         list(texts.read_lines([str(path)]))
     with pytest.raises(UserError, match="no line with text"):
         gather([], tmp_path / "empty")
@@ -153,7 +154,7 @@ def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
         with pytest.raises(UserError, match=f"another run .*{said}.*--work_dir"):
             vectors.encode(lines, encoder, str(directory))
     storage.save(str(directory / "00000.npy"), np.zeros([2, 8], np.float32))
-    with pytest.raises(UserError, match=r"00000.npy is float32 \[2, 8\], not"):
+    with pytest.raises(UserError, match=r"00000.npy holds float32 \[2, 8\], expected"):
         vectors.encode(lines, Encoder(), str(directory))
     (directory / "00000.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(UserError, match="00000.npy is damaged"):
@@ -171,7 +172,7 @@ def test_what_is_no_vector_is_named(tmp_path):
     for value, width, said in (
         (np.nan, 8, "vector of 'bad' is not finite"),
         (np.inf, 8, "vector of 'bad' is not finite"),
-        (1.0, 5, r"shape \[2, 5\] for 2 sentences; expected 8"),
+        (1.0, 5, r"shape \[2, 5\]; expected \[2, 8\]"),
     ):
         Broken.value, Broken.width = value, width
         with pytest.raises(UserError, match=said):
@@ -191,7 +192,7 @@ def test_with_all_cells_every_index_is_exact(
     memory = 8 * MEMORY if kind == "pq" else MEMORY // 4
     settings = neighbours.Search(kind, cells=12, probes=12, memory=memory)
     # As many neighbours as `pq` needs to look at every row of the pool anew.
-    k = len(sides[1]) // index._PQ_CANDIDATES if kind == "pq" else 5
+    k = len(sides[1]) // compressed._CANDIDATES if kind == "pq" else 5
     searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
     found = searcher.find("source", k)
     blocks = list(found.blocks())
@@ -279,15 +280,17 @@ def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
         searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
         return searcher.find("source", k)
 
-    with pytest.raises(UserError, match="1601 neighbours .* target side has 1600"):
+    with pytest.raises(UserError, match="target side has 1600 .* 1601 neighbours"):
         find(k=1601)
-    with pytest.raises(UserError, match="--cells=4000; allowed: up to 3900"):
+    with pytest.raises(UserError, match="--cells is 4000; allowed: up to 3900"):
         find(kind="ivf", cells=4000)
-    with pytest.raises(UserError, match="codes of 1,600 sentences take"):
+    with pytest.raises(UserError, match="codes of 1,600 sentences need"):
         find(kind="pq", memory=9000)
     few = [stored(np.eye(15), tmp_path / name) for name in "ab"]
     settings = neighbours.Search("pq", memory=MEMORY)
-    with pytest.raises(UserError, match="needs 16 sentences or more, there are 15"):
+    with pytest.raises(
+        UserError, match="got 15 sentences; --index=pq needs at least 16"
+    ):
         neighbours.Searcher(*few, str(tmp_path / "m"), settings).find("source", 1)
 
 
@@ -436,5 +439,5 @@ def test_negatives_are_near_and_wrong(tmp_path):
                 assert (got[number] == -1).all()
             else:
                 assert pool.take(got[number]) == want
-    with pytest.raises(UserError, match="pool has 9 different .* at least 10"):
+    with pytest.raises(UserError, match="pool has 9 distinct .* at least 10"):
         negatives.neighbours_for(8, 1, 9)

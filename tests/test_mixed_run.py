@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import toys
 
-from cmlm.common import progress
 from cmlm.config import recipes
-from cmlm.training import engine
+from cmlm.training import engine, metrics_log
 
 STRATEGIES = ["one_device", "mirrored"]
 
@@ -112,7 +111,7 @@ def test_curves_of_every_objective_are_logged(data, tmp_path, weights):
     config = configure(data, "one_device", weights)
     run = engine.build(config, str(tmp_path))
     validation = engine.train(run)
-    rows = progress.read_metrics(str(tmp_path / "metrics.jsonl"))
+    rows = metrics_log.read_metrics(str(tmp_path / "metrics.jsonl"))
     for name in weights:
         assert np.isfinite(validation[f"{name}/loss"])
         assert all(f"train/{name}/loss" in row for row in rows if "train/" in str(row))

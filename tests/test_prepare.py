@@ -71,7 +71,7 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
         (["--input=missing*.txt", "--output=x"], "no file matches 'missing*.txt'"),
         (["--input=README.md", "--output=x", "--layout=html"], "lines|wrapped"),
         (["--input=README.md", "--output=x", "--language=xx"], "'xx' is no language"),
-        (["--input=README.md", "--output=x", "--steps=c5"], "allowed are c4, length"),
+        (["--input=README.md", "--output=x", "--steps=c5"], "allowed: c4, length"),
         (["--input=README.md", "--output=x", "--workers=2"], "only split"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_dump_becomes_shards_by_language(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "en: 30 documents, 90 sentences" in done.stdout
     assert "policy" in done.stdout and "no terminal punctuation" in done.stdout
-    assert f"damaged, read as far as it goes: {tmp_path}/cut.wet.gz: " in done.stdout
+    assert f"damaged, read up to the damage: {tmp_path}/cut.wet.gz: " in done.stdout
     assert f"--train_data='en={output}/en/*.txt.gz'" in done.stdout
     assert "Traceback" not in done.stderr
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cmlm.common import progress
+from cmlm.training import metrics_log
 
 
 def lines(capsys) -> list[str]:
@@ -58,18 +59,18 @@ def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
     rows = [{"step": step, "time": 1.0} for step in (5, 10, 15)]
     text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20, "ti'
     Path(path).write_text(text)
-    log = progress.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    log = metrics_log.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
     log.write(12, {"a": 1.0})
-    assert [row["step"] for row in progress.read_metrics(path)] == [5, 10, 12]
+    assert [row["step"] for row in metrics_log.read_metrics(path)] == [5, 10, 12]
 
 
 def test_metrics_log_begins_anew_where_no_row_is_left(tmp_path):
     path = str(tmp_path / "metrics.jsonl")
     Path(path).write_text('{"step": 15, "time": 1.0}\n')
-    log = progress.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
-    assert progress.read_metrics(path) == []
+    log = metrics_log.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    assert metrics_log.read_metrics(path) == []
     log.write(12, {"a": 1.0})
-    assert [row["step"] for row in progress.read_metrics(path)] == [12]
+    assert [row["step"] for row in metrics_log.read_metrics(path)] == [12]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_other_files_are_refused_and_never_executed(tmp_path, kind):
         np.savez(path, format=np.array([Evil()], object))
     else:
         np.savez(path, weights=np.zeros(3))
-    with pytest.raises(UserError, match="is no quality model"):
+    with pytest.raises(UserError, match="is not a file of python -m cmlm.quality"):
         quality.QualityModel.load(str(path))
 
 

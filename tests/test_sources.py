@@ -10,7 +10,7 @@ import pytest
 from warcio.warcwriter import WARCWriter
 
 from cmlm.errors import UserError
-from cmlm.preparation import sources
+from cmlm.preparation import raw_lines, sources
 
 
 def read(path, layout, **arguments):
@@ -75,7 +75,7 @@ def test_wet_cut_in_the_middle_is_read_up_to_there(tmp_path, packed):
 
 
 def test_wet_with_a_huge_record_is_read_without_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(raw_lines, "MAX_BYTES", 1 << 20)
     path = tmp_path / "a.wet.gz"
     write_wet(path, [PAGES[0], b"x" * (3 << 20), PAGES[1]])
     documents, counts = read(path, "wet")
@@ -108,7 +108,7 @@ def test_a_warc_of_responses_says_where_the_text_is(tmp_path):
 def test_a_file_that_unpacks_without_end_is_given_up(
     tmp_path, monkeypatch, ending, pack
 ):
-    monkeypatch.setattr(sources, "_FREE_EXPANSION", 1 << 20)
+    monkeypatch.setattr(raw_lines, "_FREE_EXPANSION", 1 << 20)
     path = tmp_path / f"bomb.txt.{ending}"
     path.write_bytes(pack(b"Good text.\n" + b"\0" * (20 << 20)))
     documents, counts = read(path, "lines")
@@ -117,7 +117,7 @@ def test_a_file_that_unpacks_without_end_is_given_up(
 
 
 def test_a_line_without_end_is_passed_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_BYTES", 1000)
+    monkeypatch.setattr(raw_lines, "MAX_BYTES", 1000)
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfOne.\n" + b"x" * 5000 + b"\nTwo.\n")
     documents, counts = read(path, "lines")
@@ -126,7 +126,7 @@ def test_a_line_without_end_is_passed_over(tmp_path, monkeypatch):
 
 
 def test_a_document_without_end_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_BYTES", 100)
+    monkeypatch.setattr(raw_lines, "MAX_BYTES", 100)
     (tmp_path / "a.txt").write_text("A line of thirty characters ok\n" * 10)
     documents, _ = read(tmp_path / "a.txt", "lines")
     assert [len(d) for d in documents] == [4, 4, 2]
@@ -141,7 +141,9 @@ def test_json(tmp_path):
     documents, counts = read(path, "json")
     assert documents == [["One.", "Two."], ["Half ?."]]
     assert counts == {"no JSON": 1, "no text 'text'": 1}
-    with pytest.raises(UserError, match="line 1 has no text 'body', but: text, id"):
+    with pytest.raises(
+        UserError, match="line 1 has no text 'body'; its fields: text, id"
+    ):
         read(path, "json", text_field="body")
 
 

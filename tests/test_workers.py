@@ -17,11 +17,12 @@ import toys
 import worker
 from official.core import config_definitions
 
-from cmlm.common import distributed, progress, workers
+from cmlm.common import distributed, workers
 from cmlm.config import overrides
 from cmlm.data import vocabulary_file
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
+from cmlm.training import metrics_log
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -170,7 +171,7 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
         vocabulary_file.FILE_NAME,
     }
     assert len(list((tmp_path / "run" / model_dir.TENSORBOARD).iterdir())) == 1
-    rows = progress.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
+    rows = metrics_log.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
     validated = [row["step"] for row in rows if "validation/cmlm/loss" in row]
     assert validated == list(range(2, step, 2))
 

@@ -1,4 +1,4 @@
-"""The vectors of a file of sentences: written down, or searched, in flat memory."""
+"""Sentence vectors of large files: written as .npy or searched, in constant memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from cmlm.common import files
 
-# Lines held at a time, and their characters in all: enough for batches of like
-# length, little enough to forget.
+# Lines in memory at a time, and their characters: enough lines for batches of similar
+# length.
 _WINDOW_LINES = 16_384
 _WINDOW_CHARACTERS = 1 << 24
 
@@ -24,7 +24,7 @@ def windows(paths: Sequence[str]) -> Iterator[list[str]]:
         paths: UTF-8 text, `.gz` or not.
 
     Yields:
-        Lists of lines in order, without their ends; an empty line is a line.
+        Lists of lines in order, without line ends; empty lines are included.
 
     Raises:
         UserError: a file cannot be read, or has a line of over a million characters.
@@ -43,20 +43,20 @@ def windows(paths: Sequence[str]) -> Iterator[list[str]]:
 
 
 def count_lines(paths: Sequence[str]) -> int:
-    """The number of lines that `windows` yields."""
+    """Counts the lines that `windows` yields."""
     return sum(len(window) for window in windows(paths))
 
 
 @contextlib.contextmanager
 def npy_writer(path: str, shape: tuple[int, int]):
-    """Opens an .npy file for float32 rows; it exists when it is complete.
+    """Opens an .npy file for float32 rows; it gets its name when it is complete.
 
     Args:
-        path: of the file.
-        shape: [n, dim], which an .npy file says at its beginning.
+        path: the file.
+        shape: [n, dim], for the header of the file.
 
     Yields:
-        A function that appends float32 [k, dim].
+        A function that appends rows, float32 [k, dim].
     """
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
@@ -69,15 +69,15 @@ def npy_writer(path: str, shape: tuple[int, int]):
 
 
 class NearestLines:
-    """The lines nearest to some queries, among all that are shown.
+    """Keeps the lines nearest to each query, by cosine.
 
     Args:
         queries: float32 [n, dim].
         count: lines to keep for each query.
 
     Attributes:
-        found: for each query its nearest lines as (cosine, line), the best first, each
-            text once.
+        found: for each query its nearest lines as (cosine, line), the nearest first,
+            each text once.
     """
 
     def __init__(self, queries: np.ndarray, count: int):
@@ -86,10 +86,10 @@ class NearestLines:
         self.found: list[list[tuple[float, str]]] = [[] for _ in queries]
 
     def add(self, lines: Sequence[str], vectors: np.ndarray) -> None:
-        """Shows it lines.
+        """Compares lines with the queries.
 
         Args:
-            lines: empty ones are passed over.
+            lines: texts; empty ones are skipped.
             vectors: float32 [len(lines), dim].
         """
         first = {line: row for row, line in reversed(list(enumerate(lines)))}
@@ -104,6 +104,14 @@ class NearestLines:
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Scales rows to length 1; a row of zeros stays one."""
+    """Scales rows to length 1; a row of zeros stays zero.
+
+    Args:
+        vectors: float [n, dim].
+
+    Returns:
+        float32 [n, dim].
+    """
+    vectors = np.asarray(vectors, np.float32)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(norms, np.finfo(np.float32).tiny)

@@ -1,4 +1,4 @@
-"""Beam pipelines as commands run them: runner, progress, exact counts, whole files.
+"""Runs Beam pipelines for commands: runner, progress bar, exact counts, atomic files.
 
     def build(pipeline):
         outputs = pipeline | ... | beam.ParDo(Drop()).with_outputs(COUNTS, main="kept")
@@ -6,21 +6,19 @@
 
     run(build, beam_options=FLAGS.beam_options, workers=FLAGS.workers)
 
-Without `--runner=...` among the options a pipeline runs on this machine, in as many
-processes as it has cores. Every other runner of Beam gets its options as they are;
-files then have to lie where its workers see them.
+Without `--runner=...` in the options a pipeline runs on this machine, with one process
+per core. Any other runner gets the options unchanged; its workers must be able to reach
+all files.
 
-What lies between two steps that regroup data is held in memory by the local runner, in
-the main process, and sent to each worker as one message of at most 2 GB. So pipelines
-here send little through such steps, or the paths of files: `preparation.spilling`.
+The local runner keeps data between two grouping steps in the memory of the main process
+and sends each worker its part as one message of at most 2 GB. Pipelines therefore send
+little data through such steps, or the paths of files: see `preparation.spilling`.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import gzip
-import io
 import json
 import logging
 import os
@@ -36,6 +34,7 @@ from typing import BinaryIO, TextIO
 
 import tqdm
 
+from cmlm.common import packing
 from cmlm.errors import UserError
 
 try:
@@ -45,9 +44,11 @@ try:
     from apache_beam.options import pipeline_options
     from apache_beam.utils import windowed_value
 except ImportError as error:
-    raise UserError(f"this needs `pip install 'cmlm[corpus]'`: {error}") from error
+    raise UserError(
+        f"apache-beam is not installed: pip install 'cmlm[corpus]' ({error})"
+    ) from error
 
-# The output of a `CountingDoFn` that its counts leave by.
+# The tagged output for the counts of a `CountingDoFn`.
 COUNTS = "counts"
 
 
@@ -57,17 +58,18 @@ def run(
     workers: int = 0,
     progress: Progress | None = None,
 ) -> None:
-    """Builds a pipeline, runs it and waits for its end.
+    """Builds a pipeline, runs it and waits until it ends.
 
     Args:
         build: adds the transforms to an empty pipeline.
-        beam_options: options of Beam as on a command line, for example
-            `--runner=FlinkRunner --flink_master=localhost:8081`. Nothing: this machine.
-        workers: processes on this machine, 0 for one a core; 1 stays in this process.
-        progress: is shown while the pipeline runs.
+        beam_options: Beam's options as on a command line, for example
+            `--runner=FlinkRunner --flink_master=localhost:8081`; "": run on this
+            machine.
+        workers: processes on this machine; 0: one per core; 1: this process only.
+        progress: the bar to show while the pipeline runs.
 
     Raises:
-        UserError: what a transform raised as such, or a full disk, in one line.
+        UserError: a transform raised a UserError, or the disk is full.
     """
     options = pipeline_options.PipelineOptions(shlex.split(beam_options))
     runner = None
@@ -85,7 +87,7 @@ def run(
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """Keeps Beam from logging a failed bundle: the exception tells of it."""
+    """Silences Beam's log of a failed bundle: the exception reports it."""
     loggers = [logging.getLogger(), logging.getLogger("apache_beam")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -98,14 +100,14 @@ def _quiet_loggers() -> Iterator[None]:
 
 
 def is_local(beam_options: str) -> bool:
-    """Whether these options name no runner, or Beam's one for a single machine."""
+    """Whether the options name no runner or Beam's runner for one machine."""
     options = pipeline_options.PipelineOptions(shlex.split(beam_options))
     runner = options.view_as(pipeline_options.StandardOptions).runner
     return runner in (None, "DirectRunner")
 
 
 def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
-    """Beam's runner in Python: the DirectRunner would look for another to download."""
+    """Beam's runner in Python; the DirectRunner might try to download another one."""
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability import fn_api_runner, portable_runner
     from apache_beam.runners.portability.fn_api_runner import fn_runner
@@ -117,8 +119,8 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
         direct.direct_num_workers = workers
     environment = None
     if direct.direct_num_workers != 1 and "direct_running_mode" not in given:
-        # What `direct_running_mode=multi_processing` does, without what the workers say
-        # as they start. Their exceptions and messages come back by other ways.
+        # Like `direct_running_mode=multi_processing`, without the workers' start-up
+        # messages. Exceptions and log messages return through Beam's own channels.
         environment = environments.SubprocessSDKEnvironment.from_command_string(
             f"exec {shlex.quote(sys.executable)} -m"
             " apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
@@ -139,9 +141,9 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
 
 
 def _raise_as_user_error(failure: Exception) -> None:
-    """Raises what a worker's traceback says if that is a mistake of the user.
+    """Raises a UserError if a worker's traceback contains one.
 
-    From other processes only the text of an exception arrives.
+    Exceptions of other processes arrive as text only.
     """
     text = str(failure)
     found = re.findall(r"^(?:cmlm\.errors\.)?UserError: (.*)$", text, re.MULTILINE)
@@ -157,9 +159,9 @@ def _raise_as_user_error(failure: Exception) -> None:
 class CountingDoFn(beam.DoFn):
     """A DoFn with counts that are exact on every runner.
 
-    Beam's own counters may count work twice that was done twice; these travel with the
-    data, as the tagged output COUNTS: (name, number). A subclass adds to `self.counts`
-    and calls `super()` where it overrides `start_bundle`.
+    Beam's own counters may count repeated work twice. These counts travel with the data
+    as the tagged output COUNTS: (name, number). A subclass adds to `self.counts` and
+    calls `super()` if it overrides `start_bundle`.
     """
 
     def start_bundle(self):
@@ -175,7 +177,7 @@ class CountingDoFn(beam.DoFn):
 
 
 def write_counts(counts: Iterable[beam.PCollection], path: str) -> None:
-    """Adds up the COUNTS outputs of any number of transforms into one JSON file."""
+    """Writes the summed COUNTS outputs of all transforms to one JSON file."""
     (
         tuple(counts)
         | "Flatten counts" >> beam.Flatten().with_output_types(tuple[str, int])
@@ -191,14 +193,14 @@ def _write_counts(counts: list[tuple[str, int]], path: str) -> None:
 
 
 def read_counts(path: str) -> collections.Counter:
-    """Reads what `write_counts` has written."""
+    """Reads the file of `write_counts`."""
     with open_bytes(path) as file:
         return collections.Counter(json.load(file))
 
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO]:
-    """Opens a file of any filesystem that Beam knows, as it is, for streaming."""
+    """Opens a file of any of Beam's filesystems for streaming, without unpacking it."""
     raw = filesystems.FileSystems.open(
         path, compression_type=filesystem.CompressionTypes.UNCOMPRESSED
     )
@@ -208,26 +210,21 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
-    """`files.atomic_text` for workers: uses Beam's filesystems, not TensorFlow.
+    """Like `files.atomic_text`, on Beam's filesystems and without TensorFlow.
 
-    A worker that dies leaves `PATH.tmp-...`; the one that repeats its work writes
-    another, and the last one renamed stands.
+    A worker that dies leaves `PATH.tmp-...`. The worker that repeats its bundle writes
+    a new temporary file, and the last rename wins.
     """
     temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
     uncompressed = filesystem.CompressionTypes.UNCOMPRESSED
     try:
-        with contextlib.ExitStack() as stack:
-            stream = stack.enter_context(
-                filesystems.FileSystems.create(temporary, compression_type=uncompressed)
-            )
-            if path.endswith(".gz"):
-                stream = stack.enter_context(
-                    gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
-                )
-            text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
+        with (
+            filesystems.FileSystems.create(
+                temporary, compression_type=uncompressed
+            ) as stream,
+            packing.text_writer(stream, path) as text,
+        ):
             yield text
-            text.flush()
-            text.detach()
         filesystems.FileSystems.rename([temporary], [path])
     except BaseException:
         if filesystems.FileSystems.exists(temporary):
@@ -236,7 +233,7 @@ def atomic_text(path: str) -> Iterator[TextIO]:
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory and those above it, where several may try at once."""
+    """Creates a directory and its parents; several workers may do so at once."""
     if not filesystems.FileSystems.exists(path):
         try:
             filesystems.FileSystems.mkdirs(path)
@@ -246,27 +243,32 @@ def make_directory(path: str) -> None:
 
 
 def tidy(directory: str, *paths: str) -> None:
-    """Removes these files, and what workers left that died, from a finished output."""
+    """Deletes the given files and the temporary files of dead workers."""
     found = filesystems.FileSystems.match([f"{directory}/**.tmp-*"])[0].metadata_list
     filesystems.FileSystems.delete([*paths, *(file.path for file in found)])
 
 
 class Progress:
-    """A bar that processes on this machine move: `add` in any of them, `shown` here.
+    """A bar for several processes of this machine: they call `add`, this one `shown`.
 
-    They append to one file, which this process reads. Workers on other machines do not
-    see the file: their `add` does nothing, and the bar shows only the time.
+    The processes append to one file, and this process reads it. Workers on other
+    machines do not see the file: their `add` does nothing, and the bar shows only the
+    elapsed time.
+
+    Args:
+        total: the amount that makes 100 %.
+        unit: of the amount.
+        afterwards: the description of the bar after 100 %.
     """
 
     def __init__(self, total: int, unit: str = "B", afterwards: str = ""):
-        """Takes what makes 100 %, its unit, and what to call the work after that."""
         self._total, self._unit, self._afterwards = total, unit, afterwards
         handle, self._path = tempfile.mkstemp(prefix="cmlm-progress-")
         os.close(handle)
         self._pending, self._written = 0, 0.0
 
     def add(self, amount: int) -> None:
-        """Counts work that was done; cheap enough to be called for every record."""
+        """Counts finished work; cheap enough to call for every record."""
         self._pending += amount
         now = time.monotonic()
         if now - self._written > 0.5:
@@ -274,16 +276,16 @@ class Progress:
             self._written = now
 
     def flush(self) -> None:
-        """Writes down what `add` has gathered; call it at the end of a bundle."""
+        """Writes the amounts since the last write; call it at the end of a bundle."""
         if self._pending and os.path.exists(self._path):
-            # One short write in append mode: lines of several processes do not mix.
+            # A short write in append mode is atomic: lines of processes do not mix.
             with open(self._path, "a", encoding="ascii") as file:
                 file.write(f"{self._pending}\n")
         self._pending = 0
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Shows the bar until the block ends; then removes the file."""
+        """Shows the bar until the block ends, then deletes the file."""
         ended = threading.Event()
         thread = threading.Thread(target=self._follow, args=(ended,), daemon=True)
         thread.start()

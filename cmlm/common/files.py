@@ -1,13 +1,14 @@
-"""Files as commands need them: globs, plain or gzip, whole or not there at all.
+"""Files for commands: globs, streams of plain and packed text, atomic writes, locks.
 
-Everything goes through `tf.io.gfile`, so that `gs://` paths work wherever local ones
-do. What is written appears under its name only when it is complete.
+All paths go through `tf.io.gfile`, so `gs://` paths work like local ones. A file or
+directory that is being written gets its final name when it is complete.
 """
 
 from __future__ import annotations
 
 import bz2
 import contextlib
+import fcntl
 import gzip
 import io
 import logging
@@ -18,22 +19,23 @@ from typing import BinaryIO, TextIO
 
 import tensorflow as tf
 
+from cmlm.common import packing
 from cmlm.errors import UserError
 
-# Beyond this, a line is no sentence, and reading it costs its size in memory.
+# A longer line is not a sentence, and reading it would take its size in memory.
 MAX_LINE_CHARACTERS = 1_000_000
 
 logger = logging.getLogger(__name__)
 
 
 def expand(patterns: str) -> list[str]:
-    """Returns the files that a comma-separated list of paths and globs names.
+    """Finds the files that a comma-separated list of paths and globs names.
 
     Args:
         patterns: for example `a.txt,corpus/*.txt.gz`.
 
     Returns:
-        The paths, those of one glob sorted, each path once.
+        Each path once; the paths of one glob are sorted.
 
     Raises:
         UserError: a pattern matches no file.
@@ -59,14 +61,14 @@ def expand(patterns: str) -> list[str]:
 
 
 class _GFileStream(io.RawIOBase):
-    """A GFile as a standard raw stream, which gzip and text wrappers can stand on."""
+    """A GFile as a standard raw stream, for gzip and text wrappers."""
 
     def __init__(self, path: str, mode: str):
         super().__init__()
         self._file = tf.io.gfile.GFile(path, mode)
         self._writes = "w" in mode
         if self._writes:
-            # A GFile comes into being with its first write: an empty one has to, too.
+            # A GFile creates its file at the first write; an empty file needs one too.
             self._file.write(b"")
 
     def readable(self) -> bool:
@@ -92,10 +94,10 @@ class _GFileStream(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for streaming; `.gz` and `.bz2` are unpacked on the way.
+    """Opens a file for streaming and unpacks `.gz` and `.bz2` on the way.
 
     Raises:
-        UserError: the file cannot be read, or is not a whole gzip or bzip2 file.
+        UserError: the file cannot be read, or is a damaged gzip or bzip2 file.
     """
     try:
         with _GFileStream(path, "rb") as raw:
@@ -120,7 +122,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
 
 
 class _BoundedLines(io.TextIOWrapper):
-    """Text whose lines end: what unpacks to gigabytes in one line fills no memory."""
+    """Text with a limit on line length: an endless line cannot fill the memory."""
 
     def __init__(self, stream: BinaryIO, path: str, limit: int):
         super().__init__(stream, encoding="utf-8-sig", errors="replace", newline="\n")
@@ -131,8 +133,8 @@ class _BoundedLines(io.TextIOWrapper):
         self._number += 1
         if len(line) > self._limit and not line.endswith("\n"):
             raise UserError(
-                f"{self._path} line {self._number} has more than the {self._limit:,} "
-                "characters that are allowed"
+                f"{self._path} line {self._number} is longer than {self._limit:,} "
+                "characters, the limit"
             )
         if not line:
             raise StopIteration
@@ -145,11 +147,11 @@ def open_text(
 ) -> Iterator[TextIO]:
     """Opens UTF-8 text, plain or packed, for streaming; bad bytes become U+FFFD.
 
-    Lines end with a line feed only, as they do for tf.data: U+2028 and a lone
-    carriage return stay inside their line.
+    Only a line feed ends a line, as in tf.data: U+2028 and a lone carriage return stay
+    inside their line.
 
     Raises:
-        UserError: as `open_bytes`, or, while they are read, a line is too long.
+        UserError: as in `open_bytes`; or, while reading, a line is too long.
     """
     with open_bytes(path) as stream:
         yield _BoundedLines(stream, path, max_line_characters)
@@ -157,11 +159,11 @@ def open_text(
 
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
-    """Yields a name to write to; it becomes `path` when the block succeeds.
+    """Yields a temporary name to write to; it becomes `path` when the block succeeds.
 
-    The name lies in the same directory (which is made if it is missing), so that the
-    last step is a rename. When the block fails, nothing is left behind and an older
-    file at `path` stays as it was.
+    The temporary file lies in the same directory, so the last step is a rename; a
+    missing directory is created. If the block fails, the temporary file is removed and
+    an older file at `path` stays unchanged.
     """
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
     temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
@@ -176,30 +178,55 @@ def atomic_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
-    """Yields a UTF-8 text stream whose content is at `path` when the block succeeds.
+    """Yields a UTF-8 text stream; its text is at `path` when the block succeeds.
 
-    A name that ends in `.gz` is packed, without a time stamp: equal text gives equal
-    bytes.
+    A name that ends in `.gz` is packed, see `packing.text_writer`.
     """
     with atomic_file(path) as temporary, _GFileStream(temporary, "wb") as raw:
-        with contextlib.ExitStack() as stack:
-            stream = stack.enter_context(io.BufferedWriter(raw, buffer_size=1 << 20))
-            if path.endswith(".gz"):
-                stream = stack.enter_context(
-                    gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
-                )
-            text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
-            yield text
-            text.flush()
-            text.detach()
+        with io.BufferedWriter(raw, buffer_size=1 << 20) as stream:
+            with packing.text_writer(stream, path) as text:
+                yield text
+
+
+@contextlib.contextmanager
+def locked(directory: str) -> Iterator[None]:
+    """Holds the lock of a local directory, which is created if missing.
+
+    Raises:
+        UserError: another process holds the lock.
+    """
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, "lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"{directory} is in use by another run") from error
+        yield
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Turns errors of the disk into a UserError: full, read-only, no such directory.
+
+    Args:
+        path: for errors that name no file.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"{error.filename or path}: {error.strerror}") from error
+    except tf.errors.ResourceExhaustedError as error:
+        raise UserError(error.message) from error
 
 
 def refuse_existing(path: str, overwrite: bool) -> None:
-    """Raises UserError where a file, or a directory with files, would be lost.
+    """Raises UserError if writing would replace a file or a non-empty directory.
 
     Args:
-        path: what is to be written.
-        overwrite: whether the user has said that it may be replaced.
+        path: the output.
+        overwrite: whether the user allows that.
     """
     exists = tf.io.gfile.exists(path)
     if exists and tf.io.gfile.isdir(path):
@@ -212,16 +239,17 @@ def refuse_existing(path: str, overwrite: bool) -> None:
 def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     """Yields a new directory to fill; it becomes `path` when the block succeeds.
 
-    What a killed process has left beside it is named in the log, and stays: it may be
-    the work of one that still runs.
+    The log names unfinished directories beside it. They are not deleted: another
+    process may still be writing them.
 
     Args:
-        path: the directory to make. An empty one that exists is as good as none.
-        overwrite: replace what is there. The old directory stays in place until the
-            new one is whole.
+        path: the directory to create. It may exist if it is empty.
+        overwrite: replace an existing directory. It stays until the new one is
+            complete.
 
     Raises:
-        UserError: `path` exists and `overwrite` is not set, or cannot be made.
+        UserError: `path` exists and `overwrite` is not set, or `path` cannot be
+            created.
     """
     path = path.rstrip("/")
     suffix = uuid.uuid4().hex[:8]
@@ -230,7 +258,9 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
         raise UserError(f"{path} is a file: name a directory to write")
     refuse_existing(path, overwrite)
     for unfinished in sorted(tf.io.gfile.glob(f"{path}.tmp-*")):
-        logger.warning("%s is unfinished: remove it if nothing writes it", unfinished)
+        logger.warning(
+            "%s is unfinished: delete it if no run is writing it", unfinished
+        )
     try:
         tf.io.gfile.makedirs(temporary)
     except tf.errors.OpError as error:

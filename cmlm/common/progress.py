@@ -1,35 +1,31 @@
-"""What a person sees of a run, one line, and what a program reads, rows of metrics."""
+"""Progress on stderr: a line for training runs and a bar for everything else."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
 
-import tensorflow as tf
 import tqdm
-
-from cmlm.common import files
 
 
 class ProgressLine:
-    """One line on stderr: step, losses, learning rate, examples/s, time to go.
+    """One line on stderr: step, losses, learning rate, examples/s, remaining time.
 
-    On a terminal it rewrites itself; in a log file it is printed every 10 seconds at
-    most.
+    A terminal shows one line that is rewritten; a log file gets a line at most every 10
+    seconds.
 
     Args:
-        total_steps: where the run ends.
-        start_step: where it begins, above 0 for a resumed run.
+        total_steps: the last step of the run.
+        start_step: the first step; above 0 for a resumed run.
     """
 
     def __init__(self, total_steps: int, start_step: int):
         self._total = total_steps
         self._terminal = sys.stderr.isatty()
         self._last_print = 0.0
-        # (time, step) of the last loops: what the pace is measured over.
+        # (time, step) after each of the last loops; the pace is their average.
         self._window = [(time.monotonic(), start_step)]
         self._paced = False
 
@@ -40,12 +36,12 @@ class ProgressLine:
 
         Args:
             step: updates done.
-            metrics: name to value, in the order to be shown.
-            examples_per_step: global batch, summed over objectives.
+            metrics: name to value, in display order.
+            examples_per_step: global batch size, summed over objectives.
         """
         now = time.monotonic()
         self._window.append((now, step))
-        # The first loop includes the compilation of the graph: not the pace.
+        # The first loop includes the compilation of the graph and does not count.
         if len(self._window) > 30 or (len(self._window) > 2 and not self._paced):
             self._window.pop(0)
             self._paced = True
@@ -60,12 +56,12 @@ class ProgressLine:
         self._print(step, parts, done)
 
     def within_step(self, step: int, done: int, of: int) -> None:
-        """Shows how far a long step is.
+        """Shows the progress inside a long step.
 
         Args:
-            step: updates done before it.
-            done: micro-batches of it that are done.
-            of: micro-batches it has.
+            step: updates done before this step.
+            done: finished micro-batches of this step.
+            of: all micro-batches of this step.
         """
         since, first = self._window[-1]
         parts = [f"micro-batch {done + 1} of {of} of the next step"]
@@ -93,52 +89,13 @@ class ProgressLine:
             print(line, file=sys.stderr, flush=True)
 
     def interrupt(self) -> None:
-        """Ends the line, so that something else can be printed."""
+        """Ends the line, so that other output can follow."""
         if self._terminal:
             print(file=sys.stderr)
 
 
-class MetricsLog:
-    """Rows of metrics in `metrics.jsonl` and in TensorBoard.
-
-    Args:
-        path: of the JSON lines file.
-        tensorboard_dir: directory for event files.
-        start_step: rows beyond it are dropped: they belong to steps that a resumed run
-            is going to repeat.
-    """
-
-    def __init__(self, path: str, tensorboard_dir: str, start_step: int):
-        self._path = path
-        if tf.io.gfile.exists(path):
-            rows = [row for row in read_metrics(path) if row["step"] <= start_step]
-            with files.atomic_text(path) as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-        self._writer = tf.summary.create_file_writer(tensorboard_dir)
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds one row; it is on disk when this returns."""
-        row = {"step": step, "time": round(time.time(), 3), **metrics}
-        with tf.io.gfile.GFile(self._path, "a") as file:
-            file.write(json.dumps(row) + "\n")
-        with self._writer.as_default():
-            for name, value in metrics.items():
-                tf.summary.scalar(name, value, step=step)
-        self._writer.flush()
-
-
-def read_metrics(path: str) -> list[dict]:
-    """The rows of a `metrics.jsonl`; a last line cut off by a kill is left out."""
-    rows = []
-    with tf.io.gfile.GFile(path) as file:
-        for line in file:
-            if line.endswith("\n"):
-                rows.append(json.loads(line))
-    return rows
-
-
 def duration(seconds: float) -> str:
-    """`75` -> `1m 15s`; `1e9` -> `31.7 years`."""
+    """Formats seconds: `75` -> `1m 15s`, `1e9` -> `31.7 years`."""
     if seconds >= 2 * 365 * 86_400:
         return f"{seconds / (365 * 86_400):,.1f} years"
     if seconds >= 2 * 86_400:
@@ -154,11 +111,24 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 1e-2 else f"{value:.3f}"
 
 
-def sentence_bar(total: int, disable: bool = False) -> tqdm.tqdm:
-    """A bar that counts sentences on stderr, and is short in a log file."""
+def bar(
+    total: int | None,
+    description: str = "",
+    unit: str = "sentences",
+    disable: bool = False,
+) -> tqdm.tqdm:
+    """Opens a progress bar on stderr; a log file gets a line every 10 seconds.
+
+    Args:
+        total: the number of units, None if unknown.
+        description: shown before the bar.
+        unit: the plural name of one unit.
+        disable: show nothing.
+    """
     return tqdm.tqdm(
         total=total,
-        unit=" sentences",
+        desc=description or None,
+        unit=f" {unit}",
         disable=disable,
         leave=False,
         delay=1,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common.progress import sentence_bar
+from cmlm.common import arrays
+from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import MOST_TOKENS, length_batches
 
 _LENGTHS_AT_ONCE = 4096
@@ -68,14 +69,13 @@ class Encoder:
         vectors = np.empty([len(texts), self.dim], np.float32)
         if progress is None:
             progress = lengths.sum() > 50 * MOST_TOKENS
-        with sentence_bar(len(texts), disable=not progress) as bar:
+        with progress_bar(len(texts), disable=not progress) as bar:
             for batch in length_batches(lengths):
                 text = tf.constant([texts[row] for row in batch])
                 vectors[batch] = self._vectors(text).numpy()
                 bar.update(len(batch))
         if normalize:
-            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors /= np.maximum(norms, np.finfo(np.float32).tiny)
+            vectors = arrays.unit_length(vectors)
         return vectors if len(distinct) == len(rows) else vectors[rows]
 
     def lengths(self, sentences: Sequence[str]) -> np.ndarray:

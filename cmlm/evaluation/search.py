@@ -6,25 +6,12 @@ import dataclasses
 
 import numpy as np
 
+from cmlm.common.arrays import unit_length
 from cmlm.mining import margins
 
 # Of the matrix of cosines this many rows and columns exist at a time: 64 MB.
 _QUERIES = 1024
 _POOL = 16_384
-
-
-def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Scales rows to length 1; a row of zeros stays one.
-
-    Args:
-        vectors: float [n, dim].
-
-    Returns:
-        float32 [n, dim].
-    """
-    vectors = np.asarray(vectors, np.float32)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
 
 
 def nearest(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import tqdm
 
+from cmlm.common import files
+from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
 
@@ -54,13 +53,8 @@ class Store:
         with contextlib.ExitStack() as stack:
             if directory is None:
                 directory = stack.enter_context(tempfile.TemporaryDirectory())
-            os.makedirs(directory, exist_ok=True)
             self._directory = directory
-            self._lock = stack.enter_context(open(self._path("lock"), "w"))
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UserError(f"{directory} is in use by another run") from error
+            stack.enter_context(files.locked(directory))
             self._load()
             self._stack = stack.pop_all()
 
@@ -86,14 +80,7 @@ class Store:
                 new[key] = text
         # The longest first: what does not fit into memory fails at once.
         order = sorted(new, key=lambda key: -len(new[key]))
-        with tqdm.tqdm(
-            total=len(order),
-            unit=" sentences",
-            disable=not self._progress,
-            leave=False,
-            delay=1,
-            mininterval=0.1 if sys.stderr.isatty() else 10,
-        ) as bar:
+        with progress_bar(len(order), disable=not self._progress) as bar:
             for start in range(0, len(order), _AT_ONCE):
                 keys = order[start : start + _AT_ONCE]
                 self._append(keys, [new[key] for key in keys])

@@ -1,1 +1,1 @@
-"""Finding translations and hard negatives in texts that do not fit into memory."""
+"""Mines translation pairs and hard negatives from texts larger than memory."""

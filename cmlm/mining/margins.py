@@ -1,8 +1,8 @@
-"""How much nearer a sentence is to a candidate than neighbours are anyway.
+"""Margin scores: the cosine of a pair relative to the cosines of its neighbours.
 
-Artetxe and Schwenk, 2019, https://arxiv.org/abs/1811.01136. Some sentences are near to
-everything, and their cosines cannot be compared with those of others; a margin divides
-by, or subtracts, what is usual for the two.
+Artetxe and Schwenk, 2019, https://arxiv.org/abs/1811.01136. Some sentences have a high
+cosine with most sentences, so plain cosines of different sentences are not comparable.
+A margin divides the cosine by the mean cosine of the neighbours, or subtracts it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ MARGINS = ("ratio", "distance", "absolute")
 def score(
     cosines: np.ndarray, of_x: np.ndarray, of_y: np.ndarray, margin: str = "ratio"
 ) -> np.ndarray:
-    """Scores candidates, section 3.1.
+    """Scores candidates (section 3.1 of the paper).
 
-    The usual cosine of x and y is (a(x) + a(y)) / 2, where a is the average cosine of a
-    sentence with its k nearest on the other side.
+    Let a(x) be the mean cosine of x with its k nearest sentences on the other side, and
+    m = (a(x) + a(y)) / 2. The score is cos / m (`ratio`), cos - m (`distance`) or cos
+    (`absolute`).
 
     Args:
-        cosines: float [n, k], of each x with its candidates.
+        cosines: float [n, k], each x with its candidates.
         of_x: float [n], a(x).
         of_y: float [n, k], a(y) of the candidates.
-        margin: `ratio` divides by the usual cosine (the score is 0 where that is not
-            above 0), `distance` subtracts it, `absolute` leaves the cosine as it is.
+        margin: one of MARGINS. A `ratio` is 0 where m is not above 0.
 
     Returns:
         float64 [n, k].
@@ -33,9 +33,9 @@ def score(
     cosines = np.asarray(cosines, np.float64)
     if margin == "absolute":
         return cosines
-    usual = (np.asarray(of_x, np.float64)[:, np.newaxis] + of_y) / 2
+    mean = (np.asarray(of_x, np.float64)[:, np.newaxis] + of_y) / 2
     if margin == "distance":
-        return cosines - usual
+        return cosines - mean
     if margin != "ratio":
-        raise ValueError(f"margin {margin!r}; allowed: {', '.join(MARGINS)}")
-    return np.divide(cosines, usual, out=np.zeros_like(cosines), where=usual > 0)
+        raise ValueError(f"margin is {margin!r}; allowed: {', '.join(MARGINS)}")
+    return np.divide(cosines, mean, out=np.zeros_like(cosines), where=mean > 0)

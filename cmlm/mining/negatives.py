@@ -1,8 +1,8 @@
-"""Hard negatives: for a sentence, near texts that are not its translation.
+"""Hard negatives: sentences near to a source that are not its translation.
 
 Feng et al., 2020 (LaBSE), https://arxiv.org/abs/2007.01852, appendix B, after Guo et
-al., 2018, https://arxiv.org/abs/1807.11906: a weaker model looks for the target
-sentences that are nearest to the source, and the right ones are taken out.
+al., 2018, https://arxiv.org/abs/1807.11906: a weaker model finds the target sentences
+nearest to the source, and the known translations are removed.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ import os
 
 import numpy as np
 
+from cmlm.common import progress
 from cmlm.errors import UserError
 from cmlm.mining import storage
 from cmlm.mining.neighbours import Found
 from cmlm.mining.texts import Texts
 
-# Neighbours beyond those asked for, since known translations are among them.
+# Extra neighbours to find, because known translations are among them.
 _SPARE = 16
 
 
 def neighbours_for(count: int, skip: int, pool: int) -> int:
-    """How many neighbours to look for.
+    """The number of neighbours to find for each source.
 
     Args:
-        count: hard negatives of a pair.
-        skip: nearest ones to leave out.
-        pool: texts to choose from.
+        count: hard negatives per pair.
+        skip: nearest wrong texts to leave out.
+        pool: the number of texts to choose from.
 
     Raises:
-        UserError: there are too few.
+        UserError: the pool is too small.
     """
-    # One more: a pool of targets holds the right one too.
+    # One more: a pool of targets contains the right translation too.
     if count + skip + 1 > pool:
         raise UserError(
-            f"--hard_negatives={count} with --skip_nearest={skip}, but the pool has "
-            f"{pool} different sentences; at least {count + skip + 1} are needed"
+            f"the pool has {pool} distinct sentences; --hard_negatives={count} with "
+            f"--skip_nearest={skip} needs at least {count + skip + 1}"
         )
     return min(count + skip + _SPARE, pool)
 
@@ -52,29 +53,29 @@ def choose(
 ) -> np.ndarray:
     """Chooses hard negatives for each distinct source.
 
-    Left out are texts that equal the source or any of its targets in the bitext, then
-    the nearest `skip` of the rest, and what is nearer than `max_cosine`: such a one
-    may be right.
+    A candidate is dropped if it equals the source or one of its targets in the bitext,
+    or if its cosine is above `max_cosine` (it may be a translation). Of the others the
+    nearest `skip` are left out and the next `count` are taken.
 
     Args:
-        source, target: columns of the bitext, with as many lines.
+        source, target: the columns of the bitext, with the same number of lines.
         pool: texts to choose from.
         found: neighbours of the sources in the pool.
-        count: negatives of a source.
-        skip: see above.
-        max_cosine: see above.
+        count: negatives per source.
+        skip: nearest candidates to leave out.
+        max_cosine: the highest cosine of a negative with its source.
         directory: for the result.
 
     Returns:
-        Rows of the pool, int64 [len(source), count], the nearest first; -1 in the
-        whole row where there are not as many.
+        Rows of the pool, int64 [len(source), count], the nearest first. A source with
+        fewer than `count` negatives has -1 in its whole row.
     """
     chosen = storage.new_map(
         os.path.join(directory, "negatives.npy"), "<i8", (len(source), count)
     )
     lines = np.argsort(source.rows, kind="stable")
     borders = np.searchsorted(source.rows[lines], np.arange(len(source) + 1))
-    with storage.bar(len(source), "choosing negatives", "sentences") as bar:
+    with progress.bar(len(source), "choosing negatives") as bar:
         for start, cosines, rows in found.blocks():
             for own, (near, candidates) in enumerate(
                 zip(cosines, rows, strict=True), start

@@ -1,4 +1,4 @@
-"""The nearest neighbours of one text in another, kept on disk block by block."""
+"""Finds the nearest neighbours of one text in another, in blocks on disk."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cmlm.common import progress
 from cmlm.errors import UserError
+from cmlm.mining import cells as cells_lib
+from cmlm.mining import compressed, storage
 from cmlm.mining import index as index_lib
-from cmlm.mining import storage
 from cmlm.mining.vectors import Vectors, shard_path
 
 _ABOUT = "about.json"
@@ -21,13 +23,13 @@ _LONGEST_BLOCK = 1 << 20
 
 @dataclasses.dataclass
 class Search:
-    """How neighbours are looked for.
+    """Settings of a search.
 
     Attributes:
         kind: one of `index.KINDS`, or `auto`.
-        cells: of `ivf` and `pq`; 0 chooses.
-        probes: cells that a query looks into.
-        memory: bytes to use.
+        cells: the number of cells of `ivf` and `pq`; 0: chosen by size.
+        probes: cells to search for each query.
+        memory: the memory limit in bytes.
     """
 
     kind: str = "auto"
@@ -37,12 +39,12 @@ class Search:
 
 
 class Found:
-    """Neighbours on disk.
+    """The neighbours of all queries, on disk.
 
     Args:
-        directory: where they are.
-        rows: queries.
-        block_rows: queries of a file.
+        directory: of the files.
+        rows: the number of queries.
+        block_rows: queries per file.
     """
 
     def __init__(self, directory: str, rows: int, block_rows: int):
@@ -54,13 +56,13 @@ class Found:
         return self._rows
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yields the first query, cosines float32 [b, k] and rows int64 [b, k]."""
+        """Yields (first query, cosines float32 [b, k], rows int64 [b, k])."""
         for number, start in enumerate(range(0, self._rows, self._block_rows)):
             entries = storage.load(shard_path(self._directory, number))
             yield start, np.array(entries["cosine"]), np.array(entries["row"])
 
     def means(self) -> np.ndarray:
-        """The average cosine of each query with its neighbours, float64 [n]."""
+        """The mean cosine of each query with its neighbours, float64 [n]."""
         means = np.empty(self._rows)
         for start, cosines, rows in self.blocks():
             there = rows >= 0
@@ -71,12 +73,12 @@ class Found:
 
 
 class Searcher:
-    """Searches two sides in each other; made once, since the cells are of both.
+    """Searches each of two sides in the other; both directions share the cells.
 
     Args:
         source, target: unit vectors of the two sides.
-        directory: for indexes and results.
-        settings: how. Results that were found with others are thrown away.
+        directory: for indexes and results. Results of other settings are deleted.
+        settings: of the search.
     """
 
     def __init__(
@@ -100,26 +102,26 @@ class Searcher:
             for side in self._sides:
                 os.makedirs(os.path.join(directory, side))
             storage.write_json(os.path.join(directory, _ABOUT), about)
-        self._cells: index_lib.Cells | None = None
+        self._cells: cells_lib.Cells | None = None
 
     def find(self, side: str, k: int) -> Found:
-        """The k nearest rows on the other side for each row of one.
+        """Finds the k nearest rows of the other side for each row of one side.
 
         Args:
-            side: `source` or `target`, whose rows ask.
-            k: how many.
+            side: `source` or `target`, the side of the queries.
+            k: the number of neighbours.
 
         Raises:
-            UserError: the other side has fewer rows.
+            UserError: the other side has fewer than k rows.
         """
         other = "target" if side == "source" else "source"
         queries, pool = self._sides[side], self._sides[other]
         if k > len(pool):
             raise UserError(
-                f"{k} neighbours are wanted, but the {other} side has {len(pool)} "
-                "different sentences"
+                f"the {other} side has {len(pool)} distinct sentences; {k} neighbours "
+                "need at least as many"
             )
-        # Opened when the first block is not there.
+        # The index is opened only if a block is missing.
         index = None
         directory = os.path.join(self._directory, f"{side}-{k}")
         about = storage.read_json(os.path.join(directory, _ABOUT))
@@ -131,7 +133,7 @@ class Searcher:
             storage.write_json(os.path.join(directory, _ABOUT), about)
         size = about["block_rows"]
         what = f"neighbours of the {side}, {self.kind}"
-        with storage.bar(len(queries), what, "sentences") as bar:
+        with progress.bar(len(queries), what) as bar:
             for number, start in enumerate(range(0, len(queries), size)):
                 path, stop = (
                     shard_path(directory, number),
@@ -151,7 +153,7 @@ class Searcher:
         if self.kind == "flat":
             return index_lib.Flat(pool, settings.memory)
         if self._cells is None:
-            self._cells = index_lib.Cells(
+            self._cells = cells_lib.Cells(
                 list(self._sides.values()),
                 self._directory,
                 settings.cells,
@@ -160,12 +162,12 @@ class Searcher:
             )
         own = {name: os.path.join(self._directory, name) for name in self._sides}
         if self.kind == "pq":
-            return index_lib.Pq(pool, self._cells, own[other], settings.memory)
+            return compressed.Pq(pool, self._cells, own[other], settings.memory)
         nearest = {
             name: self._cells.nearest(vectors, own[name])
             for name, vectors in self._sides.items()
         }
-        return index_lib.Ivf(
+        return cells_lib.Ivf(
             pool,
             nearest[other],
             nearest[side],

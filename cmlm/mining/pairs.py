@@ -1,4 +1,4 @@
-"""From neighbours to pairs: margins, retrieval, threshold, one to one."""
+"""Selects pairs from neighbours: margin, retrieval, threshold, one-to-one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cmlm.mining.neighbours import Found
 
 RETRIEVALS = ("forward", "backward", "intersection", "max")
 # ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
-# absolute: LaBSE's for Common Crawl (Feng et al., https://arxiv.org/abs/2007.01852);
-# distance: nearer than its neighbours are on average.
+# absolute: LaBSE, section 7 (Feng et al., https://arxiv.org/abs/2007.01852);
+# distance: the pair is nearer than its neighbours on average.
 THRESHOLDS = {"ratio": 1.04, "distance": 0.0, "absolute": 0.6}
 _AT_ONCE = 1 << 20
 
 
 @dataclasses.dataclass
 class Pairs:
-    """Rows that belong together.
+    """Pairs of rows.
 
     Attributes:
-        source, target: int64 [n], rows.
-        score: float64 [n], by margin.
+        source, target: int64 [n], the rows.
+        score: float64 [n], the margin score.
         cosine: float32 [n].
     """
 
@@ -36,7 +36,7 @@ class Pairs:
         return len(self.source)
 
     def where(self, chosen: np.ndarray) -> Pairs:
-        """Some of them, by a mask or by their numbers."""
+        """Selects pairs by a mask, a slice or their indices."""
         return Pairs(
             self.source[chosen],
             self.target[chosen],
@@ -46,9 +46,9 @@ class Pairs:
 
 
 def needed(retrieval: str, margin: str) -> tuple[str, ...]:
-    """The sides whose neighbours `mine` wants.
+    """The sides whose neighbours `mine` needs.
 
-    Without a margin, one direction needs the neighbours of one side only.
+    One direction with plain cosines needs the neighbours of one side only.
     """
     if margin == "absolute" and retrieval in ("forward", "backward"):
         return ("source",) if retrieval == "forward" else ("target",)
@@ -63,22 +63,22 @@ def mine(
     threshold: float = -np.inf,
     one_to_one: bool = True,
 ) -> Pairs:
-    """Chooses pairs.
+    """Selects pairs (Artetxe and Schwenk, 2019, section 3.2).
 
-    Artetxe and Schwenk, 2019, https://arxiv.org/abs/1811.01136, section 3.2: `forward`
-    takes the best candidate of each source sentence, `backward` of each target
-    sentence, `intersection` what both propose to each other, `max` all of both.
+    `forward` takes the best candidate of each source sentence, `backward` of each
+    target sentence, `intersection` the pairs in both, `max` the union of both.
 
     Args:
-        of_source, of_target: neighbours of the sides; None where `needed` says so.
+        of_source, of_target: neighbours of the two sides; a side that `needed` does not
+            list may be None.
         margin: one of `margins.MARGINS`.
-        retrieval: one of `RETRIEVALS`.
-        threshold: lowest score.
-        one_to_one: of the pairs that share a sentence keep the best, going from the
-            best of all down.
+        retrieval: one of RETRIEVALS.
+        threshold: the lowest score to keep.
+        one_to_one: use each sentence once, in its best pair: pairs are taken greedily
+            in the order of their scores.
 
     Returns:
-        The best first; of equal scores the first source, then the first target.
+        The pairs by falling score; ties by source row, then by target row.
     """
     means = [
         None if margin == "absolute" else found.means()
@@ -113,7 +113,7 @@ def mine(
 def _best(
     found: Found, of_x: np.ndarray | None, of_y: np.ndarray | None, margin: str
 ) -> Pairs:
-    """The best candidate of each x, as pairs of x and y."""
+    """The best candidate y of each x."""
     parts = []
     for start, cosines, rows in found.blocks():
         own = slice(start, start + len(rows))
@@ -137,7 +137,7 @@ def _best(
 
 
 def _first(pairs: Pairs) -> np.ndarray:
-    """Numbers of the pairs that are not there before, in order."""
+    """Indices of the first of equal pairs, in order."""
     order = np.lexsort((np.arange(len(pairs)), pairs.target, pairs.source))
     source, target = pairs.source[order], pairs.target[order]
     new = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
@@ -145,10 +145,10 @@ def _first(pairs: Pairs) -> np.ndarray:
 
 
 def _greedy(pairs: Pairs, sources: int, targets: int) -> np.ndarray:
-    """Numbers of the pairs both of whose sentences are free when their turn comes."""
+    """Indices of the pairs whose two sentences no earlier pair has used."""
     used = [bytearray(sources), bytearray(targets)]
     for flags, rows in zip(used, (pairs.source, pairs.target), strict=True):
-        # A side that was not searched is as long as its last row.
+        # The length of a side that was not searched is unknown: use its last row.
         flags.extend(bytes(max(int(rows.max(initial=-1)) + 1 - len(flags), 0)))
     of_source, of_target = used
     chosen = np.zeros(len(pairs), bool)

@@ -1,23 +1,21 @@
-"""Arrays on disk: whole or not there at all, and read in parts."""
+"""Arrays and JSON on disk, written atomically and read through memory maps."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 
 import numpy as np
-import tqdm
 
 from cmlm.common import files
 from cmlm.errors import UserError
 
 
 def save(path: str, array: np.ndarray) -> None:
-    """Writes an .npy file; it exists when it is complete.
+    """Writes an .npy file; it gets its name when it is complete.
 
     Raises:
-        OSError: with the system's own words, which `numpy.save` loses.
+        OSError: with the system's message, which `numpy.save` drops.
     """
     with files.atomic_file(path) as temporary, open(temporary, "wb") as file:
         header = np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array))
@@ -26,10 +24,10 @@ def save(path: str, array: np.ndarray) -> None:
 
 
 def load(path: str) -> np.ndarray:
-    """Maps an .npy file into memory, to be read.
+    """Maps an .npy file into memory for reading.
 
     Raises:
-        UserError: it is no such file, or cut short.
+        UserError: the file is damaged or not an .npy file.
     """
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -38,13 +36,13 @@ def load(path: str) -> np.ndarray:
 
 
 def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
-    """Makes an .npy file and maps it into memory, to be written.
+    """Creates an .npy file and maps it into memory for writing.
 
-    Its blocks are reserved on the disk: a full one would otherwise show itself at some
-    later assignment, as a signal that kills the process.
+    The file's blocks are reserved on the disk first. Otherwise a full disk would kill
+    the process with a signal at some later assignment.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: the disk has too little space.
     """
     kind = np.dtype(dtype)
     with open(path, "wb") as file:
@@ -58,10 +56,10 @@ def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
 
 
 def read_json(path: str) -> dict | None:
-    """The content of a JSON file, None where there is no file.
+    """Reads a JSON file; None if the file does not exist.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the file is damaged.
     """
     try:
         with open(path) as file:
@@ -73,19 +71,6 @@ def read_json(path: str) -> dict | None:
 
 
 def write_json(path: str, content: dict) -> None:
-    """Writes a JSON file; it exists when it is complete."""
+    """Writes a JSON file; it gets its name when it is complete."""
     with files.atomic_file(path) as temporary, open(temporary, "w") as file:
         json.dump(content, file, indent=1, sort_keys=True)
-
-
-def bar(total: int, what: str, unit: str, disable: bool = False) -> tqdm.tqdm:
-    """A bar on stderr that is short in a log file."""
-    return tqdm.tqdm(
-        total=total,
-        desc=what,
-        unit=f" {unit}",
-        disable=disable,
-        leave=False,
-        delay=1,
-        mininterval=0.1 if sys.stderr.isatty() else 10,
-    )

@@ -1,4 +1,4 @@
-"""The distinct lines of a text, on disk: memory stays flat however many there are."""
+"""The distinct lines of a text on disk; memory use does not grow with the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import files
+from cmlm.common import files, progress
 from cmlm.errors import UserError
 from cmlm.mining import storage
 
@@ -18,18 +18,18 @@ _ABOUT = "about.json"
 _TEXT = "text.txt"
 _OFFSETS = "offsets.npy"
 _ROWS = "rows.npy"
-# Of a key and its place while equal ones are looked for, sorting included.
+# Memory for one key and its position while equal keys are found, sorting included.
 _KEY_BYTES = 80
 _BLOCK = 1 << 20
 
 
 def read_lines(paths: Sequence[str]) -> Iterator[str]:
-    """The sentences of files, one a line; blank lines are passed over.
+    """Reads sentences, one a line; blank lines are skipped.
 
-    A tab becomes a space, since pairs are written with tabs between them.
+    A tab becomes a space, because the output separates columns with tabs.
 
     Raises:
-        UserError: a file cannot be read, or has a line of more than a million
+        UserError: a file cannot be read, or a line is longer than a million
             characters.
     """
     for path in paths:
@@ -41,26 +41,36 @@ def read_lines(paths: Sequence[str]) -> Iterator[str]:
 
 
 def read_column(paths: Sequence[str], columns: int, column: int) -> Iterator[str]:
-    """A column of the good lines of a bitext, which have `columns` with text in each.
+    """Reads one column of a bitext, from lines of `columns` non-empty cells.
 
-    The lines are those that `data.parallel` takes.
+    Training (`data.bitext`) uses the same lines.
+    """
+    for row in read_rows(paths, columns):
+        yield row.split("\t")[column]
+
+
+def read_rows(paths: Sequence[str], columns: int) -> Iterator[str]:
+    """Reads the lines of a bitext that have `columns` non-empty cells.
+
+    Yields:
+        The cells, stripped, with tabs between them.
     """
     for path in paths:
         with files.open_text(path) as lines:
             for line in lines:
                 cells = [cell.strip() for cell in line.rstrip("\r\n").split("\t")]
                 if len(cells) == columns and all(cells):
-                    yield cells[column]
+                    yield "\t".join(cells)
 
 
 class Texts:
-    """Distinct lines, mapped from disk; made by `gather`.
+    """Distinct lines, mapped from disk; `gather` creates them.
 
     Attributes:
-        name: what messages call it.
-        digest: of all lines, equal ones too.
-        lines: how many lines there were.
-        rows: int64 [lines], where each line is among the distinct ones.
+        name: for messages.
+        digest: of all lines, repeated ones included.
+        lines: the number of lines before deduplication.
+        rows: int64 [lines], the index of each line among the distinct ones.
     """
 
     def __init__(self, directory: str, name: str):
@@ -77,7 +87,7 @@ class Texts:
         return len(self._offsets) - 1
 
     def take(self, rows: Iterable[int]) -> list[str]:
-        """The texts of some rows."""
+        """The texts of the given rows."""
         rows = np.asarray(rows, np.int64)
         starts, ends = self._offsets[rows], self._offsets[rows + 1] - 1
         return [
@@ -89,17 +99,17 @@ class Texts:
 def gather(
     lines: Callable[[], Iterable[str]], directory: str, name: str, memory: int
 ) -> Texts:
-    """Writes the distinct lines of a text, in the order of their first appearance.
+    """Writes the distinct lines of a text in the order of their first occurrence.
 
     Args:
-        lines: gives the text from its beginning each time it is called.
-        directory: to make. One that holds the same text is used as it is.
+        lines: returns the text from its beginning at each call.
+        directory: to create. An existing one with the same text is reused.
         name: of the text, for messages.
-        memory: bytes to use.
+        memory: the memory limit in bytes.
 
     Raises:
-        UserError: there is no line, the text changes while it is read, or the directory
-            holds another one.
+        UserError: the text is empty or changes while it is read, or the directory
+            holds another text.
     """
     about = storage.read_json(os.path.join(directory, _ABOUT))
     if about is not None:
@@ -107,7 +117,7 @@ def gather(
         count = sum(1 for _ in _hashed(lines(), digest, name, about["lines"]))
         if (count, digest.hexdigest()) != (about["lines"], about["digest"]):
             raise UserError(
-                f"{directory} holds another text than {name} has now: name another "
+                f"{directory} holds another text than {name} now: name another "
                 "--work_dir or delete it"
             )
         return Texts(directory, name)
@@ -124,19 +134,19 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
             file.write(key)
         count = file.tell() // 16
     if not count:
-        raise UserError(f"{name} has no line with text in it")
+        raise UserError(f"{name} has no line with text")
     rows = storage.new_map(os.path.join(directory, _ROWS), "<i8", (count,))
     keys = np.memmap(keys_path, "<u8", "r", shape=(count, 2))
     distinct = _number(keys, rows, max(memory // _KEY_BYTES, 1))
     del keys
     os.remove(keys_path)
 
-    # -- the second time for the texts themselves
+    # -- the second pass writes the texts
     offsets = storage.new_map(os.path.join(directory, _OFFSETS), "<i8", (distinct + 1,))
-    ends = np.asarray(offsets)  # Without what a memmap adds to every assignment.
+    ends = np.asarray(offsets)  # A plain array: faster assignments than a memmap.
     again, offset, seen, whole = hashlib.blake2b(), 0, 0, True
     with (
-        storage.bar(count, f"texts of {name}", "lines") as bar,
+        progress.bar(count, f"texts of {name}", "lines") as bar,
         open(os.path.join(directory, _TEXT), "wb", buffering=1 << 20) as file,
     ):
         for line, row in itertools.zip_longest(lines(), _each(rows)):
@@ -145,7 +155,7 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
                 break
             encoded = line.encode()
             again.update(_key(encoded))
-            # Rows are numbered by first appearance.
+            # Rows are numbered by first occurrence.
             if row == seen:
                 seen += 1
                 offset += file.write(encoded + b"\n")
@@ -165,7 +175,7 @@ def _each(rows: np.ndarray) -> Iterator[int]:
 
 
 def _hashed(lines, digest, name: str, total: int | None) -> Iterator[bytes]:
-    with storage.bar(total, f"reading {name}", "lines") as bar:
+    with progress.bar(total, f"reading {name}", "lines") as bar:
         for line in lines:
             key = _key(line.encode())
             digest.update(key)
@@ -178,23 +188,23 @@ def _key(encoded: bytes) -> bytes:
 
 
 def _number(keys: np.ndarray, rows: np.ndarray, at_once: int) -> int:
-    """Numbers equal keys alike, by first appearance.
+    """Numbers the distinct keys by first occurrence.
 
-    Keys are looked at in parts, which are told by the keys themselves: equal ones are
-    in one part.
+    Keys are processed in parts. The key itself decides its part, so equal keys are in
+    the same part.
 
     Args:
         keys: uint64 [n, 2].
-        rows: int64 [n], to be filled.
-        at_once: keys of a part.
+        rows: int64 [n], receives the number of each key.
+        at_once: keys per part.
 
     Returns:
-        How many different ones there are.
+        The number of distinct keys.
     """
     parts = -(-len(keys) // at_once)
     blocks = range(0, len(keys), _BLOCK)
     for part in range(parts):
-        # Where the first of the equal ones is, for a start.
+        # First the position of the first equal key; numbers follow below.
         own = np.concatenate(
             [
                 start + np.flatnonzero(keys[start : start + _BLOCK, 0] % parts == part)

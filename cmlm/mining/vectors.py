@@ -1,4 +1,4 @@
-"""The vectors of a text in shards on disk; a run that was stopped goes on from them."""
+"""The vectors of a text in shards on disk, from which a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cmlm.common import arrays as vectors_lib
+from cmlm.common import arrays, progress
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
 from cmlm.mining import storage
 from cmlm.mining.texts import Texts
 
 _ABOUT = "about.json"
-# A shard is what a killed run loses at most: some minutes of encoding on a CPU.
+# A killed run loses at most one shard: some minutes of encoding on a CPU.
 SHARD_ROWS = 16_384
-# Sentences handed to the model at a time: enough for batches of like length, few enough
-# for the bar to move.
+# Sentences per call of the model: enough for batches of similar length, few enough for
+# the bar to move.
 _AT_ONCE = 4096
 
 
 class Vectors:
-    """Rows of length 1 in files of equal size, `00000.npy` and so on.
+    """Unit vectors in files of equal size, `00000.npy` and so on.
 
     Args:
-        directory: where `fill` has put them.
+        directory: filled by `fill`.
 
     Attributes:
-        about: what they are of.
+        about: model, text and shape.
         shape: [n, dim].
     """
 
@@ -46,7 +46,7 @@ class Vectors:
         return self.shape[1]
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows from `start` to before `stop`, in memory, float32 [_, dim]."""
+        """Reads the rows [start, stop), float32 [rows, dim]."""
         stop = min(stop, len(self))
         rows = np.empty([stop - start, self.dim], np.float32)
         for shard in range(start // self._shard_rows, -(-stop // self._shard_rows)):
@@ -57,13 +57,13 @@ class Vectors:
         return rows
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Any rows, in memory, float32 [len(rows), dim]."""
+        """Reads any rows, float32 [len(rows), dim]."""
         taken = np.empty([len(rows), self.dim], np.float32)
         order = np.argsort(rows, kind="stable")
         shards = rows[order] // self._shard_rows
         borders = np.flatnonzero(shards[1:] != shards[:-1]) + 1
         for own in np.split(order, borders):
-            # Mapped for now only: what stays mapped counts as memory of the process.
+            # Mapped only for this read: a lasting map counts as memory of the process.
             if len(own):
                 shard = int(rows[own[0]]) // self._shard_rows
                 taken[own] = self._map(shard)[rows[own] - shard * self._shard_rows]
@@ -83,21 +83,21 @@ def encode(
     directory: str,
     shard_rows: int = SHARD_ROWS,
 ) -> Vectors:
-    """Encodes distinct texts; shards that are there already are used.
+    """Encodes distinct texts; existing shards are reused.
 
     Args:
-        texts: what to encode.
+        texts: to encode.
         encoder: the model.
-        directory: of the shards, made if missing.
-        shard_rows: rows of a file.
+        directory: of the shards, created if missing.
+        shard_rows: rows per file.
 
     Raises:
         UserError: the directory holds vectors of another model or text, or the model
-            gives what is no vector.
+            returns a wrong shape or a non-finite number.
     """
 
     def make(start: int, stop: int) -> np.ndarray:
-        return _checked(encoder, texts.take(range(start, stop)))
+        return checked(encoder, texts.take(range(start, stop)))
 
     about = {
         "model": identity(encoder),
@@ -114,16 +114,17 @@ def fill(
     make: Callable[[int, int], np.ndarray],
     what: str,
 ) -> Vectors:
-    """Makes the shards that are not there.
+    """Creates the missing shards.
 
     Args:
-        directory: of the shards, made if missing.
-        about: `shape` [n, dim], `shard_rows`, and what else the vectors follow from.
-        make: the unit vectors from one row to before another, float32.
-        what: is being done, for the progress bar.
+        directory: of the shards, created if missing.
+        about: `shape` [n, dim], `shard_rows`, and everything that the vectors depend
+            on.
+        make: (start, stop) to the unit vectors of these rows, float32.
+        what: the description of the progress bar.
 
     Raises:
-        UserError: the directory holds vectors of something else.
+        UserError: the directory holds other vectors.
     """
     path = os.path.join(directory, _ABOUT)
     there = storage.read_json(path)
@@ -137,7 +138,7 @@ def fill(
             f" now {_short(about[key])}): name another --work_dir or delete it"
         )
     (count, dim), shard_rows = about["shape"], about["shard_rows"]
-    with storage.bar(count, what, "sentences") as bar:
+    with progress.bar(count, what) as bar:
         for shard, start in enumerate(range(0, count, shard_rows)):
             stop = min(start + shard_rows, count)
             path = shard_path(directory, shard)
@@ -151,36 +152,41 @@ def fill(
             found = storage.load(path)
             if found.shape != (stop - start, dim) or found.dtype != np.float32:
                 raise UserError(
-                    f"{path} is {found.dtype} {list(found.shape)}, not float32 "
+                    f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
                     f"{[stop - start, dim]}: delete it"
                 )
-            # Not a part of the pace.
+            # Reused rows do not count for the pace.
             bar.initial += stop - start
             bar.n += stop - start
     return Vectors(directory)
 
 
 def identity(encoder: DescribedEncoder) -> dict:
-    """What decides over a model's vectors, as far as the model can tell."""
+    """What identifies the vectors of a model, as far as the model knows."""
     if "fingerprint" in encoder.info:
         length = getattr(encoder, "seq_length", None)
         return {"fingerprint": encoder.info["fingerprint"], "seq_length": length}
     return encoder.info
 
 
-def _checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
-    # Scaled here, not by the encoder: what is not finite would be looked for in vain.
+def checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
+    """Encodes sentences to unit vectors, float32 [n, dim], and checks the result.
+
+    Raises:
+        UserError: the encoder returns a wrong shape or a non-finite number.
+    """
+    # Scaled here and not by the encoder, so that non-finite numbers are still visible.
     rows = np.asarray(encoder.encode(sentences, progress=False), np.float32)
     if rows.shape != (len(sentences), encoder.dim):
         raise UserError(
-            f"the model gave an array of shape {list(rows.shape)} for "
-            f"{len(sentences)} sentences; expected {encoder.dim} numbers each"
+            f"the model returned an array of shape {list(rows.shape)}; expected "
+            f"{[len(sentences), encoder.dim]}"
         )
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         text = sentences[int(np.argmin(finite))]
         raise UserError(f"the vector of {text[:60]!r} is not finite")
-    return vectors_lib.unit_length(rows)
+    return arrays.unit_length(rows)
 
 
 def _short(value) -> str:

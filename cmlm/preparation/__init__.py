@@ -1,1 +1,1 @@
-"""From dumps to training text: what `python -m cmlm.prepare` does beyond splitting."""
+"""Turns dumps and web archives into training text, with Beam: `cmlm.prepare`."""

@@ -1,7 +1,7 @@
-"""Fingerprints of documents and lines as arrays, and which of them repeat.
+"""Arrays of fingerprints of documents and lines, and the search for repeated ones.
 
-Only arrays travel between workers, never text: a line costs 24 bytes. Which copy stays
-is decided by number, so the result does not depend on who computed what.
+Workers exchange arrays and no text: a line costs 24 bytes. The document with the
+smallest number stays, so the result does not depend on the distribution of the work.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from cmlm.preparation import documents
 
-# A line of a document, or the document itself (line 0): its fingerprint, how many
-# sentences it has, and the language as an index.
+# A line of a document, or the document itself (line 0): its fingerprint, its owner, the
+# index of its language and its number of sentences.
 _OWNER = [("number", "<u8"), ("language", "<u2")]
 ROWS = np.dtype([("print", "<u8"), *_OWNER, ("line", "<u4"), ("sentences", "<u2")])
 
@@ -22,15 +22,15 @@ ROWS = np.dtype([("print", "<u8"), *_OWNER, ("line", "<u4"), ("sentences", "<u2"
 PERMUTATIONS = 128
 BANDS = 16
 RUN = 5
-# A meeting counts if so large a part of the 128 values is equal.
+# Two documents are near duplicates if this share of the 128 values is equal.
 SIMILARITY = 0.8
-# With more different documents in one band than this, the later are not compared.
+# In one band at most this many distinct documents are compared with.
 _MAX_COMPARED = 64
 SIGNATURES = np.dtype([("print", "<u8"), *_OWNER, ("values", "<u2", PERMUTATIONS)])
 
 
 def join(blocks: Iterable[bytes], dtype: np.dtype) -> np.ndarray:
-    """One array of the blocks that arrived."""
+    """Joins blocks into one array."""
     joined = bytearray()
     for block in blocks:
         joined += block
@@ -40,7 +40,7 @@ def join(blocks: Iterable[bytes], dtype: np.dtype) -> np.ndarray:
 def batches(
     blocks: Iterable[bytes], dtype: np.dtype, size: int = 4 << 20
 ) -> Iterator[np.ndarray]:
-    """Arrays of a few blocks each, together at least `size` bytes but for the last."""
+    """Joins blocks into arrays of at least `size` bytes; the last may be smaller."""
     gathered = bytearray()
     for block in blocks:
         gathered += block
@@ -52,13 +52,13 @@ def batches(
 
 
 def repeated(rows: np.ndarray) -> np.ndarray:
-    """The rows whose fingerprint an earlier line of these rows has too.
+    """Finds the rows whose fingerprint an earlier row has too.
 
     Args:
-        rows: ROWS, all that share fingerprints among them.
+        rows: ROWS, with all rows of each fingerprint.
 
     Returns:
-        ROWS, without the first of each fingerprint by (number, line).
+        ROWS, without the first row of each fingerprint by (number, line).
     """
     ordered = rows[np.lexsort((rows["line"], rows["number"], rows["print"]))]
     again = np.zeros(len(ordered), bool)
@@ -67,9 +67,14 @@ def repeated(rows: np.ndarray) -> np.ndarray:
 
 
 def are_among(rows: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """Whether the line of each row is one of these: ROWS [n] and ROWS [m] to bool [n].
+    """Whether each row is in `lines`, compared by number and line.
 
-    Lines are the same where number and line are.
+    Args:
+        rows: ROWS [n].
+        lines: ROWS [m].
+
+    Returns:
+        bool [n].
     """
     owners, places = np.unique(lines["number"], return_inverse=True)
     if not len(owners):
@@ -84,10 +89,10 @@ def are_among(rows: np.ndarray, lines: np.ndarray) -> np.ndarray:
 
 
 def by_document(lines: np.ndarray) -> dict[int, np.ndarray]:
-    """The places of lines in their documents: ROWS to {number: uint32 [n]}."""
+    """Groups lines by document: ROWS to {number: line indices, uint32 [n]}."""
     lines = lines[np.argsort(lines["number"], kind="stable")]
     numbers, starts = np.unique(lines["number"], return_index=True)
-    places = lines["line"].copy()  # and not what stands between them
+    places = lines["line"].copy()  # a view would keep all fields in memory
     return dict(zip(numbers.tolist(), np.split(places, starts[1:]), strict=False))
 
 
@@ -95,11 +100,11 @@ def signature(text: str) -> tuple[list[int], np.ndarray] | None:
     """The MinHash of a document.
 
     Args:
-        text: all of it.
+        text: of the whole document.
 
     Returns:
-        The fingerprints of its BANDS bands, and its values, uint16 [PERMUTATIONS];
-        None for a text of fewer words than a run.
+        The fingerprints of the BANDS bands and the values, uint16 [PERMUTATIONS]; None
+        for a text with fewer than RUN words.
     """
     from datasketch import MinHash
 
@@ -116,19 +121,19 @@ def signature(text: str) -> tuple[list[int], np.ndarray] | None:
         documents.fingerprint(f"{index} {band.tobytes().hex()}")
         for index, band in enumerate(np.split(values, BANDS))
     ]
-    # 16 bits of each value are enough to compare by: chance equality is 2^-16.
+    # 16 bits of each value suffice: the chance of equality is 2^-16.
     return bands, values.astype("<u2")
 
 
 def near(rows: np.ndarray) -> np.ndarray:
-    """The rows of documents that are near one with a smaller number.
+    """Finds the documents that are near duplicates of one with a smaller number.
 
     Args:
-        rows: SIGNATURES; of a band that is among them, all.
+        rows: SIGNATURES, with all rows of each band.
 
     Returns:
-        SIGNATURES, one row or more for each such document. In one band, a document
-        that was dropped is no longer the one that another is near to.
+        SIGNATURES, one or more rows for each such document. Inside a band, documents
+        are compared only with documents that stay.
     """
     order = np.lexsort((rows["number"], rows["print"]))  # rows are large: no copy
     prints = rows["print"][order]

@@ -1,4 +1,4 @@
-"""A document on its way through the steps, and the numbers it is known by."""
+"""A document of the pipeline, its number and its fingerprints."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Positions in a file take the lower bits of a document's number, the file the upper.
+# A document's number holds the index of its file above these bits, its position below.
 _POSITION_BITS = 36
 
-# The language of a document before anything has told it.
+# The language of a document that is not yet identified.
 UNKNOWN = "-"
 
 
 class Document(NamedTuple):
-    """Lines of text in the order in which they stood.
+    """A document: lines of text in order.
 
     Attributes:
-        number: identifies the document; smaller numbers stood before.
-        language: ISO 639 code, `en-de` for translations, UNKNOWN where nobody knows.
-        lines: before splitting a paragraph each, afterwards its sentences with tabs
-            between them. For translations source and target with a tab between.
+        number: identifies the document and follows the order of the input.
+        language: ISO 639 code, `en-de` for bitext, or UNKNOWN.
+        lines: one paragraph each; after the step `split`, its sentences separated by
+            tabs. For bitext, source TAB target.
     """
 
     number: int
@@ -30,31 +30,31 @@ class Document(NamedTuple):
 
 
 def number(file: int, position: int) -> int:
-    """The number of the document at a position in the file of that index."""
+    """The number of the document at a position of a file (given by its index)."""
     return file << _POSITION_BITS | position
 
 
 def fingerprint(text: str) -> int:
-    """64 bits of a text; white space only separates.
+    """A 64-bit hash of the words of a text.
 
-    Among 10^9 different lines two are expected to collide with probability 0.03.
+    Among 10^9 distinct lines two collide with a probability of 0.03.
     """
     text = " ".join(text.split())
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def loose_fingerprint(text: str) -> int:
-    """64 bits of the letters and digits of a text, case folded.
+    """A 64-bit hash of the case-folded letters and digits of a text.
 
-    A copy with other punctuation, quotes or spaces has the same.
+    Copies with other punctuation, quotes or spaces have the same hash.
     """
     return fingerprint("".join(filter(str.isalnum, text.casefold())))
 
 
 def scatter(numbers: np.ndarray, seed: int) -> np.ndarray:
-    """64-bit numbers that look random, equal for equal numbers and seed.
+    """Maps numbers to pseudo-random 64-bit numbers, uint64 [n] to uint64 [n].
 
-    The finalizer of SplitMix64 (Steele et al., 2014), uint64 [n] to uint64 [n].
+    It is the finalizer of SplitMix64 (Steele et al., 2014), shifted by the seed.
     """
     start = (seed + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     values = np.asarray(numbers, np.uint64) + np.uint64(start)

@@ -1,7 +1,7 @@
-"""What is dropped from a document and why: plain functions of text.
+"""Filters for the lines of a document, as plain functions.
 
-A filter takes the lines of a document and a counter, which it tells how many lines it
-dropped for which reason, and returns the lines to keep.
+A filter takes the lines of a document and a counter, adds the number of dropped lines
+for each reason to the counter, and returns the lines to keep.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import collections
 import re
 
-# LaBSE, section 3.1: shorter lines are no sentences, longer ones "usually JavaScript".
+# LaBSE, section 3.1: it drops lines under 10 and over 5,000 characters.
 MIN_CHARACTERS = 10
 MAX_CHARACTERS = 5000
 
-# C4 (Raffel et al., 2020, section 2.2) and its code in TensorFlow Datasets.
+# C4 (Raffel et al., 2020, section 2.2), as coded in TensorFlow Datasets.
 MIN_WORDS = 5
 MIN_SENTENCES = 3
 _MAX_WORD = 1000
@@ -27,19 +27,19 @@ _POLICIES = (
 )
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
 
-# The full stops of other scripts belong to C4's rule as much as the Latin one.
+# C4's rule on final punctuation, extended to other scripts.
 _TERMINAL = ".!?…。！？．｡।॥؟۔։።၊။។៕᠃᙮\"'”’»›」』)）"
 _TERMINAL_ENDS = frozenset(_TERMINAL) - set("()（）")
 _SENTENCE_END = re.compile(r"[.!?…。！？．｡।॥؟۔։።။។᠃᙮]+")
-# Thai, Lao, Khmer, Myanmar, Tibetan, Han, kana: no spaces between words.
+# Scripts without spaces: Thai, Lao, Khmer, Myanmar, Tibetan, Han, kana.
 _UNSPACED = re.compile("[฀-໿ༀ-႟ក-៿぀-ヿ㐀-鿿豈-﫿]")
-# Thai and Lao have no full stop either.
+# Thai and Lao do not use a full stop.
 _UNSTOPPED = re.compile("[฀-໿]")
 _CHARACTERS_A_WORD = 2
 
 
 def words(line: str) -> int:
-    """Words of a line; of scripts without spaces, two characters count as one."""
+    """Counts words; in scripts without spaces two characters count as a word."""
     unspaced = len(_UNSPACED.findall(line))
     if not unspaced:
         return len(line.split())
@@ -48,7 +48,7 @@ def words(line: str) -> int:
 
 
 def c4_lines(lines: list[str], counts: collections.Counter) -> list[str]:
-    """The lines that C4 keeps: whole sentences, no boilerplate."""
+    """Keeps complete sentences and drops boilerplate, by C4's rules."""
     kept = []
     for line in lines:
         line = _CITATION.sub("", line).strip()
@@ -80,7 +80,7 @@ def _c4_reason(line: str) -> str | None:
 
 
 def c4_document(lines: list[str]) -> str | None:
-    """Why C4 drops a page as a whole; None keeps it."""
+    """The reason why C4 drops a whole page, or None."""
     sentences = 0
     for line in lines:
         if "{" in line:
@@ -94,7 +94,7 @@ def c4_document(lines: list[str]) -> str | None:
 
 
 def length(lines: list[str], counts: collections.Counter) -> list[str]:
-    """The lines of 10 to 5,000 characters."""
+    """Keeps lines of 10 to 5,000 characters."""
     kept = []
     for line in lines:
         if len(line) < MIN_CHARACTERS:
@@ -107,7 +107,7 @@ def length(lines: list[str], counts: collections.Counter) -> list[str]:
 
 
 def pairs(lines: list[str], counts: collections.Counter) -> list[str]:
-    """The translations that say something on both sides, and not the same."""
+    """Keeps pairs with letters on both sides and two different sides."""
     kept = []
     for line in lines:
         source, target = line.split("\t")
@@ -122,23 +122,26 @@ def pairs(lines: list[str], counts: collections.Counter) -> list[str]:
     return kept
 
 
-# What CLD2 does not take for text: control characters and non-characters.
+# CLD2 rejects control characters and non-characters.
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 _NOT_CHARACTERS = re.compile(
     "["
     + "".join(chr(p << 16 | e) for p in range(1, 17) for e in (0xFFFE, 0xFFFF))
     + "]"
 )
-# CLD2 keeps names that ISO 639 has given up, and one for a script.
+# CLD2 uses some withdrawn ISO 639 codes, and one code with a script.
 _MODERN = {"iw": "he", "jw": "jv", "in": "id", "ji": "yi", "mo": "ro", "zh-Hant": "zh"}
 _SAMPLE = 20_000
 
 
 def identify(text: str) -> str | None:
-    """The ISO 639 code of a text's language by CLD2, None where it is not sure.
+    """Identifies the language of a text with CLD2.
 
     Args:
-        text: a document; its first 20,000 characters are looked at.
+        text: a document; its first 20,000 characters are used.
+
+    Returns:
+        The ISO 639 code, or None if CLD2 is not sure.
     """
     import pycld2
 
@@ -151,7 +154,7 @@ def identify(text: str) -> str | None:
 
 
 def identified_languages() -> list[str]:
-    """The codes that `identify` can give."""
+    """All codes that `identify` can return."""
     import pycld2
 
     known = {c for n, c in pycld2.LANGUAGES if n in pycld2.DETECTED_LANGUAGES}

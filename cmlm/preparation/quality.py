@@ -1,8 +1,8 @@
-"""A small linear classifier of documents: like these, not like those.
+"""A linear classifier of documents, trained on good and bad examples.
 
-GPT-3 and CCNet choose web text by likeness to text that is known to be good. Here
-good and bad are the user's own examples: hashed words and pairs of words, logistic
-regression, its weights in an .npz file.
+GPT-3 and CCNet select web text by its similarity to good text. Here the user gives good
+and bad examples. The features are hashed words and word pairs, the model is logistic
+regression, and its weights lie in an .npz file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ def _vectorizer():
     try:
         from sklearn.feature_extraction.text import HashingVectorizer
     except ImportError as error:
-        raise UserError(f"this needs `pip install 'cmlm[corpus]'`: {error}") from error
-    # No pattern of words: a script without spaces gives single characters.
+        raise UserError(
+            f"scikit-learn is not installed: pip install 'cmlm[corpus]' ({error})"
+        ) from error
+    # Words, punctuation marks, and single characters of scripts without spaces.
     return HashingVectorizer(
         n_features=FEATURES,
         ngram_range=(1, 2),
@@ -39,19 +41,23 @@ def _vectorizer():
 
 
 class QualityModel:
-    """Scores documents from 0 (like the bad examples) to 1 (like the good ones)."""
+    """Scores documents from 0 (like the bad examples) to 1 (like the good ones).
+
+    Args:
+        weights: float32 [FEATURES].
+        bias: of the logistic regression.
+    """
 
     def __init__(self, weights: np.ndarray, bias: float):
-        """Takes float32 weights [FEATURES] and the bias."""
         self._weights, self._bias = weights.astype(np.float64), bias
 
     def score(self, texts: Sequence[str]) -> np.ndarray:
-        """Probabilities of being good, float64 [len(texts)]."""
+        """The probability that each document is good, float64 [len(texts)]."""
         logits = _vectorizer().transform(texts) @ self._weights + self._bias
         return 1 / (1 + np.exp(-logits))
 
     def save(self, path: str) -> None:
-        """Writes the .npz file; `path` is local."""
+        """Writes the .npz file to a local path."""
         with open(path, "wb") as file:
             np.savez_compressed(
                 file,
@@ -62,10 +68,10 @@ class QualityModel:
 
     @classmethod
     def load(cls, path: str) -> QualityModel:
-        """Reads what `save` wrote, of any of Beam's filesystems.
+        """Reads a file of `save` from any of Beam's filesystems.
 
         Raises:
-            UserError: the file is something else.
+            UserError: the file is missing or not a quality model.
         """
         try:
             with beam_runner.open_bytes(path) as raw:
@@ -76,17 +82,18 @@ class QualityModel:
             if weights.shape != (FEATURES,):
                 raise ValueError(f"weights of shape {weights.shape}")
         except FileNotFoundError as error:
-            raise UserError(f"--quality_model: no file {path}") from error
+            raise UserError(
+                f"--quality_model is {path}, which does not exist"
+            ) from error
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(
-                f"{path} is no quality model, which `python -m cmlm.quality` writes:"
-                f" {error}"
+                f"{path} is not a file of python -m cmlm.quality: {error}"
             ) from error
         return cls(weights, bias)
 
 
 def read_examples(paths: Sequence[str], maximum: int) -> list[str]:
-    """The first documents of some files: text, a blank line between two of them."""
+    """Reads the first `maximum` documents; a blank line separates documents."""
     documents = (
         "\n".join(lines)
         for path in paths
@@ -95,8 +102,31 @@ def read_examples(paths: Sequence[str], maximum: int) -> list[str]:
     return list(itertools.islice(documents, maximum))
 
 
+def held_out_scores(
+    good: Sequence[str], bad: Sequence[str], seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores a fifth of the examples with a model that is trained on the others.
+
+    Args:
+        good, bad: documents.
+        seed: decides which documents are held out.
+
+    Returns:
+        The scores of the good and of the bad held-out documents, float64 [n].
+    """
+    generator = np.random.default_rng(seed)
+    train, held_out = [], []
+    for examples in (good, bad):
+        order = generator.permutation(len(examples))
+        parts = np.split(order, [len(order) // 5])
+        held_out.append([examples[i] for i in parts[0]])
+        train.append([examples[i] for i in parts[1]])
+    model = fit(*train, seed=seed)
+    return model.score(held_out[0]), model.score(held_out[1])
+
+
 def fit(good: Sequence[str], bad: Sequence[str], seed: int) -> QualityModel:
-    """Fits a model on examples of both kinds, each kind weighing the same."""
+    """Fits a model; good and bad examples have the same total weight."""
     from sklearn.linear_model import LogisticRegression
 
     labels = np.repeat([1, 0], [len(good), len(bad)])

@@ -1,4 +1,4 @@
-"""What a preparation did: stats.json, and the same to read."""
+"""The statistics of a preparation: stats.json and a summary."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ _DAMAGED = "damaged file: "
 
 
 def statistics(counts: collections.Counter, settings) -> dict:
-    """Orders the counts of a pipeline.
+    """Arranges the counts of a pipeline.
 
     Args:
         counts: by `steps.count_name`.
-        settings: `assembly.Settings`.
+        settings: `settings.Settings`.
 
     Returns:
-        `languages` (documents, sentences, characters kept), `steps` (documents and
-        lines in and out), `dropped` (by step, unit, language, reason), `source` (files,
-        what readers told), `damaged_files`, `settings`: numbers, strings, lists and
-        dicts only.
+        `languages` (documents, sentences and characters kept), `steps` (documents and
+        lines in and out), `dropped` (by step, unit, language and reason), `source`
+        (files and the readers' counts), `damaged_files` and `settings`, ready for JSON.
     """
     stats: dict = {
         "languages": {},
@@ -51,7 +50,7 @@ def statistics(counts: collections.Counter, settings) -> dict:
 
 
 def summary(stats: dict) -> str:
-    """The statistics as lines to read: languages first, then what was dropped."""
+    """Formats the statistics: input, dropped text by step, output by language."""
     read = stats["steps"].get("read", {})
     documents = read.get("documents", {}).get("out", 0)
     lines = read.get("lines", {}).get("out", 0)

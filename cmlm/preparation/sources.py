@@ -1,17 +1,15 @@
-"""Reads dumps as documents: a reader for each layout of files.
+"""Reads dumps as documents: one reader for each layout of files.
 
-Files are streamed. What is damaged is read as far as it goes and told; what is too
-large to be text (a record of a gigabyte, a line without an end, a file that unpacks to
-hundreds of times its size) is passed over or given up in bounded memory.
+Files are streamed in bounded memory. A damaged file is read up to the damage, which is
+reported. Records and lines that are too large to be text are skipped, and so is the
+rest of a file that unpacks to hundreds of times its size.
 """
 
 from __future__ import annotations
 
-import bz2
 import collections
 import contextlib
 import functools
-import gzip
 import io
 import itertools
 import json
@@ -19,37 +17,28 @@ import os
 import re
 import tempfile
 import xml.etree.ElementTree
-import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from cmlm.common import beam_runner
 from cmlm.data import sentences
 from cmlm.errors import UserError
+from cmlm.preparation import raw_lines
+from cmlm.preparation.raw_lines import Counts
 
-# A record or line of more bytes is passed over; a longer document is cut.
-MAX_BYTES = 10 << 20
-# Deflate packs text 3 to 20 times, and nothing more than 1,032 times.
-MAX_EXPANSION = 200
-_FREE_EXPANSION = 64 << 20
 # XML has more markup than text; the longest articles have 2 MB.
-_MAX_PAGE = 4 * MAX_BYTES
-# Translations have no documents; so many of them travel together.
+_MAX_PAGE = 4 * raw_lines.MAX_BYTES
+# A bitext has no documents: this many pairs form one.
 _PAIRS_A_DOCUMENT = 1000
 
-Counts = collections.Counter
-# A document is a function that gives its lines and tells what it met: where several
-# workers read one file, each builds only its own documents.
+# A document is a function that counts problems and returns its lines. If several
+# workers read one file, each worker builds only its own documents.
 _Document = Callable[[Counts], list[str]]
-Reader = Callable[["_Lines", str, Counts], Iterator[_Document]]
-
-
-class _Damaged(Exception):
-    """A file ends in the middle of something."""
+Reader = Callable[[raw_lines.Lines, str, Counts], Iterator[_Document]]
 
 
 class _WrongFormat(Exception):
-    """This is not what the layout says."""
+    """The file is not of its layout."""
 
 
 def read(
@@ -66,30 +55,31 @@ def read(
     Args:
         path: a file of any of Beam's filesystems; `.gz` and `.bz2` are unpacked.
         layout: one of LAYOUTS.
-        counts: takes `records` by what became of them and `damaged file: ...`.
-        text_field: the field that layout `json` reads.
-        progress: is moved by the bytes read.
-        part, parts: yield only documents whose position modulo `parts` is `part`. What
-            concerns the file as a whole is told by part 0.
+        counts: receives the numbers of skipped records by reason, and `damaged file:
+            ...`.
+        text_field: the field of layout `json`.
+        progress: the bar, in bytes read.
+        part, parts: yield only documents whose position modulo `parts` is `part`. Part
+            0 counts the problems of the file as a whole.
 
     Yields:
-        Documents: (position in the file, lines without their ends).
+        (position in the file, lines without line ends) of each document.
 
     Raises:
-        UserError: the file is of another format from the beginning.
+        UserError: the beginning of the file has another format.
     """
     position = -1
     of_file: Counts = collections.Counter()
     with _opened(path) as raw:
-        unpacked = _Unpacked(raw, path, None if part else progress)
-        lines = _Lines(unpacked, of_file)
+        unpacked = raw_lines.Unpacked(raw, path, None if part else progress)
+        lines = raw_lines.Lines(unpacked, of_file)
         try:
             documents = LAYOUTS[layout](lines, text_field, of_file)
             for position, document in enumerate(documents):
                 if position % parts == part:
                     yield position, document(counts)
             damage = unpacked.damage
-        except _Damaged as error:
+        except raw_lines.Damaged as error:
             damage = unpacked.damage or str(error)
         except _WrongFormat as error:
             damage = unpacked.damage or (position >= 0 and str(error))
@@ -110,110 +100,18 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         raise UserError(f"cannot read {path}: {error}") from error
 
 
-class _Meter(io.RawIOBase):
-    """A raw stream that counts what is read from it."""
-
-    def __init__(self, raw, progress: beam_runner.Progress | None):
-        super().__init__()
-        self._raw, self._progress, self.bytes = raw, progress, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        data = self._raw.read(len(buffer))
-        buffer[: len(data)] = data
-        self.bytes += len(data)
-        if self._progress:
-            self._progress.add(len(data))
-        return len(data)
-
-
-class _Unpacked(io.RawIOBase):
-    """A file unpacked, by its name; where it cannot be read on, it ends.
-
-    Attributes:
-        damage: why it ended before its time, or "". An exception instead would lose
-            what the layers above have read and not yet given on.
-    """
-
-    def __init__(self, raw, path: str, progress: beam_runner.Progress | None):
-        super().__init__()
-        self._meter = _Meter(raw, progress)
-        self._stream = io.BufferedReader(self._meter, 1 << 20)
-        self._packed = path.endswith((".gz", ".bz2"))
-        if path.endswith(".gz"):
-            self._stream = gzip.GzipFile(fileobj=self._stream)
-        elif path.endswith(".bz2"):
-            self._stream = bz2.BZ2File(self._stream)
-        self._bytes, self.damage = 0, ""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        if self.damage:
-            return 0
-        try:
-            data = self._stream.read1(len(buffer))
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self.damage = str(error)
-            return 0
-        except OSError as error:
-            if error.errno is not None or not self._packed:
-                raise
-            self.damage = str(error)  # bz2 has no number for what it cannot read
-            return 0
-        self._bytes += len(data)
-        limit = _FREE_EXPANSION + MAX_EXPANSION * self._meter.bytes
-        if self._packed and self._bytes > limit:
-            self.damage = f"it unpacks to more than {MAX_EXPANSION} times its size"
-            return 0
-        buffer[: len(data)] = data
-        return len(data)
-
-
-class _Lines:
-    """The lines of a byte stream as text; huge ones are passed over, and counted."""
-
-    def __init__(self, unpacked: _Unpacked, counts: Counts):
-        self.stream = io.BufferedReader(unpacked, 1 << 18)
-        self._unpacked, self._counts = unpacked, counts
-
-    def __iter__(self) -> Iterator[str]:
-        for index in itertools.count():
-            line = self.stream.readline(MAX_BYTES)
-            if not line or (self._unpacked.damage and line[-1:] != b"\n"):
-                return  # half a line is no text
-            if len(line) == MAX_BYTES and line[-1:] != b"\n":
-                while line and line[-1:] != b"\n":
-                    line = self.stream.readline(MAX_BYTES)
-                self._counts[f"line over {MAX_BYTES >> 20} MB"] += 1
-                continue
-            if index == 0:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            yield decode(line, self._counts)
-
-
-def decode(data: bytes, counts: Counts) -> str:
-    """UTF-8 with U+FFFD for what is none; counts texts that needed it."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        counts["invalid UTF-8 replaced"] += 1
-        return data.decode("utf-8", "replace")
-
-
 # ------------------------------------------------------------------- plain text
 def _plain(layout: str) -> Reader:
-    def read_plain(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
+    def read_plain(
+        lines: raw_lines.Lines, _: str, counts: Counts
+    ) -> Iterator[_Document]:
         document: list[str] = []
         size = 0
         for paragraph in sentences.paragraphs(lines, layout):
             if paragraph is not None:
                 document.append(paragraph)
                 size += len(paragraph)
-            if document and (paragraph is None or size > MAX_BYTES):
+            if document and (paragraph is None or size > raw_lines.MAX_BYTES):
                 counts["documents cut"] += paragraph is not None
                 yield _as_it_is(document)
                 document, size = [], 0
@@ -227,7 +125,7 @@ def _as_it_is(lines: list[str]) -> _Document:
     return lambda _: lines
 
 
-def _json(lines: _Lines, field: str, counts: Counts) -> Iterator[_Document]:
+def _json(lines: raw_lines.Lines, field: str, counts: Counts) -> Iterator[_Document]:
     for index, line in enumerate(lines):
         if not line.strip():
             continue
@@ -235,16 +133,16 @@ def _json(lines: _Lines, field: str, counts: Counts) -> Iterator[_Document]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             if not index:
-                raise _WrongFormat(f"line 1 is no JSON ({error})") from error
+                raise _WrongFormat(f"line 1 is not JSON ({error})") from error
             counts["no JSON"] += 1
             continue
         if not isinstance(record, dict) or not isinstance(record.get(field), str):
             if not index:
-                names = ", ".join(record) if isinstance(record, dict) else "no object"
-                raise _WrongFormat(f"line 1 has no text {field!r}, but: {names}")
+                names = ", ".join(record) if isinstance(record, dict) else "none"
+                raise _WrongFormat(f"line 1 has no text {field!r}; its fields: {names}")
             counts[f"no text {field!r}"] += 1
             continue
-        # JSON can spell halves of surrogate pairs, which no UTF-8 file can hold.
+        # JSON can hold halves of surrogate pairs, which UTF-8 cannot encode.
         text = record[field].encode("utf-8", "replace").decode("utf-8")
         yield _as_it_is(_nonempty(text))
 
@@ -254,8 +152,8 @@ def _nonempty(text: str) -> list[str]:
 
 
 # ------------------------------------------------------------------- web archives
-def _wet(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """Common Crawl's WET: records of type `conversion` with the text of a page."""
+def _wet(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+    """Common Crawl's WET files: a record of type `conversion` holds a page."""
     from warcio import archiveiterator, exceptions
 
     kinds: collections.Counter = collections.Counter()
@@ -266,38 +164,40 @@ def _wet(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
                 continue
             length = record.rec_headers.get_header("Content-Length")
             if length is None:
-                raise _Damaged("a record does not say its length")
+                raise raw_lines.Damaged("a record has no Content-Length")
             length = int(length)
-            if length > MAX_BYTES:
-                counts[f"record over {MAX_BYTES >> 20} MB"] += 1
-                continue  # warcio passes over it in blocks
+            if length > raw_lines.MAX_BYTES:
+                counts[f"record over {raw_lines.MAX_BYTES >> 20} MB"] += 1
+                continue  # warcio skips it in blocks
             data = record.content_stream().read()
             if len(data) < length:
-                raise _Damaged(f"the last record has {len(data):,} of {length:,} bytes")
+                raise raw_lines.Damaged(
+                    f"the last record has {len(data):,} of {length:,} bytes"
+                )
             yield functools.partial(_page, data)
     except (exceptions.ArchiveLoadFailed, ValueError) as error:
         first = " ".join(str(error).split())[:100]
-        raise _WrongFormat(f"no WARC record ({first})") from error
+        raise _WrongFormat(f"not a WARC record ({first})") from error
     if kinds and "conversion" not in kinds:
         raise _WrongFormat(
-            f"it has records of type {', '.join(sorted(kinds))}, none of type"
-            " conversion: Common Crawl's text is in files named .wet.gz"
+            f"its records are of type {', '.join(sorted(kinds))}; text is in records of"
+            " type conversion, in Common Crawl's files named .wet.gz"
         )
 
 
 def _page(data: bytes, counts: Counts) -> list[str]:
-    return _nonempty(decode(data, counts))
+    return _nonempty(raw_lines.decode(data, counts))
 
 
 # ------------------------------------------------------------------- Wikipedia
 _LIST_ITEM = re.compile(r"^[*#:;].*$", re.MULTILINE)
-# `strip_code` would leave what stands inside of them.
+# `strip_code` would keep the text inside these tags.
 _NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "code"}
 _FILE_OR_CATEGORY = re.compile(r"^\s*:?\s*[^\W\d_][\w ]*:", re.UNICODE)
 
 
-def _wikipedia(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """A MediaWiki XML dump: the articles' prose, no redirects, no other namespaces."""
+def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+    """A MediaWiki XML dump: the prose of articles, without redirects."""
     import mwxml
 
     text = io.TextIOWrapper(_Pages(lines.stream), "utf-8", "replace", newline="\n")
@@ -307,17 +207,17 @@ def _wikipedia(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
                 counts["redirect or no article"] += 1
                 continue
             for revision in page:
-                if len(revision.text or "") > MAX_BYTES:
-                    counts[f"record over {MAX_BYTES >> 20} MB"] += 1
+                if len(revision.text or "") > raw_lines.MAX_BYTES:
+                    counts[f"record over {raw_lines.MAX_BYTES >> 20} MB"] += 1
                 else:
                     yield functools.partial(_article, revision.text or "")
     except (mwxml.errors.MalformedXML, xml.etree.ElementTree.ParseError) as error:
         first = " ".join(str(error).split())[:100]
-        raise _WrongFormat(f"no whole MediaWiki dump ({first})") from error
+        raise _WrongFormat(f"not a complete MediaWiki dump ({first})") from error
 
 
 class _Pages(io.BufferedIOBase):
-    """Ends a dump in a page too large to be one: XML is read page by page."""
+    """The stream of a dump; it stops at a page that is too large."""
 
     def __init__(self, stream: io.BufferedReader):
         super().__init__()
@@ -331,7 +231,7 @@ class _Pages(io.BufferedIOBase):
         end = data.rfind(b"</page>")
         self._bytes = len(data) - end if end >= 0 else self._bytes + len(data)
         if self._bytes > _MAX_PAGE:
-            raise _Damaged(f"a page has more than {_MAX_PAGE >> 20} MB")
+            raise raw_lines.Damaged(f"a page is larger than {_MAX_PAGE >> 20} MB")
         return data
 
 
@@ -347,7 +247,7 @@ def wikitext_paragraphs(markup: str) -> list[str]:
     for node in code.ifilter(recursive=True, matches=_is_no_prose):
         try:
             code.remove(node)
-        except ValueError:  # inside of one that is gone already
+        except ValueError:  # inside a node that was already removed
             continue
     return [" ".join(line.split()) for line in _nonempty(code.strip_code())]
 
@@ -364,15 +264,15 @@ def _is_no_prose(node) -> bool:
     )
 
 
-# ------------------------------------------------------------------- translations
+# ------------------------------------------------------------------- bitext
 def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[_Document]:
     pairs = (f"{' '.join(a.split())}\t{' '.join(b.split())}" for a, b in rows)
     while block := list(itertools.islice(pairs, _PAIRS_A_DOCUMENT)):
         yield _as_it_is(block)
 
 
-def _tsv(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """Source, tab, target; further columns are left out."""
+def _tsv(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+    """Source, tab, target; further columns are dropped."""
 
     def rows() -> Iterator[tuple[str, str]]:
         for index, line in enumerate(lines):
@@ -387,13 +287,13 @@ def _tsv(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
     yield from _pairs(rows())
 
 
-def _gettext(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """A catalogue, .po or .mo: messages and their translations, no fuzzy ones."""
+def _gettext(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+    """A catalogue, .po or .mo: messages and translations, without fuzzy ones."""
     import polib
 
-    data = lines.stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise _WrongFormat(f"a catalogue has no {MAX_BYTES >> 20} MB")
+    data = lines.stream.read(raw_lines.MAX_BYTES + 1)
+    if len(data) > raw_lines.MAX_BYTES:
+        raise _WrongFormat(f"it is larger than {raw_lines.MAX_BYTES >> 20} MB")
     binary = data[:4] in (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
     with tempfile.NamedTemporaryFile(suffix=".mo" if binary else ".po") as file:
         file.write(data)
@@ -402,8 +302,8 @@ def _gettext(lines: _Lines, _: str, counts: Counts) -> Iterator[_Document]:
             catalogue = (polib.mofile if binary else polib.pofile)(file.name)
         except (OSError, UnicodeError, ValueError, LookupError) as error:
             reason = str(error).replace(file.name, "the catalogue")
-            raise _WrongFormat(f"no gettext catalogue ({reason})") from error
-    # A compiled catalogue has only what is translated.
+            raise _WrongFormat(f"not a gettext catalogue ({reason})") from error
+    # A compiled catalogue holds translated messages only.
     entries = catalogue if binary else catalogue.translated_entries()
     if not binary:
         left = len(catalogue.untranslated_entries()) + len(catalogue.fuzzy_entries())
@@ -425,7 +325,7 @@ BITEXT_LAYOUTS = ("tsv", "gettext")
 
 
 def size(path: str) -> int:
-    """Bytes of a file, by Beam's filesystems."""
+    """The size of a file in bytes, on any of Beam's filesystems."""
     from apache_beam.io import filesystems
 
     if os.path.exists(path):

@@ -1,12 +1,12 @@
-"""Blocks of bytes by key, and where they wait until all of a key have come together.
+"""Files for blocks of bytes that wait to be grouped by key.
 
-Beam's local runner keeps whatever it regroups in the memory of its process, and hands
-every worker its part as one message, which cannot have more than 2 GB. With `Spill` in
-front of a grouping the blocks wait in files, and the runner moves only their paths.
-Runners of clusters regroup on disk themselves: there blocks travel as they are.
+Beam's local runner keeps grouped data in the memory of its process and sends each
+worker its part as one message of at most 2 GB. `Spill` before a grouping writes the
+blocks to files, and the runner moves only the paths. Cluster runners group on disk
+themselves: there the blocks stay in the pipeline.
 
     grouped = blocks | Spill(directory) | beam.GroupByKey()
-    # ... and in the DoFn behind it
+    # ... and in the next DoFn
     for block in spilling.read(values): ...
 """
 
@@ -21,22 +21,25 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.utils import windowed_value
 
-# What came of one key: a block, or the path of a file of blocks.
+# A value of one key: a block, or the path of a file of blocks.
 Value = bytes | str
 
-# A worker writes when it has gathered so many bytes, over all keys.
+# A worker writes its blocks when they reach this size, over all keys.
 _GATHERED = 16 << 20
-# Stands before each block in a file: its length.
+# The length of a block, before the block in a file.
 _LENGTH = struct.Struct("<I")
-# Stands first in blocks that have an order.
+# The number of a block, at the beginning of an ordered block.
 _NUMBER = struct.Struct(">Q")
 
 
 class Spill(beam.PTransform):
-    """(int key, block) to (key, path of what a bundle has of it), or to itself."""
+    """(int key, block) to (key, path of a file of blocks), or unchanged.
+
+    Args:
+        directory: on this machine; None leaves the blocks to the runner.
+    """
 
     def __init__(self, directory: str | None):
-        """Takes a directory of this machine; None leaves the blocks to the runner."""
         super().__init__()
         self._directory = directory
 
@@ -47,10 +50,10 @@ class Spill(beam.PTransform):
 
 
 class _Append(beam.DoFn):
-    """Appends the blocks of each key to a file: one for every bundle and key.
+    """Appends the blocks of each key to a file, one file for each bundle and key.
 
-    So the number of files and paths does not grow with the length of a bundle, and a
-    bundle that is repeated does not add to what its first try has left.
+    The number of files does not grow with the length of a bundle, and a repeated bundle
+    writes new files beside those of its first attempt.
     """
 
     def __init__(self, directory: str):
@@ -86,7 +89,7 @@ class _Append(beam.DoFn):
 
 
 def read(values: Iterable[Value]) -> Iterator[bytes]:
-    """The blocks of a group, in any order; of a file, one at a time."""
+    """Yields the blocks of a group, in any order, one at a time."""
     for value in values:
         if isinstance(value, bytes):
             yield value
@@ -97,15 +100,15 @@ def read(values: Iterable[Value]) -> Iterator[bytes]:
 
 
 def numbered(number: int, content: bytes) -> bytes:
-    """A block for `read_in_order`."""
+    """Makes a block for `read_in_order`."""
     return _NUMBER.pack(number) + content
 
 
 def read_in_order(values: Iterable[Value]) -> Iterator[tuple[int, bytes]]:
-    """The blocks of a group by their numbers; files are read a block at a time.
+    """Yields the blocks of a group in the order of their numbers, one at a time.
 
     Args:
-        values: of a group of blocks by `numbered`.
+        values: a group of blocks made by `numbered`.
 
     Yields:
         (number, content), numbers ascending.

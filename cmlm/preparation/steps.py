@@ -1,7 +1,7 @@
-"""The steps that a document goes through one by one, as Beam transforms.
+"""The steps that work on single documents, as Beam transforms.
 
-Each is a `Step`: it counts documents and lines in and out, and what it dropped by
-language and reason. Steps that compare documents with one another are in `assembly.py`.
+Each `Step` counts documents and lines in and out, and dropped ones by language and
+reason. `repeats` holds the steps that compare documents.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from cmlm.data import sentences
 from cmlm.preparation import documents, filters, quality, sources
 from cmlm.preparation.documents import Document
 
-# Fields of the name of a count are separated by this.
+# Separates the fields in the name of a count.
 SEPARATOR = "\t"
 
 
 def count_name(kind: str, step: str, unit: str, language: str = "", reason: str = ""):
-    """The name of a count: kind is in, out, dropped, kept or source."""
+    """The name of a count; its kind is in, out, dropped, kept or source."""
     return SEPARATOR.join([kind, step, unit, language, reason])
 
 
 class ReadDocuments(beam_runner.CountingDoFn):
-    """(index, path, part, parts) to the documents of that part of a file."""
+    """(index, path, part, parts) to the documents of one part of a file."""
 
     def __init__(
         self,
@@ -53,19 +53,19 @@ class ReadDocuments(beam_runner.CountingDoFn):
 
 
 class Step(beam_runner.CountingDoFn):
-    """Changes or drops a document. A subclass gives `name` and `apply`."""
+    """Changes or drops a document. A subclass defines `name` and `apply`."""
 
     name: str
 
     def apply(self, document: Document, dropped: collections.Counter) -> Document | str:
-        """Works on one document.
+        """Processes one document.
 
         Args:
-            document: to be worked on.
-            dropped: takes the lines (of the last step, sentences) dropped, by reason.
+            document: the input.
+            dropped: receives the number of dropped lines (or sentences) by reason.
 
         Returns:
-            The document to go on with, or the reason why it does not.
+            The changed document, or the reason to drop it.
         """
         raise NotImplementedError
 
@@ -101,7 +101,7 @@ class C4(Step):
 
 
 class Length(Step):
-    """LaBSE's limits, 10 to 5,000 characters a line."""
+    """LaBSE's limits: lines of 10 to 5,000 characters."""
 
     name = "length"
 
@@ -110,7 +110,7 @@ class Length(Step):
 
 
 class Pairs(Step):
-    """What every translation must be: two sides with letters, not equal."""
+    """Keeps pairs with letters on both sides and two different sides."""
 
     name = "pairs"
 
@@ -119,12 +119,15 @@ class Pairs(Step):
 
 
 class Language(Step):
-    """Names the language of a document, and keeps those that are asked for."""
+    """Identifies the language of a document and keeps the given languages.
+
+    Args:
+        keep: ISO 639 codes; () keeps every language.
+    """
 
     name = "language"
 
     def __init__(self, keep: tuple[str, ...]):
-        """Takes ISO 639 codes; none at all keeps every language."""
         self._keep = frozenset(keep)
 
     def apply(self, document, dropped):
@@ -137,7 +140,7 @@ class Language(Step):
 
 
 class Quality(Step):
-    """Keeps documents that a model scores at least so."""
+    """Keeps documents whose score reaches the minimum."""
 
     name = "quality"
 
@@ -153,7 +156,7 @@ class Quality(Step):
 
 
 class Split(Step):
-    """Lines become sentences with tabs between them."""
+    """Splits lines into sentences, separated by tabs."""
 
     name = "split"
 
@@ -174,20 +177,20 @@ class Split(Step):
 
 
 class Guard(Step):
-    """Takes out every sentence that given files have; of translations the pair.
+    """Removes the sentences of given files, or the pairs that contain one.
 
-    Letters and digits are compared, case folded: other quotes or spaces hide nothing.
+    Sentences are compared by their case-folded letters and digits, so quotes and spaces
+    do not matter.
+
+    Args:
+        paths: files with one sentence a line, or several separated by tabs; plain or
+            packed.
+        whole_lines: drop the whole line, as pairs need.
     """
 
     name = "guard"
 
     def __init__(self, paths: tuple[str, ...], whole_lines: bool):
-        """Takes files with a sentence a line, or several with tabs between.
-
-        Args:
-            paths: the files, plain or packed.
-            whole_lines: drop the line with the sentence, as pairs must be.
-        """
         self._paths, self._whole_lines = paths, whole_lines
 
     def setup(self):

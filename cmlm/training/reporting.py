@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from cmlm.common import distributed, progress
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
+from cmlm.training import metrics_log
 from cmlm.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Reporter:
         self._pace = pace
         start = trainer.step
         self._line = progress.ProgressLine(settings.train_steps, start)
-        self._log = progress.MetricsLog(
+        self._log = metrics_log.MetricsLog(
             os.path.join(directory, model_dir.METRICS),
             os.path.join(directory, model_dir.TENSORBOARD),
             start,

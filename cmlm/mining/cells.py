@@ -1,0 +1,185 @@
+"""Cells of spherical k-means, and the index that searches only the nearest cells."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import faiss
+import numpy as np
+
+from cmlm.common import files, progress
+from cmlm.errors import UserError
+from cmlm.mining import index, storage
+from cmlm.mining.vectors import Vectors
+
+_ROWS_PER_CELL = 32
+_ITERATIONS = 10
+_SEED = 20
+
+
+class Cells:
+    """The cells that both sides of a search share: centres of spherical k-means.
+
+    Args:
+        sides: the vectors of both sides; a sample of them trains the centres.
+        directory: for the centres.
+        cells: the number of cells; 0: four times the square root of the longer side.
+        probes: cells to search for each query.
+        memory: the memory limit in bytes.
+    """
+
+    def __init__(
+        self,
+        sides: Sequence[Vectors],
+        directory: str,
+        cells: int,
+        probes: int,
+        memory: int,
+    ):
+        self._memory = memory
+        total = sum(map(len, sides))
+        if cells > total:
+            raise UserError(
+                f"--cells is {cells}; allowed: up to {total}, the number of sentences"
+            )
+        cells = cells or min(int(4 * max(map(len, sides)) ** 0.5), -(-total // 8))
+        self.probes = min(probes, cells)
+        path = os.path.join(directory, "centres.npy")
+        if not os.path.exists(path):
+            storage.save(path, self._train(sides, cells))
+        self.centres = np.array(storage.load(path))
+
+    def _train(self, sides: Sequence[Vectors], cells: int) -> np.ndarray:
+        dim, total = sides[0].dim, sum(map(len, sides))
+        room = max(self._memory // 3 // (4 * dim), cells)
+        size = min(_ROWS_PER_CELL * cells, room, total)
+        sample = np.concatenate(
+            [index.spread(side, size * len(side) // total) for side in sides]
+        )
+        cells = min(cells, len(sample))
+        means = faiss.Kmeans(
+            dim,
+            cells,
+            niter=_ITERATIONS,
+            seed=_SEED,
+            spherical=True,
+            min_points_per_centroid=1,
+            max_points_per_centroid=len(sample),
+        )
+        means.train(sample)
+        return means.centroids
+
+    def nearest(self, side: Vectors, directory: str) -> np.ndarray:
+        """The nearest cells of each row, nearest first: int32 [n, probes]."""
+        path = os.path.join(directory, "cells.npy")
+        if os.path.exists(path):
+            return storage.load(path)
+        with files.atomic_file(path) as temporary:
+            cells = storage.new_map(temporary, "<i4", (len(side), self.probes))
+            with progress.bar(len(side), "finding cells", "vectors") as bar:
+                for start in range(0, len(side), index.ROWS_AT_ONCE):
+                    block = side.read(start, start + index.ROWS_AT_ONCE)
+                    cells[start : start + len(block)] = index.knn(
+                        block, self.centres, self.probes
+                    )[1]
+                    bar.update(len(block))
+            cells.flush()
+        return storage.load(path)
+
+
+class Ivf(index.Index):
+    """The index whose rows are sorted by cell in a file.
+
+    Args:
+        pool: see `index.Index`.
+        pool_cells: int32 [rows of the pool, probes].
+        query_cells: int32 [queries, probes].
+        cells: the number of cells.
+        directory: for the file.
+        memory: see `index.Index`.
+    """
+
+    def __init__(
+        self,
+        pool: Vectors,
+        pool_cells: np.ndarray,
+        query_cells: np.ndarray,
+        cells: int,
+        directory: str,
+        memory: int,
+    ):
+        super().__init__(pool, memory)
+        self._query_cells = query_cells
+        own = np.array(pool_cells[:, 0])
+        self._rows = np.argsort(own, kind="stable")
+        self._limits = np.searchsorted(own[self._rows], np.arange(cells + 1))
+        self._path = os.path.join(directory, "cells.f32")
+        if not os.path.exists(self._path):
+            self._write()
+
+    def _write(self) -> None:
+        size = max(self._memory // 4 // (4 * self._pool.dim), index.ROWS_AT_ONCE)
+        with (
+            files.atomic_file(self._path) as temporary,
+            open(temporary, "wb") as file,
+            progress.bar(len(self._rows), "sorting by cell", "vectors") as bar,
+        ):
+            for start in range(0, len(self._rows), size):
+                rows = self._rows[start : start + size]
+                file.write(self._pool.take(rows).data.cast("B"))
+                bar.update(len(rows))
+
+    def query_bytes(self, k: int) -> int:
+        probes = self._query_cells.shape[1]
+        # The vector, its cells before and after sorting, its neighbours. The copy of
+        # one cell's queries is small beside the block.
+        return 6 * self._pool.dim + 12 * probes + 24 * k
+
+    def search(self, queries, start, stop, k):
+        block = queries.read(start, stop)
+        sorted_cells = np.array(self._query_cells[start:stop])
+        cells = len(self._limits) - 1
+        limits = faiss.matrix_bucket_sort_inplace(sorted_cells, nbucket=cells)
+        by_cell = sorted_cells.ravel()  # Now the queries, cell by cell.
+        dim = self._pool.dim
+
+        def search_cell(cell: int):
+            low, high = (int(limit) for limit in self._limits[cell : cell + 2])
+            asking = by_cell[limits[cell] : limits[cell + 1]].astype(np.int64)
+            if low == high or not len(asking):
+                return None
+            rows = np.fromfile(
+                self._path, "<f4", (high - low) * dim, offset=4 * low * dim
+            )
+            cosines, places = index.knn(
+                block[asking], rows.reshape(-1, dim), min(k, high - low)
+            )
+            return asking, cosines, self._rows[low:high][places]
+
+        found = faiss.ResultHeap(len(block), k, keep_max=True)
+        for result in filter(None, _in_parallel(search_cell, range(cells))):
+            found.add_result_subset(*result)
+        found.finalize()
+        return index.in_order(found.D, found.I)
+
+
+def _in_parallel(function: Callable, items: Iterable) -> Iterator:
+    """Yields the results of a function in the order of the items.
+
+    Each item gets one thread: several threads in one item would wait for each other at
+    every small step. A bounded queue keeps results from piling up.
+    """
+    threads = faiss.omp_get_max_threads()
+    with concurrent.futures.ThreadPoolExecutor(
+        threads, initializer=lambda: faiss.omp_set_num_threads(1)
+    ) as pool:
+        waiting = collections.deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,0 +1,109 @@
+"""The index of compressed vectors (product quantisation) in cells."""
+
+from __future__ import annotations
+
+import os
+
+import faiss
+import numpy as np
+
+from cmlm.common import files, progress
+from cmlm.errors import UserError
+from cmlm.mining import index
+from cmlm.mining.cells import Cells
+from cmlm.mining.vectors import Vectors
+
+_SAMPLE = 16_384
+_BITS = 4
+# Candidates per neighbour whose cosines are computed exactly.
+_CANDIDATES = 8
+
+
+class Pq(index.Index):
+    """The index of codes, four bits for four numbers, in cells.
+
+    The cosines of the best candidates are computed again from their vectors.
+
+    Args:
+        pool: see `index.Index`.
+        cells: the cells.
+        directory: for the index.
+        memory: see `index.Index`.
+
+    Raises:
+        UserError: the codes do not fit into the memory, or the pool is too small to
+            learn them.
+    """
+
+    def __init__(self, pool: Vectors, cells: Cells, directory: str, memory: int):
+        super().__init__(pool, memory)
+        if len(pool) < 2**_BITS:
+            raise UserError(
+                f"got {len(pool)} sentences; --index=pq needs at least {2**_BITS}: use "
+                "--index=flat"
+            )
+        parts = pool.dim // 4 or 1
+        parts = next(count for count in range(parts, 0, -1) if pool.dim % count == 0)
+        # The code and eight bytes for the row number.
+        needed = len(pool) * (parts * _BITS / 8 + 8)
+        if needed > memory:
+            raise UserError(
+                f"the codes of {len(pool):,} sentences need {needed / 2**30:.1f} GB, "
+                "more than --max_memory_gb allows"
+            )
+        path = os.path.join(directory, "index.faiss")
+        if not os.path.exists(path):
+            self._write(self._build(cells, parts), path)
+        self._index = faiss.read_index(path)
+        self._index.nprobe = cells.probes
+
+    @staticmethod
+    def _write(index: faiss.Index, path: str) -> None:
+        with files.atomic_file(path) as temporary:
+            try:
+                faiss.write_index(index, temporary)
+            except RuntimeError as error:
+                raise UserError(f"cannot write {path}: {error}") from error
+
+    def _build(self, cells: Cells, parts: int) -> faiss.IndexIVFPQFastScan:
+        pool = self._pool
+        quantizer = faiss.IndexFlatIP(pool.dim)
+        quantizer.add(cells.centres)
+        index = faiss.IndexIVFPQFastScan(
+            quantizer,
+            pool.dim,
+            len(cells.centres),
+            parts,
+            _BITS,
+            faiss.METRIC_INNER_PRODUCT,
+        )
+        # Codes of the vector itself, not of its difference from the centre: then inner
+        # products need no table for each pair of query and cell.
+        index.by_residual = False
+        index.pq.cp.min_points_per_centroid = 1
+        index.train(index.spread(pool, min(_SAMPLE, len(pool))))
+        with progress.bar(len(pool), "compressing", "vectors") as bar:
+            for start in range(0, len(pool), index.ROWS_AT_ONCE):
+                block = pool.read(start, start + index.ROWS_AT_ONCE)
+                index.add(block)
+                bar.update(len(block))
+        return index
+
+    def query_bytes(self, k: int) -> int:
+        # The exact comparison works in parts and is not counted.
+        return 4 * self._pool.dim + 12 * _CANDIDATES * k + 24 * k
+
+    def search(self, queries, start, stop, k):
+        block = queries.read(start, stop)
+        count = min(_CANDIDATES * k, len(self._pool))
+        _, candidates = self._index.search(block, count)
+        cosines = np.full(candidates.shape, -np.inf, np.float32)
+        size = max(self._memory // 8 // (4 * count * self._pool.dim), 1)
+        for first in range(0, len(block), size):
+            part = slice(first, first + size)
+            which, column = np.nonzero(candidates[part] >= 0)
+            rows = self._pool.take(candidates[part][which, column])
+            products = np.einsum("nd,nd->n", block[part][which], rows)
+            cosines[part][which, column] = products
+        cosines, rows = index.in_order(cosines, candidates)
+        return cosines[:, :k], rows[:, :k]

@@ -1,0 +1,263 @@
+"""The jobs of `cmlm.mine`: pairs of two texts, hard negatives, scores of a bitext."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from cmlm.common import files
+from cmlm.common.protocols import DescribedEncoder
+from cmlm.errors import UserError
+from cmlm.mining import negatives, neighbours, texts, vectors
+from cmlm.mining import pairs as pairs_lib
+from cmlm.mining.texts import Texts
+
+_LINES_AT_ONCE = 65_536
+# The distribution of scores is printed at these cosines.
+_STEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Settings that every job shares.
+
+    Attributes:
+        encoder: the model.
+        output: the .tsv or .tsv.gz file to write.
+        work_dir: for texts, vectors and neighbours; a stopped job resumes from it.
+        search: the settings of the neighbour search.
+    """
+
+    encoder: DescribedEncoder
+    output: str
+    work_dir: str
+    search: neighbours.Search
+
+    def path(self, name: str) -> str:
+        """A path in the work directory."""
+        return os.path.join(self.work_dir, name)
+
+    def gather(self, lines, directory: str, name: str) -> Texts:
+        """Stores the distinct lines of a text, see `texts.gather`."""
+        found = texts.gather(lines, self.path(directory), name, self.search.memory)
+        print(
+            f"{found.name}: {found.lines:,} sentences, {len(found):,} distinct",
+            file=sys.stderr,
+        )
+        return found
+
+    def searcher(self, sides: dict[str, Texts]) -> neighbours.Searcher:
+        """Encodes two sides, as far as they are not encoded yet, and searches them."""
+        encoded = [
+            vectors.encode(side, self.encoder, self.path(f"{name}-vectors"))
+            for name, side in sides.items()
+        ]
+        directory = self.path("-".join([*sides, "neighbours"]))
+        searcher = neighbours.Searcher(*encoded, directory, self.search)
+        print(f"index: {searcher.kind}", file=sys.stderr)
+        return searcher
+
+
+def scores_path(output: str) -> str:
+    """`mined.tsv.gz` -> `mined.scores.gz`, which no glob of .tsv files matches."""
+    stem, _, packed = output.rpartition(".tsv")
+    return f"{stem}.scores{packed}"
+
+
+def mine_pairs(
+    job: Job,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    k: int,
+    margin: str,
+    retrieval: str,
+    threshold: float | None,
+    one_to_one: bool,
+) -> list[str]:
+    """Mines translation pairs from two unaligned texts and writes them with scores.
+
+    Args:
+        job: the shared settings.
+        sources, targets: the files of the two texts.
+        k: neighbours of each sentence, for the margin.
+        margin, retrieval, one_to_one: see `pairs.mine`.
+        threshold: the lowest score; None: `pairs.THRESHOLDS`.
+
+    Returns:
+        Lines that say what was written.
+
+    Raises:
+        UserError: no pair reaches the threshold.
+    """
+    sides = {
+        name: job.gather(lambda paths=paths: texts.read_lines(paths), name, f"--{name}")
+        for name, paths in (("source", sources), ("target", targets))
+    }
+    searcher = job.searcher(sides)
+    found = {
+        side: searcher.find(side, k) for side in pairs_lib.needed(retrieval, margin)
+    }
+    if threshold is None:
+        threshold = pairs_lib.THRESHOLDS[margin]
+    pairs = pairs_lib.mine(
+        found.get("source"),
+        found.get("target"),
+        margin,
+        retrieval,
+        threshold,
+        one_to_one,
+    )
+    if not len(pairs):
+        raise UserError(f"no pair scores {threshold:g} or more: lower --threshold")
+    # The pairs come last: if they exist, the scores exist too.
+    with files.atomic_text(scores_path(job.output)) as file:
+        for score, cosine in zip(pairs.score, pairs.cosine, strict=True):
+            file.write(f"{score:.6f}\t{cosine:.6f}\n")
+    with files.atomic_text(job.output) as file:
+        for start in range(0, len(pairs), _LINES_AT_ONCE):
+            part = pairs.where(slice(start, start + _LINES_AT_ONCE))
+            columns = (
+                sides["source"].take(part.source),
+                sides["target"].take(part.target),
+            )
+            file.writelines(f"{a}\t{b}\n" for a, b in zip(*columns, strict=True))
+    return [
+        f"{job.output}  {len(pairs):,} pairs with a score ({margin}) of "
+        f"{threshold:g} or more, the best first",
+        f"{scores_path(job.output)}  score TAB cosine of each line",
+    ]
+
+
+def mine_negatives(
+    job: Job,
+    bitext: Sequence[str],
+    columns: int,
+    pool_files: Sequence[str] | None,
+    count: int,
+    skip: int,
+    max_cosine: float,
+) -> list[str]:
+    """Writes a bitext with hard negatives in further columns.
+
+    Args:
+        job: the shared settings.
+        bitext: its files.
+        columns: columns of the bitext; columns after the second are replaced.
+        pool_files: text to take negatives from; None: all targets.
+        count, skip, max_cosine: see `negatives.choose`.
+
+    Returns:
+        Lines that say what was written.
+
+    Raises:
+        UserError: no pair has enough negatives.
+    """
+    source, target = (
+        job.gather(
+            lambda column=column: texts.read_column(bitext, columns, column),
+            f"bitext-{column + 1}",
+            f"--bitext, column {column + 1}",
+        )
+        for column in range(2)
+    )
+    sides = {"bitext-1": source, "bitext-2": target}
+    pool = target
+    if pool_files:
+        pool = job.gather(lambda: texts.read_lines(pool_files), "pool", "--pool")
+        sides = {"bitext-1": source, "pool": pool}
+    k = negatives.neighbours_for(count, skip, len(pool))
+    found = job.searcher(sides).find("source", k)
+    rows = negatives.choose(
+        source, target, pool, found, count, skip, max_cosine, job.work_dir
+    )
+    written = 0
+    with files.atomic_text(job.output) as file:
+        for a, b in zip(source.rows, target.rows, strict=True):
+            if rows[a, 0] >= 0:
+                cells = [*source.take([a]), *target.take([b]), *pool.take(rows[a])]
+                file.write("\t".join(cells) + "\n")
+                written += 1
+        if not written:
+            raise UserError(
+                f"no pair has {count} hard negatives: raise --max_cosine or give a "
+                "larger --pool"
+            )
+    return [
+        f"{job.output}  {written:,} pairs with {count} hard negatives each; "
+        f"{source.lines - written:,} pairs with fewer were left out"
+    ]
+
+
+def score_pairs(
+    job: Job, bitext: Sequence[str], columns: int, threshold: float
+) -> list[str]:
+    """Keeps the lines of a bitext whose source and target have a high cosine.
+
+    Feng et al., 2020 (LaBSE), https://arxiv.org/abs/2007.01852, section 3.1, filters
+    bitext by a scoring model; that model is not public, and the cosine of an encoder
+    takes its place. Only cosines are stored, so the work directory stays small.
+
+    Args:
+        job: the shared settings.
+        bitext: its files.
+        columns: columns of the bitext; further columns are copied.
+        threshold: the lowest cosine to keep.
+
+    Returns:
+        Lines that say what was written, and the share of lines by cosine.
+
+    Raises:
+        UserError: no line reaches the threshold.
+    """
+    lines = job.gather(
+        lambda: texts.read_rows(bitext, columns), "bitext-lines", "--bitext"
+    )
+
+    def make(start: int, stop: int) -> np.ndarray:
+        cells = [line.split("\t") for line in lines.take(range(start, stop))]
+        # One call for both sides: batches of similar length are easier to fill.
+        encoded = vectors.checked(
+            job.encoder, [row[i] for i in (0, 1) for row in cells]
+        )
+        source, target = np.split(encoded, 2)
+        return np.einsum("nd,nd->n", source, target)[:, np.newaxis]
+
+    about = {
+        "model": vectors.identity(job.encoder),
+        "texts": lines.digest,
+        "shape": [len(lines), 1],
+        "shard_rows": vectors.SHARD_ROWS,
+    }
+    cosines = vectors.fill(job.path("cosines"), about, make, "scoring pairs")
+    reached = np.zeros(len(_STEPS), np.int64)
+    written = 0
+    with (
+        files.atomic_text(scores_path(job.output)) as scores,
+        files.atomic_text(job.output) as file,
+    ):
+        for start in range(0, lines.lines, _LINES_AT_ONCE):
+            rows = np.array(lines.rows[start : start + _LINES_AT_ONCE])
+            own = cosines.take(rows)[:, 0]
+            reached += (own[:, np.newaxis] >= _STEPS).sum(axis=0)
+            chosen = own >= threshold
+            file.writelines(f"{line}\n" for line in lines.take(rows[chosen]))
+            scores.writelines(f"{cosine:.6f}\n" for cosine in own[chosen])
+            written += int(chosen.sum())
+        if not written:
+            raise UserError(
+                f"no pair has a cosine of {threshold:g} or more: lower --threshold"
+            )
+    shares = "  ".join(
+        f"{step:g}: {number / lines.lines:.1%}"
+        for step, number in zip(_STEPS, reached.tolist(), strict=True)
+    )
+    return [
+        f"pairs by lowest cosine  {shares}",
+        f"{job.output}  {written:,} of {lines.lines:,} pairs with a cosine of "
+        f"{threshold:g} or more, in their order",
+        f"{scores_path(job.output)}  cosine of each line",
+    ]

@@ -1,0 +1,111 @@
+"""Runs a preparation with Beam: sizes, scratch directory, progress, statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+
+from cmlm.common import beam_runner, files
+from cmlm.errors import UserError
+from cmlm.preparation import assembly, report, sources
+from cmlm.preparation.settings import STEPS, Settings
+
+_INPUT_BYTES_A_SHARD = 64 << 20
+# One bucket holds about 50 MB of fingerprints, or 80 MB for near duplicates. Small
+# inputs get enough buckets for all workers.
+_INPUT_BYTES_A_BUCKET = 64 << 20
+_MIN_BUCKETS = 64
+# The assumed number of workers on a cluster.
+_READERS_ELSEWHERE = 16
+
+
+def size_of(paths: Sequence[str]) -> int:
+    """The total size of the files in bytes."""
+    return sum(map(sources.size, paths))
+
+
+def shards_for(size: int) -> int:
+    """The default number of shards for an input of `size` bytes."""
+    return 1 + size // _INPUT_BYTES_A_SHARD
+
+
+def buckets_for(size: int) -> int:
+    """The number of buckets for an input of `size` bytes."""
+    return max(_MIN_BUCKETS, size // _INPUT_BYTES_A_BUCKET)
+
+
+def ordered_steps(chosen: Sequence[str]) -> tuple[str, ...]:
+    """The chosen steps in the order of STEPS.
+
+    Raises:
+        UserError: a step is unknown.
+    """
+    for step in chosen:
+        if step not in STEPS:
+            raise UserError(f"--steps is {step}; allowed: {', '.join(STEPS)}")
+    return tuple(step for step in STEPS if step in chosen)
+
+
+def run(
+    settings: Settings, output: str, overwrite: bool, beam_options: str, workers: int
+) -> dict:
+    """Prepares the input and writes the output directory with stats.json.
+
+    Args:
+        settings: of the preparation.
+        output: the directory to write.
+        overwrite: replace an existing directory.
+        beam_options: see `beam_runner.run`.
+        workers: processes on this machine; 0: one per core.
+
+    Returns:
+        The statistics, see `report.statistics`.
+
+    Raises:
+        UserError: no document is left, or a file or option is wrong.
+    """
+    local = beam_runner.is_local(beam_options)
+    readers = (workers or os.cpu_count()) if local else _READERS_ELSEWHERE
+    size = size_of(settings.paths)
+    steps = [step.name for step in settings.document_steps()]
+    steps += [step for step in settings.steps if step not in steps]
+    print(
+        f"{len(settings.paths):,} files, {size / 1e6:,.1f} MB, layout"
+        f" {settings.layout}; Beam {'here' if local else beam_options}; steps:"
+        f" {', '.join(steps)}",
+        flush=True,
+    )
+    with (
+        files.atomic_directory(output, overwrite) as directory,
+        _scratch(directory) if local else contextlib.nullcontext() as scratch,
+    ):
+        counts_path = os.path.join(directory, "counts.json")
+        progress = beam_runner.Progress(size, afterwards="comparing and writing")
+        beam_runner.run(
+            lambda pipeline: assembly.build(
+                pipeline, settings, directory, counts_path, progress, readers, scratch
+            ),
+            beam_options,
+            workers,
+            progress,
+        )
+        stats = report.statistics(beam_runner.read_counts(counts_path), settings)
+        if not stats["languages"]:
+            print(report.summary(stats))
+            raise UserError("no document of --input is left")
+        with files.atomic_text(os.path.join(directory, "stats.json")) as file:
+            json.dump(stats, file, indent=1, ensure_ascii=False)
+        beam_runner.tidy(directory, counts_path)
+    return stats
+
+
+def _scratch(directory: str) -> tempfile.TemporaryDirectory:
+    """A directory for waiting blocks: in the output if that is local, else TMPDIR."""
+    return tempfile.TemporaryDirectory(
+        prefix="scratch-",
+        dir=directory if os.path.isdir(directory) else None,
+        ignore_cleanup_errors=True,  # workers of a failed run may still write
+    )

@@ -1,0 +1,56 @@
+"""Splits plain text files into sentences, one output file for each input file."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Sequence
+
+from cmlm.common import files
+from cmlm.data import sentences
+from cmlm.errors import UserError
+
+
+def split(
+    paths: Sequence[str], output: str, layout: str, language: str, overwrite: bool
+) -> collections.Counter:
+    """Splits files and writes the directory of the results.
+
+    Args:
+        paths: the files.
+        output: the directory to write.
+        layout: `lines`, `wrapped` or `wikitext`.
+        language: ISO 639 code.
+        overwrite: replace an existing directory.
+
+    Returns:
+        The counts of `sentences.write_sentences`, summed.
+
+    Raises:
+        UserError: the output exists, the language is unknown, or no sentence is left.
+    """
+    language = sentences.check_language(language)
+    totals: collections.Counter = collections.Counter()
+    with files.atomic_directory(output, overwrite) as directory:
+        for path, name in zip(paths, output_names(paths), strict=True):
+            target = os.path.join(directory, name)
+            totals += sentences.write_sentences(
+                path, target, layout, language, progress=True
+            )
+        if not totals["sentences"]:
+            raise UserError("--input contains no sentence")
+    return totals
+
+
+def output_names(paths: Sequence[str]) -> list[str]:
+    """Names each output file after its input file; repeated names get a number."""
+    names: dict[str, None] = {}
+    for path in paths:
+        stem = os.path.basename(path).removesuffix(".gz").removesuffix(".bz2")
+        stem = stem.removesuffix(".txt")
+        name, number = f"{stem}.txt.gz", 1
+        while name in names:
+            number += 1
+            name = f"{stem}-{number}.txt.gz"
+        names[name] = None
+    return list(names)

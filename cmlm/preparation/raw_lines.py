@@ -1,0 +1,120 @@
+"""Unpacks files and splits them into lines of text, in bounded memory."""
+
+from __future__ import annotations
+
+import bz2
+import collections
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Iterator
+
+from cmlm.common import beam_runner
+
+# A longer record or line is skipped; a longer document is cut.
+MAX_BYTES = 10 << 20
+# Deflate packs text by a factor of 3 to 20, and nothing by more than 1,032.
+MAX_EXPANSION = 200
+_FREE_EXPANSION = 64 << 20
+
+Counts = collections.Counter
+
+
+class Damaged(Exception):
+    """A file ends inside a record."""
+
+
+class _Meter(io.RawIOBase):
+    """A raw stream that counts the bytes read."""
+
+    def __init__(self, raw, progress: beam_runner.Progress | None):
+        super().__init__()
+        self._raw, self._progress, self.bytes = raw, progress, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        data = self._raw.read(len(buffer))
+        buffer[: len(data)] = data
+        self.bytes += len(data)
+        if self._progress:
+            self._progress.add(len(data))
+        return len(data)
+
+
+class Unpacked(io.RawIOBase):
+    """The unpacked bytes of a file; it ends at damage instead of raising.
+
+    An exception would lose the bytes that the layers above have buffered.
+
+    Attributes:
+        damage: why the stream ended early, or "".
+    """
+
+    def __init__(self, raw, path: str, progress: beam_runner.Progress | None):
+        super().__init__()
+        self._meter = _Meter(raw, progress)
+        self._stream = io.BufferedReader(self._meter, 1 << 20)
+        self._packed = path.endswith((".gz", ".bz2"))
+        if path.endswith(".gz"):
+            self._stream = gzip.GzipFile(fileobj=self._stream)
+        elif path.endswith(".bz2"):
+            self._stream = bz2.BZ2File(self._stream)
+        self._bytes, self.damage = 0, ""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if self.damage:
+            return 0
+        try:
+            data = self._stream.read1(len(buffer))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self.damage = str(error)
+            return 0
+        except OSError as error:
+            if error.errno is not None or not self._packed:
+                raise
+            self.damage = str(error)  # bz2 raises OSError without a number
+            return 0
+        self._bytes += len(data)
+        limit = _FREE_EXPANSION + MAX_EXPANSION * self._meter.bytes
+        if self._packed and self._bytes > limit:
+            self.damage = f"it unpacks to more than {MAX_EXPANSION} times its size"
+            return 0
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class Lines:
+    """The lines of a byte stream as text; huge lines are skipped and counted."""
+
+    def __init__(self, unpacked: Unpacked, counts: Counts):
+        self.stream = io.BufferedReader(unpacked, 1 << 18)
+        self._unpacked, self._counts = unpacked, counts
+
+    def __iter__(self) -> Iterator[str]:
+        for index in itertools.count():
+            line = self.stream.readline(MAX_BYTES)
+            if not line or (self._unpacked.damage and line[-1:] != b"\n"):
+                return  # drop the incomplete last line
+            if len(line) == MAX_BYTES and line[-1:] != b"\n":
+                while line and line[-1:] != b"\n":
+                    line = self.stream.readline(MAX_BYTES)
+                self._counts[f"line over {MAX_BYTES >> 20} MB"] += 1
+                continue
+            if index == 0:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            yield decode(line, self._counts)
+
+
+def decode(data: bytes, counts: Counts) -> str:
+    """Decodes UTF-8; invalid bytes become U+FFFD and the text is counted."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        counts["invalid UTF-8 replaced"] += 1
+        return data.decode("utf-8", "replace")

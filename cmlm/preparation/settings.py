@@ -1,0 +1,124 @@
+"""The settings of a preparation, and their checks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cmlm.data import sentences
+from cmlm.errors import UserError
+from cmlm.preparation import filters, sources, steps
+
+# The steps in their order; the last three compare documents with one another.
+STEPS = (
+    "c4",
+    "length",
+    "language",
+    "duplicate_documents",
+    "near_duplicates",
+    "duplicate_lines",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of a preparation.
+
+    Attributes:
+        paths: the files. Of two copies of a document the one in the earlier file stays.
+        layout: of the files, one of `sources.LAYOUTS`.
+        steps: a subset of STEPS.
+        languages: with the step `language`, the languages to keep, () for all; without
+            it the language of the text, or a pair such as `en-de`.
+        shards: files to write for each language.
+        seed: for the assignment of documents to shards and the choice under a limit.
+        text_field: the field of layout `json`.
+        quality_model: a file of `cmlm.quality`, or "".
+        min_quality: the lowest score of a document to keep.
+        remove_sentences_of: files whose sentences are removed from the output.
+        max_sentences: the limit for each language, 0 for none.
+        buckets: independent parts for the comparison of fingerprints. More buckets need
+            less memory; the output does not depend on their number.
+    """
+
+    paths: tuple[str, ...]
+    layout: str
+    steps: tuple[str, ...]
+    languages: tuple[str, ...]
+    shards: int
+    seed: int = 0
+    text_field: str = "text"
+    quality_model: str = ""
+    min_quality: float = 0.5
+    remove_sentences_of: tuple[str, ...] = ()
+    max_sentences: int = 0
+    buckets: int = 64
+
+    @property
+    def is_bitext(self) -> bool:
+        return self.layout in sources.BITEXT_LAYOUTS
+
+    @property
+    def language_table(self) -> tuple[str, ...]:
+        """The languages in the order of their index in arrays."""
+        if "language" in self.steps:
+            return self.languages or tuple(filters.identified_languages())
+        return self.languages
+
+    def document_steps(self) -> list[steps.Step]:
+        """The transforms that work on single documents, in order."""
+        chosen: list[steps.Step] = [steps.Pairs()] if self.is_bitext else []
+        if "c4" in self.steps:
+            chosen.append(steps.C4())
+        if "length" in self.steps:
+            chosen.append(steps.Length())
+        if "language" in self.steps:
+            chosen.append(steps.Language(self.languages))
+        if self.quality_model:
+            chosen.append(steps.Quality(self.quality_model, self.min_quality))
+        if not self.is_bitext:
+            chosen.append(steps.Split())
+        if self.remove_sentences_of:
+            chosen.append(steps.Guard(self.remove_sentences_of, self.is_bitext))
+        return chosen
+
+
+def with_languages(settings: Settings, wanted: str) -> Settings:
+    """Adds the languages, after a check against the layout and the steps.
+
+    Args:
+        settings: without `languages`.
+        wanted: for example `en`, `en,de`, `all` or `en-de`.
+
+    Raises:
+        UserError: a language is unknown or does not fit.
+    """
+    codes = [code.strip() for code in wanted.split(",")]
+    identified = "language" in settings.steps
+    if identified and wanted == "all":
+        return settings
+    for code in codes:
+        parts = code.split("-") if settings.is_bitext else [code]
+        if len(parts) != 1 + settings.is_bitext:
+            raise UserError(
+                f"--language is {code}; allowed with layout {settings.layout}: "
+                "a pair such as en-de"
+            )
+        for part in parts:
+            sentences.check_language(part)
+    if not identified and len(codes) > 1:
+        raise UserError(
+            f"--language is {wanted}; several languages need the step `language`, which"
+            " identifies them"
+        )
+    if settings.is_bitext and set(settings.steps) - {"duplicate_lines"}:
+        raise UserError(
+            f"--steps is {','.join(settings.steps)}; allowed for bitext:"
+            " duplicate_lines"
+        )
+    unknown = sorted(set(codes) - set(filters.identified_languages()))
+    if identified and unknown:
+        raise UserError(
+            f"--language is {unknown[0]}; CLD2 identifies:"
+            f" {' '.join(filters.identified_languages())}"
+        )
+    return dataclasses.replace(settings, languages=tuple(dict.fromkeys(codes)))

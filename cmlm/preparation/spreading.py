@@ -1,0 +1,153 @@
+"""Splits documents into blocks: text by shard, fingerprints by bucket."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import pvalue
+from apache_beam.utils import windowed_value
+
+from cmlm.preparation import deduplication, documents, spilling
+from cmlm.preparation.deduplication import ROWS, SIGNATURES
+from cmlm.preparation.documents import Document
+from cmlm.preparation.settings import Settings
+
+# A shard key holds the language in its upper bits and the shard in these.
+SHARD_BITS = 20
+# Signatures are larger than fingerprints: they get this many times as many buckets.
+_SIGNATURE_BUCKETS = 4
+# Characters of text to collect before a block is sent.
+_BLOCK = 8 << 20
+
+
+def shard_keys(rows: np.ndarray, settings: Settings) -> np.ndarray:
+    """The shard key (language and shard) of each row, int64 [n].
+
+    Args:
+        rows: an array with the fields `language` and `number`, [n].
+        settings: of the preparation.
+    """
+    shards = documents.scatter(rows["number"], settings.seed)
+    shards %= np.uint64(settings.shards)
+    return rows["language"].astype(np.int64) << SHARD_BITS | shards.astype(np.int64)
+
+
+def split_by(keys: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, bytes]]:
+    """Yields the rows of each key, as bytes."""
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    borders = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+    for part in np.split(np.arange(len(keys)), borders):
+        if len(part):
+            yield int(keys[part[0]]), rows[part].tobytes()
+
+
+def buckets_of(rows: np.ndarray, buckets: int) -> np.ndarray:
+    """The bucket of each row, int64 [n], by its fingerprint."""
+    return (rows["print"] % np.uint64(buckets)).astype(np.int64)
+
+
+class Spread(beam.DoFn):
+    """Documents to packed text by shard and fingerprints by bucket."""
+
+    ROWS, DOCUMENTS, SIGNATURES = "rows", "documents", "signatures"
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._languages = {c: i for i, c in enumerate(settings.language_table)}
+        self._wants_rows = "duplicate_lines" in settings.steps or bool(
+            settings.max_sentences
+        )
+
+    def start_bundle(self):
+        self._documents: list[Document] = []
+        self._characters = 0
+
+    def process(self, document: Document):
+        self._documents.append(document)
+        self._characters += sum(map(len, document.lines))
+        if self._characters > _BLOCK:
+            for tag, value in self._sent():
+                yield pvalue.TaggedOutput(tag, value) if tag else value
+
+    def finish_bundle(self):
+        window = [beam.window.GlobalWindow()]
+        for tag, value in self._sent():
+            value = windowed_value.WindowedValue(value, 0, window)
+            yield pvalue.TaggedOutput(tag, value) if tag else value
+
+    def _sent(self) -> Iterator[tuple[str, tuple[int, bytes]]]:
+        """The collected documents as (output, (key, block))."""
+        gathered, self._documents, self._characters = self._documents, [], 0
+        if not gathered:
+            return
+        owners = np.array(
+            [
+                (documents.fingerprint("\n".join(d.lines)), *self._owner(d), 0, 0)
+                for d in gathered
+            ],
+            ROWS,
+        )
+        texts = collections.defaultdict(list)
+        for document, key in zip(
+            gathered, shard_keys(owners, self._settings).tolist(), strict=True
+        ):
+            texts[key].append((document.number, document.lines))
+        for key, block in texts.items():
+            yield "", (key, pack(block))
+        if "duplicate_documents" in self._settings.steps:
+            buckets = buckets_of(owners, self._settings.buckets)
+            for item in split_by(buckets, owners):
+                yield self.DOCUMENTS, item
+        if self._wants_rows:
+            lines = np.array(
+                [
+                    (documents.fingerprint(t), *self._owner(d), i, 1 + t.count("\t"))
+                    for d in gathered
+                    for i, t in enumerate(d.lines)
+                ],
+                ROWS,
+            )
+            for item in split_by(shard_keys(lines, self._settings), lines):
+                yield self.ROWS, item
+        if "near_duplicates" in self._settings.steps:
+            found = [
+                (band, *self._owner(d), sketch[1])
+                for d in gathered
+                if (sketch := deduplication.signature(" ".join(d.lines)))
+                for band in sketch[0]
+            ]
+            signatures = np.array(found, SIGNATURES)
+            buckets = _SIGNATURE_BUCKETS * self._settings.buckets
+            for item in split_by(buckets_of(signatures, buckets), signatures):
+                yield self.SIGNATURES, item
+
+    def _owner(self, document: Document) -> tuple[int, int]:
+        return document.number, self._languages[document.language]
+
+
+def pack(block: list[tuple[int, list[str]]]) -> bytes:
+    """Packs (number, lines) of documents into one block."""
+    text = json.dumps(block, ensure_ascii=False).encode()
+    return spilling.numbered(min(n for n, _ in block), zlib.compress(text, 1))
+
+
+def unpack(blocks: Iterable[spilling.Value]) -> Iterator[tuple[int, list[str]]]:
+    """Yields the documents of all blocks in order, with few blocks in memory.
+
+    Only blocks that several workers wrote at the same time overlap.
+    """
+    waiting: list[tuple[int, list[str]]] = []
+    for number, block in spilling.read_in_order(blocks):
+        while waiting and waiting[0][0] < number:
+            yield heapq.heappop(waiting)
+        for document in json.loads(zlib.decompress(block)):
+            heapq.heappush(waiting, document)
+    while waiting:
+        yield heapq.heappop(waiting)

@@ -1,0 +1,50 @@
+"""The metrics of a run as JSON lines and TensorBoard summaries."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from cmlm.common import files
+
+
+class MetricsLog:
+    """Writes rows of metrics to `metrics.jsonl` and to TensorBoard.
+
+    Args:
+        path: the JSON lines file.
+        tensorboard_dir: the directory for event files.
+        start_step: the step at which the run starts or resumes. Later rows of the file
+            are dropped: the run repeats these steps.
+    """
+
+    def __init__(self, path: str, tensorboard_dir: str, start_step: int):
+        self._path = path
+        if tf.io.gfile.exists(path):
+            rows = [row for row in read_metrics(path) if row["step"] <= start_step]
+            with files.atomic_text(path) as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        self._writer = tf.summary.create_file_writer(tensorboard_dir)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds one row; it is on disk when this returns."""
+        row = {"step": step, "time": round(time.time(), 3), **metrics}
+        with tf.io.gfile.GFile(self._path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        with self._writer.as_default():
+            for name, value in metrics.items():
+                tf.summary.scalar(name, value, step=step)
+        self._writer.flush()
+
+
+def read_metrics(path: str) -> list[dict]:
+    """Reads the rows of a `metrics.jsonl`; an incomplete last line is skipped."""
+    rows = []
+    with tf.io.gfile.GFile(path) as file:
+        for line in file:
+            if line.endswith("\n"):
+                rows.append(json.loads(line))
+    return rows
