@@ -188,7 +188,7 @@ def test_with_all_cells_every_index_is_exact(
     sides, on_disk, kind, tmp_path, monkeypatch
 ):
     # Little memory, so that queries come in blocks and the pool in parts.
-    monkeypatch.setattr(index, "_ROWS_AT_ONCE", 200)
+    monkeypatch.setattr(index, "ROWS_AT_ONCE", 200)
     memory = 8 * MEMORY if kind == "pq" else MEMORY // 4
     settings = neighbours.Search(kind, cells=12, probes=12, memory=memory)
     # As many neighbours as `pq` needs to look at every row of the pool anew.

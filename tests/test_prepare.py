@@ -172,6 +172,6 @@ def test_a_dump_of_another_format_leaves_nothing(tmp_path):
     )
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
-    assert "a.wet.gz is not of layout wet: no WARC record" in line
+    assert "a.wet.gz is not of layout wet: not a WARC record" in line
     assert "Traceback" not in done.stderr
     assert os.listdir(tmp_path) == ["a.wet.gz"]

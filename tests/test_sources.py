@@ -197,7 +197,7 @@ def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
     documents, counts = read(tmp_path / "a.xml", "wikipedia")
     assert documents == [["Bees fly."]]
     (told,) = counts
-    assert told.endswith("a page has more than 3 MB")
+    assert told.endswith("a page is larger than 3 MB")
 
 
 def test_tsv_and_gettext(tmp_path):

@@ -69,7 +69,7 @@ class Pq(index.Index):
         pool = self._pool
         quantizer = faiss.IndexFlatIP(pool.dim)
         quantizer.add(cells.centres)
-        index = faiss.IndexIVFPQFastScan(
+        codes = faiss.IndexIVFPQFastScan(
             quantizer,
             pool.dim,
             len(cells.centres),
@@ -79,15 +79,15 @@ class Pq(index.Index):
         )
         # Codes of the vector itself, not of its difference from the centre: then inner
         # products need no table for each pair of query and cell.
-        index.by_residual = False
-        index.pq.cp.min_points_per_centroid = 1
-        index.train(index.spread(pool, min(_SAMPLE, len(pool))))
+        codes.by_residual = False
+        codes.pq.cp.min_points_per_centroid = 1
+        codes.train(index.spread(pool, min(_SAMPLE, len(pool))))
         with progress.bar(len(pool), "compressing", "vectors") as bar:
             for start in range(0, len(pool), index.ROWS_AT_ONCE):
                 block = pool.read(start, start + index.ROWS_AT_ONCE)
-                index.add(block)
+                codes.add(block)
                 bar.update(len(block))
-        return index
+        return codes
 
     def query_bytes(self, k: int) -> int:
         # The exact comparison works in parts and is not counted.
