@@ -61,7 +61,7 @@ def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
 
 @_recipe("cmlm/english")
 def cmlm_english() -> ExperimentConfig:
-    """English CMLM (https://arxiv.org/abs/2012.14388, sections 3 and 4.1).
+    """English CMLM (https://arxiv.org/abs/2012.14388, sections 2, 3 and C).
 
     BERT-base, sequences of 256 tokens with 80 masked, 15 projections, batch 2048, LAMB
     1e-3 with 10k steps of warm-up and linear decay, 1 M steps.
@@ -77,10 +77,11 @@ def cmlm_english() -> ExperimentConfig:
 
 @_recipe("cmlm/multilingual")
 def cmlm_multilingual() -> ExperimentConfig:
-    """Multilingual CMLM with bitext retrieval (the same paper, section 3.2).
+    """Multilingual CMLM with bitext retrieval (the same paper, sections 4.2 and 4.4).
 
     As English, with a cased vocabulary of 501,153; translations rank each other by
-    inner products with margin 0.3, batch 2048, weight 0.2. Both from the start: S1.
+    inner products with margin 0.3, batch 2048, weight 0.2. Both objectives from the
+    start, for 2 M steps.
     """
     task = _task(2048, 256)
     task.cmlm.weight = 1.0
@@ -90,13 +91,13 @@ def cmlm_multilingual() -> ExperimentConfig:
     return ExperimentConfig(
         vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),
         task=task,
-        trainer=TrainerConfig(train_steps=2_500_000),
+        trainer=TrainerConfig(train_steps=2_000_000),
     )
 
 
 @_recipe("labse/pretrain")
 def labse_pretrain() -> ExperimentConfig:
-    """LaBSE's pre-training (https://arxiv.org/abs/2007.01852, section 3).
+    """LaBSE's pre-training (https://arxiv.org/abs/2007.01852, sections 2.2 and 3.4).
 
     Masked LM and translation LM, 512 tokens of which 20 % but at most 80 are masked,
     stacked from 3 to 6 to 12 layers after 0.4 and 0.8 M steps, then 1.8 M.
@@ -117,7 +118,7 @@ def labse_pretrain() -> ExperimentConfig:
 
 @_recipe("labse/dual_encoder")
 def labse_dual_encoder() -> ExperimentConfig:
-    """LaBSE's dual encoder (the same paper, sections 2.1 and 3).
+    """LaBSE's dual encoder (the same paper, sections 2.1, 3.2 and 3.3).
 
     Cosines of [CLS], margin 0.3, batch 4096, 128 tokens, AdamW 1e-3, 50k steps.
     """
@@ -143,7 +144,7 @@ def mirror_sentence() -> ExperimentConfig:
     """Mirror-BERT for sentences (https://arxiv.org/abs/2104.08027, section 3).
 
     10,000 strings once, batch 200, 50 tokens, a span of 5 characters masked, dropout,
-    temperature 0.04, AdamW 2e-5. Mean pooling, as the published script has it.
+    temperature 0.04, AdamW 2e-5. Mean pooling, BERT's for sentences (appendix B).
     """
     task = _task(200, 50)
     task.mirror.weight = 1.0
@@ -161,10 +162,11 @@ def mirror_sentence() -> ExperimentConfig:
 
 @_recipe("ulr/misad")
 def ulr_misad() -> ExperimentConfig:
-    """Universal language representation (https://arxiv.org/abs/2105.14478, section 4).
+    """Universal language representation (https://arxiv.org/abs/2105.14478).
 
-    MiSAD and masked LM at equal weights on single sentences, 15 % masked, batch 64,
-    128 tokens, [CLS], AdamW 5e-5 with 10 % of the steps as warm-up.
+    Sections 3.2 and 4: MiSAD and masked LM at equal weights on single sentences, 15 %
+    masked, batch 64, 128 tokens, 5e-5 with warm-up over 10 % of the steps, one pass
+    over 10 M sentences. Weight decay and the decay of the rate are ours.
     """
     task = _task(64, 128)
     task.misad.weight = 1.0
@@ -172,9 +174,9 @@ def ulr_misad() -> ExperimentConfig:
         model=EncoderConfig(num_views=1, pooling="cls"),
         task=task,
         trainer=TrainerConfig(
-            train_steps=100_000,
+            train_steps=156_250,
             optimizer=OptimizerConfig(
-                type="adamw", learning_rate=5e-5, warmup_steps=10_000
+                type="adamw", learning_rate=5e-5, warmup_steps=15_625
             ),
         ),
     )
