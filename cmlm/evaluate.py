@@ -3,22 +3,26 @@
     python -m cmlm.evaluate --model=OUT [--model=OTHER ...] --data_dir=DIR \\
         --tasks=sts,senteval --output=report
 
-DIR has the sets as they are given out, each in the folder itself or in a subfolder of
-its name (senteval/, tatoeba/ ...). --output is a folder (results.json, report.md and
+DIR holds the sets as they are distributed, each in the folder itself or in a subfolder
+of its name (senteval/, tatoeba/). --output is a folder (results.json, report.md and
 report.html with pictures) or a .json file.
 
---tasks takes families, tasks, one language of a task (tatoeba-de), and files of your
-own: bitext:FILE.tsv, bitext:FILE.en:FILE.de, sts:FILE.tsv, parallel:FILE.en:FILE.de.
+--tasks takes families, tasks, one language of a task (tatoeba-de), and your own files:
+bitext:FILE.tsv, bitext:FILE.en:FILE.de, sts:FILE.tsv, agnosticity:FILE.en:FILE.de,
+geometry:FILE.
 
-A number means little alone: at small budgets a trained encoder can lose to its own
-beginning. So score the baselines beside it, --model=untrained:MODEL_DIR (the weights
-the run started from) and --model=bow:MODEL_DIR (the mean of its word embeddings).
+A small training budget can make an encoder worse than its own start. So score two
+baselines beside it: --model=untrained:MODEL_DIR (the weights the run started from) and
+--model=bow:MODEL_DIR (the mean of its word embeddings).
 
-Encoders of other programs: --sentences=FILE writes down what the tasks ask for, and
---model=vectors:FILE:VECTORS.npy takes what the other program made of it.
+For encoders of other programs, --sentences=FILE writes the sentences of the tasks, and
+--model=vectors:FILE:VECTORS.npy reads the vectors that the other program made of them.
 
-A data set that is missing or damaged is named, the rest is scored, and the exit code
-is 1.
+--pcr=FILE removes the principal components that cmlm.pcr fitted, in every task that
+knows the languages of its sentences.
+
+A missing or damaged data set is named, the other sets are scored, and the exit code is
+1.
 """
 
 import datetime
@@ -33,40 +37,56 @@ from cmlm.errors import UserError
 flags.DEFINE_multi_string(
     "model",
     [],
-    "An export, a model_dir (best:, untrained: or bow: may stand before it), weights "
-    "of another program, http://HOST:8501/v1/models/NAME, or vectors:TXT:NPY. "
-    "Repeatable.",
+    "An export, a model_dir (best:, untrained: or bow: may precede it), weights of "
+    "another program, http://HOST:8501/v1/models/NAME, vectors:TXT:NPY, or "
+    "languages:en=MODEL,fr=MODEL for an encoder of each language. Repeatable.",
 )
-flags.DEFINE_string("data_dir", None, "Where the test sets are.")
+flags.DEFINE_string("data_dir", None, "The folder of test sets.")
 flags.DEFINE_list(
     "tasks", ["all"], "Names of families or tasks, comma-separated; or all."
 )
 flags.DEFINE_integer(
-    "seeds", 1, "How many seeds for tasks that train a classifier.", lower_bound=1
+    "seeds", 1, "The number of seeds for tasks that train a classifier.", lower_bound=1
+)
+flags.DEFINE_integer(
+    "seq_length",
+    None,
+    "Cut sentences at this many tokens, [CLS] and [SEP] included; default: the "
+    "encoder's own length.",
+)
+flags.DEFINE_string(
+    "pcr", None, "Components of cmlm.pcr to remove; they belong to one model."
+)
+flags.DEFINE_bool(
+    "mean_of_models",
+    False,
+    "Add a row with the mean and the deviation over the models, which are runs of one "
+    "recipe with different seeds.",
 )
 flags.DEFINE_string("output", None, "The folder or the .json file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
 flags.DEFINE_string(
-    "cache_dir", None, "Keeps vectors here, by fingerprint of the model, for next time."
+    "cache_dir", None, "Keep vectors here for the next run, by the model's fingerprint."
 )
 flags.DEFINE_string(
-    "sentences", None, "Writes the tasks' sentences to this file, one a line."
+    "sentences", None, "Write the tasks' sentences to this file, one a line."
 )
 
 FLAGS = flags.FLAGS
+
+_LANGUAGES = "languages:"
 
 
 def main(_) -> int:
     if not FLAGS.model and not FLAGS.sentences:
         raise UserError("--model is not given; allowed: an export or a model_dir")
     if not FLAGS.data_dir:
-        raise UserError("--data_dir is not given; allowed: a folder with test sets")
+        raise UserError("--data_dir is not given; allowed: a folder of test sets")
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files, versions
-        from cmlm.encoders import opening
-        from cmlm.evaluation import base, catalogue, report, run, tables
+        from cmlm.evaluation import averages, base, catalogue, report, run, tables
 
     if output and not as_json:
         files.refuse_existing(output, FLAGS.overwrite)
@@ -83,26 +103,32 @@ def main(_) -> int:
     # -------------------------------------------------------------- scoring
     models = {}
     for name in dict.fromkeys(FLAGS.model) if tasks else ():
-        encoder = opening.open_encoder(name)
+        encoder = open_model(name)
+        change, removed = components_of(name, encoder)
 
         def tell(task, scores, name=name):
             score = scores[task.main_metric]
             print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
 
-        result = run.score(encoder, tasks, cache_of(encoder), True, tell)
-        models[name] = {
-            **encoder.info,
+        result = run.score(encoder, tasks, cache_of(encoder), True, tell, change)
+        models[f"{name} + PCR" if removed else name] = {
+            **info_of(encoder),
+            **({"pcr": removed} if removed else {}),
             **result.as_dict(),
             "truncated_sentences": truncated(encoder, run.sentences(tasks)),
         }
+    scored = next(iter(models.values()))["scores"] if models else {}
+    if FLAGS.mean_of_models and len(models) > 1:
+        models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
 
-    # -------------------------------------------- tables, and where it all is
+    # ------------------------------------------------------ tables and files
     results = {
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
         "data_dir": FLAGS.data_dir,
         "seeds": list(seeds),
         "versions": versions.installed(),
         "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
+        "averages": averages.describe(scored),
         "not_scored": failed,
         "models": models,
     }
@@ -121,40 +147,99 @@ def main(_) -> int:
     return 1 if failed else 0
 
 
-def cache_of(encoder) -> str | None:
-    """The model's own folder in --cache_dir.
+def open_model(name: str):
+    """Opens an encoder, or one encoder for each language.
+
+    Returns:
+        An encoder, or a dict of encoders by language.
 
     Raises:
-        UserError: the model cannot be told from others.
+        UserError: there is no such model.
     """
+    from cmlm.encoders import opening
+
+    if not name.startswith(_LANGUAGES):
+        return opening.open_encoder(name, seq_length=FLAGS.seq_length)
+    encoders = {}
+    for part in name.removeprefix(_LANGUAGES).split(","):
+        language, equals, model = part.partition("=")
+        if not (language and equals and model):
+            raise UserError(
+                f"--model has {name!r}; allowed: {_LANGUAGES}LANGUAGE=MODEL,..."
+            )
+        encoders[language] = opening.open_encoder(model, seq_length=FLAGS.seq_length)
+    widths = {language: encoder.dim for language, encoder in encoders.items()}
+    if len(set(widths.values())) > 1:
+        raise UserError(f"--model={name} has vectors of widths {widths}; allowed: one")
+    return encoders
+
+
+def info_of(encoder) -> dict:
+    """What results.json says of a model."""
+    if isinstance(encoder, dict):
+        return {"languages": {name: part.info for name, part in encoder.items()}}
+    return {**encoder.info, "seq_length": encoder.seq_length}
+
+
+def components_of(name: str, encoder):
+    """The components to remove from a model's vectors.
+
+    Returns:
+        A function of vectors and their language, and what results.json says of it;
+        None and None without --pcr.
+
+    Raises:
+        UserError: --pcr was fitted with another model.
+    """
+    if not FLAGS.pcr:
+        return None, None
+    from cmlm.encoders import pcr
+
+    if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
+        raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
+    fitted = pcr.load(FLAGS.pcr)
+    fitted.check_model(encoder.info["fingerprint"], FLAGS.pcr)
+
+    def change(vectors, language):
+        known = fitted.languages.get(language)
+        return vectors if known is None else pcr.remove(vectors, known.components)
+
+    about = {"path": FLAGS.pcr, "languages": list(fitted.languages)}
+    return change, about
+
+
+def cache_of(encoder) -> str | None:
+    """The model's own folder in --cache_dir; None if vectors cannot be kept."""
     if not FLAGS.cache_dir:
         return None
-    fingerprint = encoder.info.get("fingerprint")
+    fingerprint = not isinstance(encoder, dict) and encoder.info.get("fingerprint")
     if not fingerprint:
-        print("no fingerprint: its vectors are not kept", file=sys.stderr)
+        print("--cache_dir is not used: the model has no fingerprint", file=sys.stderr)
         return None
-    # Where sentences are cut decides over vectors too.
+    # The cut length changes vectors too.
     return os.path.join(FLAGS.cache_dir, f"{fingerprint}-{encoder.seq_length}")
 
 
 def truncated(encoder, sentences: list[str]) -> int | None:
-    """How many sentences the encoder cuts; None where it does not say."""
-    if encoder.seq_length is None:
+    """How many sentences the encoder cuts; None if it does not say."""
+    if isinstance(encoder, dict) or encoder.seq_length is None:
         return None
     return int((encoder.lengths(sentences) > encoder.seq_length).sum())
 
 
 def write_sentences(path: str, sentences: list[str]) -> int:
-    """Writes them one a line; returns how many.
+    """Writes sentences one a line; returns how many.
 
     Raises:
-        UserError: a sentence has a line break in it.
+        UserError: a sentence contains a line break.
     """
     from cmlm.common import files
 
     for text in sentences:
         if "\n" in text or "\r" in text:
-            raise UserError(f"--sentences cannot hold {text[:60]!r}: a line break")
+            raise UserError(
+                f"--sentences={path} cannot hold {text[:60]!r}: it has a line break"
+            )
     with files.atomic_text(path) as file:
         file.writelines(text + "\n" for text in sentences)
     return len(sentences)

@@ -13,7 +13,7 @@ class WordCounts:
     def __init__(self, dim=12):
         self.asked, self._dim = [], dim
 
-    def encode(self, sentences):
+    def encode(self, sentences, language=""):
         self.asked += sentences
         rows = np.zeros([len(sentences), self._dim], np.float32)
         for row, text in zip(rows, sentences, strict=True):
@@ -28,5 +28,5 @@ class Table:
     def __init__(self, table):
         self._table = table
 
-    def encode(self, sentences):
+    def encode(self, sentences, language=""):
         return np.array([self._table[text] for text in sentences], np.float32)

@@ -56,6 +56,18 @@ def test_correlations_by_hand():
     assert constant == {"spearman": 0, "pearson": 0}
 
 
+def test_angular_similarity_and_its_pearson():
+    """LaBSE's table 6: Pearson of 1 - arccos(cosine) / pi."""
+    cosines = np.array([1, 0, -1, 0.5])
+    similar = metrics.angular_similarity(cosines)
+    np.testing.assert_allclose(similar, [1, 0.5, 0, 2 / 3])
+    gold = np.array([5, 2, 0, 4.0])
+    expected = 100 * np.corrcoef([1, 0.5, 0, 2 / 3], gold)[0, 1]
+    found = sts.pair_scores(cosines, gold)
+    assert found["pearson_arccos"] == pytest.approx(expected)
+    assert abs(found["pearson_arccos"] - found["pearson"]) > 0.1
+
+
 def test_accuracy_and_f1_by_hand():
     predicted, gold = np.array([1, 1, 1, 0, 0]), np.array([1, 0, 1, 1, 0])
     assert metrics.accuracy(predicted, gold) == pytest.approx(60)
@@ -290,6 +302,8 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
         for score, text in zip([0, 1, 2, 3, 4], texts, strict=True)
     ]
     write(data / "stsbenchmark" / "sts-test.csv", "\n".join(rows) + "\n")
+    train = data / "stsbenchmark" / "sts-train.csv"
+    write(train, "\n".join(rows) + "\n")
     write(data / "stsb-de-test.csv", "the cat,a dog\n")
     arguments = [
         *(sys.executable, "-m", "cmlm.evaluate", f"--model={source}"),
@@ -326,7 +340,9 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     assert [row.startswith(head) for row, head in zip(rows, heads * 2)] == [True] * 4
     assert rows[0].split()[-1] == shown
     page = (output / "report.html").read_text()
-    assert page.count("data:image/svg+xml;base64,") == 2, "cosines of two models"
+    assert page.count("data:image/svg+xml;base64,") == 3, (
+        "cosines of two models, scores"
+    )
     assert 'src="http' not in page and "<link" not in page
     assert f"**{source}** | {shown} |" in (output / "report.md").read_text()
     # Again, out of the cache: the same numbers, nothing encoded. But not over it.

@@ -5,10 +5,11 @@ import os
 
 import numpy as np
 import pytest
-from encoders import WordCounts
+from encoders import Table, WordCounts
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, reading, search, store
+from cmlm.mining import neighbours
 
 # --------------------------------------------------------------------- store
 
@@ -58,13 +59,52 @@ def test_vectors_that_are_none_are_refused(vectors_of, said):
         vectors.add(["bad one", "bad two"])
 
 
+def test_stored_vectors_are_those_of_the_store_at_length_1():
+    texts = ["a b", "c", "a b", "d e f"]
+    with store.Store(
+        WordCounts(), change=lambda x, language: x + len(language)
+    ) as kept:
+        unit = search.unit_length(kept(texts, "de"))
+        lazy = kept.stored(texts, "de")
+        assert lazy.shape == unit.shape and len(lazy) == 4
+        np.testing.assert_allclose(lazy.read(1, 9), unit[1:], rtol=1e-6)
+        np.testing.assert_allclose(lazy.take(np.array([3, 0])), unit[[3, 0]], rtol=1e-6)
+        raw = WordCounts().encode(texts)
+        np.testing.assert_array_equal(kept(texts), raw)
+        np.testing.assert_array_equal(kept(texts, "de"), raw + 2)
+
+
+def test_an_encoder_for_each_language():
+    english, german = WordCounts(), WordCounts(dim=12)
+    with store.LanguageStores({"en": english, "de": german}) as vectors:
+        vectors.add(["a"])
+        np.testing.assert_array_equal(vectors(["b"], "de"), WordCounts().encode(["b"]))
+        assert (english.asked, german.asked, vectors.encoded) == ([], ["b"], 1)
+        with pytest.raises(UserError, match="language 'fr'; the model has .* en, de"):
+            vectors(["c"], "fr")
+
+
 # -------------------------------------------------------------------- search
 
 
+def test_search_through_an_index_on_disk_is_that_in_memory():
+    random = np.random.default_rng(0)
+    names = [f"{side} {row}" for side in "xy" for row in range(70)]
+    table = dict(zip(names, random.normal(size=[140, 8]), strict=True))
+    with store.Store(Table(table)) as kept:
+        sides = [[text for text in table if text[0] == side] for side in "xy"]
+        x, y = (search.unit_length(kept(texts)) for texts in sides)
+        for kind, probes in (("flat", 1), ("ivf", 64)):
+            found = search.nearest_on_disk(
+                *(kept.stored(texts) for texts in sides),
+                neighbours.Search(kind=kind, probes=probes),
+            )
+            np.testing.assert_array_equal(found[0], (x @ y.T).argmax(axis=1))
+            np.testing.assert_array_equal(found[1], (y @ x.T).argmax(axis=1))
+
+
 @pytest.mark.parametrize("k", [1, 4, 50])
-def test_nearest_in_blocks_is_a_sort_of_all(k, monkeypatch):
-    monkeypatch.setattr(search, "_QUERIES", 7)
-    monkeypatch.setattr(search, "_POOL", 11)
+def test_nearest_is_a_sort_of_all(k):
     random = np.random.default_rng(0)
     queries = search.unit_length(random.normal(size=[20, 6]))
     pool = search.unit_length(random.normal(size=[40, 6]))
@@ -76,7 +116,7 @@ def test_nearest_in_blocks_is_a_sort_of_all(k, monkeypatch):
     )
 
 
-def test_of_equal_neighbours_the_first_wins():
+def test_of_equal_neighbours_the_first_comes_first():
     pool = np.array([[0, 1], [1, 0], [1, 0], [1, 0]], np.float32)
     _, rows = search.nearest(pool[1:2], pool, 1)
     assert rows.tolist() == [[1]]
@@ -141,6 +181,10 @@ def test_names_of_tasks():
     assert all(task.seeds == (1, 2) for task in chosen)
     names = [task.name for task in catalogue.select(["all"])]
     assert len(set(names)) == len(names) > 12
+    for old, new in (("shape", "geometry"), ("lexicon", "bli")):
+        assert [task.name for task in catalogue.select([old])] == [new]
+    (own,) = catalogue.select(["parallel:a.en:a.de"])
+    assert own.name == "agnosticity:a.en:a.de"
     for wrong in ("sts17", "tatoeba-", "bitext:", "other:a.tsv", "sts16-de"):
         with pytest.raises(UserError, match=f"--tasks has '{wrong}'; allowed: all"):
             catalogue.select([wrong])

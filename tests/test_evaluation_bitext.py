@@ -6,7 +6,7 @@ from encoders import Table
 from sklearn.metrics import precision_recall_fscore_support
 
 from cmlm.errors import UserError
-from cmlm.evaluation import bitext, catalogue, reading
+from cmlm.evaluation import bitext, catalogue, reading, store
 
 
 def xsim_error(x, y, k=4):
@@ -88,14 +88,77 @@ def test_tatoeba_by_language(tatoeba):
     assert scores["accuracy/de"] == 100 and scores["accuracy_forward/el"] == 75
     assert scores["accuracy_backward/el"] == 100
     assert scores["accuracy"] == pytest.approx((100 + 87.5) / 2)
-    assert scores["parts"] == 2 and "accuracy_xtreme36" not in scores
+    assert scores["parts"] == 2
     assert set(task.sentences(data)) == set(model._table)
     (german,) = catalogue.select(["tatoeba-de"])
     alone = german.score(german.read(reading.DataDir(data_dir)), model.encode)
     assert alone["accuracy"] == 100 and "accuracy/de" not in alone
     (french,) = catalogue.select(["tatoeba-fr"])
-    with pytest.raises(UserError, match="no 'fr': there are de, el"):
+    with pytest.raises(UserError, match="no 'fr'; there are de, el"):
         french.read(reading.DataDir(data_dir))
+
+
+def without_first_direction(vectors):
+    """PCR of CMLM's section 5.2, by a plain singular value decomposition."""
+    _, _, rows = np.linalg.svd(vectors)
+    return vectors - np.outer(vectors @ rows[0], rows[0])
+
+
+def test_tatoeba_with_pcr_as_in_table_8(tmp_path):
+    """Each language is shifted by a vector of its own, which PCR must take away."""
+    random, table = np.random.default_rng(1), {}
+    folder = tmp_path / "tatoeba"
+    folder.mkdir()
+    for code, shift in (("deu", [6, 0, 0, 0, 0]), ("fra", [0, 6, 0, 0, 0])):
+        meaning = random.normal(size=[40, 5])
+        for side, offset in ((code, shift), ("eng", [0, 0, 6, 0, 0])):
+            texts = [f"{code} {side} {row}" for row in range(40)]
+            (folder / f"tatoeba.{code}-eng.{side}").write_text("\n".join(texts) + "\n")
+            noisy = meaning + random.normal(0, 0.3, size=[40, 5]) + offset
+            table |= dict(zip(texts, noisy, strict=True))
+    (task,) = catalogue.select(["tatoeba"])
+    data = task.read(reading.DataDir(str(tmp_path)))
+    scores = task.score(data, Table(table).encode)
+    for part in ("de", "fr"):
+        x, y = (
+            without_first_direction(np.float32([table[text] for text in texts]))
+            for texts in (data[part].first, data[part].second)
+        )
+        x, y = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
+        expected = 100 * np.mean((x @ y.T).argmax(axis=1) == np.arange(40))
+        assert scores[f"accuracy_forward_pcr/{part}"] == pytest.approx(expected)
+        assert expected > scores[f"accuracy_forward/{part}"] + 10
+    drawn = task.figures(data, Table(table).encode)["translations"]
+    assert list(drawn) == ["fr", "de"]
+    assert np.shape(drawn["de"]) == (2, 30, 2)
+
+
+def test_un_corpus_through_the_index(tmp_path):
+    """Row 1 goes wrong; rows 0 and 3 are one sentence with two translations."""
+    lines = {
+        "en": ["one", "two", "three", "uno", "", "five"],
+        "fr": ["un", "deux", "trois", "un", "vide", "cinq"],
+    }
+    (tmp_path / "un").mkdir()
+    for language, texts in lines.items():
+        path = tmp_path / "un" / f"UNv1.0.6way.{language}"
+        path.write_text("\n".join(texts) + "\n")
+    table = {"one": 0, "two": 1, "three": 2, "five": 3, "un": 0, "trois": 2, "cinq": 3}
+    table = {text: np.eye(5)[row] for text, row in table.items()}
+    table |= {"deux": np.eye(5)[2] + 0.1 * np.eye(5)[1], "uno": np.eye(5)[4]}
+    (task,) = catalogue.select(["un"])
+    data = task.read(reading.DataDir(str(tmp_path)))
+    assert data["fr"].first == ["un", "deux", "trois", "un", "cinq"]
+    with store.Store(Table(table)) as vectors:
+        scores = task.score(data, vectors)
+    # French to English: deux finds three, the second "un" finds one.
+    assert scores["accuracy_forward/fr"] == pytest.approx(60)
+    # English to French: "two" finds deux; "uno" finds any row but its own, all at 0.
+    assert scores["accuracy_backward/fr"] in (80, 100)
+    assert (scores["sentences"], scores["exact"]) == (5, 1)
+    (tmp_path / "un" / "UNv1.0.6way.fr").write_text("un\n")
+    with pytest.raises(UserError, match="not line by line"):
+        task.read(reading.DataDir(str(tmp_path)))
 
 
 def test_files_of_ones_own(tmp_path):
@@ -113,7 +176,7 @@ def test_files_of_ones_own(tmp_path):
     with pytest.raises(UserError, match="column 2, line 2: no sentence"):
         bitext.BitextFiles(["a.tsv"]).read(source)
     (tmp_path / "a.tsv").write_text("one\teins\n")
-    with pytest.raises(UserError, match="nothing to choose from"):
+    with pytest.raises(UserError, match="has 1 pairs; allowed: at least 2"):
         bitext.BitextFiles(["a.tsv"]).read(source)
 
 

@@ -3,8 +3,9 @@
 import json
 
 import numpy as np
+import pytest
 
-from cmlm.evaluation import catalogue, plots, published, report, tables
+from cmlm.evaluation import averages, catalogue, plots, published, report, tables
 
 
 def results():
@@ -19,11 +20,12 @@ def results():
                 "sts12": {"spearman": 50.0 + shift},
                 "sts13": {"spearman": 60.0 - shift},
                 "tatoeba": {
-                    **{"accuracy": 5.0, "parts": 3.0, "accuracy_xtreme36": 4.0},
+                    **{"accuracy": 5.0, "parts": 3.0},
                     **{f"accuracy/{name}": 5.0 + shift for name in ("de", "fr", "zh")},
                 },
                 "pawsx": {"other_language": 20.0},
             },
+            "averages": {},
             "figures": {
                 "pawsx": {"languages": ["de", "en"], "before": other, "after": other}
             },
@@ -46,18 +48,27 @@ def results():
 
 def test_tables_have_models_and_published_rows():
     sts, bitext, pool = tables.tables(results())
-    assert sts.columns == [("sts12", "spearman"), ("sts13", "spearman")]
-    assert sts.rows[:2] == [("first", "", [50, 60]), ("sec<ond", "", [51, 59])]
+    assert sts.columns == [
+        *(("sts12", "spearman"), ("sts13", "spearman"), ("average", "sts"))
+    ]
+    assert sts.heads == ["sts12", "sts13", "sts (2 of 7)"]
+    assert sts.rows[:2] == [("first", "", [50, 60, 55]), ("sec<ond", "", [51, 59, 55])]
     numbers = {name: values for name, source, values in sts.rows if source}
-    assert numbers["SimCSE-BERT base, unsupervised"] == [68.40, 82.41]
-    assert bitext.columns == [("tatoeba", "accuracy"), ("tatoeba", "accuracy_xtreme36")]
-    assert ("LaBSE", "https://tfhub.dev/google/LaBSE/1", [None, 95.0]) in bitext.rows
+    # Over the same two sets, not the seven that the paper averages.
+    expected = [68.40, 82.41, (68.40 + 82.41) / 2]
+    assert numbers["SimCSE-BERT base, unsupervised"] == pytest.approx(expected)
+    assert bitext.columns == [("tatoeba", "accuracy")]
     assert len(pool.rows) == 2
-    assert "(SimCSE-BERT base, unsupervised)  68.40  82.41" in tables.plain(sts)
+    (line,) = [
+        line
+        for line in tables.plain(sts).splitlines()
+        if line.startswith("(SimCSE-BERT base, unsupervised)")
+    ]
+    assert line.split()[-3:] == ["68.40", "82.41", f"{expected[2]:.2f}"]
     assert "RoBERTa + Mirror, neither" not in numbers
     everything = tables.tables(results(), ablations=True)[0]
     assert "RoBERTa + Mirror, neither" in {name for name, _, _ in everything.rows}
-    assert "| **first** | 50.00 | 60.00 |" in tables.markdown(sts)
+    assert "| **first** | 50.00 | 60.00 | 55.00 |" in tables.markdown(sts)
 
 
 def test_published_rows_name_tasks_and_metrics_that_exist():
@@ -67,6 +78,77 @@ def test_published_rows_name_tasks_and_metrics_that_exist():
         assert all(task in names for task, _ in row.scores), row.model
         numbers = [*row.scores.values(), *row.averages.values()]
         assert all(0 <= number <= 100 for number in numbers), row.model
+
+
+def full(value_of):
+    """Scores of every task that a group averages."""
+    scores = {}
+    for group in averages.GROUPS:
+        for keys in group.parts.values():
+            for task, metric in keys:
+                number = value_of(task, metric)
+                scores.setdefault(task, {})[metric] = number
+    return scores
+
+
+def test_averages_are_the_papers():
+    """CMLM base and CMLM+BR: means of the printed cells against the printed Avg."""
+    rows = {(row.model, row.source.split()[-1]): row for row in published.ROWS}
+    for name, table, group in (
+        ("CMLM base", "1", "senteval"),
+        ("CMLM base", "2", "sts"),
+        ("CMLM+BR", "5", "tatoeba/xtreme36"),
+        ("mBERT (table 8)", "8", "tatoeba/pcr11"),
+        ("mBERT + PCR", "8", "tatoeba/pcr11_pcr"),
+        ("BERT of the language + Mirror", "16", "multi-simlex"),
+        ("mBERT + Mirror", "18", "multi-simlex-cross"),
+        ("BERT of each language + Mirror", "19", "bli"),
+    ):
+        row = rows[name, table]
+        scores = {}
+        for (task, metric), value in row.scores.items():
+            scores.setdefault(task, {})[metric] = value
+        found = {item.group.name: item for item in averages.coverage(scores)}[group]
+        assert not found.missing
+        mean = np.mean(list(row.scores.values()))
+        assert averages.of(scores)[group] == pytest.approx(mean)
+        assert row.averages[group] == pytest.approx(mean, abs=0.2), (name, group)
+
+
+def test_groups_have_the_papers_sizes_and_name_what_is_missing():
+    sizes = {group.name: len(group.parts) for group in averages.GROUPS}
+    assert {name: sizes[f"tatoeba/{name}"] for name in ("xtreme36", "muse14")} == {
+        **{"xtreme36": 36, "muse14": 14}
+    }
+    assert (sizes["tatoeba/all112"], sizes["tatoeba/laser83"]) == (112, 83)
+    assert (sizes["sts"], sizes["senteval"], sizes["xeval"]) == (7, 9, 15)
+    every = set(averages.TATOEBA)
+    assert set(averages.XTREME) <= every and set(averages.MUSE) <= every
+    scores = {"tatoeba": {"accuracy_forward/af": 10.0, "accuracy_forward/zh": 20.0}}
+    about = averages.describe(scores)["tatoeba/xtreme36"]
+    assert (about["parts"], about["scored"]) == (36, ["af", "zh"])
+    assert about["missing"] == [name for name in averages.XTREME if name not in "af zh"]
+    assert averages.of(scores)["tatoeba/xtreme36"] == 15
+
+
+def test_xeval_is_averaged_by_language_over_tasks():
+    """A cell is a language's mean over tasks, the average the mean of the cells."""
+
+    def value(task, metric):
+        language = metric.partition("/")[2]
+        if not task.startswith("xeval-"):
+            return 0.0
+        place = averages.XEVAL_LANGUAGES.index(language)
+        return 10.0 * place + (9.0 if task == "xeval-mr" else 0.0)
+
+    scores = full(value)
+    found = averages.of(scores)
+    assert found["xeval/bg"] == pytest.approx(10 + 1)
+    assert found["xeval"] == pytest.approx(70 + 1)
+    del scores["xeval-mr"]["accuracy/bg"]
+    (item,) = [item for item in averages.coverage(scores) if item.group.name == "xeval"]
+    assert item.missing == ("bg without xeval-mr",)
+    assert averages.of(scores)["xeval"] == pytest.approx(70 + 14 / 15)
 
 
 def test_published_averages_are_those_of_their_numbers():
@@ -114,8 +196,9 @@ def test_families_of_parts_and_of_files():
 
 def test_pictures_are_of_what_is_there():
     found = {name: figure for name, _, figure in plots.figures(results())}
-    expected = ["scores-sts", "scores-bitext", "parts-tatoeba", "languages-first"]
+    expected = ["scores-sts", "parts-tatoeba", "languages-first"]
     expected += ["map-first", "languages-sec-ond", "map-sec-ond"]
+    expected += ["retrieved-languages"]
     assert list(found) == expected
     (axes,) = found["scores-sts"].axes
     shown = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
@@ -124,6 +207,21 @@ def test_pictures_are_of_what_is_there():
     assert labels == ["sts12", "sts13"]
     (axes,) = found["parts-tatoeba"].axes
     assert [list(line.get_xdata()) for line in axes.lines] == [[5] * 3, [6] * 3]
+    panels = found["retrieved-languages"].axes
+    assert len(panels) == 2 * 4, "two query languages; two models before and after PCR"
+    assert [bar.get_height() for bar in panels[0].patches] == [100, 0]
+
+
+def test_map_of_translations_has_a_line_for_each_pair():
+    made = results()
+    pairs = {"fr": [[[0, 1], [2, 3]], [[0, 0], [2, 2]]]}
+    for model in made["models"].values():
+        model["figures"]["tatoeba"] = {"translations": pairs}
+    found = {name: figure for name, _, figure in plots.figures(made)}
+    panels = found["translations"].axes
+    assert len(panels) == 2, "a row for each model, a column for each language"
+    lines = [line.get_xydata().tolist() for line in panels[0].lines]
+    assert lines == [[[0, 1], [0, 0]], [[2, 3], [2, 2]]]
 
 
 def test_report_is_whole_and_carries_its_pictures(tmp_path):
@@ -134,3 +232,6 @@ def test_report_is_whole_and_carries_its_pictures(tmp_path):
     assert "sec&lt;ond" in page and "sec<ond" not in page
     assert "<b>51.00</b>" in page and "<b>50.00</b>" not in page
     assert "Not scored: mr." in page
+    text = (tmp_path / "report.md").read_text()
+    assert "sts: mean, STS12-16" in text and "missing: sts14, sts15" in text
+    assert "Seeds: 1." in text

@@ -1,10 +1,15 @@
 """Mining, words, entities, analogies, languages, geometry: small cases by hand."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from encoders import Table
+from scipy.linalg import orthogonal_procrustes
+from sklearn.linear_model import LogisticRegression
 
 from cmlm.errors import UserError
 from cmlm.evaluation import (
@@ -18,6 +23,8 @@ from cmlm.evaluation import (
     mining,
     qa,
     reading,
+    senteval_files,
+    transfer,
 )
 
 
@@ -105,6 +112,24 @@ def test_csls_ranks_by_hand():
     assert bli.csls_ranks(x, np.ones([3, 3]), gold, k=2).tolist() == [3, 3], "ties"
 
 
+def test_a_learnt_mapping_finds_a_rotation():
+    """Two spaces that differ by a rotation: unmapped at random, mapped all right."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=[60, 5])
+    rotation, _ = np.linalg.qr(random.normal(size=[5, 5]))
+    y = x @ rotation
+    train = np.stack([np.arange(20, 60)] * 2, axis=1)
+    gold = [{row} for row in range(20)]
+    mapped = bli.mapped(x, y, train)
+    assert (bli.csls_ranks(*mapped, gold) == 1).mean() == 1
+    assert (bli.csls_ranks(x, y, gold) == 1).mean() < 0.5
+    # Procrustes' W = U V' gives the same cosines (scipy's solution as the oracle).
+    normal = [bli._normalized(side) for side in (x, y)]
+    w, _ = orthogonal_procrustes(*(side[train[:, 0]] for side in normal))
+    expected = normal[0] @ w @ normal[1].T
+    np.testing.assert_allclose(mapped[0] @ mapped[1].T, expected, atol=1e-6)
+
+
 def test_bli_dictionaries(tmp_path):
     folder = tmp_path / "bli" / "en-de"
     write(folder / "yacle.test.freq.2k.en-de.tsv", ["a\tx", "b\ty", "a\tz"])
@@ -115,7 +140,9 @@ def test_bli_dictionaries(tmp_path):
     assert lexicon.gold == [{0, 2}, {1}]
     vectors = dict(zip("abcxyzw", np.eye(3)[[0, 1, 2, 2, 1, 0, 2]]))
     scores = task.score(data, Table(vectors).encode)
-    assert scores == {"accuracy": 100, "mrr": 100}
+    assert lexicon.train.tolist() == [[2, 3]]
+    assert scores["accuracy"] == scores["mrr/en-de"] == 100
+    assert 0 <= scores["accuracy_mapped"] <= 100
 
 
 def test_multi_simlex_words_with_spaces_are_parted():
@@ -155,12 +182,49 @@ def test_multi_simlex_pairs_and_crossed_ones(tmp_path):
     )
     assert list(data["fr"].gold) == [5, 3]
     _, data = read("multi-simlex-cross-en-fr", tmp_path)
-    # The second pair differs by 2 of 6: left out.
+    # The second pair differs by 2 of 6, more than a quarter: left out.
     crossed = data["en-fr"]
     assert list(zip(crossed.first, crossed.second, crossed.gold)) == [
         ("english1", "french2", 4.5),
         ("english2", "french1", 4.5),
     ]
+
+
+# Vulic et al., 2020, the table of sizes.
+_PUBLISHED_SIZES = {
+    **{"en-zh": 3151, "en-fr": 2284, "zh-fr": 2243, "en-he": 3274, "fr-he": 2903},
+    **{"zh-he": 3056, "en-pl": 3274, "en-es": 3318},
+}
+
+
+def test_crossed_sets_have_the_published_sizes(shared_data):
+    (task,) = catalogue.select(["multi-simlex-cross"])
+    source = reading.DataDir(str(shared_data / "eval"))
+    where = task.find_parts(source)
+    for part, size in _PUBLISHED_SIZES.items():
+        pairs = task.read_part(source, part, where[part])
+        assert len(pairs.gold) == pytest.approx(size, rel=0.01), part
+
+
+def test_crossed_sets_do_not_depend_on_the_hash_seed(shared_data):
+    program = f"""
+import hashlib
+from cmlm.evaluation import catalogue, reading
+(task,) = catalogue.select(["multi-simlex-cross-en-fr"])
+data = task.read(reading.DataDir({str(shared_data / "eval")!r}))["en-fr"]
+content = repr((data.first, data.second, list(data.gold)))
+print(hashlib.sha256(content.encode()).hexdigest())
+"""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
 
 
 def test_public_lexical_files(shared_data):
@@ -190,7 +254,8 @@ def test_entity_linking(tmp_path):
     ]
     write(tmp_path / "ncbi-disease" / "test" / "NCBItestset_corpus.txt", corpus)
     task, data = read("ncbi-disease", tmp_path)
-    assert data.mentions == ["flu", "sniffles"] and data.names == [
+    assert not data.is_released
+    assert data.mentions == [["flu"], ["sniffles"]] and data.names == [
         "flu",
         "grippe",
         "cold",
@@ -204,8 +269,35 @@ def test_entity_linking(tmp_path):
         "sniffles": [1, 0.9],
     }
     scores = task.score(data, Table(vectors).encode)
-    assert scores == {"accuracy": 50, "accuracy@5": 100}
+    assert scores == {"accuracy": 50, "accuracy@5": 100, "released": 0}
     assert linking._identifiers("OMIM:3|D1") == {"3", "D1"}
+
+
+def test_entity_linking_in_the_released_layout(tmp_path):
+    """A composite counts if all its parts are right (BioSyn's evaluate_topk_acc)."""
+    folder = tmp_path / "ncbi-disease"
+    write(folder / "test_dictionary.txt", ["C1||breast cancer", "C2||ovarian cancer"])
+    rows = [
+        "7||0|9||DiseaseClass||breast cancer|ovarian cancer||C1|C2",
+        "7||0|9||DiseaseClass||breast cancer|mystery||C1+C9",
+        "7||0|9||DiseaseClass||nothing||CUI-less",
+        "7||0|9||DiseaseClass||tumour||OMIM:C1",
+        "7||0|9||DiseaseClass||tumour||OMIM:C1",
+    ]
+    write(folder / "processed_test" / "7.concept", rows)
+    task, data = read("ncbi-disease", tmp_path)
+    assert data.is_released and len(data.mentions) == 4, "doubles stay, CUI-less goes"
+    assert data.mentions[0] == ["breast cancer", "ovarian cancer"]
+    vectors = {
+        **{"breast cancer": [1, 0], "ovarian cancer": [0, 1]},
+        **{"mystery": [-1, 0], "tumour": [0.2, 1]},
+    }
+    scores = task.score(data, Table(vectors).encode)
+    # Only the first mention is right: "mystery" and "tumour" find C2.
+    assert scores == {"accuracy": 25, "accuracy@5": 100, "released": 1}
+    assert linking.processed("Alzheimer's  (Disease)") == "alzheimer s disease"
+    with pytest.raises(reading.MissingData):
+        read("bc5cdr-disease", tmp_path)
 
 
 # ----------------------------------------------------------------- analogies
@@ -263,7 +355,7 @@ def test_geogranno_and_qnli(tmp_path):
     scores = task.score(data, Table(vectors).encode)
     assert scores == {"accuracy": 50, "accuracy@5": 100, "accuracy@10": 100}
     write(tmp_path / "geogranno" / "dev_geo_granno.json", ["[1]"])
-    with pytest.raises(UserError, match="line 1 is no JSON object"):
+    with pytest.raises(UserError, match="line 1: not a JSON object"):
         read("geogranno", tmp_path)
     rows = ["index\tquestion\tsentence\tlabel"]
     rows += ["0\tq1\tp1\tentailment", "1\tq1\tp2\tnot_entailment"]
@@ -275,30 +367,77 @@ def test_geogranno_and_qnli(tmp_path):
     assert isinstance(data, qa.Answers)
 
 
-def test_amazon_reviews(tmp_path):
-    for language, good in {"english": "good", "german": "gut"}.items():
-        for part in ("train", "test"):
-            items = [
-                f"<item><summary>{good if rating > 3 else 'bad'} &amp; {row}</summary>"
-                f"<rating>{rating}.0</rating><text>x\ny</text></item>"
-                for row in range(6)
-                for rating in (1, 2, 4, 5)
-            ]
-            path = tmp_path / "amazon-reviews" / "amazon-dataset" / language / "books"
-            write(path / f"{part}.review", ["<items>", *items, "</items>"])
+def write_reviews(folder, rows_of):
+    for language, good in {
+        "english": "good",
+        "german": "gut",
+        "japanese": "ii",
+    }.items():
+        for domain in ("books", "music"):
+            for part in ("train", "test"):
+                items = [
+                    f"<item><rating>{rating}.0</rating><text>x\ny</text>"
+                    f"<summary>{good if rating > 3 else 'bad'} &amp; {row}</summary>"
+                    "</item>"
+                    for row in range(rows_of)
+                    for rating in (1, 3, 4, 5)
+                ]
+                path = folder / "amazon-reviews" / "amazon-dataset" / language / domain
+                write(path / f"{part}.review", ["<items>", *items, "</items>"])
+
+
+def test_amazon_reviews_as_in_table_6(tmp_path):
+    write_reviews(tmp_path, 5)
 
     class Words:
-        def encode(self, texts):
+        asked = set()
+
+        def encode(self, texts, language=""):
+            self.asked.add((language, tuple(texts)))
             return np.array([["bad" in text, "good" in text] for text in texts], float)
 
     task, data = read("amazon", tmp_path)
-    assert data["de"].texts[2] == ("gut & 0 x y",)
+    assert list(data) == ["train", "en", "de", "ja"]
+    assert len(data["train"].texts) == 2 * 5 * 4, "both domains"
+    # Title and text are two texts; 3 stars are not positive.
+    assert data["de"].texts[1:3] == [("bad & 0", "x y"), ("gut & 0", "x y")]
+    assert data["de"].labels[:4].tolist() == [0, 0, 1, 1]
     scores = task.score(data, Words().encode)
-    assert scores["accuracy/en"] == 100 and scores["accuracy"] == scores["accuracy/de"]
-    assert scores["accuracy"] in (50, 100)
-    path.joinpath("test.review").write_text("<item><rating>3.0</rating></item>")
-    with pytest.raises(UserError, match="item 1: 3 stars"):
-        read("amazon", tmp_path)
+    assert scores["accuracy/en"] == 100 and scores["train_reviews"] == 40
+    others = [scores["accuracy/de"], scores["accuracy/ja"]]
+    assert scores["accuracy"] == np.mean(others)
+    assert {language for language, _ in Words.asked} == {"en", "de", "ja"}
+    with pytest.raises(UserError, match="item 1: score '6'; allowed: 1 to 5"):
+        transfer.parse_reviews("<item><rating>6</rating></item>", "file")
+
+
+def test_amazon_classifier_is_a_logistic_regression_on_four_features(tmp_path):
+    """Against scikit-learn by hand: the split, the features, the choice of C."""
+    random = np.random.default_rng(0)
+    pairs = [(f"t{row}", f"x{row}") for row in range(120)]
+    labels = np.array([row % 2 for row in range(120)])
+    table = {text: random.normal(size=3) for pair in pairs for text in pair}
+    for (title, text), label in zip(pairs, labels, strict=True):
+        table[text] = table[title] + (0.6 if label else -0.6) + 0.7 * table[text]
+    examples = senteval_files.Examples(pairs, labels)
+    data = {"train": examples, "en": examples, "de": examples}
+    task = transfer.AmazonReviews()
+    task.seeds = (5,)
+    scores = task.score(data, Table(table).encode)
+    u, v = (np.float32([table[pair[side]] for pair in pairs]) for side in (0, 1))
+    x = np.concatenate([u, v, abs(u - v), u * v], axis=1)
+    train, dev = transfer.split(labels, 5)
+    assert (len(train), len(dev), labels[dev].sum()) == (108, 12, 6)
+    assert sorted([*train, *dev]) == list(range(120))
+    best = None
+    for c in (0.25, 0.5, 1, 2, 4, 8):
+        model = LogisticRegression(C=c, tol=1e-8, max_iter=5000)
+        model.fit(x[train].astype(float), labels[train])
+        reached = 100 * model.score(x[dev], labels[dev])
+        if best is None or reached > best[0] + 0.005:
+            best = (reached, 100 * model.score(x, labels))
+    assert scores["dev_accuracy"] == pytest.approx(best[0])
+    assert scores["accuracy/de"] == pytest.approx(best[1], abs=1)
 
 
 # ----------------------------------------------------------------- languages
@@ -357,14 +496,14 @@ def test_removing_components_takes_the_language_away(tmp_path):
         read("pawsx", tmp_path)
 
 
-def test_parallel_files_are_fitted_on_other_lines(tmp_path):
+def test_own_files_are_fitted_on_other_lines(tmp_path):
     for language in ("en", "de"):
         write(tmp_path / f"a.{language}", [f"{language} {row}" for row in range(5)])
-    _, pool = read(f"parallel:{tmp_path}/a.en:{tmp_path}/a.de", tmp_path)
+    _, pool = read(f"agnosticity:{tmp_path}/a.en:{tmp_path}/a.de", tmp_path)
     assert pool.texts["a.de"] == ["de 0", "de 2", "de 4"]
     assert pool.fitted["a.en"] == ["en 1", "en 3"]
     with pytest.raises(UserError, match="one language"):
-        read(f"parallel:{tmp_path}/a.en", tmp_path)
+        read(f"agnosticity:{tmp_path}/a.en", tmp_path)
 
 
 # ------------------------------------------------------------------ geometry
@@ -379,6 +518,34 @@ def test_isotropy_and_mean_vector_by_hand():
     line = np.array([[1.0, 0], [1, 0]])
     assert geometry.isotropy(line) == pytest.approx(np.exp(-2))
     assert geometry.mean_vector_norm(line) == 1
+
+
+def test_geometry_of_raw_vectors_over_training_strings(tmp_path):
+    """MVN and IS by hand from equations 2 and 3 of Mirror-BERT."""
+    random, table = np.random.default_rng(0), {}
+    rows = []
+    for row in range(12):
+        texts = (f"a {row}", f"b {row % 5}")
+        rows.append("\t".join(["g", "f", "y", "i", str(row % 6), *texts]))
+        table |= {text: 0.3 * random.normal(size=4) + 0.5 for text in texts}
+    write(tmp_path / "senteval" / "stsbenchmark" / "sts-train.csv", rows)
+    task, data = read("geometry", tmp_path)
+    assert sorted(data.texts) == sorted(table) and len(data.first) == 4
+    scores = task.score(data, Table(table).encode)
+    raw = np.float32([table[text] for text in data.texts]).astype(float)
+    unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    for end, v in (("", raw), ("_unit", unit)):
+        _, _, directions = np.linalg.svd(v)
+        both = np.concatenate([directions, -directions])
+        z = [sum(np.exp(c @ row) for row in v) for c in both]
+        assert scores[f"isotropy{end}"] == pytest.approx(min(z) / max(z), rel=1e-4)
+        expected = np.linalg.norm(v.mean(axis=0))
+        assert scores[f"mean_vector_norm{end}"] == pytest.approx(expected, rel=1e-5)
+    assert abs(scores["mean_vector_norm"] - scores["mean_vector_norm_unit"]) > 0.01
+    write(tmp_path / "strings.txt", ["a 0", "b 0", "", "a 0"])
+    task, data = read(f"geometry:{tmp_path}/strings.txt", tmp_path)
+    assert data.texts == ["a 0", "b 0"]
+    assert "random pairs" in task.figures(data, Table(table).encode)["shares"]
 
 
 def test_random_pairs_are_of_different_rows():

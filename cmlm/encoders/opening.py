@@ -21,7 +21,9 @@ from cmlm.modeling.model import SentenceModel
 PROVENANCE = os.path.join("assets.extra", "export.json")
 
 
-def open_encoder(model: str) -> Encoder | external.ExternalEncoder:
+def open_encoder(
+    model: str, seq_length: int | None = None
+) -> Encoder | external.ExternalEncoder:
     """Opens an encoder.
 
     Args:
@@ -31,26 +33,39 @@ def open_encoder(model: str) -> Encoder | external.ExternalEncoder:
             `untrained:` (the weights it started from) and `bow:` (the mean of its word
             embeddings). Besides, what `external_encoders` knows: the address of a model
             server, and vectors that were made before.
+        seq_length: where sentences are cut, in tokens; by default the encoder's own
+            length. Only weights that are opened here can be cut elsewhere, not exports,
+            servers or stored vectors.
 
     Raises:
         UserError: there is no such thing, or it is damaged.
     """
     if model.startswith(external.PREFIXES):
-        return external.open_encoder(model)
+        return _uncut(external.open_encoder(model), seq_length, model)
     prefix, _, directory = model.rpartition(":")
     if prefix in ("best", "untrained", "bow"):
-        return _from_model_dir(directory, prefix)
+        return _from_model_dir(directory, prefix, seq_length)
     if tf.io.gfile.exists(os.path.join(model, model_dir.PARAMS)):
-        return _from_model_dir(model, "latest")
+        return _from_model_dir(model, "latest", seq_length)
     saved_model = _find_saved_model(model)
     if saved_model:
-        return _from_export(saved_model)
-    return _from_trained(pretrained.load_encoder(model))
+        return _uncut(_from_export(saved_model), seq_length, model)
+    return _from_trained(pretrained.load_encoder(model), seq_length)
 
 
-def _from_model_dir(directory: str, which: str) -> Encoder:
+def _uncut(encoder, seq_length: int | None, model: str):
+    """Refuses a cut length that the encoder does not have itself."""
+    if seq_length not in (None, encoder.seq_length):
+        raise UserError(
+            f"--seq_length is {seq_length}; allowed with {model}: "
+            f"{encoder.seq_length}, the length it was made with"
+        )
+    return encoder
+
+
+def _from_model_dir(directory: str, which: str, seq_length: int | None) -> Encoder:
     trained = model_dir.load_encoder(directory, "latest" if which == "bow" else which)
-    return _from_trained(trained, bag_of_words=which == "bow")
+    return _from_trained(trained, seq_length, bag_of_words=which == "bow")
 
 
 def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder:
@@ -66,8 +81,10 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     return Encoder(graph.vectors, graph.lengths, width, seq_length, {})
 
 
-def _from_trained(trained: TrainedEncoder, bag_of_words: bool = False) -> Encoder:
-    seq_length = resolve_seq_length(trained)
+def _from_trained(
+    trained: TrainedEncoder, seq_length: int | None, bag_of_words: bool = False
+) -> Encoder:
+    seq_length = resolve_seq_length(trained, seq_length)
     encoder = inference_graph.build(trained.encoder, trained.config.model)
     info = describe(trained, seq_length)
     if bag_of_words:

@@ -1,16 +1,17 @@
-"""Does a vector say in which language its sentence is? It should not.
+"""Language agnosticity: does a vector tell the language of its sentence? It should not.
 
-Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 5: the same sentences in
-several languages make one pool; each of them looks for its neighbours in it. Were
-vectors free of language, every language would be found equally often. All is measured
-before and after principal component removal (PCR, section 5.2): from each language's
-vectors the first right singular vector of their matrix, not centred, is projected out.
+Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 5.2 and figure 2: the same
+sentences in several languages form one pool, and each sentence looks for its neighbours
+in the pool. If vectors did not depend on language, every language would be found
+equally often. Everything is measured before and after principal component removal
+(PCR).
 
-The pool is the first sentences of PAWS-X's test pairs (Yang et al., 2019,
-https://arxiv.org/abs/1908.11828), 2,000 in 7 languages; the components are fitted on
-those of the development files, which are other sentences. With files of one's own the
-components are fitted on every second line and the others are the pool: fitted on the
-pool itself, they would push its halves apart, and the probe below chance.
+The pool holds the first sentence of each test pair of PAWS-X (Yang et al., 2019,
+https://arxiv.org/abs/1908.11828), 2,000 sentences in 7 languages. The paper says
+neither how many neighbours it takes (10 here) nor what it fits the components on: here
+on the development files, whose sentences are different. With the user's own files the
+components are fitted on every second line, and the other lines form the pool; fitted on
+the pool itself they would push its halves apart.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, metrics, reading, search
+from cmlm.evaluation import base, classifier, metrics, pcr, reading, search
 
 _NEIGHBOURS = 10
-# Sentences drawn in the map of a report, in all languages.
+# Sentences in the map of a report, each in every language.
 _MAPPED = 40
 
 
@@ -36,8 +37,8 @@ class Pool:
     """The same sentences in several languages.
 
     Attributes:
-        texts: [n] of each language, row by row the same meaning.
-        fitted: sentences of each language to fit components on.
+        texts: [n] for each language; equal rows have the same meaning.
+        fitted: for each language the sentences that its component is fitted on.
     """
 
     texts: dict[str, list[str]]
@@ -45,12 +46,12 @@ class Pool:
 
 
 class LanguageAgnosticity(base.Task[Pool]):
-    """What every pool is scored by."""
+    """The scores and pictures of a pool."""
 
     main_metric = "other_language"
     protocol = (
-        f"share of other languages among {_NEIGHBOURS} nearest neighbours by cosine, "
-        "x 100"
+        f"share of other languages among the {_NEIGHBOURS} nearest by cosine, x 100; "
+        "pcr: first component of each language removed, fitted on other sentences"
     )
 
     def sentences(self, data: Pool) -> Iterable[str]:
@@ -90,16 +91,15 @@ class LanguageAgnosticity(base.Task[Pool]):
     ) -> dict[str, dict[str, np.ndarray]]:
         before, after = {}, {}
         for language, texts in data.texts.items():
-            own = vectors(texts)
+            own = vectors(texts, language)
             before[language] = search.unit_length(own)
-            component = first_component(vectors(data.fitted[language]))
-            removed = own - np.outer(own @ component, component)
-            after[language] = search.unit_length(removed)
+            fitted = vectors(data.fitted[language], language)
+            after[language] = search.unit_length(pcr.without_component(own, fitted))
         return {"": before, "_pcr": after}
 
 
 class PawsX(LanguageAgnosticity):
-    """`test-de.tsv` and `dev-de.tsv`: the first sentence of each pair."""
+    """Files `test-de.tsv` and `dev-de.tsv`: the first sentence of each pair."""
 
     name = "pawsx"
 
@@ -115,15 +115,15 @@ class PawsX(LanguageAgnosticity):
         return {names[path]: lines for path, lines in columns.items()}
 
 
-class ParallelFiles(LanguageAgnosticity):
-    """Anyone's parallel text: a file per language that go line by line.
+class AgnosticityFiles(LanguageAgnosticity):
+    """The user's own translations: a file for each language, line by line.
 
     Args:
         paths: relative to the working directory or to the folder with test sets.
     """
 
     def __init__(self, paths: Sequence[str]):
-        self.name = "parallel:" + ":".join(paths)
+        self.name = "agnosticity:" + ":".join(paths)
         self._paths = paths
 
     def read(self, source: reading.DataDir) -> Pool:
@@ -144,27 +144,21 @@ class ParallelFiles(LanguageAgnosticity):
 def _check_pool(columns: dict[str, list[str]]) -> None:
     reading.check_parallel(columns)
     if len(columns) < 2:
-        raise UserError(f"{', '.join(columns)}: one language; at least two")
+        raise UserError(f"{', '.join(columns)}: one language; allowed: at least two")
     for path, lines in columns.items():
         if len(lines) < 4:
-            raise UserError(f"{path} has {len(lines)} lines; at least 4")
-
-
-def first_component(vectors: np.ndarray) -> np.ndarray:
-    """The first right singular vector, float [dim], of float [n, dim]."""
-    _, _, rows = np.linalg.svd(np.asarray(vectors, np.float64), full_matrices=False)
-    return rows[0].astype(np.float32)
+            raise UserError(f"{path} has {len(lines)} lines; allowed: at least 4")
 
 
 def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
-    """In which languages the neighbours of a language's sentences are.
+    """The languages of the neighbours of each language's sentences.
 
     Args:
         parts: unit vectors float [n, dim] of each language.
-        k: neighbours; the sentence itself is none.
+        k: the number of neighbours; a sentence is not its own neighbour.
 
     Returns:
-        float [languages, languages]: shares, each row sums to 1.
+        float [languages, languages]: shares; each row sums to 1.
     """
     pool = np.concatenate(list(parts.values()))
     counts = [len(part) for part in parts.values()]
@@ -175,8 +169,8 @@ def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
         _, found = search.nearest(part, pool, k + 1)
         own = np.arange(starts[row], starts[row + 1])[:, np.newaxis]
         others = found != own
-        # Where the sentence has a double, it may not be among its own neighbours: then
-        # the last one is dropped instead.
+        # A sentence with a double may be missing from its own neighbours: then the
+        # last neighbour is dropped instead.
         others[others.all(axis=1), -1] = False
         found = language[found[others]]
         matrix[row] = np.bincount(found, minlength=len(parts)) / len(found)
@@ -184,9 +178,9 @@ def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
 
 
 def similarities(parts: dict[str, np.ndarray]) -> tuple[float, float]:
-    """Mean cosine of different sentences in one language, and in two.
+    """The mean cosine of two sentences in one language, and in two languages.
 
-    Of different meaning in both cases: rows i and j with i != j.
+    Both means are over sentences of different meaning: rows i and j with i != j.
     """
     sums = np.stack([part.sum(axis=0, dtype=np.float64) for part in parts.values()])
     products = sums @ sums.T
@@ -199,10 +193,10 @@ def similarities(parts: dict[str, np.ndarray]) -> tuple[float, float]:
 
 
 def probe(parts: dict[str, np.ndarray], seed: int) -> float:
-    """Accuracy, times 100, of a linear classifier that names the language.
+    """The accuracy, times 100, of a linear classifier of the language.
 
-    Trained on the first half of the sentences, tested on the second: no meaning is in
-    both.
+    It is trained on the first half of the sentences and tested on the second half, so
+    no meaning is in both.
     """
     half = len(next(iter(parts.values()))) // 2
     x = [np.concatenate([part[:half] for part in parts.values()])]
@@ -216,7 +210,7 @@ def probe(parts: dict[str, np.ndarray], seed: int) -> float:
 
 
 def plane(parts: dict[str, np.ndarray]) -> dict[str, list[list[float]]]:
-    """Coordinates on the two strongest axes of all vectors, centred."""
+    """Coordinates on the two strongest principal axes of all vectors, centred."""
     pool = np.concatenate(list(parts.values())).astype(np.float64)
     centre = pool.mean(axis=0)
     _, _, axes = np.linalg.svd(pool - centre, full_matrices=False)

@@ -1,12 +1,13 @@
-"""Analogies: a is to b as c is to which?
+"""Analogies: a is to b as c is to d; find d.
 
-By 3CosAdd (Mikolov et al., 2013; Levy and Goldberg, 2014) on vectors of unit length:
-the candidate nearest to b - a + c.
+3CosAdd (Mikolov et al., 2013; Levy and Goldberg, 2014) on vectors of length 1 answers
+with the candidate nearest to b - a + c.
 
-The universal analogy set (Li and Zhao, 2021, https://arxiv.org/abs/2105.14478) asks
-with words, phrases and sentences, and gives each question its own closed candidates:
-the fourth column, which is right, and those after it. Google's words (Mikolov et al.,
-2013) have none: there the candidates are all words of the file but a, b and c.
+The universal analogy set (ULR: Li and Zhao, 2021, https://arxiv.org/abs/2105.14478,
+section 6.1, table 2) asks with words, phrases and sentences. Each question has closed
+candidates: the fourth column, which is right, and the columns after it. Google's
+analogies (Mikolov et al., 2013) have open candidates: all words of the file but a, b
+and c.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _AT_ONCE = 1024
 
 @dataclasses.dataclass
 class Questions:
-    """Analogies of one kind.
+    """The questions of one kind.
 
     Attributes:
         texts: distinct texts, [m].
         rows: int [n, 3 + candidates], rows of `texts`: a, b, c, the right answer, the
-            wrong ones; -1 where a question has fewer.
+            wrong answers; -1 pads a question with fewer of them.
     """
 
     texts: list[str]
@@ -38,11 +39,14 @@ class Questions:
 
 
 class UniversalAnalogy(base.Task[dict[str, Questions]]):
-    """`semantic/word/capital-common.txt` and so on: level and kind are folders."""
+    """Files such as `semantic/word/capital-common.txt`: kind and level are folders."""
 
     name = "ulr-analogy"
     main_metric = "accuracy"
-    protocol = "accuracy of 3CosAdd among closed candidates, mean of kinds, x 100"
+    protocol = (
+        "accuracy of 3CosAdd among closed candidates, x 100; a level is the mean of "
+        "semantic and syntactic, the whole the mean of the levels"
+    )
 
     def read(self, source: reading.DataDir) -> dict[str, Questions]:
         groups: dict[str, list[list[str]]] = {}
@@ -73,11 +77,11 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
             )
             for level in levels
         }
-        return {"accuracy": float(np.mean(list(scores.values()))), **means, **scores}
+        return {"accuracy": float(np.mean(list(means.values()))), **means, **scores}
 
 
 class GoogleAnalogy(base.Task[dict[str, Questions]]):
-    """`questions-words.txt`: `a b c d` under `: name of the kind`."""
+    """`questions-words.txt`: lines of `a b c d` under a line `: KIND`."""
 
     name = "google-analogy"
     main_metric = "accuracy"
@@ -92,7 +96,9 @@ class GoogleAnalogy(base.Task[dict[str, Questions]]):
             if line.startswith(":"):
                 kind = kinds.setdefault(line[1:].strip(), [])
             elif kind is None or len(words) != 4:
-                raise UserError(f"{path}, line {number}: {line[:60]!r} are not 4 words")
+                raise UserError(
+                    f"{path}, line {number}: {line[:60]!r}; allowed: 4 words"
+                )
             else:
                 kind.append(words)
         return {name: _questions(rows) for name, rows in kinds.items()}
@@ -138,7 +144,7 @@ def closed_accuracy(vectors: np.ndarray, rows: np.ndarray) -> float:
 
     Args:
         vectors: float [m, dim], of any length.
-        rows: as in `Questions`; a candidate equal to the right one is no candidate.
+        rows: as in `Questions`; a wrong answer equal to the right one is ignored.
     """
     vectors = search.unit_length(vectors)
     right = 0
@@ -154,7 +160,7 @@ def closed_accuracy(vectors: np.ndarray, rows: np.ndarray) -> float:
 
 
 def open_hits(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Whether the nearest of all vectors, but a, b and c, is d.
+    """Whether d is the nearest of all vectors except a, b and c.
 
     Args:
         vectors: float [m, dim], of any length.

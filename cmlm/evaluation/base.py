@@ -1,7 +1,8 @@
-"""What a task is, and what it sees of a model.
+"""The interface of a task, and the vectors that a task may ask for.
 
-A new task is a subclass of `Task` in a file of its own, or a row in a table of an
-existing one, listed in `catalogue`.
+To add a task, subclass `Task` in the module of its family, or add a row to an existing
+table there, and list it in the module's `TASKS`. A new family is a new module with a
+line in `catalogue`.
 """
 
 from __future__ import annotations
@@ -15,33 +16,44 @@ import numpy as np
 
 from cmlm.evaluation.reading import DataDir, MissingData
 
-# SentEval's own, so that its folds come out the same.
+# SentEval's own seed: its folds come out the same here.
 SEED = 1111
 
 Data = TypeVar("Data")
 
 
 class Vectors(Protocol):
-    """The vectors of sentences that were encoded before; see `store.Store`."""
+    """Gives the vectors of sentences; `store.Store` implements it."""
 
-    def __call__(self, sentences: Sequence[str]) -> np.ndarray:
-        """float32 [len(sentences), dim]."""
+    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
+        """The vectors of sentences.
+
+        Args:
+            sentences: any number of sentences.
+            language: their language, such as `de`; empty if the task does not know
+                it. Principal component removal needs it.
+
+        Returns:
+            float32 [len(sentences), dim].
+        """
 
 
 class Task(abc.ABC, Generic[Data]):
-    """One data set and how a model is scored on it.
+    """A data set, and how to score a model on it.
 
     Attributes:
-        name: as it stands in tables and in --tasks.
-        main_metric: the key of `score`'s result that stands for the task; higher is
+        name: the name in tables and in --tasks.
+        main_metric: the key of `score`'s result that stands for the task. Higher is
             better.
+        shown_metrics: further metrics that tables show.
         protocol: one line for reports: what is measured, and how.
-        seeds: one of each for tasks that train something; they give mean and
-            deviation.
+        seeds: tasks that train something run once for each seed and report the mean
+            and the deviation.
     """
 
     name: str
     main_metric: str
+    shown_metrics: Sequence[str] = ()
     protocol: str
     seeds: Sequence[int] = (SEED,)
 
@@ -50,17 +62,21 @@ class Task(abc.ABC, Generic[Data]):
         """Reads the data set.
 
         Raises:
-            MissingData: it is not there.
-            UserError: it is there and damaged.
+            MissingData: a file of the data set is missing.
+            UserError: a file is damaged.
         """
 
     @abc.abstractmethod
     def sentences(self, data: Data) -> Iterable[str]:
-        """Every sentence that `score` is going to ask for."""
+        """Yields every sentence that `score` asks vectors for."""
 
     @abc.abstractmethod
     def score(self, data: Data, vectors: Vectors) -> dict[str, float]:
-        """Scores a model; deterministic. Names of metrics to numbers."""
+        """Scores a model; equal vectors give equal scores.
+
+        Returns:
+            Numbers by the name of the metric.
+        """
 
     def figures(self, data: Data, vectors: Vectors) -> dict[str, Any]:
         """What a report draws beside the scores: plain values for JSON, or nothing."""
@@ -68,14 +84,15 @@ class Task(abc.ABC, Generic[Data]):
 
 
 class PartedTask(Task[dict[str, Data]]):
-    """A task in several languages, or language pairs: scored apart, then averaged.
+    """A task in several languages or language pairs: each is scored, then averaged.
 
-    `NAME-PART` in --tasks is one of them (`tatoeba-de`). The result has each metric's
-    mean over the parts under its name, and the part's own as `METRIC/PART`.
+    `NAME-PART` in --tasks selects one part (`tatoeba-de`). The result holds each
+    metric's mean over the parts under the metric's name, and a part's own number as
+    `METRIC/PART`.
 
     Args:
-        name: of the task.
-        only: the parts to score; by default all whose files are there.
+        name: the name of the task.
+        only: the parts to score; by default every part whose files are there.
     """
 
     def __init__(self, name: str, only: Sequence[str] = ()):
@@ -90,10 +107,13 @@ class PartedTask(Task[dict[str, Data]]):
 
     @abc.abstractmethod
     def find_parts(self, source: DataDir) -> Mapping[str, Any]:
-        """What is there: names of parts to whatever `read_part` takes.
+        """Finds the parts whose files are there.
+
+        Returns:
+            Names of parts, with the value that `read_part` takes.
 
         Raises:
-            MissingData: nothing.
+            MissingData: no part is there.
         """
 
     @abc.abstractmethod
@@ -102,17 +122,17 @@ class PartedTask(Task[dict[str, Data]]):
 
     @abc.abstractmethod
     def part_sentences(self, data: Data) -> Iterable[str]:
-        """Every sentence of a part."""
+        """Yields every sentence of a part."""
 
     @abc.abstractmethod
-    def score_part(self, data: Data, vectors: Vectors) -> dict[str, float]:
-        """Scores one part."""
+    def score_part(self, part: str, data: Data, vectors: Vectors) -> dict[str, float]:
+        """Scores one part; `part` is its name, a language or a pair of languages."""
 
     def read(self, source: DataDir) -> dict[str, Data]:
         parts = self.find_parts(source)
         for name in self._only:
             if name not in parts:
-                raise MissingData(f"no {name!r}: there are {', '.join(parts)}")
+                raise MissingData(f"no {name!r}; there are {', '.join(parts)}")
         wanted = self._only or parts
         return {part: self.read_part(source, part, parts[part]) for part in wanted}
 
@@ -122,11 +142,12 @@ class PartedTask(Task[dict[str, Data]]):
 
     def score(self, data: dict[str, Data], vectors: Vectors) -> dict[str, float]:
         scores = {
-            part: self.score_part(content, vectors) for part, content in data.items()
+            part: self.score_part(part, content, vectors)
+            for part, content in data.items()
         }
-        if len(scores) == 1:
-            return next(iter(scores.values()))
         metrics = next(iter(scores.values()))
+        if self._only and len(scores) == 1:
+            return metrics
         means = {
             metric: float(np.mean([score[metric] for score in scores.values()]))
             for metric in metrics

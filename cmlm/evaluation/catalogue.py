@@ -1,4 +1,4 @@
-"""All tasks by family, and what names in --tasks stand for."""
+"""All tasks by family, and the names that --tasks takes."""
 
 from __future__ import annotations
 
@@ -23,48 +23,46 @@ from cmlm.evaluation import (
     senteval,
     sts,
     transfer,
+    xeval,
 )
 
+# A family has the name of its module: in --tasks, in results and in reports.
+_MODULES = (
+    *(sts, senteval, xeval, bitext, mining, agnosticity, transfer, qa, lexical, bli),
+    *(linking, analogy, paraphrase, geometry),
+)
 FAMILIES: dict[str, list[base.Task]] = {
-    "sts": sts.TASKS,
-    "senteval": senteval.TASKS,
-    "xeval": senteval.XEVAL_TASKS,
-    "bitext": bitext.TASKS,
-    "mining": mining.TASKS,
-    "agnosticity": agnosticity.TASKS,
-    "transfer": transfer.TASKS,
-    "qa": qa.TASKS,
-    "lexical": lexical.TASKS,
-    "lexicon": bli.TASKS,
-    "linking": linking.TASKS,
-    "analogy": analogy.TASKS,
-    "paraphrase": paraphrase.TASKS,
-    "shape": geometry.TASKS,
+    module.__name__.rpartition(".")[2]: module.TASKS for module in _MODULES
 }
-# Tasks on files of the user's own: KIND:PATH[:PATH ...].
+# Tasks on files of the user's own: FAMILY:PATH[:PATH ...].
 ON_FILES = {
     "bitext": bitext.BitextFiles,
     "sts": sts.StsFiles,
-    "parallel": agnosticity.ParallelFiles,
+    "agnosticity": agnosticity.AgnosticityFiles,
+    "geometry": geometry.GeometryFiles,
 }
+# Names that earlier versions used.
+_ALIASES = {"lexicon": "bli", "shape": "geometry", "parallel": "agnosticity"}
 
 
 def select(
     names: Sequence[str], seeds: Sequence[int] = (base.SEED,)
 ) -> list[base.Task]:
-    """The tasks that names stand for, in the order of the families, each once.
+    """Selects tasks by name, each once, in the order of the families.
 
     Args:
-        names: `all`, families, tasks, one part of a task (`tatoeba-de`), or a kind of
-            task with files of one's own (`bitext:FILE.tsv`, `bitext:FILE:FILE`).
-        seeds: for tasks that train something.
+        names: `all`, families, tasks, one part of a task (`tatoeba-de`), or a family
+            with the user's own files (`bitext:FILE.tsv`, `bitext:FILE:FILE`).
+        seeds: the seeds of tasks that train something.
 
     Raises:
-        UserError: an unknown name.
+        UserError: a name is unknown.
     """
     catalogue = {task.name: task for tasks in FAMILIES.values() for task in tasks}
     chosen: dict[str, base.Task] = {}
-    for name in names:
+    for given in names:
+        first, colon, paths = given.partition(":")
+        name = _ALIASES.get(first, first) + colon + paths
         if name == "all":
             chosen.update(catalogue)
         elif name in FAMILIES:
@@ -73,10 +71,10 @@ def select(
             task = catalogue.get(name) or _part(name, catalogue) or _on_files(name)
             if task is None:
                 raise UserError(
-                    f"--tasks has {name!r}; allowed: all, "
-                    f"{', '.join([*FAMILIES, *catalogue])}; TASK-LANGUAGE of "
-                    f"{', '.join(_parted(catalogue))}; and "
-                    f"{', '.join(f'{kind}:FILE' for kind in ON_FILES)}"
+                    f"--tasks has {given!r}; allowed: all, "
+                    f"{', '.join(dict.fromkeys([*FAMILIES, *catalogue]))}; "
+                    f"TASK-LANGUAGE of {', '.join(_parted(catalogue))}; and "
+                    f"{', '.join(f'{family}:FILE' for family in ON_FILES)}"
                 )
             chosen[task.name] = task
     order = {name: place for place, name in enumerate(catalogue)}
@@ -96,7 +94,7 @@ def _parted(catalogue: dict[str, base.Task]) -> dict[str, base.PartedTask]:
 
 
 def _part(name: str, catalogue: dict[str, base.Task]) -> base.Task | None:
-    # The longest name first: one may be the beginning of another.
+    # The longest name first: one name may begin with another.
     for task in sorted(_parted(catalogue).values(), key=lambda task: -len(task.name)):
         part = name.removeprefix(task.name + "-")
         if part != name and part:
@@ -105,13 +103,13 @@ def _part(name: str, catalogue: dict[str, base.Task]) -> base.Task | None:
 
 
 def _on_files(name: str) -> base.Task | None:
-    kind, _, paths = name.partition(":")
+    family, _, paths = name.partition(":")
     parts = paths.split(":")
-    return ON_FILES[kind](parts) if kind in ON_FILES and all(parts) else None
+    return ON_FILES[family](parts) if family in ON_FILES and all(parts) else None
 
 
 def family(task: base.Task) -> str:
-    """The family of a task; files of one's own are in that of their kind."""
+    """The family of a task; a task on the user's own files begins with its family."""
     for name, tasks in FAMILIES.items():
         for member in tasks:
             is_part = isinstance(member, base.PartedTask) and task.name.startswith(
@@ -127,6 +125,7 @@ def describe(item: run.TaskData) -> dict[str, Any]:
     return {
         "family": family(item.task),
         "main_metric": item.task.main_metric,
+        "shown_metrics": list(item.task.shown_metrics),
         "protocol": item.task.protocol,
         "sha256": item.checksums,
     }

@@ -1,10 +1,9 @@
 """SentEval's classifier: logistic regression on fixed vectors, L2 chosen by accuracy.
 
-Follows facebookresearch/SentEval, senteval/tools/validation.py, with scikit-learn
-(`usepytorch: False`): C out of 2**-2 ... 2**3, stratified folds, no scaling of the
-vectors. The toolkit's solver stops early, here it runs until the optimum: what comes
-out then does not depend on rounding in the vectors, and, each C starting from the
-weights of the one before, it is also done sooner.
+It follows facebookresearch/SentEval, senteval/tools/validation.py, with scikit-learn
+(`usepytorch: False`): C from 2**-2 to 2**3, stratified folds, vectors not scaled. The
+toolkit's solver stops early; here it runs to the optimum. The result then does not
+depend on rounding in the vectors. Each C starts from the weights of the one before.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ def _fit_path(
     grid: Sequence[float],
     seed: int,
 ) -> list[list[np.ndarray]]:
-    """Fits the grid on some rows: for each value the labels predicted for each test."""
+    """Fits each value of the grid; returns the labels predicted for each test."""
     model = LogisticRegression(
         random_state=seed, warm_start=True, tol=1e-6, max_iter=1000
     )
     rows, labels, predicted = x[train], y[train], []
-    # One thread each: as many fits as cores run beside each other.
+    # One thread for each fit: as many fits as cores run at once.
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for value in grid:
@@ -54,7 +53,7 @@ def _fit_paths(jobs) -> list:
 
 
 def _best(accuracies: np.ndarray) -> int:
-    """Index of the best mean accuracy; the toolkit compares two decimals."""
+    """The index of the best mean accuracy; the toolkit compares two decimals."""
     return int(np.argmax(np.round(accuracies, 2)))
 
 
@@ -64,7 +63,7 @@ def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _cross_validate(x, y, rows_of_folds, seed) -> list[np.ndarray]:
-    """Accuracy by value of the grid, for each list of folds."""
+    """The accuracy of each value of the grid, for each list of folds."""
     jobs = [
         (x, y, train, [test], GRID, seed)
         for folds in rows_of_folds
@@ -84,7 +83,7 @@ def _cross_validate(x, y, rows_of_folds, seed) -> list[np.ndarray]:
 def nested_cross_validation(
     x: np.ndarray, y: np.ndarray, seed: int
 ) -> dict[str, float]:
-    """Ten folds, in each of which ten more choose C (the toolkit's InnerKFold).
+    """Ten folds; ten more within each of them choose C (the toolkit's InnerKFold).
 
     Args:
         x: float [n, dim].
@@ -120,7 +119,7 @@ def cross_validation_then_test(
     x_test: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, float]:
-    """C by ten folds of the training set, then one fit (the toolkit's KFold).
+    """Ten folds of the training set choose C, then one fit (the toolkit's KFold).
 
     Returns:
         Labels predicted for `x_test`, and the best accuracy of the cross-validation.
@@ -140,7 +139,7 @@ def validation_then_test(
     x_test: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, float]:
-    """C by a fixed validation set (the toolkit's Split).
+    """A fixed validation set chooses C (the toolkit's Split).
 
     Returns:
         Labels predicted for `x_test`, and the best accuracy on the validation set.

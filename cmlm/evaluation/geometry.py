@@ -1,61 +1,99 @@
-"""How vectors lie in space: isotropy, mean vector, distribution of cosines.
+"""The geometry of vectors: isotropy, mean vector, distribution of cosines.
 
-Measured, as in Liu et al., 2021, https://arxiv.org/abs/2104.08027 (Mirror-BERT),
-section 5 and figure 7, on the distinct sentences of STS-B's test set.
+Liu et al., 2021 (Mirror-BERT), https://arxiv.org/abs/2104.08027, section 4.4 (equation
+2, figure 7, table 9) and appendix E (equation 3, table 14): isotropy score IS and mean
+vector norm MVN of the raw vectors of the strings that the model was trained on. The
+default strings are the first 10,000 distinct sentences of STS-B's training set, the
+paper's sentences; `geometry:FILE` takes a list of strings, one a line.
+
+The printed IS will not come out of the printed formula: for raw vectors the first
+eigenvector alone gives exp(-2 MVN), about 1e-12 for the paper's MVN of 13.79, where the
+paper prints 0.043. MVN can be compared. `isotropy_unit` and `mean_vector_norm_unit` are
+the same scores of vectors scaled to length 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
+from cmlm.errors import UserError
 from cmlm.evaluation import base, metrics, reading, search, senteval_files
 
+_STRINGS = 10_000
 _BINS = 40
-# From this score on people say that two sentences mean nearly the same.
+# Two sentences with at least this human score mean nearly the same.
 _SIMILAR = 4
 _RANDOM_PAIRS = 100_000
 
 
-class Geometry(base.Task[senteval_files.Examples]):
-    """Numbers on vectors of unit length; there is no gold but for the histogram."""
+@dataclasses.dataclass
+class Strings:
+    """The strings to measure.
+
+    Attributes:
+        texts: distinct strings, [n].
+        first, second: pairs of similar strings for the histogram; may be empty.
+    """
+
+    texts: list[str]
+    first: list[str] = dataclasses.field(default_factory=list)
+    second: list[str] = dataclasses.field(default_factory=list)
+
+
+class Geometry(base.Task[Strings]):
+    """Isotropy and mean vector of STS-B's training sentences."""
 
     name = "geometry"
     main_metric = "isotropy"
+    shown_metrics = ("mean_vector_norm", "isotropy_unit", "mean_vector_norm_unit")
     protocol = (
-        "isotropy score IS of unit vectors, 0 to 1 (1: the same in every direction)"
+        "IS (0 to 1, equation 2) and MVN (equation 3) of Mirror-BERT, raw vectors of "
+        f"the first {_STRINGS:,} distinct sentences of STS-B's training set; unit: "
+        "vectors of length 1; the printed formula of IS does not give the printed IS"
     )
 
-    def read(self, source: reading.DataDir) -> senteval_files.Examples:
-        return senteval_files.sts_benchmark_part(source, "test")
+    def read(self, source: reading.DataDir) -> Strings:
+        examples = senteval_files.sts_benchmark_part(source, "train")
+        texts = dict.fromkeys(text for pair in examples.texts for text in pair)
+        similar = [
+            pair
+            for pair, label in zip(examples.texts, examples.labels, strict=True)
+            if label >= _SIMILAR
+        ]
+        return Strings(
+            list(texts)[:_STRINGS],
+            [first for first, _ in similar],
+            [second for _, second in similar],
+        )
 
-    def sentences(self, data: senteval_files.Examples) -> Iterable[str]:
-        return (text for pair in data.texts for text in pair)
+    def sentences(self, data: Strings) -> Iterable[str]:
+        return [*data.texts, *data.first, *data.second]
 
-    def score(
-        self, data: senteval_files.Examples, vectors: base.Vectors
-    ) -> dict[str, float]:
-        unit = self._unit(data, vectors)
+    def score(self, data: Strings, vectors: base.Vectors) -> dict[str, float]:
+        raw = vectors(data.texts)
+        unit = search.unit_length(raw)
         cosines = random_cosines(unit, self.seeds[0])
         return {
-            "isotropy": isotropy(unit),
-            "mean_vector_norm": mean_vector_norm(unit),
+            "isotropy": isotropy(raw),
+            "mean_vector_norm": mean_vector_norm(raw),
+            "isotropy_unit": isotropy(unit),
+            "mean_vector_norm_unit": mean_vector_norm(unit),
             "cosine_mean": float(cosines.mean()),
             "cosine_std": float(cosines.std()),
         }
 
-    def figures(
-        self, data: senteval_files.Examples, vectors: base.Vectors
-    ) -> dict[str, Any]:
-        first, second = zip(*data.texts, strict=True)
-        similar = metrics.cosine(vectors(list(first)), vectors(list(second)))
-        kinds = {
-            "random pairs": random_cosines(self._unit(data, vectors), self.seeds[0]),
-            f"pairs with gold {_SIMILAR} to 5": similar[data.labels >= _SIMILAR],
-        }
+    def figures(self, data: Strings, vectors: base.Vectors) -> dict[str, Any]:
+        unit = search.unit_length(vectors(data.texts))
+        kinds = {"random pairs": random_cosines(unit, self.seeds[0])}
+        if data.first:
+            similar = metrics.cosine(vectors(data.first), vectors(data.second))
+            kinds[f"pairs with a human score of {_SIMILAR} to 5"] = similar
         edges = np.linspace(-1, 1, _BINS + 1)
         return {
             "edges": edges.tolist(),
@@ -65,15 +103,42 @@ class Geometry(base.Task[senteval_files.Examples]):
             },
         }
 
-    def _unit(self, data: senteval_files.Examples, vectors: base.Vectors) -> np.ndarray:
-        return search.unit_length(vectors(list(dict.fromkeys(self.sentences(data)))))
+
+class GeometryFiles(Geometry):
+    """Isotropy and mean vector of the user's own strings, one a line.
+
+    Args:
+        paths: files of strings; the paper measures the strings it trained on.
+    """
+
+    protocol = (
+        "IS (0 to 1, equation 2) and MVN (equation 3) of Mirror-BERT, raw vectors of "
+        "the given strings; unit: vectors of length 1"
+    )
+
+    def __init__(self, paths: Sequence[str]):
+        self.name = "geometry:" + ":".join(paths)
+        self._paths = paths
+
+    def read(self, source: reading.DataDir) -> Strings:
+        texts: dict[str, None] = {}
+        for name in self._paths:
+            lines = source.lines(source.find(os.path.abspath(name), name))
+            texts.update(dict.fromkeys(line.strip() for line in lines if line.strip()))
+        if len(texts) < 2:
+            raise UserError(
+                f"{', '.join(self._paths)}: {len(texts)} distinct strings; allowed: at "
+                "least 2"
+            )
+        return Strings(list(texts))
 
 
 def isotropy(vectors: np.ndarray) -> float:
-    """Isotropy score of Mu and Viswanath, 2018, https://arxiv.org/abs/1702.01417.
+    """The isotropy score of Mu and Viswanath, 2018, https://arxiv.org/abs/1702.01417.
 
-    IS = min Z(c) / max Z(c), with Z(c) the sum over v of exp(c . v), and c running over
-    the eigenvectors of V'V. An eigenvector has two directions; both count.
+    IS = min Z(c) / max Z(c), where Z(c) is the sum over v of exp(c . v), and c runs
+    over the eigenvectors of V^T V. The sign of an eigenvector is arbitrary: both signs
+    count, so that the score does not depend on the solver.
 
     Args:
         vectors: float [n, dim].
@@ -91,12 +156,12 @@ def isotropy(vectors: np.ndarray) -> float:
 
 
 def mean_vector_norm(vectors: np.ndarray) -> float:
-    """Length of the mean of vectors float [n, dim]; 0 if they point everywhere."""
+    """The length of the mean of vectors float [n, dim]."""
     return float(np.linalg.norm(np.asarray(vectors, np.float64).mean(axis=0)))
 
 
 def random_cosines(unit: np.ndarray, seed: int) -> np.ndarray:
-    """Cosines of pairs of different rows drawn at random, float [100,000]."""
+    """Cosines of random pairs of different rows, float [100,000]."""
     random = np.random.default_rng(seed)
     first = random.integers(0, len(unit), _RANDOM_PAIRS)
     second = (first + random.integers(1, len(unit), _RANDOM_PAIRS)) % len(unit)

@@ -1,9 +1,9 @@
-"""Codes of languages: three letters, as LASER's files have them, to two."""
+"""Language codes: LASER's three letters to two letters."""
 
 from __future__ import annotations
 
-# ISO 639-3 to 639-1 for the languages of LASER's Tatoeba that have both. Estonian,
-# Swahili, Latvian, Malay, Norwegian and Chinese are there under the code of their
+# ISO 639-3 to 639-1 for the languages of LASER's Tatoeba that have both codes.
+# Estonian, Swahili, Latvian, Malay, Norwegian and Chinese have the code of their
 # largest variety.
 _SHORT = dict(
     pair.split(":")
@@ -21,5 +21,5 @@ _SHORT = dict(
 
 
 def short(code: str) -> str:
-    """The two letters of a language, or its code as it is where it has none."""
+    """The code of two letters, or the given code of a language without one."""
     return _SHORT.get(code, code)

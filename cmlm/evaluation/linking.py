@@ -1,17 +1,27 @@
-"""Entity linking: a disease as it is written to its entry in a dictionary.
+"""Entity linking: find the entry of a dictionary for a mention in a text.
 
-NCBI disease corpus (Dogan et al., 2014) against MEDIC of 2012-07-06. The names and
-synonyms of the dictionary are the pool; a mention is right at k if one of its k
-nearest names belongs to its concept. As in the most used code (dmis-lab/BioSyn,
-cambridgeltl/sapbert): lower case, each mention once a document, and a mention of
-several concepts is right with any of them. A mention whose concept the dictionary
-lacks counts as wrong.
+The protocol is that of the released code (dmis-lab/BioSyn, cambridgeltl/sapbert), which
+Mirror-BERT uses (table 2). The names and synonyms of the dictionary are the pool; a
+mention is right at k if one of its k nearest names shares a concept with it. A
+composite mention (`breast cancer|ovarian cancer`) is right if all its parts are right.
+
+Released files: `NAME/processed_test/*.concept`, rows of
+`document||span||type||mention||concepts`, already lower-cased, without punctuation,
+abbreviations resolved and composites split; and `NAME/test_dictionary.txt`, rows of
+`concepts||name`. Mentions
+without a concept (`CUI-less`, -1) are left out.
+
+Where those files are missing, `ncbi-disease` reads the corpus as its authors distribute
+it (Dogan et al., 2014) and MEDIC of 2012-07-06, processed here: lower case, punctuation
+removed, each mention once a document. Abbreviations are not resolved and composites
+not split: a composite is right with any of its concepts. The result has `released` 0.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import string
 from collections.abc import Iterable
 
 import numpy as np
@@ -20,76 +30,133 @@ from cmlm.errors import UserError
 from cmlm.evaluation import base, reading, search
 
 _TOP = 5
+_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_WITHOUT_CONCEPT = {"CUI-less", "-1", ""}
 
 
 @dataclasses.dataclass
 class Linking:
-    """Mentions and the names they are looked up in.
+    """Mentions, and the dictionary they are linked to.
 
     Attributes:
-        mentions: [n].
+        mentions: the parts of each mention, one unless it is composite, [n].
         concepts: identifiers of each mention, [n].
         names: distinct names of the dictionary, [m].
         identifiers: concepts of each name, [m].
+        is_released: whether the files are the released, processed ones.
     """
 
-    mentions: list[str]
+    mentions: list[list[str]]
     concepts: list[set[str]]
     names: list[str]
     identifiers: list[set[str]]
+    is_released: bool
 
 
-class NcbiDisease(base.Task[Linking]):
-    """The corpus' test set."""
+class EntityLinking(base.Task[Linking]):
+    """A corpus in the released layout.
 
-    name = "ncbi-disease"
+    Args:
+        name: of the task and of its folder.
+    """
+
     main_metric = "accuracy"
-    protocol = "accuracy@1 by cosine among the names of MEDIC, x 100"
+    shown_metrics = (f"accuracy@{_TOP}",)
+    protocol = (
+        "accuracy@1 by cosine among the names of the test dictionary, composites right "
+        "in all parts, x 100"
+    )
+
+    def __init__(self, name: str):
+        self.name = name
 
     def read(self, source: reading.DataDir) -> Linking:
-        path = source.find("test/NCBItestset_corpus.txt", within="ncbi-disease")
+        paths = source.matching("processed_test/*.concept", within=self.name)
+        dictionary = source.find("test_dictionary.txt", within=self.name)
+        mentions, concepts = [], []
+        for path in paths:
+            for number, line in enumerate(source.lines(path), 1):
+                row = line.split("||")
+                if len(row) != 5:
+                    raise UserError(
+                        f"{path}, line {number}: {len(row)} columns; allowed: 5"
+                    )
+                if row[4].strip() not in _WITHOUT_CONCEPT:
+                    mentions.append(re.split(r"[|+]", row[3].strip()))
+                    concepts.append(_identifiers(row[4]))
+        names = read_dictionary(source, dictionary)
+        identifiers = list(names.values())
+        return Linking(mentions, concepts, list(names), identifiers, True)
+
+    def sentences(self, data: Linking) -> Iterable[str]:
+        return [*(part for parts in data.mentions for part in parts), *data.names]
+
+    def score(self, data: Linking, vectors: base.Vectors) -> dict[str, float]:
+        parts = [part for mention in data.mentions for part in mention]
+        _, found = search.nearest(
+            search.unit_length(vectors(parts)),
+            search.unit_length(vectors(data.names)),
+            _TOP,
+        )
+        counts = [len(mention) for mention in data.mentions]
+        owner = np.repeat(np.arange(len(counts)), counts)
+        hits = np.array(
+            [
+                [bool(data.identifiers[row] & data.concepts[mention]) for row in rows]
+                for mention, rows in zip(owner, found, strict=True)
+            ]
+        )
+        at = {1: hits[:, :1], _TOP: hits}
+        right = {
+            top: np.bincount(owner, 1 - known.any(axis=1), len(counts)) == 0
+            for top, known in at.items()
+        }
+        return {
+            "accuracy": 100 * float(right[1].mean()),
+            f"accuracy@{_TOP}": 100 * float(right[_TOP].mean()),
+            "released": float(data.is_released),
+        }
+
+
+class NcbiDisease(EntityLinking):
+    """The NCBI disease corpus: the released files, or the corpus itself."""
+
+    def read(self, source: reading.DataDir) -> Linking:
+        try:
+            return super().read(source)
+        except reading.MissingData:
+            return self._read_corpus(source)
+
+    def _read_corpus(self, source: reading.DataDir) -> Linking:
+        path = source.find("test/NCBItestset_corpus.txt", within=self.name)
         seen: dict[tuple[str, str, str], None] = {}
         for number, line in enumerate(source.lines(path), 1):
             row = line.split("\t")
-            # The others are blank lines, titles and abstracts.
+            # Other lines are blank lines, titles and abstracts.
             if len(row) > 1:
                 if len(row) != 6:
                     raise UserError(
                         f"{path}, line {number}: {len(row)} columns; allowed: 6"
                     )
-                seen[row[0], row[3].lower(), row[5]] = None
-        (dictionary, *_) = source.matching("medic-*.txt", within="ncbi-disease")
+                seen[row[0], processed(row[3]), row[5]] = None
+        (dictionary, *_) = source.matching("medic-*.txt", within=self.name)
         names = read_dictionary(source, dictionary)
         return Linking(
-            [mention for _, mention, _ in seen],
+            [[mention] for _, mention, _ in seen],
             [_identifiers(concepts) for _, _, concepts in seen],
             list(names),
             list(names.values()),
+            False,
         )
 
-    def sentences(self, data: Linking) -> Iterable[str]:
-        return [*data.mentions, *data.names]
 
-    def score(self, data: Linking, vectors: base.Vectors) -> dict[str, float]:
-        _, rows = search.nearest(
-            search.unit_length(vectors(data.mentions)),
-            search.unit_length(vectors(data.names)),
-            _TOP,
-        )
-        hits = np.array(
-            [
-                [bool(data.identifiers[row] & concepts) for row in found]
-                for found, concepts in zip(rows, data.concepts, strict=True)
-            ]
-        )
-        return {
-            "accuracy": 100 * float(hits[:, 0].mean()),
-            f"accuracy@{_TOP}": 100 * float(hits.any(axis=1).mean()),
-        }
+def processed(text: str) -> str:
+    """A mention or name in lower case, punctuation replaced by spaces."""
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
 def read_dictionary(source: reading.DataDir, path: str) -> dict[str, set[str]]:
-    """Reads `ID|OTHER ID||name|synonym|...` lines: concepts by lower-cased name.
+    """Reads `ID|OTHER ID||name|synonym|...` lines: concepts by processed name.
 
     Raises:
         UserError: a line has no `||`.
@@ -101,10 +168,9 @@ def read_dictionary(source: reading.DataDir, path: str) -> dict[str, set[str]]:
         identifiers, found, synonyms = line.partition("||")
         if not found:
             raise UserError(f"{path}, line {number}: no '||' after the identifiers")
-        for name in synonyms.split("|"):
-            if name.strip():
-                known = names.setdefault(name.strip().lower(), set())
-                known |= _identifiers(identifiers)
+        for name in map(processed, synonyms.split("|")):
+            if name:
+                names.setdefault(name, set()).update(_identifiers(identifiers))
     return names
 
 
@@ -114,4 +180,8 @@ def _identifiers(text: str) -> set[str]:
     return {part.rpartition(":")[2] for part in parts if part}
 
 
-TASKS = [NcbiDisease()]
+TASKS = [
+    NcbiDisease("ncbi-disease"),
+    EntityLinking("bc5cdr-disease"),
+    EntityLinking("bc5cdr-chemical"),
+]

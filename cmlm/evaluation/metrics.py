@@ -1,4 +1,4 @@
-"""Figures of merit: arrays in, plain numbers out."""
+"""Metrics: functions from arrays to numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scipy import stats
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cosine of corresponding rows; 0 where one of them is all zeros.
+    """The cosine of corresponding rows; 0 where a row is all zeros.
 
     Args:
         a, b: float [n, dim].
@@ -21,14 +21,29 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
 
 
+def angular_similarity(cosines: np.ndarray) -> np.ndarray:
+    """1 - arccos(cosine) / pi, from 0 (opposite) to 1 (equal).
+
+    LaBSE (section 6.4, table 6) scores STS-B by the Pearson correlation of this
+    similarity; Cer et al., 2018, define it.
+
+    Args:
+        cosines: float [n].
+
+    Returns:
+        float64 [n].
+    """
+    return 1 - np.arccos(np.clip(cosines, -1, 1)) / np.pi
+
+
 def correlations(predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
-    """Spearman and Pearson correlation, times 100 as papers print them.
+    """Spearman and Pearson correlation, times 100.
 
     Args:
         predicted, gold: float [n].
 
     Returns:
-        `spearman` and `pearson`; 0 where one side is constant, which has none.
+        `spearman` and `pearson`; 0 where one side is constant.
     """
     if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
         return {"spearman": 0.0, "pearson": 0.0}
@@ -39,12 +54,12 @@ def correlations(predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
 
 
 def accuracy(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Share of equal labels, times 100."""
+    """The share of equal labels, times 100."""
     return 100 * float(np.mean(np.asarray(predicted) == np.asarray(gold)))
 
 
 def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """F1 of label 1 against the rest, times 100; 0 where nothing is right."""
+    """F1 of label 1 against the other labels, times 100; 0 without a hit."""
     predicted, gold = np.asarray(predicted) == 1, np.asarray(gold) == 1
     hits = np.sum(predicted & gold)
     return 100 * float(2 * hits / max(np.sum(predicted) + np.sum(gold), 1))

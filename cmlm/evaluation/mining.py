@@ -1,11 +1,14 @@
-"""Bitext mining: BUCC 2018, finding the pairs that are translations in two texts.
+"""Bitext mining: BUCC 2018, the translation pairs hidden in two unaligned texts.
 
 Zweigenbaum et al., 2018. Each sentence of one side proposes its best candidate on the
-other, by cosine or by ratio margin with 4 neighbours; what scores above a threshold is
-said to be a translation. The threshold is the one with the best F1 on the `training`
-files where these are there, as in the shared task; otherwise on the scored files
-themselves (LASER's `bucc.py` does that, and it flatters): `own_threshold` is then 1.
-A sentence that occurs twice counts as one.
+other side, by cosine (the papers) or by ratio margin with 4 neighbours; the pairs that
+score above a threshold are the answer. `forward` searches the second language (English
+in BUCC) for each sentence of the first, `backward` the reverse (LaBSE, table 3).
+
+The threshold is the one with the best F1 on the `training` files, if there are others
+to score. Otherwise it is taken from the scored files themselves, which flatters the
+result; LASER's `bucc.py` and LaBSE's table 3 (on the training set) do so. The result
+then has `own_threshold` 1. A sentence that occurs twice counts as one.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ _TRAINING = "training"
 
 @dataclasses.dataclass
 class Corpus:
-    """Two texts with the pairs that are translations.
+    """Two texts and the pairs that translate each other.
 
     Attributes:
         first, second: distinct sentences.
@@ -40,17 +43,25 @@ class Corpus:
 
 @dataclasses.dataclass
 class Split:
-    """What is scored, and what the threshold is taken from."""
+    """The files to score, and the files that give the threshold, if any."""
 
     scored: Corpus
     training: Corpus | None
 
 
 class Bucc(base.PartedTask[Split]):
-    """`zh-en.dev.zh`, `.en` and `.gold` (with `id<TAB>...` rows), by language pair."""
+    """Files `zh-en.dev.zh`, `.en` and `.gold`, rows of `id<TAB>...`."""
 
     main_metric = "f1"
-    protocol = "F1 of pairs by ratio margin (k = 4), mean of both directions, x 100"
+    shown_metrics = tuple(
+        f"{name}_cosine_{direction}"
+        for direction in ("forward", "backward")
+        for name in ("precision", "recall", "f1")
+    )
+    protocol = (
+        "F1 of pairs by ratio margin (k = 4), mean of both directions, x 100; cosine: "
+        "by cosine; forward: first language to second"
+    )
 
     def find_parts(self, source: reading.DataDir) -> dict[str, list[str]]:
         parts: dict[str, list[str]] = {}
@@ -74,11 +85,14 @@ class Bucc(base.PartedTask[Split]):
             yield from corpus.first
             yield from corpus.second
 
-    def score_part(self, data: Split, vectors: base.Vectors) -> dict[str, float]:
-        proposed = _proposals(data.scored, vectors)
+    def score_part(
+        self, part: str, data: Split, vectors: base.Vectors
+    ) -> dict[str, float]:
+        languages = part.split("-")
+        proposed = _proposals(data.scored, vectors, languages)
         thresholds = None
         if data.training:
-            trained = _proposals(data.training, vectors)
+            trained = _proposals(data.training, vectors, languages)
             thresholds = {
                 key: best_threshold(*trained[key], len(data.training.gold))
                 for key in trained
@@ -104,11 +118,13 @@ class Bucc(base.PartedTask[Split]):
 
 
 def _proposals(
-    corpus: Corpus, vectors: base.Vectors
+    corpus: Corpus, vectors: base.Vectors, languages: list[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Scores and hits of what each sentence proposes, by measure and direction."""
+    """Score and hit of each sentence's best candidate, by measure and direction."""
     found = search.Neighbours.of(
-        vectors(corpus.first), vectors(corpus.second), _NEIGHBOURS
+        vectors(corpus.first, languages[0]),
+        vectors(corpus.second, languages[1]),
+        _NEIGHBOURS,
     )
     proposals = {}
     for direction, neighbours in (("forward", found), ("backward", found.swapped())):
@@ -124,17 +140,17 @@ def _proposals(
 
 
 def best_threshold(values: np.ndarray, hits: np.ndarray, gold: int) -> float:
-    """The threshold with the best F1 (the higher one of equals).
+    """The threshold with the best F1; of equal ones the highest.
 
     Args:
-        values: float [n], scores of proposed pairs; those at the threshold count in.
-        hits: bool [n], which of them are right.
-        gold: how many right pairs there are.
+        values: float [n], scores of pairs; a pair at the threshold is accepted.
+        hits: bool [n], whether a pair is right.
+        gold: the number of right pairs.
     """
     order = np.argsort(-values, kind="stable")
     right = np.cumsum(hits[order])
     f1 = 2 * right / (np.arange(1, len(values) + 1) + gold)
-    # A threshold cannot part equal values: only the last of them is one.
+    # A threshold cannot separate equal values: only the last of them is a candidate.
     last = np.append(np.diff(values[order]) != 0, True)
     return float(values[order][np.argmax(np.where(last, f1, -1))])
 
@@ -142,7 +158,7 @@ def best_threshold(values: np.ndarray, hits: np.ndarray, gold: int) -> float:
 def measure(
     values: np.ndarray, hits: np.ndarray, gold: int, threshold: float
 ) -> dict[str, float]:
-    """`f1`, `precision` and `recall` of the pairs from the threshold on, times 100."""
+    """`f1`, `precision` and `recall` of the pairs at or above a threshold, x 100."""
     taken = values >= threshold
     right = int(hits[taken].sum())
     return {

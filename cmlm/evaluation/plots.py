@@ -1,4 +1,4 @@
-"""The pictures of a report, one idea each. Takes results, gives matplotlib figures."""
+"""The pictures of a report: results in, matplotlib figures out."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from matplotlib.figure import Figure
 
 from cmlm.evaluation import tables
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _GREY = "#8a8a8a"
 _MARKERS = "osD^vP*"
 _INCHES = 8.5
-# More lines than that are no picture.
+# A picture with more lines than this cannot be read.
 _MOST_PARTS = 40
 
 
 def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
-    """Everything that these results can be drawn as.
+    """Draws every picture that the results allow.
 
     Args:
         results: what `cmlm.evaluate` writes to results.json.
@@ -31,11 +31,12 @@ def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
         A name for files, a caption, and the figure.
     """
     for table in tables.tables(results):
-        if len(table.columns) > 1 and not table.is_by_part:
+        own = table.scores
+        if len(own.columns) > 1 and not own.is_by_part:
             yield (
                 f"scores-{table.family}",
                 f"{table.family}: models beside published rows (grey).",
-                scores(table),
+                scores(own),
             )
     parted = _by_part(results)
     for (task, metric), models in parted.items():
@@ -47,30 +48,46 @@ def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
     for model, drawn in _drawn(results, "edges"):
         yield (
             f"cosines-{_file_name(model)}",
-            f"Cosines of sentences of STS-B's test set, {model}. Well spread vectors "
-            "have random pairs near 0, and similar ones apart from them.",
+            f"Cosines of random and of similar sentences, {model}. If vectors use "
+            "the whole space, random pairs are near 0 and similar pairs are not.",
             cosines(drawn),
         )
     for model, drawn in _drawn(results, "before"):
         yield (
             f"languages-{_file_name(model)}",
-            f"In which language the nearest neighbours are, {model}: the same "
-            "sentences in all languages make the pool. Free of language, all cells of "
-            "a panel would be nearly equal.",
+            f"The languages of the nearest neighbours, {model}. The pool holds the "
+            "same sentences in all languages. If vectors did not depend on language, "
+            "the cells of a panel would be nearly equal.",
             neighbour_languages(drawn),
         )
         yield (
             f"map-{_file_name(model)}",
-            f"Parallel sentences on the two strongest axes, {model}. Free of "
-            "language, the colours would mix.",
+            f"The same sentences in all languages on the two strongest axes, {model}. "
+            "If vectors did not depend on language, the colours would mix.",
             language_map(drawn),
+        )
+    retrieved = dict(_drawn(results, "before"))
+    if retrieved:
+        yield (
+            "retrieved-languages",
+            "The share of each language among the retrieved sentences, for queries in "
+            "one language (rows), before and after PCR (CMLM, figure 2).",
+            retrieved_languages(retrieved),
+        )
+    pairs = dict(_drawn(results, "translations"))
+    if pairs:
+        yield (
+            "translations",
+            "Sentences (circles) and their English translations (squares) on the two "
+            "strongest axes, joined by lines (CMLM, figure 3).",
+            translations(pairs),
         )
 
 
 def scores(table: tables.Table) -> Figure:
-    """Tasks below each other; a mark for each model, grey ones for published rows."""
-    heads = [tables.head(column, table.columns) for column in table.columns]
-    # The legend beside the plot has a line for every row.
+    """A line for each task, a mark for each model; published rows are grey."""
+    heads = table.heads
+    # The legend beside the plot has a line for each row.
     figure, axes = _axes(max(1.6 + 0.34 * len(heads), 0.8 + 0.22 * len(table.rows)))
     places = np.arange(len(heads))[::-1]
     ours = [row for row in table.rows if not row[1]]
@@ -104,11 +121,11 @@ def scores(table: tables.Table) -> Figure:
 
 
 def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
-    """Languages below each other, the best of the first model on top.
+    """A line for each language, the best one of the first model on top.
 
     Args:
-        models: for each model the score of each language.
-        metric: what it is.
+        models: the scores by language, for each model.
+        metric: its name.
     """
     first = next(iter(models.values()))
     languages = sorted(first, key=lambda name: first[name])
@@ -133,7 +150,7 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
 
 
 def cosines(drawn: dict[str, Any]) -> Figure:
-    """Two histograms over one axis."""
+    """Histograms over one axis."""
     figure, axes = _axes(3.2)
     edges = np.array(drawn["edges"])
     for number, (kind, shares) in enumerate(drawn["shares"].items()):
@@ -174,6 +191,69 @@ def neighbour_languages(drawn: dict[str, Any]) -> Figure:
         axes.set_yticks(range(len(names)), names)
         axes.set_xlabel("language of the neighbours, %")
     panels[0].set_ylabel("language of the sentence")
+    return figure
+
+
+# Rows of the paper's figure 2; other languages where these are missing.
+_QUERIES = ("de", "fr", "zh")
+
+
+def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:
+    """Bars as in figure 2 of CMLM: rows are query languages, columns are models.
+
+    Args:
+        models: what `agnosticity` draws, by model.
+    """
+    languages = next(iter(models.values()))["languages"]
+    rows = [name for name in _QUERIES if name in languages] or languages[:3]
+    columns = [
+        (f"{tables.short(name, 20)}{' + PCR' if when == 'after' else ''}", drawn[when])
+        for name, drawn in models.items()
+        for when in ("before", "after")
+    ]
+    figure = Figure(
+        figsize=(max(_INCHES, 2.1 * len(columns)), 1.9 * len(rows)),
+        layout="constrained",
+    )
+    panels = figure.subplots(len(rows), len(columns), sharey=True, squeeze=False)
+    for row, query in enumerate(rows):
+        for column, (title, drawn) in enumerate(columns):
+            axes = panels[row, column]
+            shares = drawn["neighbours"][languages.index(query)]
+            axes.bar(languages, [100 * share for share in shares], color=_COLOURS[0])
+            axes.spines[["top", "right"]].set_visible(False)
+            if not row:
+                axes.set_title(title, fontsize=10)
+        panels[row, 0].set_ylabel(f"query {query}, %")
+    return figure
+
+
+def translations(models: dict[str, dict[str, Any]]) -> Figure:
+    """Maps as in figure 3 of CMLM: rows are models, columns are languages.
+
+    Args:
+        models: what `bitext` draws, by model.
+    """
+    languages = list(next(iter(models.values()))["translations"])
+    figure = Figure(
+        figsize=(max(_INCHES, 2.6 * len(languages)), 2.7 * len(models)),
+        layout="constrained",
+    )
+    panels = figure.subplots(len(models), len(languages), squeeze=False)
+    for row, (model, drawn) in enumerate(models.items()):
+        for axes, (language, sides) in zip(
+            panels[row], drawn["translations"].items(), strict=True
+        ):
+            source, english = (np.array(side) for side in sides)
+            for start, end in zip(source, english, strict=True):
+                axes.plot(*zip(start, end, strict=True), color=_GREY, linewidth=0.6)
+            axes.scatter(*source.T, s=14, marker="o", color=_COLOURS[0], zorder=2)
+            axes.scatter(*english.T, s=14, marker="s", color=_COLOURS[1], zorder=2)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            if not row:
+                axes.set_title(f"{language} and en", fontsize=10)
+        panels[row, 0].set_ylabel(tables.short(model, 24), fontsize=9)
     return figure
 
 
@@ -225,7 +305,7 @@ def _floats(numbers: list[float | None]) -> list[float]:
 def _by_part(
     results: tables.Results,
 ) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """Main metrics by part, for tasks in at least three languages."""
+    """Main metrics by part, of tasks with at least three parts."""
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for task, about in results["tasks"].items():
         start = f"{about['main_metric']}/"
@@ -235,7 +315,7 @@ def _by_part(
                 for metric, value in model["scores"][task].items()
                 if metric.startswith(start)
             }
-            # Subsets and kinds of questions are in the tables only.
+            # Subsets and kinds of questions are in tables only.
             if "parts" in model["scores"][task] and 2 < len(parts) <= _MOST_PARTS:
                 found.setdefault((task, about["main_metric"]), {})[name] = parts
     return found

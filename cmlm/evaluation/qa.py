@@ -1,8 +1,10 @@
-"""QNLI without training: does a sentence with the answer stand nearer to a question?
+"""Question answering without training: QNLI by cosine.
 
-Wang et al., 2019, https://arxiv.org/abs/1804.07461, made from SQuAD; used so by Liu et
-al., 2021, https://arxiv.org/abs/2104.08027: the area under the ROC curve of the cosine
-of question and sentence, on the development set (the test set has no labels).
+QNLI (Wang et al., 2019, https://arxiv.org/abs/1804.07461) pairs a question of SQuAD
+with a sentence that answers it or does not. Liu et al., 2021 (Mirror-BERT, section 4.2,
+https://arxiv.org/abs/2104.08027) rank the pairs by the cosine of question and sentence
+and report the area under the ROC curve on the development set, since the test set has
+no labels.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ _LABELS = {"not_entailment": 0, "entailment": 1}
 
 @dataclasses.dataclass
 class Answers:
-    """Questions beside sentences.
+    """Pairs of a question and a sentence.
 
     Attributes:
         questions, sentences: [n].
-        labels: int [n], 1 where the sentence has the answer.
+        labels: int [n], 1 if the sentence answers the question.
     """
 
     questions: list[str]
@@ -34,11 +36,11 @@ class Answers:
 
 
 class Qnli(base.Task[Answers]):
-    """`index, question, sentence, label` under a header."""
+    """`QNLI/dev.tsv`: rows of `index, question, sentence, label` under a header."""
 
     name = "qnli"
     main_metric = "auc"
-    protocol = "area under the ROC curve of cosine, x 100"
+    protocol = "area under the ROC curve of the cosine, development set, x 100"
 
     def read(self, source: reading.DataDir) -> Answers:
         path = source.find("QNLI/dev.tsv", within="glue")
@@ -48,7 +50,7 @@ class Qnli(base.Task[Answers]):
             for number, row in enumerate(rows, 2)
         ]
         if len(set(labels)) < 2:
-            raise UserError(f"{path} has one label only")
+            raise UserError(f"{path} has one label only; allowed: both labels")
         return Answers(
             [row[1] for row in rows], [row[2] for row in rows], np.array(labels)
         )
@@ -57,7 +59,9 @@ class Qnli(base.Task[Answers]):
         return [*data.questions, *data.sentences]
 
     def score(self, data: Answers, vectors: base.Vectors) -> dict[str, float]:
-        cosines = metrics.cosine(vectors(data.questions), vectors(data.sentences))
+        cosines = metrics.cosine(
+            vectors(data.questions, "en"), vectors(data.sentences, "en")
+        )
         return {"auc": 100 * float(roc_auc_score(data.labels, cosines))}
 
 

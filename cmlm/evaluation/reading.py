@@ -1,4 +1,4 @@
-"""Public test sets as they are: where they lie, how they are read, what is refused."""
+"""Finds and reads public test sets as they are distributed, and refuses damage."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ EITHER = ("utf-8-sig", "latin-1")
 
 
 class MissingData(UserError):
-    """A data set is not there; the message names the files that were looked for."""
+    """A data set is missing; the message names the files that were looked for."""
 
 
 class DataDir:
-    """A folder with test sets; remembers what was read from it.
+    """A folder of test sets; it records which files were read.
 
     A set may lie in the folder itself or in a subfolder of its own name (`senteval/`,
-    `tatoeba/` ...), and every file may be packed (`.gz`).
+    `tatoeba/`), and every file may be packed (`.gz`).
 
     Args:
         path: the folder.
 
     Attributes:
-        checksums: SHA-256 of every file that was read, packed ones as they lie, by
-            path; those inside the folder relative to it.
+        checksums: SHA-256 of every file that was read (a packed file is not unpacked
+            for it), by path; paths inside the folder are relative to it.
     """
 
     def __init__(self, path: str):
@@ -41,7 +41,7 @@ class DataDir:
         self.checksums: dict[str, str] = {}
 
     def inside(self, folder: str) -> DataDir:
-        """A folder within; what is read there is remembered here."""
+        """A folder inside this one; files read there are recorded here."""
         other = DataDir(os.path.join(self.path, folder))
         other.checksums = self.checksums
         other._root = self._root
@@ -51,48 +51,48 @@ class DataDir:
         """The first file that exists.
 
         Args:
-            names: paths relative to the folder (or absolute), the same file under
-                different names.
-            within: the subfolder that may have them instead.
+            names: names that the same file may have: paths relative to the folder, or
+                absolute.
+            within: the subfolder that may hold the file instead.
 
         Raises:
-            MissingData: none of them is there.
+            MissingData: none of the files exists.
         """
         looked_for = self._places(names, within)
         for path in looked_for:
             for candidate in (path, path + ".gz"):
                 if os.path.isfile(candidate):
                     return candidate
-        raise MissingData(f"not there: {', '.join(looked_for)} (nor with .gz)")
+        raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
     def matching(self, pattern: str, within: str = "") -> list[str]:
-        """The files (or folders) that a glob matches, sorted, packed ones too.
+        """The files (packed ones too) or folders that a glob matches, sorted.
 
         Args:
             pattern: relative to the folder.
-            within: the subfolder that may have them instead.
+            within: the subfolder that may hold them instead.
 
         Raises:
-            MissingData: there are none.
+            MissingData: nothing matches.
         """
-        # Its own folder first: in the folder of all sets a glob may fit others' files.
+        # The subfolder first: in the folder of all sets a glob may match others' files.
         for place in reversed(self._places([""], within)):
             start = os.path.join(glob.escape(place), pattern)
             paths = [*glob.glob(start), *glob.glob(start + ".gz")]
             if paths:
                 return sorted(paths)
         looked_for = self._places([pattern], within)
-        raise MissingData(f"not there: {', '.join(looked_for)} (nor with .gz)")
+        raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
     def _places(self, names: Sequence[str], within: str) -> list[str]:
         folders = [self.path, *([os.path.join(self.path, within)] if within else [])]
         return [os.path.join(folder, name) for folder in folders for name in names]
 
     def text(self, path: str, encodings: Sequence[str] = UTF_8) -> str:
-        """A whole file, in the first encoding that fits.
+        """Reads a whole file in the first encoding that fits.
 
         Raises:
-            UserError: the file is not text of these encodings, or not whole.
+            UserError: the file is not text in these encodings, or is truncated.
         """
         with files.open_bytes(path) as file:
             content = file.read()
@@ -112,14 +112,13 @@ class DataDir:
         return text
 
     def lines(self, path: str, encodings: Sequence[str] = UTF_8) -> list[str]:
-        """Lines without their ends; a file without any is refused.
+        """Reads a file's lines, without line ends.
 
         Only a line feed ends a line: Python's splitlines() would also break at
-        Latin-1's control characters, and some of these files have them inside a
-        sentence.
+        Latin-1's control characters, which some of these files have inside a sentence.
 
         Raises:
-            UserError: the file is empty, or not text of these encodings.
+            UserError: the file is empty, or not text in these encodings.
         """
         text = self.text(path, encodings)
         if not text:
@@ -127,17 +126,17 @@ class DataDir:
         return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
     def table(self, path: str, columns: int, **kwargs) -> list[list[str]]:
-        """Tab-separated rows of at least so many columns.
+        """Reads tab-separated rows of at least `columns` columns.
 
         Raises:
-            UserError: a row is shorter.
+            UserError: a row has fewer columns.
         """
         rows = [line.split("\t") for line in self.lines(path, **kwargs)]
         _check_columns(path, rows, columns)
         return rows
 
     def csv(self, path: str, columns: int) -> list[list[str]]:
-        """Comma-separated rows of exactly so many columns, `"` as quotes.
+        """Reads comma-separated rows of exactly `columns` columns, quoted with `"`.
 
         Raises:
             UserError: a row has another number of columns.
@@ -160,19 +159,31 @@ def _check_columns(
             )
 
 
-def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
-    """Checks that files stand line by line beside each other.
+def check_line_counts(columns: Mapping[str, Sequence[str]]) -> None:
+    """Checks that files have the same number of lines.
 
     Args:
         columns: their lines, by path.
 
     Raises:
-        UserError: one is shorter than another, or has a blank line.
+        UserError: a file has fewer lines than another.
     """
     counts = {path: len(lines) for path, lines in columns.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{path} {count:,} lines" for path, count in counts.items())
         raise UserError(f"not line by line: {said}")
+
+
+def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
+    """Checks that files correspond line by line.
+
+    Args:
+        columns: their lines, by path.
+
+    Raises:
+        UserError: a file has fewer lines than another, or a blank line.
+    """
+    check_line_counts(columns)
     for path, lines in columns.items():
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -180,10 +191,10 @@ def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
 
 
 def parse_json_lines(lines: Sequence[str], path: str) -> list[dict]:
-    """A JSON object from each line.
+    """Parses a JSON object from each line.
 
     Raises:
-        UserError: a line is none.
+        UserError: a line is not a JSON object.
     """
     objects = []
     for number, line in enumerate(lines, 1):
@@ -192,16 +203,16 @@ def parse_json_lines(lines: Sequence[str], path: str) -> list[dict]:
         except json.JSONDecodeError:
             item = None
         if not isinstance(item, dict):
-            raise UserError(f"{path}, line {number} is no JSON object")
+            raise UserError(f"{path}, line {number}: not a JSON object")
         objects.append(item)
     return objects
 
 
 def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
-    """The class of a label.
+    """Parses a label into its class.
 
     Raises:
-        UserError: there is no such label.
+        UserError: the label is unknown.
     """
     if text not in allowed:
         raise UserError(f"{where}: label {text!r}; allowed: {', '.join(allowed)}")
@@ -209,10 +220,10 @@ def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
 
 
 def parse_score(text: str, lowest: float, highest: float, where: str) -> float:
-    """A gold score.
+    """Parses a gold score.
 
     Raises:
-        UserError: it is no number, or outside its range.
+        UserError: the text is not a number, or the number is outside its range.
     """
     try:
         score = float(text)

@@ -1,11 +1,11 @@
 """SentEval's regression on scores: a softmax over the whole scores 1 to 5.
 
-Follows facebookresearch/SentEval, senteval/tools/relatedness.py, without torch: a
-linear layer and a softmax, trained with Adam on the squared error against the score
-spread over its two neighbouring whole numbers (Tai et al., 2015,
-https://arxiv.org/abs/1503.00075, section 4.2). Every 50 epochs Pearson on the
-validation set is looked at; the best weights win, and the fourth look that brings
-nothing better ends it.
+It follows facebookresearch/SentEval, senteval/tools/relatedness.py, without torch: a
+linear layer and a softmax, trained with Adam on the squared error. The target spreads a
+score over its two neighbouring whole numbers (Tai et al., 2015,
+https://arxiv.org/abs/1503.00075, section 4.2). Every 50 epochs the Pearson correlation
+on the validation set is measured; training ends at the fourth measurement that is not
+better, and the best weights are used.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def spread(scores: np.ndarray) -> np.ndarray:
-    """Scores to distributions over 1 to 5.
+    """Turns scores into distributions over 1 to 5.
 
     Args:
-        scores: float [n], 0 to 5. 2.25 becomes 0.75 at 2 and 0.25 at 3; below 1, as in
-            the toolkit, only the part at 1 is there.
+        scores: float [n], 0 to 5. 2.25 becomes 0.75 at 2 and 0.25 at 3. Below 1, as in
+            the toolkit, only the share of 1 remains.
 
     Returns:
         float32 [n, 5].
@@ -46,7 +46,7 @@ def train_and_predict(
     x_test: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, float]:
-    """Trains, and scores the test pairs.
+    """Trains a regression and predicts the test scores.
 
     Args:
         x, x_dev, x_test: float32 [n, features].

@@ -1,4 +1,4 @@
-"""A report to look at: results.json, Markdown, one page with its pictures inside."""
+"""Writes a report: results.json, Markdown, and an HTML page with its pictures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ tr.published td { color: #777; }
 figure { margin: 1.5rem 0; } img { max-width: 100%; }
 figcaption, .note { color: #555; font-size: .9rem; }
 """
-# What a reader wants to know of a model before its numbers.
+# What a report says of a model, beside its scores: the key in results, the title.
 _ABOUT = {
     "step": "step",
     "dim": "dim",
     "pooling": "pooling",
+    "sentence_vector": "vector",
     "seq_length": "max tokens",
+    "pcr": "PCR",
     "sentences": "sentences",
     "truncated_sentences": "cut",
     "encoding_seconds": "encoding, s",
@@ -39,7 +41,7 @@ _ABOUT = {
 
 
 def write(directory: str, results: Mapping[str, Any]) -> None:
-    """Writes results.json, report.md and report.html into a directory that exists."""
+    """Writes results.json, report.md and report.html into an existing directory."""
     with open(os.path.join(directory, "results.json"), "w", encoding="utf-8") as file:
         write_json(file, results)
     with open(os.path.join(directory, "report.md"), "w", encoding="utf-8") as file:
@@ -49,29 +51,29 @@ def write(directory: str, results: Mapping[str, Any]) -> None:
 
 
 def write_json(file, results: Mapping[str, Any]) -> None:
-    """results.json; what is not finite would be no JSON, and is an error."""
+    """Writes results.json; a number that is not finite is an error."""
     json.dump(results, file, indent=1, allow_nan=False, ensure_ascii=False)
     file.write("\n")
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """The tables, and what they were made with."""
+    """The report as Markdown."""
     parts = ["# Evaluation", _about_markdown(results)]
     for table in tables.tables(results, ablations=True):
         parts += [f"## {table.family}", tables.markdown(table)]
-        parts.append("\n".join(f"- {line}" for line in _protocols(results, table)))
+        parts.append("\n".join(f"- {line}" for line in tables.notes(results, table)))
     parts.append(_failed(results))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """One HTML page without any other file."""
+    """The report as one HTML page that needs no other file."""
     from cmlm.evaluation import plots
 
     body = ["<h1>Evaluation</h1>", _about_html(results)]
     for table in tables.tables(results, ablations=True):
         body += [f"<h2>{html.escape(table.family)}</h2>", _html_table(table)]
-        lines = map(html.escape, _protocols(results, table))
+        lines = map(html.escape, tables.notes(results, table))
         body.append(f"<p class=note>{'<br>'.join(lines)}</p>")
     body.append("<h2>Pictures</h2>")
     for _, caption, figure in plots.figures(results):
@@ -91,7 +93,7 @@ def page(results: Mapping[str, Any]) -> str:
 
 
 def _html_table(table: tables.Table) -> str:
-    heads = [tables.head(column, table.columns) for column in table.columns]
+    heads = table.heads
     rows = ["<tr>" + "".join(f"<th>{html.escape(head)}" for head in ["", *heads])]
     for name, source, numbers in table.rows:
         label = html.escape(name)
@@ -107,7 +109,7 @@ def _html_table(table: tables.Table) -> str:
 
 
 def _html_number(table: tables.Table, column: int, number: float | None) -> str:
-    """Bold where it is the best of the models that were scored here."""
+    """A cell; bold if it is the best of the models scored here."""
     if number is None:
         return ""
     ours = [numbers[column] for _, source, numbers in table.rows if not source]
@@ -118,16 +120,23 @@ def _html_number(table: tables.Table, column: int, number: float | None) -> str:
 
 def _about(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = [
-        [name, *(str(model.get(key, "")) for key in _ABOUT)]
+        [name, *(_cell(model.get(key)) for key in _ABOUT)]
         for name, model in results["models"].items()
     ]
     return ["model", *_ABOUT.values()], rows
 
 
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):  # Principal components: the languages they are of.
+        return ", ".join(value["languages"])
+    return "" if value is None else str(value)
+
+
 def _about_markdown(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"{table}\n\nSeeds: {', '.join(map(str, results['seeds']))}."
 
 
 def _about_html(results: Mapping[str, Any]) -> str:
@@ -139,18 +148,9 @@ def _about_html(results: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, results["seeds"]))
     return (
         f"<div class=scroll><table>{text}</table></div>"
-        f"<p class=note>Seeds {seeds}. {html.escape(versions)}. Everything, with the "
-        "checksums of the data, is in results.json.</p>"
+        f"<p class=note>Seeds {seeds}. {html.escape(versions)}. results.json holds "
+        "every number and the checksums of the data.</p>"
     )
-
-
-def _protocols(results: Mapping[str, Any], table: tables.Table) -> list[str]:
-    lines: dict[str, list[str]] = {}
-    for task, _ in table.columns:
-        lines.setdefault(results["tasks"][task]["protocol"], []).append(task)
-    return [
-        f"{', '.join(dict.fromkeys(tasks))}: {text}" for text, tasks in lines.items()
-    ]
 
 
 def _failed(results: Mapping[str, Any]) -> str:

@@ -1,25 +1,28 @@
-"""A run: data sets are read once, then models are scored one after the other."""
+"""A run: reads the data sets once, then scores one model after another."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from cmlm.errors import UserError
+from cmlm.evaluation import averages
 from cmlm.evaluation.base import Task
 from cmlm.evaluation.reading import DataDir, MissingData
-from cmlm.evaluation.store import SentenceEncoder, Store
+from cmlm.evaluation.store import Change, LanguageStores, SentenceEncoder, Store
 
 
 @dataclasses.dataclass
 class TaskData:
-    """A task with the data set it was given.
+    """A task and its data set.
 
     Attributes:
-        task: of the catalogue.
-        data: what its `read` returned.
+        task: from the catalogue.
+        data: the value of its `read`.
         checksums: SHA-256 of the files that were read, by path.
     """
 
@@ -30,17 +33,19 @@ class TaskData:
 
 @dataclasses.dataclass
 class ModelScores:
-    """What a model scored.
+    """The scores of a model.
 
     Attributes:
         scores: metrics to numbers, by task.
+        averages: the averages that papers print, by group; see `averages`.
         figures: what a report draws, by task; plain values.
-        sentences: how many distinct ones were asked for.
+        sentences: the number of distinct sentences.
         encoded: how many of them the model encoded in this run.
         encoding_seconds, scoring_seconds: wall time.
     """
 
     scores: dict[str, dict[str, float]]
+    averages: dict[str, float]
     figures: dict[str, dict[str, Any]]
     sentences: int
     encoded: int
@@ -55,15 +60,15 @@ class ModelScores:
 
 
 def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str, str]]:
-    """Reads what is there.
+    """Reads the data sets that are there.
 
     Args:
-        tasks: any.
-        data_dir: the folder with test sets.
+        tasks: the tasks.
+        data_dir: the folder of test sets.
 
     Returns:
-        The tasks with their data, and for the others, by name, what is wrong: a
-        missing file, a damaged one.
+        The tasks with their data; and for each other task, by name, the reason: a
+        missing or damaged file.
     """
     found, failed = [], {}
     for task in tasks:
@@ -78,33 +83,41 @@ def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str
 
 
 def sentences(tasks: Sequence[TaskData]) -> list[str]:
-    """The distinct sentences that tasks ask for."""
+    """The distinct sentences of the tasks."""
     return list(
         dict.fromkeys(text for item in tasks for text in item.task.sentences(item.data))
     )
 
 
 def score(
-    encoder: SentenceEncoder,
+    encoder: SentenceEncoder | Mapping[str, SentenceEncoder],
     tasks: Sequence[TaskData],
     cache_dir: str | None = None,
     progress: bool = False,
     report: Callable[[Task, dict[str, float]], None] | None = None,
+    change: Change | None = None,
 ) -> ModelScores:
     """Scores a model.
 
     Args:
-        encoder: the model.
-        tasks: with their data.
-        cache_dir: where this model's vectors are kept for other runs.
+        encoder: the model, or a model for each language.
+        tasks: the tasks with their data.
+        cache_dir: where to keep this model's vectors for other runs.
         progress: show a bar while encoding.
-        report: called with each task's scores as soon as they are known.
+        report: called with each task and its scores.
+        change: applied to the vectors of a language, such as principal component
+            removal.
 
     Raises:
-        UserError: the model gives what is no vector.
+        UserError: the model gives an array that does not hold a vector for each
+            sentence.
     """
     texts = sentences(tasks)
-    with Store(encoder, cache_dir, progress) as vectors:
+    with (
+        LanguageStores(encoder, progress)
+        if isinstance(encoder, Mapping)
+        else Store(encoder, cache_dir, progress, change) as vectors
+    ):
         start = time.monotonic()
         vectors.add(texts)
         encoding_seconds = time.monotonic() - start
@@ -118,9 +131,38 @@ def score(
                 report(item.task, scores[item.task.name])
         return ModelScores(
             scores=scores,
+            averages=averages.of(scores),
             figures=figures,
             sentences=len(texts),
             encoded=vectors.encoded,
             encoding_seconds=encoding_seconds,
             scoring_seconds=time.monotonic() - start - encoding_seconds,
         )
+
+
+def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean over runs of one recipe, with deviations.
+
+    CMLM's table 1 averages five runs, and table 11 prints their deviations. With the
+    fixed splits of SST and SICK only the encoder's training seed moves the scores.
+
+    Args:
+        models: results of each run, as `ModelScores.as_dict` gives them.
+
+    Returns:
+        An entry of results.json. Each metric is the mean over the runs, and
+        `METRIC_std` the standard deviation (n - 1).
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for task, first in models[0]["scores"].items():
+        scores[task] = {}
+        for metric in first:
+            values = [model["scores"][task][metric] for model in models]
+            name, slash, part = metric.partition("/")
+            scores[task][metric] = float(np.mean(values))
+            scores[task][f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
+    averaged = {
+        name: float(np.mean([model["averages"][name] for model in models]))
+        for name in models[0]["averages"]
+    }
+    return {"runs": len(models), "scores": scores, "averages": averaged, "figures": {}}

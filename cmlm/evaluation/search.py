@@ -1,70 +1,65 @@
-"""Nearest neighbours by brute force, in blocks: exact, repeatable, flat in memory."""
+"""Nearest neighbours: exact in memory, or through a mining index on disk."""
 
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 
 import numpy as np
 
 from cmlm.common.arrays import unit_length
-from cmlm.mining import margins
+from cmlm.mining import index, margins, neighbours
 
-# Of the matrix of cosines this many rows and columns exist at a time: 64 MB.
-_QUERIES = 1024
-_POOL = 16_384
+__all__ = ["Neighbours", "nearest", "nearest_on_disk", "unit_length"]
 
 
 def nearest(
     queries: np.ndarray, pool: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of a pool with the largest dot product.
+    """The k rows of a pool with the largest dot products.
 
     Args:
         queries: float32 [n, dim].
         pool: float32 [m, dim].
-        k: how many; at most m are there.
+        k: the number of rows; at most m are returned.
 
     Returns:
         Products float32 [n, min(k, m)], the largest first, and rows of the pool
         int64 of the same shape. Of equal products the first row comes first.
     """
     k = min(k, len(pool))
-    products = np.empty([len(queries), k], np.float32)
-    rows = np.empty([len(queries), k], np.int64)
-    for start in range(0, len(queries), _QUERIES):
-        block = queries[start : start + _QUERIES]
-        best = np.zeros([len(block), 0], np.float32)
-        where = np.zeros([len(block), 0], np.int64)
-        for first in range(0, len(pool), _POOL):
-            found = block @ pool[first : first + _POOL].T
-            top = _top(found, k)
-            best = np.concatenate([best, np.take_along_axis(found, top, 1)], axis=1)
-            where = np.concatenate([where, top + first], axis=1)
-            top = _top(best, k)
-            best = np.take_along_axis(best, top, 1)
-            where = np.take_along_axis(where, top, 1)
-        products[start : start + len(block)] = best
-        rows[start : start + len(block)] = where
-    return products, rows
+    if not len(queries):
+        return np.zeros([0, k], np.float32), np.zeros([0, k], np.int64)
+    pair = (np.ascontiguousarray(side, np.float32) for side in (queries, pool))
+    return index.in_order(*index.knn(*pair, k))
 
 
-def _top(scores: np.ndarray, k: int) -> np.ndarray:
-    """Columns of the k largest of each row, the largest first, ties by column."""
-    if k == 1:
-        return np.argmax(scores, axis=1)[:, np.newaxis]
-    if k < scores.shape[1]:
-        # argpartition picks any of equal ones; which of them is told by the order of
-        # memory alone, so it is repeatable.
-        columns = np.sort(np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)
-    else:
-        columns = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
-    order = np.argsort(-np.take_along_axis(scores, columns, 1), 1, kind="stable")
-    return np.take_along_axis(columns, order, 1)[:, :k]
+def nearest_on_disk(
+    queries, pool, settings: neighbours.Search
+) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest row for each row of two large sets of vectors, both ways.
+
+    Args:
+        queries: unit vectors, `mining.vectors.Vectors` or `store.StoredVectors` [n].
+        pool: unit vectors [m].
+        settings: the kind of index; `auto` is exact up to 10**10 cosines.
+
+    Returns:
+        For each query its row of the pool, int64 [n], and for each row of the pool its
+        query, int64 [m].
+    """
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        searcher = neighbours.Searcher(queries, pool, directory, settings)
+        for side in ("source", "target"):
+            blocks = searcher.find(side, 1).blocks()
+            found.append(np.concatenate([rows[:, 0] for _, _, rows in blocks]))
+    return found[0], found[1]
 
 
 @dataclasses.dataclass
 class Neighbours:
-    """The k nearest of x in y by cosine, and of y in x.
+    """The k nearest rows of y for each row of x by cosine, and the reverse.
 
     Attributes:
         forward: cosines float32 [n, k] and rows of y, int64 [n, k].
@@ -76,12 +71,12 @@ class Neighbours:
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, k: int = 4) -> Neighbours:
-        """Searches; `x` [n, dim] and `y` [m, dim] of any length."""
+        """Searches `x` [n, dim] and `y` [m, dim]; rows may have any length."""
         x, y = unit_length(x), unit_length(y)
         return cls(nearest(x, y, k), nearest(y, x, k))
 
     def swapped(self) -> Neighbours:
-        """The same with x and y in each other's place."""
+        """The same neighbours with x and y exchanged."""
         return Neighbours(self.backward, self.forward)
 
     def margins(self) -> np.ndarray:
@@ -92,7 +87,7 @@ class Neighbours:
         return margins.score(cosines, of_x, of_y[rows])
 
     def best_by_margin(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each x's neighbours the one with the largest margin.
+        """The neighbour with the largest margin for each row of x.
 
         Returns:
             Margins float64 [n] and rows of y, int64 [n].

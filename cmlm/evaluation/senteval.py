@@ -1,20 +1,14 @@
-"""SentEval's supervised tasks: what a linear model finds in the vectors.
+"""SentEval's supervised tasks: a linear model is trained on the vectors.
 
 Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449. Files, order of examples,
-folds and features are the toolkit's; the models that are trained on the vectors are
-described in `classifier` and `relatedness`. With several seeds a metric is the mean
-over them, and `METRIC_std` their standard deviation (n - 1).
-
-XEVAL (Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 4.2) is the same
-sets machine-translated: `xeval/LANGUAGE/` for each language, inside it SentEval's own
-layout.
+folds and features are the toolkit's; `classifier` and `relatedness` describe the
+models. With several seeds a metric is the mean over the seeds, and `METRIC_std` the
+standard deviation (n - 1).
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -31,12 +25,20 @@ from cmlm.evaluation.senteval_files import Examples, Parts, Reader
 
 
 class ClassificationTask(base.Task[Parts]):
-    """One data set; which parts it has decides how C is chosen.
+    """A data set with labels; its parts decide how C is chosen.
 
     Only `train`: nested cross-validation. `train` and `test`: cross-validation on
     `train`. With `dev`: C is chosen on `dev`.
+
+    Args:
+        name: the name of the task.
+        read: reads its files.
+
+    Attributes:
+        language: of the sentences.
     """
 
+    language = "en"
     main_metric = "accuracy"
     protocol = "accuracy of a logistic regression, SentEval's protocol, x 100"
 
@@ -54,7 +56,10 @@ class ClassificationTask(base.Task[Parts]):
         )
 
     def score(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
-        x = {part: features(examples, vectors) for part, examples in data.items()}
+        x = {
+            part: features(examples, vectors, self.language)
+            for part, examples in data.items()
+        }
         y = {part: examples.labels for part, examples in data.items()}
         return over_seeds([self._score_seed(x, y, seed) for seed in self.seeds])
 
@@ -81,7 +86,7 @@ class ClassificationTask(base.Task[Parts]):
 
 
 class RelatednessTask(ClassificationTask):
-    """Scores of pairs, learnt from pairs with scores."""
+    """Scores of sentence pairs, predicted by a trained regression."""
 
     main_metric = "pearson"
     protocol = "Pearson of a trained softmax regression, SentEval's protocol, x 100"
@@ -96,36 +101,8 @@ class RelatednessTask(ClassificationTask):
         return {**scores, "dev_pearson": dev}
 
 
-class XevalTask(base.PartedTask[Parts]):
-    """One of the tasks above, in a folder per language."""
-
-    def __init__(self, task: ClassificationTask, folder: str):
-        super().__init__(f"xeval-{task.name}")
-        self._task = task
-        self._folder = folder
-        self.main_metric = task.main_metric
-        self.protocol = f"{task.protocol}; mean over languages"
-
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
-        paths = source.matching(os.path.join("xeval", "*", self._folder))
-        folders = [path.removesuffix(self._folder).rstrip(os.sep) for path in paths]
-        return {os.path.basename(folder): folder for folder in folders}
-
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Parts:
-        return self._task.read(source.inside(where))
-
-    def part_sentences(self, data: Parts) -> Iterable[str]:
-        return self._task.sentences(data)
-
-    def score_part(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
-        # A copy: the task itself stands in the catalogue.
-        task = copy.copy(self._task)
-        task.seeds = self.seeds
-        return task.score(data, vectors)
-
-
 def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means, and with several seeds standard deviations."""
+    """The mean of each metric; with several seeds also `METRIC_std`."""
     result = {}
     for metric in scores[0]:
         values = [score[metric] for score in scores]
@@ -135,9 +112,16 @@ def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
     return result
 
 
-def features(examples: Examples, vectors: base.Vectors) -> np.ndarray:
-    """A sentence's vector; for a pair [|u - v|, u * v]."""
-    columns = [vectors(list(column)) for column in zip(*examples.texts, strict=True)]
+def features(
+    examples: Examples, vectors: base.Vectors, language: str = "en"
+) -> np.ndarray:
+    """The classifier's inputs, float [n, features].
+
+    A sentence's vector u; for a pair of sentences [|u - v|, u * v].
+    """
+    columns = [
+        vectors(list(column), language) for column in zip(*examples.texts, strict=True)
+    ]
     if len(columns) == 1:
         return columns[0]
     u, v = columns
@@ -148,7 +132,8 @@ def _polarity(name: str, positive: str, negative: str) -> ClassificationTask:
     return ClassificationTask(name, senteval_files.polarity(positive, negative))
 
 
-_ROWS = [
+# Folder within a language of XEVAL, and the task.
+ROWS = [
     ("MR", _polarity("mr", "MR/rt-polarity.pos", "MR/rt-polarity.neg")),
     ("CR", _polarity("cr", "CR/custrev.pos", "CR/custrev.neg")),
     ("SUBJ", _polarity("subj", "SUBJ/subj.objective", "SUBJ/subj.subjective")),
@@ -164,5 +149,4 @@ _ROWS = [
         RelatednessTask("stsb-trained", senteval_files.sts_benchmark),
     ),
 ]
-TASKS = [task for _, task in _ROWS]
-XEVAL_TASKS = [XevalTask(task, folder) for folder, task in _ROWS]
+TASKS = [task for _, task in ROWS]

@@ -1,4 +1,4 @@
-"""SentEval's files to labelled examples."""
+"""Reads SentEval's files into labelled examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BINARY = {"0": 0, "1": 1}
 _FIVE = {str(label): label for label in range(5)}
 _QUESTION_TYPES = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
 _ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
-# The toolkit's names, and the names of the files that the organisers give out.
+# The organisers' names of the files, which the toolkit keeps.
 SICK_FILES = {
     "train": "SICK/SICK_train.txt",
     "dev": "SICK/SICK_trial.txt",
@@ -35,7 +35,7 @@ class Examples:
     labels: np.ndarray
 
     def by_length(self) -> Examples:
-        """In the toolkit's order, which decides what is in a fold."""
+        """The examples in the toolkit's order, which decides the folds."""
         words = [tuple(text.split() for text in texts) for texts in self.texts]
         order = sorted(
             range(len(words)),
@@ -155,13 +155,13 @@ def sts_benchmark(source: reading.DataDir) -> Parts:
 
 
 def sts_benchmark_part(source: reading.DataDir, part: str) -> Examples:
-    """One of its three files."""
+    """Reads one of STS-B's three files."""
     path = source.find(*sts_benchmark_files(part), within="senteval")
     return _scored_pairs(source, path, columns=(5, 6, 4), lowest=0, header=False)
 
 
 def sts_benchmark_files(part: str) -> tuple[str, str]:
-    """Where STS-B lies: in the toolkit, and as its own archive unpacks."""
+    """The places of STS-B: in the toolkit, and in its own archive."""
     return f"STS/STSBenchmark/sts-{part}.csv", f"stsbenchmark/sts-{part}.csv"
 
 
@@ -184,6 +184,6 @@ def _scored_pairs(
 
 def _examples(path: str, rows: list[tuple[tuple[str, ...], int]]) -> Examples:
     if len({label for _, label in rows}) < 2:
-        raise UserError(f"{path} has examples of fewer than two classes")
+        raise UserError(f"{path} has examples of one class; allowed: two or more")
     texts, labels = zip(*rows, strict=True)
     return Examples(list(texts), np.array(labels))

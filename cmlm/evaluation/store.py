@@ -1,4 +1,4 @@
-"""The vectors of a run's sentences: each distinct one encoded once, kept in a file."""
+"""The vectors of a run's sentences: each distinct sentence is encoded once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,23 +17,83 @@ from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
 
 _KEY_BYTES = 16
-# Sentences handed to the model at a time, of like length: enough for it to make good
-# batches, few enough for the bar to move and for memory to stay flat.
+# Sentences handed to the model at a time, of similar length: enough for good batches,
+# few enough for a moving bar and flat memory.
 _AT_ONCE = 2048
 
 
-class Store:
-    """Sentences to vectors, in a file: memory does not grow with it.
+# Changes the vectors, float32 [n, dim], of sentences in a language.
+Change = Callable[[np.ndarray, str], np.ndarray]
 
-    Two files lie in `directory`: `keys`, 16 bytes for each sentence (a hash of it), and
+
+class StoredVectors:
+    """Unit vectors of sentences, read from the store's file when they are needed.
+
+    It has the interface of `mining.vectors.Vectors`, so that a mining index can search
+    sets that do not fit into memory.
+
+    Args:
+        path: the store's file of vectors.
+        shape: [rows of the file, dim].
+        rows: the row of each sentence in the file, int64 [n].
+        language: of the sentences.
+        change: applied to the vectors before they are scaled.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        shape: tuple[int, int],
+        rows: np.ndarray,
+        language: str,
+        change: Change | None,
+    ):
+        self._path, self._file_shape = path, shape
+        self._rows, self._language, self._change = rows, language, change
+        self.shape = (len(rows), shape[1])
+        self.about = {"shape": list(self.shape), "language": language}
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.shape[1]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """The vectors from `start` to before `stop`, float32 [_, dim]."""
+        return self.take(np.arange(start, min(stop, len(self))))
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """The vectors of some sentences, float32 [len(rows), dim]."""
+        # Mapped for this call only: a mapped file counts as memory of the process.
+        stored = np.memmap(self._path, "<f4", "r", shape=self._file_shape)
+        own = self._rows[rows]
+        # In the file's order, which reads the file once from front to back.
+        order = np.argsort(own, kind="stable")
+        vectors = np.empty([len(own), self.dim], np.float32)
+        vectors[order] = stored[own[order]]
+        if self._change:
+            vectors = self._change(vectors, self._language)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+
+
+class Store:
+    """Maps sentences to vectors; the vectors lie in a file, so memory stays flat.
+
+    `directory` holds two files: `keys`, a hash of 16 bytes for each sentence, and
     `vectors`, a float32 row for each. Rows are only ever appended, the vector before
-    its key, so a run that was killed leaves a store that can be used.
+    its key, so a killed run leaves a usable store.
 
     Args:
         encoder: the model.
         directory: where to keep the vectors for the next run, made if missing. It must
-            be the model's own. By default they are forgotten when the store is closed.
+            belong to this model alone. By default the vectors are deleted when the
+            store is closed.
         progress: show a bar on stderr while encoding.
+        change: applied to the vectors whenever they are read, such as principal
+            component removal. The file holds them unchanged.
 
     Raises:
         UserError: another run uses the directory, or it is damaged.
@@ -44,8 +104,10 @@ class Store:
         encoder: SentenceEncoder,
         directory: str | None = None,
         progress: bool = False,
+        change: Change | None = None,
     ):
         self._encoder = encoder
+        self._change = change
         self._progress = progress
         self._rows: dict[bytes, int] = {}
         self._dim = 0
@@ -68,17 +130,17 @@ class Store:
         return len(self._rows)
 
     def add(self, sentences: Iterable[str]) -> None:
-        """Encodes those that are new, sorted by length.
+        """Encodes the new ones among the sentences, the longest first.
 
         Raises:
-            UserError: the model gives numbers that are not finite, or the wrong shape.
+            UserError: a vector is not finite or has the wrong shape.
         """
         new = {}
         for text in sentences:
             key = _key(text)
             if key not in self._rows:
                 new[key] = text
-        # The longest first: what does not fit into memory fails at once.
+        # The longest first: a batch that does not fit into memory fails at once.
         order = sorted(new, key=lambda key: -len(new[key]))
         with progress_bar(len(order), disable=not self._progress) as bar:
             for start in range(0, len(order), _AT_ONCE):
@@ -86,19 +148,28 @@ class Store:
                 self._append(keys, [new[key] for key in keys])
                 bar.update(len(keys))
 
-    def __call__(self, sentences: Sequence[str]) -> np.ndarray:
-        """The vectors of sentences, float32 [len(sentences), dim]."""
+    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
+        """The vectors of sentences; see `base.Vectors`."""
         self.add(sentences)
         if not len(sentences):
             return np.zeros([0, self._dim], np.float32)
         shape = (len(self._rows), self._dim)
         stored = np.memmap(self._path("vectors"), "<f4", "r", shape=shape)
         rows = np.array([self._rows[_key(text)] for text in sentences])
-        # In the file's order, which reads it once from front to back.
+        # In the file's order, which reads the file once from front to back.
         order = np.argsort(rows, kind="stable")
         vectors = np.empty([len(rows), self._dim], np.float32)
         vectors[order] = stored[rows[order]]
-        return vectors
+        return self._change(vectors, language) if self._change else vectors
+
+    def stored(self, sentences: Sequence[str], language: str = "") -> StoredVectors:
+        """The unit vectors of sentences, for sets that do not fit into memory."""
+        self.add(sentences)
+        rows = np.fromiter(
+            (self._rows[_key(text)] for text in sentences), np.int64, len(sentences)
+        )
+        shape = (len(self._rows), self._dim)
+        return StoredVectors(self._path("vectors"), shape, rows, language, self._change)
 
     def _append(self, keys: list[bytes], texts: list[str]) -> None:
         vectors = np.asarray(self._encoder.encode(texts), np.float32)
@@ -109,8 +180,8 @@ class Store:
             )
         if self._dim and vectors.shape[1] != self._dim:
             raise UserError(
-                f"the model gave vectors of {vectors.shape[1]} numbers, before they "
-                f"had {self._dim}"
+                f"the model gave vectors of width {vectors.shape[1]}; earlier vectors "
+                f"have width {self._dim}"
             )
         if not np.isfinite(vectors).all():
             row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
@@ -128,7 +199,7 @@ class Store:
         self.encoded += len(keys)
 
     def _load(self) -> None:
-        """Reads the keys, and cuts off what a killed run did not finish."""
+        """Reads the keys, and cuts off the incomplete rows of a killed run."""
         if not os.path.exists(self._path("keys")):
             for name in ("vectors", "shape.json"):
                 with contextlib.suppress(FileNotFoundError):
@@ -157,6 +228,52 @@ class Store:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
+
+
+class LanguageStores:
+    """A store for each language, each with an encoder of its own.
+
+    Args:
+        encoders: the encoder of each language; their vectors have one width.
+        progress: show a bar on stderr while encoding.
+    """
+
+    def __init__(self, encoders: Mapping[str, SentenceEncoder], progress: bool = False):
+        self._stack = contextlib.ExitStack()
+        self._stores = {
+            language: self._stack.enter_context(Store(encoder, progress=progress))
+            for language, encoder in encoders.items()
+        }
+
+    def __enter__(self) -> LanguageStores:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stack.close()
+
+    @property
+    def encoded(self) -> int:
+        """How many sentences were encoded."""
+        return sum(store.encoded for store in self._stores.values())
+
+    def add(self, sentences: Iterable[str]) -> None:
+        """Does nothing: the language of the sentences is not known yet."""
+
+    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
+        """The vectors of sentences; see `base.Vectors`."""
+        return self._of(language)(sentences, language)
+
+    def stored(self, sentences: Sequence[str], language: str = "") -> StoredVectors:
+        """The unit vectors of sentences, for sets that do not fit into memory."""
+        return self._of(language).stored(sentences, language)
+
+    def _of(self, language: str) -> Store:
+        if language not in self._stores:
+            raise UserError(
+                f"a task asks for language {language!r}; the model has encoders of "
+                f"{', '.join(self._stores)}"
+            )
+        return self._stores[language]
 
 
 def _key(text: str) -> bytes:

@@ -1,13 +1,16 @@
-"""Semantic textual similarity, zero-shot: the cosine of two vectors against people.
+"""Semantic textual similarity without training: cosines against human scores.
 
-STS12 to STS16 (Agirre et al., 2012-2016), STS-B (Cer et al., 2017) and the
-relatedness of SICK (Marelli et al., 2014), read from SentEval's files; STS-B in other
-languages, and files of one's own. Nothing is trained.
+STS12 to STS16 (Agirre et al., 2012-2016), STS-B (Cer et al., 2017) and the relatedness
+of SICK (Marelli et al., 2014), read from SentEval's files; STS-B in other languages;
+and the user's own files.
 
-STS12 to STS16 are made of subsets, and papers differ in how they join them: `spearman`
-is one correlation over all pairs ("all"), `spearman_mean` the average of one per
-subset; the two are up to 5 points apart, so both are given. "all" is the main one, as
-in the public leaderboards.
+STS12 to STS16 consist of subsets, and papers differ in how they join them: `spearman`
+is one correlation over all pairs ("all"), `spearman_mean` the mean over the subsets.
+The two differ by up to 5 points. "all" is the main metric, as in public leaderboards
+and in Mirror-BERT's released script; CMLM does not say which one it prints.
+
+`pearson_arccos` is the Pearson correlation of 1 - arccos(cosine) / pi, which LaBSE
+prints for STS-B (section 6.4, table 6).
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from cmlm.evaluation.senteval_files import SICK_FILES, sts_benchmark_files
 
 @dataclasses.dataclass
 class Pairs:
-    """Sentence pairs with what people say of them.
+    """Sentence pairs with human scores.
 
     Attributes:
         first, second: the sentences, [n].
@@ -39,15 +42,31 @@ class Pairs:
 
 
 class StsTask(base.Task[dict[str, Pairs]]):
-    """One STS test set of one or several subsets."""
+    """An STS test set of one or several subsets.
+
+    Args:
+        name: the name of the task.
+        year: SentEval's name of the year, such as `STS12`.
+        subsets: SentEval's names of the subsets.
+        language: of the sentences.
+    """
 
     main_metric = "spearman"
-    protocol = "Spearman of cosine and gold, x 100"
+    protocol = "Spearman of the cosine, x 100"
 
-    def __init__(self, name: str, year: str = "", subsets: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        name: str,
+        year: str = "",
+        subsets: tuple[str, ...] = (),
+        language: str = "en",
+    ):
         self.name = name
         self._year = year
         self._subsets = subsets
+        self._language = language
+        if len(subsets) > 1:
+            self.protocol = "Spearman of the cosine over all pairs, x 100"
 
     def read(self, source: reading.DataDir) -> dict[str, Pairs]:
         return {
@@ -61,36 +80,53 @@ class StsTask(base.Task[dict[str, Pairs]]):
 
     def score(self, data: dict[str, Pairs], vectors: base.Vectors) -> dict[str, float]:
         cosines = {
-            subset: metrics.cosine(vectors(pairs.first), vectors(pairs.second))
+            subset: pair_cosines(pairs, vectors, (self._language, self._language))
             for subset, pairs in data.items()
         }
-        scores = metrics.correlations(
+        scores = pair_scores(
             np.concatenate(list(cosines.values())),
             np.concatenate([pairs.gold for pairs in data.values()]),
         )
         if len(data) == 1:
             return scores
         parts = {
-            subset: metrics.correlations(cosines[subset], pairs.gold)
+            subset: pair_scores(cosines[subset], pairs.gold)
             for subset, pairs in data.items()
         }
-        for name in ("spearman", "pearson"):
+        for name in ("spearman", "pearson", "pearson_arccos"):
             scores[f"{name}_mean"] = float(np.mean([p[name] for p in parts.values()]))
         for subset, part in parts.items():
             scores[f"spearman/{subset}"] = part["spearman"]
         return scores
 
 
+def pair_cosines(
+    pairs: Pairs, vectors: base.Vectors, languages: tuple[str, str]
+) -> np.ndarray:
+    """The cosine of each pair, float64 [n]; `languages` of first and second."""
+    first, second = languages
+    return metrics.cosine(vectors(pairs.first, first), vectors(pairs.second, second))
+
+
+def pair_scores(cosines: np.ndarray, gold: np.ndarray) -> dict[str, float]:
+    """`spearman` and `pearson` of the cosine, `pearson_arccos`; all times 100."""
+    angular = metrics.correlations(metrics.angular_similarity(cosines), gold)
+    return {
+        **metrics.correlations(cosines, gold),
+        "pearson_arccos": angular["pearson"],
+    }
+
+
 class PairFileTask(StsTask):
-    """A test set that is one file.
+    """A test set in one file.
 
     Args:
-        name: of the task.
+        name: the name of the task.
         paths: the file's possible places.
-        columns: those of the first sentence, the second and the gold score.
+        columns: the columns of first sentence, second sentence and gold score.
         lowest, highest: the range of the gold score.
-        header: whether the first line is one.
-        within: the subfolder that may have the file.
+        header: whether the first line is a header.
+        within: the subfolder that may hold the file.
     """
 
     def __init__(
@@ -129,30 +165,33 @@ class PairFileTask(StsTask):
         return {self.name: pairs}
 
     def rows(self, source: reading.DataDir, path: str) -> list[list[str]]:
-        """The pairs of the file, with at least the columns that are needed."""
+        """The rows of the file, each with at least the columns needed."""
         return source.table(path, max(self._columns) + 1)[int(self._header) :]
 
 
 class ScoredPairsTask(base.PartedTask[Pairs]):
-    """Scored pairs in several languages."""
+    """Scored pairs in several languages (`de`) or language pairs (`en-de`)."""
 
     main_metric = "spearman"
 
     def part_sentences(self, data: Pairs) -> Iterable[str]:
         return data.first + data.second
 
-    def score_part(self, data: Pairs, vectors: base.Vectors) -> dict[str, float]:
-        cosines = metrics.cosine(vectors(data.first), vectors(data.second))
-        return metrics.correlations(cosines, data.gold)
+    def score_part(
+        self, part: str, data: Pairs, vectors: base.Vectors
+    ) -> dict[str, float]:
+        first, _, second = part.partition("-")
+        cosines = pair_cosines(data, vectors, (first, second or first))
+        return pair_scores(cosines, data.gold)
 
 
 class MultilingualStsb(ScoredPairsTask):
-    """STS-B machine-translated, a file per language: `stsb-de-test.csv`.
+    """STS-B machine-translated, a file for each language: `stsb-de-test.csv`.
 
     https://github.com/PhilipMay/stsb-multi-mt; rows `sentence1,sentence2,score`.
     """
 
-    protocol = "Spearman of cosine and gold, x 100, mean over languages"
+    protocol = "Spearman of the cosine, x 100; mean over languages"
 
     def find_parts(self, source: reading.DataDir) -> dict[str, str]:
         paths = source.matching("stsb-*-test.csv", within="stsb-multilingual")
@@ -166,15 +205,16 @@ class MultilingualStsb(ScoredPairsTask):
 
 
 class StsFiles(StsTask):
-    """Anyone's pairs: files of `sentence, sentence, score`, each a subset.
+    """The user's own pairs: files of `sentence, sentence, score`, each a subset.
 
     Args:
-        paths: `.csv`, or anything else with tabs between the columns; scores from 0 to
+        paths: `.csv` files, or files with tabs between the columns; scores from 0 to
             5. Relative to the working directory or to the folder with test sets.
     """
 
     def __init__(self, paths: Sequence[str]):
-        super().__init__("sts:" + ":".join(paths), subsets=tuple(paths))
+        name = "sts:" + ":".join(paths)
+        super().__init__(name, subsets=tuple(paths), language="")
 
     def read(self, source: reading.DataDir) -> dict[str, Pairs]:
         pairs = {}
@@ -187,7 +227,7 @@ class StsFiles(StsTask):
 
 
 def _pairs(path: str, rows: list[list[str]]) -> Pairs:
-    """Rows of `sentence, sentence, score`, 0 to 5."""
+    """Reads rows of `sentence, sentence, score`, scores from 0 to 5."""
     return Pairs(
         [row[0].strip() for row in rows],
         [row[1].strip() for row in rows],
@@ -201,7 +241,7 @@ def _pairs(path: str, rows: list[list[str]]) -> Pairs:
 
 
 def _read_subset(source: reading.DataDir, year: str, subset: str) -> Pairs:
-    """Reads STS.input.X.txt and STS.gs.X.txt, pairs without a gold score left out."""
+    """Reads STS.input.X.txt and STS.gs.X.txt without the pairs that have no score."""
     folder = f"STS/{year}-en-test"
     path = source.find(f"{folder}/STS.input.{subset}.txt", within="senteval")
     gold_path = source.find(f"{folder}/STS.gs.{subset}.txt", within="senteval")
@@ -229,7 +269,7 @@ TASKS = [
         "STS12",
         ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     ),
-    # Without SMT, whose sentences its owner does not give away.
+    # Without SMT, whose sentences are not free.
     StsTask("sts13", "STS13", ("FNWN", "headlines", "OnWN")),
     StsTask(
         "sts14",

@@ -1,36 +1,68 @@
-"""Results as tables: a table a family, models and published rows below each other."""
+"""Results as tables: one for each family, our models above the published rows."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from cmlm.evaluation import published
+from cmlm.evaluation import averages, published
 
 Results = Mapping[str, Any]
+# The first half of a column that is an average; the second half is the group's name.
+AVERAGE = "average"
 
 
 @dataclasses.dataclass
 class Table:
-    """One family.
+    """The table of a family, or of one task by language.
 
     Attributes:
         family: its name.
-        columns: task and metric of each column.
+        columns: (task, metric) of each column, or (`AVERAGE`, group).
         rows: name, source (empty for models that were scored here), and a number or
             None for each column.
+        averages: the averages among the columns, by the name of the group.
     """
 
     family: str
     columns: list[tuple[str, str]]
     rows: list[tuple[str, str, list[float | None]]]
+    averages: Mapping[str, averages.Coverage] = dataclasses.field(default_factory=dict)
 
     @property
     def is_by_part(self) -> bool:
-        """Whether its columns are the languages or pairs of one task."""
-        return all("/" in metric for _, metric in self.columns)
+        """Whether the columns are the languages or pairs of one task."""
+        return all("/" in metric and task != AVERAGE for task, metric in self.columns)
+
+    @property
+    def scores(self) -> Table:
+        """The table without its averages."""
+        places = [
+            place for place, (task, _) in enumerate(self.columns) if task != AVERAGE
+        ]
+        rows = [
+            (name, source, [numbers[place] for place in places])
+            for name, source, numbers in self.rows
+        ]
+        return Table(self.family, [self.columns[place] for place in places], rows)
+
+    @property
+    def heads(self) -> list[str]:
+        """The columns' titles: the task, with the metric if tasks have several."""
+        own = [metric for task, metric in self.columns if task != AVERAGE]
+        is_single = len({metric.partition("/")[0] for metric in own}) == 1
+        titles = []
+        for task, metric in self.columns:
+            if task == AVERAGE:
+                titles.append(self.averages[metric].title)
+            elif is_single:
+                # One metric: of several tasks, or of the parts of one task.
+                titles.append(metric.partition("/")[2] or task)
+            else:
+                titles.append(f"{task} {metric}")
+        return titles
 
 
 def tables(results: Results, ablations: bool = False) -> list[Table]:
@@ -43,12 +75,18 @@ def tables(results: Results, ablations: bool = False) -> list[Table]:
     families: dict[str, list[tuple[str, str]]] = {}
     for task, about in results["tasks"].items():
         columns = families.setdefault(about["family"], [])
-        columns.append((task, about["main_metric"]))
-        for row in published.ROWS:
-            for key in row.scores:
-                wanted = key[0] == task and key not in columns and "/" not in key[1]
-                if wanted and _has(results, key):
-                    columns.append(key)
+        wanted = [about["main_metric"], *about.get("shown_metrics", ())]
+        wanted += [
+            metric
+            for row in published.ROWS
+            for name, metric in row.scores
+            if name == task and "/" not in metric
+        ]
+        columns += [
+            (task, metric)
+            for metric in dict.fromkeys(wanted)
+            if metric == about["main_metric"] or _has(results, (task, metric))
+        ]
     return [
         _table(results, name, columns, ablations)
         for name, columns in [*families.items(), *_by_part(results)]
@@ -86,32 +124,54 @@ def _has(results: Results, key: tuple[str, str]) -> bool:
 def _table(
     results: Results, family: str, columns: list[tuple[str, str]], ablations: bool
 ) -> Table:
+    groups = {}
+    for model in results["models"].values():
+        for item in averages.coverage(model["scores"]):
+            if item.group.family == family:
+                groups.setdefault(item.group.name, item)
+    columns = [*columns, *((AVERAGE, name) for name in groups)]
     rows = [
-        (name, "", [model["scores"][task].get(metric) for task, metric in columns])
+        (name, "", _numbers(columns, groups, averages.flat(model["scores"])))
         for name, model in results["models"].items()
     ]
     for row in published.ROWS:
         if row.is_ablation and not ablations:
             continue
-        numbers = [published.score(row, *column) for column in columns]
+        numbers = _numbers(columns, groups, row.scores, row.averages)
         if any(number is not None for number in numbers):
             rows.append((row.model, row.source, numbers))
-    return Table(family, columns, rows)
+    return Table(family, columns, rows, groups)
 
 
-def head(column: tuple[str, str], columns: Sequence[tuple[str, str]]) -> str:
-    """A column's title: the task, with its metric where the table has several."""
-    task, metric = column
-    if all(name.partition("/")[0] == metric.partition("/")[0] for _, name in columns):
-        # One metric: of several tasks, or of the parts of one task.
-        return metric.partition("/")[2] or task
-    return f"{task} {metric}"
+def _numbers(
+    columns: list[tuple[str, str]],
+    groups: Mapping[str, averages.Coverage],
+    scores: Mapping[averages.Key, float],
+    printed: Mapping[str, float] | None = None,
+) -> list[float | None]:
+    """A row. Where parts of a group are missing, a mean is over the same parts."""
+    numbers = []
+    for key in columns:
+        if key[0] != AVERAGE:
+            numbers.append(scores.get(key))
+            continue
+        group = groups[key[1]]
+        known = (printed or {}).get(key[1]) if not group.missing else None
+        if known is None and group.group.name == "xeval" and printed:
+            # Published by language, not by task.
+            languages = [printed.get(f"xeval/{language}") for language in group.keys]
+            is_whole = not any(" without " in part for part in group.missing)
+            if is_whole and None not in languages:
+                known = sum(languages) / len(languages)
+        numbers.append(group.mean(scores) if known is None else known)
+    return numbers
 
 
 def plain(table: Table) -> str:
-    """For a terminal: numbers under each other, sources left out."""
-    heads = [head(column, table.columns) for column in table.columns]
-    metrics = sorted({metric.partition("/")[0] for _, metric in table.columns})
+    """For a terminal: aligned numbers, without sources."""
+    heads = table.heads
+    own = [metric for task, metric in table.columns if task != AVERAGE]
+    metrics = sorted({metric.partition("/")[0] for metric in own})
     title = f"{table.family}: {metrics[0]}" if len(metrics) == 1 else table.family
     names = [f"({name})" if source else short(name) for name, source, _ in table.rows]
     width = max(map(len, [title, *names]))
@@ -126,8 +186,8 @@ def plain(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    """For Markdown: sources as footnotes in the first column."""
-    heads = [head(column, table.columns) for column in table.columns]
+    """For Markdown: published rows carry their source in the first column."""
+    heads = table.heads
     lines = [
         " | ".join(["| ", *heads]) + " |",
         "|---" + "|---:" * len(heads) + "|",
@@ -138,8 +198,25 @@ def markdown(table: Table) -> str:
     return "\n".join(lines)
 
 
+def notes(results: Results, table: Table) -> list[str]:
+    """Lines below a table: protocols, what an average is of, and what it lacks."""
+    lines: dict[str, list[str]] = {}
+    for task, _ in table.columns:
+        if task != AVERAGE:
+            lines.setdefault(results["tasks"][task]["protocol"], []).append(task)
+    said = [
+        f"{', '.join(dict.fromkeys(tasks))}: {text}" for text, tasks in lines.items()
+    ]
+    for name, item in table.averages.items():
+        missing = f"; missing: {', '.join(item.missing)}" if item.missing else ""
+        said.append(f"{name}: mean, {item.group.about}{missing}")
+    if any(item.missing for item in table.averages.values()):
+        said.append("A published row's average is over the same parts as ours.")
+    return said
+
+
 def short(name: str, width: int = 34) -> str:
-    """A model's name, shortened where models differ least: `bow:…runs/en_small`."""
+    """A model's name, its beginning cut: names differ at their end."""
     if len(name) <= width:
         return name
     prefix = re.match(r"[a-z]+:(?!//)", name)

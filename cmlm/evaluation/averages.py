@@ -1,0 +1,242 @@
+"""The averages that papers print: which scores each of them is the mean of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from cmlm.evaluation import languages
+
+# (task, metric) of a score.
+Key = tuple[str, str]
+Scores = Mapping[str, Mapping[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A group of scores that is averaged.
+
+    Attributes:
+        name: the name of the average in results, such as `tatoeba/xtreme36`;
+            `published` uses the same names.
+        family: the family whose table shows the average.
+        about: one line: what is averaged, and which paper prints it.
+        parts: the scores of each part by the part's name. A part of several scores,
+            such as a language of XEVAL, counts by their mean.
+    """
+
+    name: str
+    family: str
+    about: str
+    parts: Mapping[str, tuple[Key, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """The parts of a group that some results hold.
+
+    Attributes:
+        group: the group.
+        keys: the scores that are there, by part.
+        missing: the parts that are missing, wholly or in some of their scores.
+    """
+
+    group: Group
+    keys: Mapping[str, tuple[Key, ...]]
+    missing: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The group's name with the number of its parts."""
+        total = len(self.group.parts)
+        found = f"{len(self.keys)} of {total}" if self.missing else f"mean of {total}"
+        return f"{self.group.name} ({found})"
+
+    def mean(self, scores: Mapping[Key, float]) -> float | None:
+        """The mean over the parts that are there; None if a score is missing."""
+        if any(key not in scores for keys in self.keys.values() for key in keys):
+            return None
+        means = [np.mean([scores[key] for key in keys]) for keys in self.keys.values()]
+        return float(np.mean(means))
+
+
+def coverage(scores: Scores) -> list[Coverage]:
+    """The groups of which a model has at least two parts.
+
+    Args:
+        scores: metrics to numbers, by task.
+    """
+    found = []
+    for group in GROUPS:
+        keys, missing = {}, []
+        for part, wanted in group.parts.items():
+            there = tuple(key for key in wanted if key[1] in scores.get(key[0], {}))
+            if there:
+                keys[part] = there
+            absent = [task for task, metric in wanted if (task, metric) not in there]
+            if absent:
+                missing.append(f"{part} without {', '.join(absent)}" if there else part)
+        if len(keys) > 1:
+            found.append(Coverage(group, keys, tuple(missing)))
+    return found
+
+
+def flat(scores: Scores) -> dict[Key, float]:
+    """Scores by task and metric to scores by (task, metric)."""
+    return {
+        (task, metric): value
+        for task, metrics in scores.items()
+        for metric, value in metrics.items()
+    }
+
+
+def of(scores: Scores) -> dict[str, float]:
+    """The averages of a model, by the name of the group."""
+    found = {item.group.name: item.mean(flat(scores)) for item in coverage(scores)}
+    return {name: mean for name, mean in found.items() if mean is not None}
+
+
+def describe(scores: Scores) -> dict[str, dict]:
+    """What results.json says of the averages beside their numbers."""
+    return {
+        item.group.name: {
+            "about": item.group.about,
+            "parts": len(item.group.parts),
+            "scored": list(item.keys),
+            "missing": list(item.missing),
+        }
+        for item in coverage(scores)
+    }
+
+
+# ---------------------------------------------------------------------- groups
+
+
+def _tasks(names: str, metric: str) -> dict[str, tuple[Key, ...]]:
+    return {name: ((name, metric),) for name in names.split()}
+
+
+def _by_part(task: str, metric: str, parts: list[str]) -> dict[str, tuple[Key, ...]]:
+    return {part: ((task, f"{metric}/{part}"),) for part in parts}
+
+
+_SENTEVAL = {
+    **_tasks("mr cr subj mpqa sst2 trec mrpc sick-e", "accuracy"),
+    **_tasks("sick-r-trained", "pearson"),
+}
+_STS_YEARS = "sts12 sts13 sts14 sts15 sts16"
+_STS = _tasks(f"{_STS_YEARS} stsb-test sick-r", "spearman")
+_STS_SUBSETS = {**_STS, **_tasks(_STS_YEARS, "spearman_mean")}
+XEVAL_LANGUAGES = "ar bg de el en es fr hi ru sw th tr ur vi zh".split()
+# Hu et al., 2020, https://arxiv.org/abs/2003.11080: XTREME's Tatoeba.
+XTREME = (
+    "af ar bg bn de el es et eu fa fi fr he hi hu id it ja jv ka kk ko ml mr nl pt ru "
+    "sw ta te th tl tr ur vi zh"
+).split()
+# m-USE's 16 languages without English, Chinese counted once.
+MUSE = "ar de es fr it ja ko nl pl pt ru th tr zh".split()
+PCR_LANGUAGES = "fr zh es de ru it tr pt hu ja nl".split()
+_TATOEBA = (
+    "afr amh ang ara arq arz ast awa aze bel ben ber bos bre bul cat cbk ceb ces cha "
+    "cmn cor csb cym dan deu dsb dtp ell epo est eus fao fin fra fry gla gle glg gsw "
+    "heb hin hrv hsb hun hye ido ile ina ind isl ita jav jpn kab kat kaz khm kor kur "
+    "kzj lat lfn lit lvs mal mar max mhr mkd mon nds nld nno nob nov oci orv pam pes "
+    "pms pol por ron rus slk slv spa sqi srp swe swg swh tam tat tel tgl tha tuk tur "
+    "tzl uig ukr urd uzb vie war wuu xho yid yue zsm"
+).split()
+_WITHOUT_LASER = set(
+    "ang arq arz ast awa ceb cha csb cym dsb fao fry gla gsw hsb jav max mon nno nov "
+    "orv pam pms swg tuk tzl war xho yid".split()
+)
+TATOEBA = [languages.short(code) for code in _TATOEBA]
+LASER = [languages.short(code) for code in _TATOEBA if code not in _WITHOUT_LASER]
+
+
+def _tatoeba(name: str, parts: list[str], about: str, end: str = "") -> Group:
+    return Group(
+        f"tatoeba/{name}",
+        "bitext",
+        f"Tatoeba, language to English, {about}",
+        _by_part("tatoeba", f"accuracy_forward{end}", parts),
+    )
+
+
+def _xeval(language: str) -> tuple[Key, ...]:
+    return tuple(
+        (f"xeval-{task}", f"{metric}/{language}")
+        for ((task, metric),) in _SENTEVAL.values()
+    )
+
+
+GROUPS = [
+    Group("sts", "sts", "STS12-16, STS-B, SICK-R; all pairs of a year", _STS),
+    Group("sts/subsets", "sts", "the same; a year is its subsets' mean", _STS_SUBSETS),
+    Group(
+        "senteval",
+        "senteval",
+        "the nine columns of CMLM's table 1 (SICK-R trained, Pearson)",
+        _SENTEVAL,
+    ),
+    Group(
+        "senteval/labse",
+        "senteval",
+        "the seven columns of LaBSE's table 4",
+        _tasks("mr cr subj mpqa trec sst2 mrpc", "accuracy"),
+    ),
+    *(
+        Group(
+            f"xeval/{language}",
+            "xeval",
+            f"SentEval's nine tasks in {language} (CMLM, tables 3 and 4)",
+            {key[0]: (key,) for key in _xeval(language)},
+        )
+        for language in XEVAL_LANGUAGES
+    ),
+    Group(
+        "xeval",
+        "xeval",
+        "mean over 15 languages of their means over tasks (CMLM, tables 3 and 4)",
+        {language: _xeval(language) for language in XEVAL_LANGUAGES},
+    ),
+    _tatoeba("xtreme36", XTREME, "XTREME's 36 languages (CMLM, table 5; LaBSE)"),
+    _tatoeba("muse14", MUSE, "14 languages of m-USE (LaBSE, table 5)"),
+    _tatoeba(
+        "laser83",
+        LASER,
+        "LASER's languages, 83 of the 112 (LaBSE's table 5 counts 82, without a list)",
+    ),
+    _tatoeba("all112", TATOEBA, "all 112 languages (LaBSE, tables 2 and 5)"),
+    _tatoeba("pcr11", PCR_LANGUAGES, "the 11 languages of CMLM's table 8"),
+    _tatoeba("pcr11_pcr", PCR_LANGUAGES, "the same after PCR (table 8)", "_pcr"),
+    Group(
+        "un",
+        "bitext",
+        "United Nations corpus, language to English (LaBSE, table 2)",
+        _by_part("un", "accuracy_forward", ["es", "fr", "ru", "zh"]),
+    ),
+    Group(
+        "multi-simlex",
+        "lexical",
+        "Multi-SimLex, 8 languages (Mirror-BERT, tables 1 and 16)",
+        _by_part("multi-simlex", "spearman", "en fr et ar zh ru es pl".split()),
+    ),
+    Group(
+        "multi-simlex-cross",
+        "lexical",
+        "crossed Multi-SimLex, 6 language pairs (Mirror-BERT, tables 5 and 18)",
+        _by_part(
+            *("multi-simlex-cross", "spearman"),
+            "en-fr en-zh en-he zh-fr fr-he zh-he".split(),
+        ),
+    ),
+    Group(
+        "bli",
+        "bli",
+        "6 language pairs, learnt mapping (Mirror-BERT, tables 6 and 19)",
+        _by_part(
+            *("bli", "accuracy_mapped"), "en-fr en-it en-ru en-tr it-fr ru-fr".split()
+        ),
+    ),
+]

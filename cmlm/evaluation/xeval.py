@@ -1,0 +1,53 @@
+"""XEVAL: SentEval's tasks, machine-translated.
+
+Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 4.5.1 and appendix D:
+SentEval in English and 14 other languages. The folder `xeval/LANGUAGE/` holds each
+language in SentEval's own layout, in UTF-8.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable
+
+from cmlm.evaluation import base, reading, senteval
+from cmlm.evaluation.senteval_files import Parts
+
+
+class XevalTask(base.PartedTask[Parts]):
+    """A task of SentEval in several languages.
+
+    Args:
+        task: SentEval's task.
+        folder: the folder of its files within a language.
+    """
+
+    def __init__(self, task: senteval.ClassificationTask, folder: str):
+        super().__init__(f"xeval-{task.name}")
+        self._task = task
+        self._folder = folder
+        self.main_metric = task.main_metric
+        self.protocol = f"{task.protocol}; mean over languages"
+
+    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+        paths = source.matching(os.path.join("xeval", "*", self._folder))
+        folders = [path.removesuffix(self._folder).rstrip(os.sep) for path in paths]
+        return {os.path.basename(folder): folder for folder in folders}
+
+    def read_part(self, source: reading.DataDir, part: str, where: str) -> Parts:
+        return self._task.read(source.inside(where))
+
+    def part_sentences(self, data: Parts) -> Iterable[str]:
+        return self._task.sentences(data)
+
+    def score_part(
+        self, part: str, data: Parts, vectors: base.Vectors
+    ) -> dict[str, float]:
+        # A copy, because the task itself is in the catalogue.
+        task = copy.copy(self._task)
+        task.seeds, task.language = self.seeds, part
+        return task.score(data, vectors)
+
+
+TASKS = [XevalTask(task, folder) for folder, task in senteval.ROWS]
