@@ -113,7 +113,7 @@ def main(_) -> None:
         import numpy as np
 
         from cmlm.common import files
-        from cmlm.encoders import pretrained
+        from cmlm.encoders import opening
         from export import saved_models
 
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +127,7 @@ def main(_) -> None:
         texts = lines[: FLAGS.sentences]
         with open(sentence_file, "w", encoding="utf-8") as file:
             json.dump(texts, file)
-        trained = pretrained.load_encoder(FLAGS.model)
+        trained = opening.open_trained(FLAGS.model)
         started = {}
         for precision in FLAGS.precisions:
             out = os.path.join(folder, precision)

@@ -1,4 +1,4 @@
-"""Universal sentence encoders: train them on your own text, and serve them.
+"""Universal sentence encoders, trained on your own text and served, in TensorFlow.
 
     import cmlm
 
@@ -14,18 +14,17 @@ __all__ = ["__version__", "load"]
 
 
 def load(model: str):
-    """Opens an encoder, wherever it lies.
+    """Opens an encoder.
 
     Args:
         model: an export, a model_dir, a checkpoint, weights of another program, the
-            address of a model server, or stored vectors; see
-            `cmlm.encoders.opening.open_encoder`.
+            address of a model server, or stored vectors.
 
     Returns:
         An object with `encode(sentences) -> float32 [len(sentences), dim]`.
 
     Raises:
-        cmlm.errors.UserError: nothing is there, or it is damaged.
+        cmlm.errors.UserError: there is no such encoder, or it is damaged.
     """
     from cmlm.encoders import opening
 

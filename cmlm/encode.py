@@ -1,11 +1,14 @@
-"""Encodes a file of sentences, one a line.
+"""Encodes a file of sentences, one sentence a line.
 
     python -m cmlm.encode --model=OUT --input=sentences.txt --output=vectors.npy
     python -m cmlm.encode --model=OUT --input=sentences.txt --query='How are you?'
 
-The first writes float32 [lines, dim], a vector for every line (empty ones too) in
-their order; numpy.load reads it. The second prints the lines nearest to a sentence.
-Memory does not grow with the file.
+The first command writes float32 [lines, dim], a vector for every line, empty ones
+included, in the order of the file; numpy.load reads it. The second prints the lines
+nearest to a sentence. Memory does not grow with the file.
+
+--pooling, --sentence_vector and --seq_length change how vectors are read from the
+weights of a model_dir or of another program; an export is fixed.
 """
 
 import contextlib
@@ -14,10 +17,14 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
-    "model", None, "An export or a model_dir, which may have best: in front."
+    "model",
+    None,
+    "An export, a model_dir (best:, untrained: or bow: may precede it), weights of "
+    "another program, or the address of a model server.",
 )
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
 flags.DEFINE_string("output", None, "The .npy file to write.")
@@ -29,6 +36,7 @@ flags.DEFINE_multi_string(
 flags.DEFINE_integer(
     "neighbours", 3, "How many lines to print for each --query.", lower_bound=1
 )
+reading_flags.define()
 
 FLAGS = flags.FLAGS
 
@@ -39,9 +47,11 @@ def main(_) -> None:
     if not FLAGS.input:
         raise UserError("--input is not given; allowed: a .txt or .txt.gz file")
     if not FLAGS.output and not FLAGS.query:
-        raise UserError("nothing to do: give --output=FILE.npy or --query='a sentence'")
+        raise UserError("no output; allowed: --output=FILE.npy, --query='a sentence'")
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
-        raise UserError(f"--output={FLAGS.output} must end in .npy")
+        raise UserError(
+            f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
+        )
     with cli.quiet_imports():
         from cmlm.common import arrays, files, progress
         from cmlm.encoders import opening
@@ -52,11 +62,9 @@ def main(_) -> None:
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)
     total = arrays.count_lines(paths)
-    encoder = opening.open_encoder(FLAGS.model)
-    print(
-        f"{total:,} lines of {FLAGS.input}, cut at {encoder.seq_length} tokens",
-        file=sys.stderr,
-    )
+    encoder = opening.open_encoder(FLAGS.model, reading_flags.reading())
+    cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
+    print(f"{total:,} lines of {FLAGS.input}{cut}", file=sys.stderr)
     nearest = arrays.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
 
     # ------------------------------------------------------------- encoding
@@ -74,9 +82,9 @@ def main(_) -> None:
                 write(arrays.unit_length(encoded) if FLAGS.normalize else encoded)
             bar.update(len(lines))
         if bar.n != total:
-            raise UserError(f"{FLAGS.input} changed while it was read")
+            raise UserError(f"{FLAGS.input} changed during reading")
 
-    # --------------------------------------------------- what, and where it is
+    # -------------------------------------------------------------- results
     for query, found in zip(FLAGS.query, nearest.found, strict=True):
         print(query)
         for cosine, line in found:

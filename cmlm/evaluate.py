@@ -32,6 +32,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
 flags.DEFINE_multi_string(
@@ -47,12 +48,6 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer(
     "seeds", 1, "The number of seeds for tasks that train a classifier.", lower_bound=1
-)
-flags.DEFINE_integer(
-    "seq_length",
-    None,
-    "Cut sentences at this many tokens, [CLS] and [SEP] included; default: the "
-    "encoder's own length.",
 )
 flags.DEFINE_string(
     "pcr", None, "Components of cmlm.pcr to remove; they belong to one model."
@@ -71,6 +66,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "sentences", None, "Write the tasks' sentences to this file, one a line."
 )
+reading_flags.define()
 
 FLAGS = flags.FLAGS
 
@@ -158,8 +154,9 @@ def open_model(name: str):
     """
     from cmlm.encoders import opening
 
+    reading = reading_flags.reading()
     if not name.startswith(_LANGUAGES):
-        return opening.open_encoder(name, seq_length=FLAGS.seq_length)
+        return opening.open_encoder(name, reading)
     encoders = {}
     for part in name.removeprefix(_LANGUAGES).split(","):
         language, equals, model = part.partition("=")
@@ -167,7 +164,7 @@ def open_model(name: str):
             raise UserError(
                 f"--model has {name!r}; allowed: {_LANGUAGES}LANGUAGE=MODEL,..."
             )
-        encoders[language] = opening.open_encoder(model, seq_length=FLAGS.seq_length)
+        encoders[language] = opening.open_encoder(model, reading)
     widths = {language: encoder.dim for language, encoder in encoders.items()}
     if len(set(widths.values())) > 1:
         raise UserError(f"--model={name} has vectors of widths {widths}; allowed: one")

@@ -65,7 +65,7 @@ def main(_) -> None:
 
         from cmlm.common import fields, files, versions
         from cmlm.common.progress import ProgressLine
-        from cmlm.encoders import identity
+        from cmlm.encoders import identity, opening
         from cmlm.encoders.trained import resolve_seq_length
         from cmlm.evaluation import reading
         from cmlm.finetuning import catalogue, examples, glue, tasks, training
@@ -97,8 +97,9 @@ def main(_) -> None:
             tests[name] = answer
         except reading.MissingData as error:
             print(f"no predictions in {answer}: {error}", file=sys.stderr)
-    trained = training.open_encoder(FLAGS.model)
-    seq_length = resolve_seq_length(trained, FLAGS.seq_length)
+    trained = opening.open_trained(FLAGS.model)
+    # GLUE's usual length.
+    seq_length = resolve_seq_length(trained, FLAGS.seq_length, default=128)
     data = {
         name: examples.encode(
             task.read(path, with_labels=name not in tests),

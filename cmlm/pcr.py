@@ -1,4 +1,4 @@
-"""Fits the principal components that PCR removes, one matrix a language.
+"""Fits the principal components of each language, which PCR removes from vectors.
 
     python -m cmlm.pcr --model=OUT --text=de=german.txt.gz --text='fr=fr/*.txt' \\
         --output=pcr.npz
@@ -6,9 +6,9 @@
         --output=pcr.npz
     python -m export.tfhub --model_dir=RUN --export_dir=OUT --pcr=pcr.npz
 
-Text is monolingual, one sentence a line. Vectors are those of the same model, as
-cmlm.encode writes them without --normalize. The file names the model it belongs to, and
-is refused with any other. See cmlm/encoders/pcr.py for the method.
+Text is monolingual, one sentence a line. Vectors must come from the same model; write
+them by cmlm.encode without --normalize. The output names its model, and other models
+refuse it. cmlm/encoders/pcr.py describes the method.
 """
 
 import sys
@@ -16,10 +16,11 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
-    "model", None, "An export or a model_dir, which may have best: in front."
+    "model", None, "An export or a model_dir; best: may precede a model_dir."
 )
 flags.DEFINE_multi_string(
     "text", [], "LANGUAGE=FILES: files, globs or a list of them; repeatable."
@@ -28,19 +29,19 @@ flags.DEFINE_multi_string(
     "vectors", [], "LANGUAGE=FILE.npy, float [n, dim], instead of text; repeatable."
 )
 flags.DEFINE_integer(
-    "components", 1, "k, components a language; the paper removes 1.", lower_bound=1
+    "components", 1, "Components of each language; the paper removes 1.", lower_bound=1
 )
 flags.DEFINE_integer(
     "max_sentences",
     100_000,
-    "Sentences of a language to use, the first ones; 0 means all.",
+    "Use the first N sentences of each language; 0 uses all.",
     lower_bound=0,
 )
 flags.DEFINE_string("output", None, "The .npz file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
+reading_flags.define()
 
 FLAGS = flags.FLAGS
-
 
 _ROWS_AT_ONCE = 16_384
 
@@ -49,9 +50,13 @@ def main(_) -> None:
     if not FLAGS.model:
         raise UserError("--model is not given; allowed: an export or a model_dir")
     if not FLAGS.output or not FLAGS.output.endswith(".npz"):
-        raise UserError(f"--output={FLAGS.output or ''} must name a .npz file")
+        raise UserError(
+            f"--output is {FLAGS.output}; allowed: a path that ends in .npz"
+        )
     if not FLAGS.text and not FLAGS.vectors:
-        raise UserError("nothing to fit: give --text=LANGUAGE=FILES or --vectors=...")
+        raise UserError(
+            "no sentences; allowed: --text=LANG=FILES, --vectors=LANG=FILES"
+        )
     with cli.quiet_imports():
         from cmlm.common import files
         from cmlm.encoders import opening, pcr
@@ -64,14 +69,16 @@ def main(_) -> None:
         for value in FLAGS[flag].value:
             language, equals, path = value.partition("=")
             if not equals or not path:
-                raise UserError(f"--{flag}={value}; allowed: LANGUAGE=FILE")
+                raise UserError(f"--{flag} is {value}; allowed: LANGUAGE=FILES")
             language = pcr.check_language(language)
             if language in sources:
-                raise UserError(f"--{flag}={value}: {language} is given twice")
+                raise UserError(f"--{flag} is {value}; {language} is given twice")
             sources[language] = (flag, files.expand(path))
-    encoder = opening.open_encoder(FLAGS.model)
+    encoder = opening.open_encoder(FLAGS.model, reading_flags.reading())
     if "fingerprint" not in encoder.info:
-        raise UserError(f"--model={FLAGS.model} has no fingerprint: export it again")
+        raise UserError(
+            f"--model is {FLAGS.model}, which has no fingerprint; export it again"
+        )
 
     # -------------------------------------------------------------- fitting
     fitted = {}
@@ -87,7 +94,7 @@ def main(_) -> None:
         shares = ", ".join(f"{share:.1%}" for share in fitted[language].shares)
         print(
             f"{language}: {fitted[language].sentences:,} sentences, "
-            f"{shares} of their squared length along the components",
+            f"{shares} of the squared length of their vectors along the components",
             file=sys.stderr,
         )
     pcr.save(
@@ -95,7 +102,7 @@ def main(_) -> None:
         pcr.PrincipalComponents(encoder.info["fingerprint"], fitted),
     )
 
-    # --------------------------------------------------- what, and where it is
+    # -------------------------------------------------------------- results
     print(f"{FLAGS.output}  {', '.join(fitted)}; {FLAGS.components} a language")
     print(
         f"serve  python -m export.tfhub --pcr={FLAGS.output} --model_dir=... "
@@ -104,7 +111,7 @@ def main(_) -> None:
 
 
 def _encode_text(paths, encoder, limit):
-    """Yields the vectors of at most `limit` sentences, in windows; no empty lines."""
+    """Yields vectors of at most `limit` non-empty lines, a window at a time."""
     from cmlm.common import arrays, progress
 
     with progress.bar(None) as bar:
@@ -118,7 +125,7 @@ def _encode_text(paths, encoder, limit):
 
 
 def _read_vectors(paths, encoder, limit):
-    """Yields at most `limit` rows of .npy files, in windows."""
+    """Yields at most `limit` rows of .npy files, a window at a time."""
     import numpy as np
 
     for path in paths:
@@ -128,7 +135,8 @@ def _read_vectors(paths, encoder, limit):
             raise UserError(f"not an .npy file of numbers: {error}") from error
         if rows.ndim != 2 or rows.dtype.kind != "f":
             raise UserError(
-                f"{rows.dtype} {list(rows.shape)}; allowed: float [n, {encoder.dim}]"
+                f"vectors are {rows.dtype} {list(rows.shape)}; allowed: float "
+                f"[n, {encoder.dim}]"
             )
         for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
             yield rows[start : min(start + _ROWS_AT_ONCE, limit)]

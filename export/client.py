@@ -1,4 +1,4 @@
-"""Asks a running model server for vectors.
+"""Requests vectors from a running model server.
 
     python -m export.client --server=http://localhost:8501 --text='Where is the file?'
     python -m export.client --server=grpc://localhost:8500 --input=sentences.txt \\
@@ -6,8 +6,8 @@
     python -m export.client --server=grpc://localhost:8500 --signature=pcr \\
         --language=de --text='Wo ist die Datei?'
 
-http:// and https:// speak REST, grpc:// speaks gRPC. Without --output each vector is
-printed, as one line of JSON.
+http:// and https:// use REST, grpc:// uses gRPC. Without --output the command prints
+each vector as one line of JSON.
 """
 
 import json
@@ -15,20 +15,21 @@ import json
 from absl import flags
 
 from cmlm import cli
+from cmlm.encoders import signatures
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
     "server", None, "http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT."
 )
-flags.DEFINE_string("model_name", "cmlm", "The model's name on the server.")
-flags.DEFINE_integer("version", None, "Its version; by default the newest.")
+flags.DEFINE_string("model_name", "cmlm", "Name of the model on the server.")
+flags.DEFINE_integer("version", None, "Version of the model; default: the newest.")
 flags.DEFINE_enum(
     "signature",
-    "serving_default",
-    ["serving_default", "normalized", "pcr"],
-    "What to ask for, see export/serving.py.",
+    signatures.DEFAULT,
+    list(signatures.TEXT_SIGNATURES),
+    "The signature to ask for, see cmlm/encoders/signatures.py.",
 )
-flags.DEFINE_string("language", None, "Of all sentences, for --signature=pcr.")
+flags.DEFINE_string("language", None, "Language of all sentences, for --signature=pcr.")
 flags.DEFINE_multi_string("text", [], "A sentence; repeatable.")
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
 flags.DEFINE_string("output", None, "The .npy file to write.")
@@ -41,11 +42,17 @@ def main(_) -> None:
     if not FLAGS.server:
         raise UserError("--server is not given; allowed: http://... or grpc://...")
     if bool(FLAGS.text) == bool(FLAGS.input):
-        raise UserError("give either --text='a sentence' or --input=FILE")
-    if bool(FLAGS.language) != (FLAGS.signature == "pcr"):
-        raise UserError("--language goes with --signature=pcr, and only with it")
+        given = "both are given" if FLAGS.text else "neither is given"
+        raise UserError(f"{given}; allowed: one of --text and --input")
+    takes_language = signatures.TEXT_SIGNATURES[FLAGS.signature].takes_language
+    if takes_language and not FLAGS.language:
+        raise UserError(f"--signature={FLAGS.signature} needs --language")
+    if FLAGS.language and not takes_language:
+        raise UserError(f"--signature={FLAGS.signature} takes no --language")
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
-        raise UserError(f"--output={FLAGS.output} must end in .npy")
+        raise UserError(
+            f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
+        )
     with cli.quiet_imports():
         from cmlm.common import arrays, files
         from cmlm.encoders import model_server
@@ -75,7 +82,7 @@ def main(_) -> None:
         return
     first = next(answers, None)
     if first is None:
-        raise UserError(f"{FLAGS.input} has no line")
+        raise UserError(f"{FLAGS.input} is empty")
     shape = (total, first[1].shape[1])
     with arrays.npy_writer(FLAGS.output, shape) as write:
         write(first[1])
@@ -84,7 +91,7 @@ def main(_) -> None:
             write(answer)
             written += len(answer)
         if written != total:
-            raise UserError(f"{FLAGS.input} changed while it was read")
+            raise UserError(f"{FLAGS.input} changed during reading")
     print(f"{FLAGS.output}  float32 {list(shape)}")
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from cmlm.modeling.encoder import SentenceEncoder
+from cmlm.modeling.encoder import EncoderNetwork
 
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def build(
-    encoder: SentenceEncoder, vocab_file: str, lower_case: bool
+    encoder: EncoderNetwork, vocab_file: str, lower_case: bool
 ) -> tuple[tf.train.Checkpoint, dict[str, tf.types.experimental.ConcreteFunction]]:
     """Makes the object to save.
 

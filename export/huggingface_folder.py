@@ -1,7 +1,7 @@
-"""What `export.huggingface` writes: a folder that other libraries load.
+"""Writes a folder that Hugging Face's libraries load.
 
-It is read by `sentence_transformers.SentenceTransformer` and `transformers.AutoModel`,
-and by this project again, to the same bytes of weights.
+`sentence_transformers.SentenceTransformer` and `transformers.AutoModel` read it. This
+project reads it too and gets the same bytes of weights.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from cmlm.data import tokenization
+from cmlm.data import tokenization, vocabulary_file
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
-from cmlm.modeling import weights
+from cmlm.modeling import pooling, weights
 from cmlm.modeling.foreign import huggingface, modules, tensors
 from export import model_card
 
@@ -40,19 +40,19 @@ def write(
     """Writes the folder.
 
     Args:
-        trained: what is exported.
-        directory: an empty one.
+        trained: the encoder to export.
+        directory: an empty directory.
         seq_length: longest sentence in tokens.
         normalize: add the module that scales vectors to length 1.
 
     Raises:
-        UserError: the encoder cannot be said in that form.
+        UserError: this format cannot represent the encoder.
     """
     model = trained.config.model
     if model.sentence_vector != "pooled":
         raise UserError(
-            f"model.sentence_vector is {model.sentence_vector!r}: a BERT folder has no "
-            "place for the projections; allowed: pooled"
+            f"model.sentence_vector is {model.sentence_vector!r}; allowed: pooled, "
+            "because a BERT folder cannot hold the projections"
         )
     arrays = weights.read(trained.encoder, model)
     _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, model)
@@ -84,7 +84,7 @@ def _write_weights(path: str, arrays: dict[str, np.ndarray], model) -> None:
         )
         for name, array in arrays.items()
     }
-    # Without this entry `transformers` does not take the file.
+    # `transformers` refuses a file without this entry.
     safetensors.numpy.save_file(transposed, path, metadata={"format": "pt"})
 
 
@@ -108,8 +108,8 @@ def _config(trained: TrainedEncoder) -> dict:
         "vocab_size": model.vocab_size,
         "pad_token_id": trained.tokenizer.pad_id,
         "torch_dtype": "float32",
-        # The last num_views positions are those of CMLM's conditions: no token is
-        # ever there, and importing the folder gives the same encoder again.
+        # The last num_views positions belong to CMLM's conditions, never to a token;
+        # with this entry, importing the folder gives the same encoder again.
         huggingface.OURS: {
             "num_views": model.num_views,
             "pooling": model.pooling,
@@ -120,8 +120,9 @@ def _config(trained: TrainedEncoder) -> dict:
 
 def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
     tokenizer = trained.tokenizer
-    with open(os.path.join(directory, "vocab.txt"), "w", encoding="utf-8") as file:
-        file.writelines(f"{token}\n" for token in tokenizer.vocab)
+    vocabulary_file.write(
+        tokenizer.vocab, os.path.join(directory, vocabulary_file.FILE_NAME)
+    )
     _write_json(directory, "special_tokens_map.json", _SPECIAL)
     _write_json(
         directory,
@@ -200,21 +201,14 @@ def _write_modules(
     seq_length: int,
     normalize: bool,
 ) -> None:
-    """What sentence-transformers puts around the BERT."""
+    """Writes sentence-transformers' modules around the BERT."""
     chain = [("", "Transformer"), (_POOLING, "Pooling")]
-    mode = "cls" if model.pooling == "pooler" else model.pooling
     _write_json(
         directory,
         os.path.join(_POOLING, huggingface.CONFIG),
-        {
-            "word_embedding_dimension": model.hidden_size,
-            "pooling_mode_cls_token": mode == "cls",
-            "pooling_mode_mean_tokens": mode == "mean",
-            "pooling_mode_max_tokens": mode == "max",
-            "pooling_mode_mean_sqrt_len_tokens": False,
-        },
+        modules.pooling_config(model.pooling, model.hidden_size),
     )
-    if model.pooling == "pooler":
+    if pooling.POOLINGS[model.pooling].through_pooler:
         chain.append((_DENSE, "Dense"))
         _write_json(
             directory,

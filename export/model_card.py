@@ -1,8 +1,8 @@
-"""README.md of an export: what the model is, from the run's own files.
+"""README.md of an export: describes the model from the files of its run.
 
-Data, steps, objectives and seeds are those of params.yaml, metrics the last validation
-at or before the exported step in metrics.jsonl. Nothing is asked of the user, and what
-the files do not say is said not to be known.
+Data, steps, objectives and seeds come from params.yaml. Metrics are those of the last
+validation in metrics.jsonl at or before the exported step. The card says "not stated"
+for everything that the files leave open.
 """
 
 from __future__ import annotations
@@ -17,14 +17,9 @@ from cmlm.common import versions
 from cmlm.data import builtin, languages
 from cmlm.encoders import model_dir
 from cmlm.encoders.trained import TrainedEncoder
+from cmlm.modeling import pooling
 
 FILE_NAME = "README.md"
-POOLINGS = {
-    "mean": "mean of the token vectors, [CLS] and [SEP] included",
-    "max": "maximum over the token vectors, [CLS] and [SEP] included",
-    "cls": "vector of [CLS]",
-    "pooler": "[CLS] through BERT's pooler, a dense layer with tanh",
-}
 
 _HUGGING_FACE = """\
 ```python
@@ -56,10 +51,10 @@ def write(
     """Writes README.md.
 
     Args:
-        trained: what is exported.
-        directory: where to.
+        trained: the exported encoder.
+        directory: the folder to write to.
         seq_length: longest sentence in tokens.
-        for_hugging_face: with the header and the usage of that hub.
+        for_hugging_face: add the header and the example of Hugging Face's hub.
         normalized: whether the exported vectors have length 1.
     """
     text = render(trained, seq_length, for_hugging_face, normalized)
@@ -73,7 +68,7 @@ def render(
     for_hugging_face: bool,
     normalized: bool,
 ) -> str:
-    """The text of the card; arguments as `write`."""
+    """Returns the text of the card; arguments as in `write`."""
     model = trained.config.model
     tongues = _languages(trained)
     lines = _header(tongues) if for_hugging_face else []
@@ -81,19 +76,19 @@ def render(
         f"# A sentence encoder of {model.num_layers} layers and {model.hidden_size} "
         "dimensions",
         "",
-        "Made with cmlm, universal sentence encoders trained on one's own text.",
+        "Made with cmlm: universal sentence encoders, trained on your own text.",
         "",
         _HUGGING_FACE if for_hugging_face else _TF_HUB,
         "| | |",
         "|---|---|",
     ]
     vectors = "scaled to length 1" if normalized else "not normalised"
-    pooling = POOLINGS[model.pooling]
+    described = pooling.POOLINGS[model.pooling].description
     if model.sentence_vector == "projected":
-        pooling += f", then the mean of {model.num_views} projections"
+        described += f", then the mean of {model.num_views} projections"
     for name, value in (
         ("vector", f"float32 [{model.hidden_size}], {vectors}"),
-        ("pooling", pooling),
+        ("pooling", described),
         ("longest sentence", f"{seq_length} tokens; longer ones are cut"),
         ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
         (
@@ -111,7 +106,7 @@ def render(
 
 
 def _header(tongues: list[str]) -> list[str]:
-    """The YAML that the hub reads; only what is known."""
+    """The YAML header that the hub reads, without unknown values."""
     named = [tongue for tongue in tongues if re.fullmatch(r"[a-z]{2,3}", tongue)]
     return [
         "---",
@@ -131,12 +126,12 @@ def _origin(trained: TrainedEncoder) -> str:
     name = os.path.basename(trained.checkpoint.rstrip("/"))
     start = trained.config.init_checkpoint
     if start and not _is_run(trained):
-        return f"those of {name}, not trained further"
+        return f"from {name}, not trained further"
     return f"{name}, started from {os.path.basename(start)}" if start else name
 
 
 def _is_run(trained: TrainedEncoder) -> bool:
-    """Whether training here made the weights."""
+    """Whether a run of this project trained the weights."""
     folder = os.path.dirname(trained.vocab_file)
     return tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS))
 
@@ -147,7 +142,7 @@ def _step(trained: TrainedEncoder) -> int:
 
 
 def _languages(trained: TrainedEncoder) -> list[str]:
-    """The languages that the configuration names, each once."""
+    """The distinct languages that the configuration names."""
     found: dict[str, None] = {}
     if not _is_run(trained):
         return []
@@ -156,7 +151,7 @@ def _languages(trained: TrainedEncoder) -> list[str]:
         if data.input_path == builtin.PYTHON_DOCS:
             named = ["en"]
         else:
-            # `en`, or `en-de` for translations.
+            # `en`, or `en-de` for bitext.
             keys = "-".join(languages.split(data.input_path))
             named = [tongue for tongue in keys.split("-") if tongue]
         if not named and getattr(data, "raw_layout", ""):
@@ -168,7 +163,7 @@ def _languages(trained: TrainedEncoder) -> list[str]:
 def _training(trained: TrainedEncoder) -> list[str]:
     """Objectives, data and the last validation."""
     if not _is_run(trained):
-        return ["Nothing was trained here; see where the weights are from."]
+        return ["Not trained with cmlm; see the origin of the weights above."]
     config, step = trained.config, _step(trained)
     optimizer = config.trainer.optimizer
     lines = [
@@ -189,7 +184,7 @@ def _training(trained: TrainedEncoder) -> list[str]:
     metrics = last_validation(os.path.dirname(trained.vocab_file), step)
     lines.append("")
     if not metrics:
-        return [*lines, "No validation was recorded up to this step."]
+        return [*lines, "The run recorded no validation up to this step."]
     lines += [
         f"Validation at step {metrics.pop('step'):,}:",
         "",
@@ -201,14 +196,14 @@ def _training(trained: TrainedEncoder) -> list[str]:
 
 
 def last_validation(directory: str, step: int) -> dict[str, float]:
-    """The last row of validation metrics at or before a step.
+    """Reads the last row of validation metrics at or before a step.
 
     Args:
         directory: the model_dir.
-        step: of the checkpoint.
+        step: step of the checkpoint.
 
     Returns:
-        `step` and the metrics without their prefix; empty if there is no row.
+        `step` and the metrics without their prefix; empty without such a row.
     """
     path = os.path.join(directory, model_dir.METRICS)
     if not tf.io.gfile.exists(path):
@@ -219,7 +214,7 @@ def last_validation(directory: str, step: int) -> dict[str, float]:
             try:
                 row = json.loads(line)
             except ValueError:
-                # The row that a killed run was writing.
+                # A killed run was writing this row.
                 continue
             values = {
                 key.removeprefix("validation/"): value

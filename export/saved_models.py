@@ -10,10 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files, versions
-from cmlm.encoders import identity, opening, pcr
+from cmlm.encoders import identity, opening
 from cmlm.encoders.graph import SentenceGraph
-from cmlm.encoders.model_dir import TrainedEncoder
 from cmlm.encoders.pcr import PrincipalComponents
+from cmlm.encoders.signatures import SIGNATURES
+from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import inference_graph
 from export import encoder, preprocessor, server_files, serving
@@ -23,9 +24,8 @@ ENCODER = "encoder"
 SERVING = os.path.join("serving", "1")
 PROVENANCE = "export.json"
 
-# What float32 may differ by when the same numbers are added in another order, and what
-# the 8 bits of bfloat16 lose on the way through some layers; for vectors with entries
-# above 1, times the largest.
+# Allowed differences: of float32 sums in another order, and of the 8 bits of bfloat16
+# after some layers. For vectors with entries above 1, times the largest entry.
 TOLERANCE = 1e-5
 TOLERANCES = {"float32": TOLERANCE, "bfloat16": 5e-2}
 _CHECKED_SENTENCES = (
@@ -47,11 +47,11 @@ def write(
     """Writes preprocessor, encoder, serving and export.json.
 
     Args:
-        trained: what is exported.
-        directory: an empty one.
+        trained: the encoder to export.
+        directory: an empty directory.
         seq_length: longest sentence in tokens.
-        components: of this model, to serve PCR.
-        precision: of the layers in serving, one of `inference.PRECISIONS`.
+        components: principal components of this model, to serve PCR.
+        precision: of the layers in serving, one of `inference_graph.PRECISIONS`.
 
     Raises:
         UserError: something cannot be written, for example on a full disk.
@@ -87,7 +87,7 @@ def _write(trained, directory, seq_length, components, precision) -> None:
         "versions": versions.installed(),
         "config": trained.config.as_dict(),
     }
-    # Twice: for people, and where a server's version folder keeps it when moved.
+    # Twice: for people, and inside the version folder, which may be moved alone.
     for path in (PROVENANCE, os.path.join(SERVING, opening.PROVENANCE)):
         with files.atomic_text(os.path.join(directory, path)) as file:
             json.dump(provenance, file, indent=2)
@@ -100,7 +100,7 @@ def _save(trackable, directory: str, name: str, signatures=None) -> None:
 
 
 def _describe(components: PrincipalComponents) -> dict:
-    """What a client needs to know: the languages, in the order of `language_index`."""
+    """Describes PCR for clients: the languages in the order of `language_index`."""
     return {
         "languages": list(components.languages),
         "components": components.table.shape[1],
@@ -115,10 +115,10 @@ def compare(
     components: PrincipalComponents | None = None,
     precision: str = "float32",
 ) -> float:
-    """Loads what was written and compares its vectors with the checkpoint's.
+    """Loads the export and compares its vectors with the checkpoint's.
 
-    The graph as it is served is not the graph as it was traced: TensorFlow rewrites
-    it, and has been seen to change layer norm's epsilon on the way.
+    TensorFlow rewrites a graph before it serves it; one version changed layer norm's
+    epsilon that way.
 
     Args:
         trained, directory, seq_length, components, precision: as `write`.
@@ -141,25 +141,36 @@ def compare(
     def load(name):
         return tf.saved_model.load(os.path.join(directory, name))
 
-    signatures = load(SERVING).signatures
+    served = load(SERVING).signatures
     prepare, encode = load(PREPROCESSOR), load(ENCODER)
-    inputs = prepare(text)
-    found = {
-        SERVING: signatures["serving_default"](text=text)["default"],
-        f"{SERVING}, tensors": signatures["tensors"](**inputs)["default"],
-        f"{PREPROCESSOR} and {ENCODER}": encode(inputs)["default"],
-    }
+    tensors = prepare(text)
     scale = max(1.0, float(np.abs(expected).max()))
+    vectors = encode(tensors)["default"]
     differences = {
-        name: float(np.abs(vectors - expected).max()) for name, vectors in found.items()
+        f"{PREPROCESSOR} and {ENCODER}": float(np.abs(vectors - expected).max())
     }
-    for language, fitted in (components.languages if components else {}).items():
-        vectors = signatures["pcr"](
-            text=text, language=tf.repeat(language, len(_CHECKED_SENTENCES))
-        )["pcr"]
-        removed = pcr.remove(expected, fitted.components)
-        name = f"{SERVING}, pcr of {language}"
-        differences[name] = float(np.abs(vectors - removed).max())
+    fitted = list(components.languages.items()) if components else []
+    for name, row in SIGNATURES.items():
+        if name not in served:
+            continue
+        output = serving.OUTPUTS[row.output]
+        # Once for each language, or once without any.
+        for number, (language, found) in enumerate(
+            fitted if row.with_components else [("", None)]
+        ):
+            inputs = {
+                "text": text,
+                **tensors,
+                "language": tf.repeat(language, len(expected)),
+                "language_index": tf.repeat(number, len(expected)),
+            }
+            given = {key: inputs[key] for key in row.inputs}
+            vectors = served[name](**given)[row.output]
+            reference = output.reference(
+                expected, None if found is None else found.components
+            )
+            key = f"{SERVING}, {name} {language}".rstrip()
+            differences[key] = float(np.abs(vectors - reference).max())
     for name, difference in differences.items():
         served = name.startswith(SERVING)
         allowed = scale * (TOLERANCES[precision] if served else TOLERANCE)

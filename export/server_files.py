@@ -1,11 +1,11 @@
-"""What a model server reads beside a SavedModel: its configuration, and a warm-up.
+"""Files that a model server reads beside a SavedModel: configuration and warm-up.
 
     OUT/serving/models.config            --model_config_file
     OUT/serving/batching_parameters.txt  --batching_parameters_file
     OUT/serving/1/assets.extra/tf_serving_warmup_requests
 
-The server replays the requests before it says that it is ready, so that the first
-user does not wait for TensorFlow to optimise the graph of a signature.
+The server replays the requests before it reports that it is ready, so the first user
+does not wait while TensorFlow optimises the graph of a signature.
 
 References: https://www.tensorflow.org/tfx/serving/serving_config and
 https://www.tensorflow.org/tfx/serving/saved_model_warmup.
@@ -27,7 +27,7 @@ BATCHING = "batching_parameters.txt"
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 _MODELS_CONFIG = f"""\
-# Of the folder that holds this file, mounted or linked as /models/{MODEL_NAME}.
+# For the folder of this file, mounted or linked as /models/{MODEL_NAME}.
 model_config_list {{
   config {{
     name: "{MODEL_NAME}"
@@ -37,17 +37,17 @@ model_config_list {{
 }}
 """
 _BATCHING = """\
-# Requests that wait while all threads are busy are computed together; with a timeout
-# of 0 none waits for another to come.
+# Requests that wait while all threads are busy are computed together. With a timeout of
+# 0 no request waits for a later one.
 batch_timeout_micros { value: 0 }
 # Strings in a batch. A longer request is refused ("Task size ... is larger than
-# maximum batch size"). Memory is not bounded by it: the graph works in small portions.
+# maximum batch size"). Memory does not depend on it: the graph works in small portions.
 max_batch_size { value: 16384 }
 max_enqueued_batches { value: 100 }
-# As many as the machine has cores.
+# Set this to the number of cores.
 num_batch_threads { value: 2 }
-# Must stay off: the server pads with a tensor's first element, which makes the mask of
-# the signatures `tensors` and `pcr_tensors` 1 where there is no token.
+# Must stay off: the server pads with a tensor's first element, so the mask of the
+# signatures `tensors` and `pcr_tensors` would be 1 at positions without a token.
 pad_variable_length_inputs: false
 """
 _SENTENCES = (
@@ -63,7 +63,7 @@ def write_configuration(directory: str) -> None:
     """Writes `models.config` and `batching_parameters.txt`.
 
     Args:
-        directory: `serving` of an export, which holds the versions.
+        directory: the folder `serving` of an export, which holds the versions.
     """
     for name, content in ((MODELS_CONFIG, _MODELS_CONFIG), (BATCHING, _BATCHING)):
         with files.atomic_text(os.path.join(directory, name)) as file:
@@ -76,15 +76,14 @@ def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
     Args:
         directory: the SavedModel.
         signatures: tf.functions by name, each with an input signature.
-        inputs: for some sentences, all inputs that a signature can have, by name, each
-            [n, ...].
+        inputs: example values, [n, ...], of every input of any signature, by name.
     """
     path = os.path.join(directory, WARM_UP)
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.TFRecordWriter(path) as writer:
         for name, function in signatures.items():
-            # The short one first: where oneDNN may keep weights packed, the first
-            # request decides how, and in float32 a long one would cost short ones dear.
+            # The short one first: if oneDNN keeps weights packed, the first request
+            # decides the layout, and in float32 a long one would slow short ones down.
             for rows in (slice(1, 2), slice(None)):
                 log = prediction_log_pb2.PredictionLog()
                 request = log.predict_log.request
@@ -97,10 +96,10 @@ def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
 
 
 def warm_up_inputs(graph, components) -> dict[str, tf.Tensor]:
-    """Sentences as every input of `serving.build`'s signatures.
+    """Returns example values of every input of the signatures, by name.
 
     Args:
-        graph: SentenceGraph.
+        graph: the SentenceGraph that is served.
         components: PrincipalComponents or None.
     """
     text = tf.constant(_SENTENCES)

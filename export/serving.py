@@ -1,40 +1,55 @@
 """OUT/serving/1: strings to vectors in one graph, for TensorFlow Serving and others.
 
-| signature         | inputs                              | outputs                 |
-|-------------------|-------------------------------------|-------------------------|
-| `serving_default` | `text`                              | `default`, as trained   |
-| `normalized`      | `text`                              | `normalized`, length 1  |
-| `tensors`         | the three tensors                   | `default`               |
-| `pcr`             | `text`, `language`                  | `pcr`, `language_index` |
-| `pcr_tensors`     | the three tensors, `language_index` | `pcr`, `language_index` |
+`cmlm/encoders/signatures.py` lists the signatures with their inputs and outputs.
 
-`text` and `language` are strings [n]; the three tensors are `input_word_ids`,
-`input_mask` and `input_type_ids`, int32 [n, seq], as the preprocessor makes them;
-`language_index` is int32 [n]; vectors are float32 [n, dim]. n is free, 0 included.
+Text is padded to the longest sentence of its batch and cut at the export's length.
+Invalid UTF-8 bytes count as U+FFFD. An empty string has a vector too, that of
+[CLS] [SEP].
 
-Text is padded to the longest sentence it is computed with and cut at the length that
-the export was made with. Bytes that are not UTF-8 count as U+FFFD. An empty string has
-a vector too, that of [CLS] [SEP].
-
-`pcr` and `pcr_tensors` are there if the export was made with --pcr: the principal
-components of a string's language are removed, see cmlm/encoders/pcr.py.
-Languages are compared in lower case. What is not among those fitted gets the index -1
-and **keeps its vector as it is**: a server that batches requests would fail all of them
-for one unknown language. So does an index out of range.
+`pcr` and `pcr_tensors` exist if the export was made with --pcr. They remove the
+principal components of a string's language (see cmlm/encoders/pcr.py). Languages are
+compared in lower case. A language without components has the index -1 and **keeps its
+vector unchanged**: a server that batches requests would otherwise fail all of them for
+one unknown language. The same holds for an index out of range.
 
 Loaded in Python, the model has two more functions: `model(text)`, which is `default`,
-and `model.lengths(text)`, int32 [n], the tokens of each sentence before any cut.
+and `model.lengths(text)`, int32 [n], the number of tokens of each sentence before any
+cut.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
 import tensorflow as tf
 
-from cmlm.encoders import batching
+from cmlm.common import arrays
+from cmlm.encoders import batching, pcr
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.pcr import PrincipalComponents
+from cmlm.encoders.signatures import SIGNATURES, Signature
 
 _INDEX = "language_index"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The two forms of an output: in the served graph, and in numpy to check it.
+
+    Attributes:
+        compute: vectors, float32 [n, dim], the other inputs by name, and the principal
+            components or None, to the outputs by name.
+        reference: vectors, float [n, dim], and the components of their language, float
+            [k, dim] or None, to float [n, dim].
+    """
+
+    compute: Callable[
+        [tf.Tensor, Mapping[str, tf.Tensor], PrincipalComponents | None],
+        dict[str, tf.Tensor],
+    ]
+    reference: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 
 def build(
@@ -43,7 +58,7 @@ def build(
     """Makes the object to save.
 
     Args:
-        graph: what is served.
+        graph: the graph to serve.
         components: what the signatures of PCR remove; None leaves them out.
 
     Returns:
@@ -72,17 +87,21 @@ def build(
 
         return batching.map_in_batches(batch, _used_width(tensors[1]), dim)
 
-    @tf.function(input_signature=[graph.TEXT], autograph=False)
-    def serving_default(text):
-        return {"default": text_vectors(text)}
+    specs = {spec.name: spec for spec in (graph.TEXT, *graph.TOKENS, *_LANGUAGE)}
 
-    @tf.function(input_signature=[graph.TEXT], autograph=False)
-    def normalized(text):
-        return {"normalized": tf.math.l2_normalize(text_vectors(text), axis=-1)}
+    def signature(row: Signature):
+        @tf.function(
+            input_signature=[specs[name] for name in row.inputs], autograph=False
+        )
+        def serve(*tensors):
+            given = dict(zip(row.inputs, tensors, strict=True))
+            if row.takes_text:
+                vectors = text_vectors(given["text"])
+            else:
+                vectors = tensor_vectors(*(given[spec.name] for spec in graph.TOKENS))
+            return OUTPUTS[row.output].compute(vectors, given, components)
 
-    @tf.function(input_signature=graph.TOKENS, autograph=False)
-    def tensors(input_word_ids, input_mask, input_type_ids):
-        return {"default": tensor_vectors(input_word_ids, input_mask, input_type_ids)}
+        return serve
 
     served = tf.train.Checkpoint()
     served.__call__ = text_vectors
@@ -90,62 +109,62 @@ def build(
     # Only variables, not the Keras model: saving that would store a function for
     # every layer.
     served.variables = list(compute.graph.variables)
-    signatures = {
-        "serving_default": serving_default,
-        "normalized": normalized,
-        "tensors": tensors,
+    return served, {
+        name: signature(row)
+        for name, row in SIGNATURES.items()
+        if components is not None or not row.with_components
     }
-    if components is not None:
-        signatures |= _without_components(
-            graph, components, text_vectors, tensor_vectors
-        )
-    return served, signatures
 
 
-def _without_components(graph, components, text_vectors, tensor_vectors):
-    """The signatures that remove principal components."""
+_LANGUAGE = (
+    tf.TensorSpec([None], tf.string, "language"),
+    tf.TensorSpec([None], tf.int32, _INDEX),
+)
+
+
+def _without_components(vectors, given, components) -> dict[str, tf.Tensor]:
+    """Removes the principal components of each vector's language."""
     languages = list(components.languages)
     table = components.table
-
-    def remove(vectors, index):
-        known = (index >= 0) & (index < len(languages))
-        index = tf.where(known, index, -1)
-        # Made here, so that it is a constant of this graph. The last row, zeros, is for
-        # what is not known: subtracting it leaves every bit of a vector.
-        rows = tf.concat([table, tf.zeros_like(table[:1])], axis=0)
-        chosen = tf.gather(rows, tf.where(known, index, len(languages)))
-        along = tf.einsum("nd,nkd->nk", vectors, chosen)
-        removed = vectors - tf.einsum("nk,nkd->nd", along, chosen)
-        return {"pcr": removed, _INDEX: index}
-
-    def checked(vectors, language):
-        # One language would otherwise be spread over all texts.
-        assertion = tf.debugging.assert_equal(
-            tf.size(language), tf.shape(vectors)[0], "one language for each text"
-        )
-        with tf.control_dependencies([assertion]):
-            return tf.identity(vectors)
-
-    @tf.function(
-        input_signature=[graph.TEXT, tf.TensorSpec([None], tf.string, "language")],
-        autograph=False,
+    given_languages = given["language"] if "language" in given else given[_INDEX]
+    # TensorFlow would otherwise spread one language over all texts.
+    assertion = tf.debugging.assert_equal(
+        tf.size(given_languages), tf.shape(vectors)[0], "one language for each text"
     )
-    def pcr(text, language):
-        vectors = checked(text_vectors(text), language)
-        same = tf.strings.lower(language)[:, tf.newaxis] == tf.constant(languages)
+    with tf.control_dependencies([assertion]):
+        vectors = tf.identity(vectors)
+    if "language" in given:
+        lower = tf.strings.lower(given["language"])
+        same = lower[:, tf.newaxis] == tf.constant(languages)
         index = tf.argmax(same, axis=1, output_type=tf.int32)
         index = tf.where(tf.reduce_any(same, axis=1), index, -1)
-        return remove(vectors, index)
+    else:
+        index = given[_INDEX]
+    known = (index >= 0) & (index < len(languages))
+    index = tf.where(known, index, -1)
+    # The last row, zeros, belongs to unknown languages: subtracting it leaves every bit
+    # of a vector unchanged.
+    rows = tf.concat([table, tf.zeros_like(table[:1])], axis=0)
+    chosen = tf.gather(rows, tf.where(known, index, len(languages)))
+    along = tf.einsum("nd,nkd->nk", vectors, chosen)
+    removed = vectors - tf.einsum("nk,nkd->nd", along, chosen)
+    return {"pcr": removed, _INDEX: index}
 
-    @tf.function(
-        input_signature=[*graph.TOKENS, tf.TensorSpec([None], tf.int32, _INDEX)],
-        autograph=False,
-    )
-    def pcr_tensors(input_word_ids, input_mask, input_type_ids, language_index):
-        vectors = tensor_vectors(input_word_ids, input_mask, input_type_ids)
-        return remove(checked(vectors, language_index), language_index)
 
-    return {"pcr": pcr, "pcr_tensors": pcr_tensors}
+# By the name of the vectors.
+OUTPUTS = {
+    "default": Output(
+        lambda vectors, given, components: {"default": vectors},
+        lambda vectors, components: vectors,
+    ),
+    "normalized": Output(
+        lambda vectors, given, components: {
+            "normalized": tf.math.l2_normalize(vectors, axis=-1)
+        },
+        lambda vectors, components: arrays.unit_length(vectors),
+    ),
+    "pcr": Output(_without_components, pcr.remove),
+}
 
 
 def _used_width(mask: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,7 @@ import toys
 from oracles import bert, masked_lm_loss, pool, project_views, weights_by_name
 
 from cmlm.modeling.conditional import ConditionalMaskedLM
-from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder
+from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.objectives import losses
 
 
@@ -142,7 +142,7 @@ def test_type_ids_default_to_zeros():
 
 def test_golden_vector_of_a_seeded_model():
     """Fails when pooling or the network change unnoticed."""
-    encoder = SentenceEncoder(toys.encoder_config())
+    encoder = EncoderNetwork(toys.encoder_config())
     for weight in encoder.weights:
         size = int(np.prod(weight.shape))
         values = np.sin(np.arange(size) * 0.7).reshape(weight.shape) * 0.3
@@ -167,6 +167,6 @@ def test_presets_have_berts_size(preset, million):
     block += config.intermediate_size + h + 4 * h
     total = table + layers * block + h * h + h
     if preset == "tiny":
-        encoder = SentenceEncoder(config)
+        encoder = EncoderNetwork(config)
         assert sum(int(np.prod(w.shape)) for w in encoder.weights) == total
     assert total / 1e6 == pytest.approx(million, abs=0.1)

@@ -13,6 +13,7 @@ from test_finetuning_glue import write
 
 from cmlm.common import fields
 from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders import opening
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.finetuning import examples, glue, training
@@ -29,7 +30,7 @@ def directory(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def trained(directory) -> TrainedEncoder:
-    return training.open_encoder(directory)
+    return opening.open_trained(directory)
 
 
 @pytest.fixture(scope="module")

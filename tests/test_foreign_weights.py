@@ -18,7 +18,7 @@ from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
 from cmlm.config import overrides, recipes
-from cmlm.encoders import model_dir, opening, pretrained
+from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
@@ -170,7 +170,7 @@ def expected(tensors, pooling="mean", **options):
 
 
 def vectors(path):
-    trained = pretrained.load_encoder(str(path))
+    trained = opening.open_trained(str(path))
     graph = SentenceGraph(trained.tokenizer, trained.encoder, POSITIONS)
     return graph.vectors(tf.constant(TEXTS)).numpy(), trained
 
@@ -317,7 +317,7 @@ def test_what_cannot_be_taken_is_named(tmp_path, breaks, said):
     folder = write_folder(tmp_path / "broken")
     breaks(folder)
     with pytest.raises(UserError, match=said) as error:
-        pretrained.load_encoder(str(folder))
+        opening.open_trained(str(folder))
     assert "\n" not in str(error.value)
 
 
@@ -489,7 +489,7 @@ def test_encoder_of_our_own_export_is_read_back(tmp_path):
     trained = model_dir.load_encoder(source)
     (tmp_path / "out").mkdir()
     saved_models.write(trained, str(tmp_path / "out"), model_dirs.SEQ_LENGTH)
-    again = pretrained.load_encoder(str(tmp_path / "out" / "encoder"))
+    again = opening.open_trained(str(tmp_path / "out" / "encoder"))
     assert again.config.model.as_dict() == {
         **trained.config.model.as_dict(),
         "preset": "base",
@@ -584,5 +584,5 @@ def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("\n".join([*VOCAB[:-1], "other"]) + "\n")
     config.vocabulary.file = str(other)
-    with pytest.raises(UserError, match="not the one of .*vocab.txt"):
+    with pytest.raises(UserError, match="not that of .*vocab.txt"):
         engine.build(config, str(tmp_path / "run"))

@@ -15,7 +15,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
-from cmlm.encoders import model_dir, pretrained
+from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import weights
@@ -48,7 +48,7 @@ def vectors(trained):
 )
 def test_export_and_import_give_the_same_bytes(tmp_path, settings):
     trained, folder = export(tmp_path, **settings)
-    again = pretrained.load_encoder(str(folder))
+    again = opening.open_trained(str(folder))
     before = weights.read(trained.encoder, trained.config.model)
     after = weights.read(again.encoder, again.config.model)
     assert before.keys() == after.keys()
@@ -166,5 +166,5 @@ def test_command_writes_a_folder_or_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout
     assert (out / "2_Normalize").is_dir()
-    again = pretrained.load_encoder(str(out))
+    again = opening.open_trained(str(out))
     assert again.config.model.hidden_size == 16

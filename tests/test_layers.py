@@ -6,39 +6,48 @@ import tensorflow as tf
 import toys
 from oracles import pool, project_views
 
-from cmlm.modeling.layers import POOLINGS, MaskedPooling, ViewProjection
+from cmlm.errors import UserError
+from cmlm.modeling import pooling
+from cmlm.modeling.layers import ViewProjection
+
+MODES = [mode for mode, row in pooling.POOLINGS.items() if not row.through_pooler]
 
 
-@pytest.mark.parametrize("mode", POOLINGS)
+@pytest.mark.parametrize("mode", MODES)
 def test_pooling_is_that_of_the_real_tokens(mode):
     tokens = np.random.default_rng(1).normal(size=[3, 5, 4]).astype(np.float32)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
-    got = MaskedPooling(mode)(tokens, mask)
+    got = pooling.pool(mode, tokens, mask)
     np.testing.assert_allclose(got, pool(tokens, mask, mode), atol=1e-6)
 
 
 def test_mean_by_hand():
     tokens = tf.constant([[[1.0, 2.0], [3.0, 4.0], [99.0, 99.0]]])
-    got = MaskedPooling("mean")(tokens, tf.constant([[1, 1, 0]]))
+    got = pooling.pool("mean", tokens, tf.constant([[1, 1, 0]]))
     np.testing.assert_array_equal(got, [[2.0, 3.0]])
 
 
 @pytest.mark.parametrize("mode", ["mean", "max"])
 def test_a_row_without_tokens_pools_to_zeros(mode):
-    got = MaskedPooling(mode)(tf.ones([1, 3, 2]), tf.zeros([1, 3], tf.int32))
+    got = pooling.pool(mode, tf.ones([1, 3, 2]), tf.zeros([1, 3], tf.int32))
     np.testing.assert_array_equal(got, [[0.0, 0.0]])
 
 
 def test_pooling_adds_up_in_float32():
     tokens = tf.cast(tf.fill([1, 1000, 1], 1.0), tf.bfloat16)
-    pooling = MaskedPooling("mean", dtype="mixed_bfloat16")
-    got = pooling(tokens, tf.ones([1, 1000], tf.int32))
+    got = pooling.pool("mean", tokens, tf.ones([1, 1000], tf.int32))
     assert got.dtype == tf.bfloat16 and float(got[0, 0]) == 1.0
 
 
 def test_unknown_pooling_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'first'; allowed: mean, max, cls"):
-        MaskedPooling("first")
+    with pytest.raises(UserError, match="'first'; allowed: mean, max, cls, pooler"):
+        pooling.check("--pooling", "first")
+
+
+def test_the_pooler_reads_the_first_token():
+    tokens = tf.constant([[[1.0, 2.0], [3.0, 4.0]]])
+    got = pooling.pool("pooler", tokens, tf.ones([1, 2]), lambda vectors: -vectors)
+    np.testing.assert_array_equal(got, [[-1.0, -2.0]])
 
 
 def test_views_are_the_identity_and_three_layer_networks():

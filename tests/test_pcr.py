@@ -61,8 +61,8 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
     text = f"--text=de={tmp_path / 'de.txt'}"
     output = f"--output={tmp_path / 'pcr.npz'}"
     for flags, said in (
-        ([text, "--output=pcr.txt"], "must name a .npz file"),
-        ([output], "nothing to fit"),
+        ([text, "--output=pcr.txt"], "allowed: a path that ends in .npz"),
+        ([output], "no sentences; allowed"),
         ([output, text, text], "de is given twice"),
         (
             [output, f"--vectors=de={tmp_path}/objects.npy"],

@@ -233,9 +233,9 @@ def test_the_best_checkpoint_is_pruned_by_its_prefix(source, tmp_path):
 def test_what_cannot_be_pruned_leaves_nothing(source, tmp_path):
     output = tmp_path / "new"
     for model, text, message in (
-        (str(tmp_path), TEXT, "nothing trained there"),
+        (str(tmp_path), TEXT, "no run has written there"),
         (f"bow:{source}", TEXT, "allowed is a model_dir"),
-        (source, ["", " "], "has no line in it"),
+        (source, ["", " "], "has no line with a word"),
     ):
         with pytest.raises(UserError, match=message):
             pruning.prune(model, lambda text=text: [text], str(output))

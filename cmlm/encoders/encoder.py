@@ -1,4 +1,4 @@
-"""An encoder of sentences: `encode` takes a list of str and returns their vectors."""
+"""The encoder of strings: `encode` takes a list of str and returns their vectors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LENGTHS_AT_ONCE = 4096
 
 
 class Encoder:
-    """Sentences in, vectors out; made by `load`.
+    """Sentences in, vectors out; `opening.open_encoder` makes it.
 
     Args:
         vectors: string [n] to float32 [n, dim].
         lengths: string [n] to int32 [n], tokens before any cut.
         dim: width of a vector.
         seq_length: where sentences are cut, in tokens.
-        info: what the encoder is, for reports: checkpoint, pooling and so on.
+        info: description for reports: checkpoint, pooling and so on.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Encoder:
     ) -> np.ndarray:
         """Encodes sentences.
 
-        Each distinct sentence is encoded once, in a batch of its like in length. A
-        vector does not depend on the other sentences.
+        Each distinct sentence is encoded once, in a batch of sentences of similar
+        length. A vector does not depend on the other sentences.
 
         Args:
-            sentences: any number of them; "" is a sentence too.
+            sentences: any number of them; "" counts as a sentence.
             normalize: scale every vector to length 1.
-            progress: show a bar on stderr; by default only for long lists.
+            progress: show a bar on stderr; None shows it for long lists only.
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
@@ -82,7 +82,7 @@ class Encoder:
         """Tokens of each sentence before any cut, [CLS] and [SEP] included.
 
         Returns:
-            int32 [len(sentences)]; what exceeds `seq_length` is cut by `encode`.
+            int32 [len(sentences)]; `encode` cuts sentences above `seq_length`.
         """
         _check_sentences(sentences)
         return self._count(_to_bytes(sentences))
@@ -105,6 +105,6 @@ def _check_sentences(sentences: Sequence[str]) -> None:
 
 
 def _to_bytes(sentences) -> list[bytes]:
-    # A lone surrogate has no UTF-8; its bytes are replaced in the graph, like any
-    # that are not valid.
+    # A lone surrogate has no UTF-8 form; the graph replaces its bytes like all invalid
+    # ones.
     return [text.encode("utf-8", "surrogatepass") for text in sentences]

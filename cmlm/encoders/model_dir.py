@@ -1,4 +1,4 @@
-"""A model_dir: what a run leaves, and all that is needed to resume, export, evaluate.
+"""A model_dir: the directory of a run, enough to resume, export and evaluate it.
 
 params.yaml       the resolved configuration
 vocab.txt         the vocabulary, given or learnt
@@ -18,18 +18,32 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.common.keras import keras
 from cmlm.config import experiment, overrides
+from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
-from cmlm.encoders.trained import TrainedEncoder
+from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints
 from cmlm.modeling.model import SentenceModel
 
 PARAMS = "params.yaml"
-VOCABULARY = "vocab.txt"
 BEST = "best"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TEXT = "text"
+
+# What may stand before a model_dir, as in `best:DIR`.
+PREFIXES = ("best", "untrained", "bow")
+
+
+def split_prefix(name: str) -> tuple[str, str]:
+    """Splits `best:DIR` into ("best", "DIR"); without a prefix the first is ""."""
+    prefix, colon, directory = name.partition(":")
+    return (prefix, directory) if colon and prefix in PREFIXES else ("", name)
+
+
+def is_model_dir(path: str) -> bool:
+    """Whether a run wrote its configuration there."""
+    return tf.io.gfile.exists(os.path.join(path, PARAMS))
 
 
 def write_config(model_dir: str, config: experiment.ExperimentConfig) -> None:
@@ -44,29 +58,34 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
     Raises:
         UserError: `model_dir` is not one.
     """
-    path = os.path.join(model_dir, PARAMS)
-    if not tf.io.gfile.exists(path):
+    if not is_model_dir(model_dir):
         raise UserError(
-            f"--model_dir={model_dir} has no {PARAMS}: nothing trained there"
+            f"--model_dir={model_dir} has no {PARAMS}: no run has written there"
         )
-    return overrides.from_yaml(path)
+    return overrides.from_yaml(os.path.join(model_dir, PARAMS))
 
 
-def load_encoder(model_dir: str, checkpoint: str = "latest") -> TrainedEncoder:
+def load_encoder(
+    model_dir: str, checkpoint: str = "latest", reading: Reading | None = None
+) -> TrainedEncoder:
     """Loads the encoder of a run.
 
     Args:
-        model_dir: of the run.
-        checkpoint: `latest`, `best`, `untrained` (the weights the run's seed starts
-            from, the honest baseline of small runs) or the path of one.
+        model_dir: the directory of the run.
+        checkpoint: `latest`, `best`, `untrained` (the weights that the run's seed
+            starts from, the honest baseline of small runs) or the path of a checkpoint.
+        reading: how vectors are read; None keeps the run's settings.
 
     Raises:
-        UserError: the directory or its checkpoint is missing or damaged.
+        UserError: the directory or its checkpoint is missing or damaged, or lacks a
+            layer that `reading` asks for.
     """
+    reading = reading or Reading()
+    reading.validate()
     config = read_config(model_dir)
-    vocab_file = os.path.join(model_dir, VOCABULARY)
+    vocab_file = os.path.join(model_dir, vocabulary_file.FILE_NAME)
     if not tf.io.gfile.exists(vocab_file):
-        raise UserError(f"--model_dir={model_dir} has no {VOCABULARY}")
+        raise UserError(f"--model_dir={model_dir} has no {vocabulary_file.FILE_NAME}")
     tokenizer = Tokenizer(vocab_file, config.vocabulary.lower_case)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
@@ -76,12 +95,17 @@ def load_encoder(model_dir: str, checkpoint: str = "latest") -> TrainedEncoder:
     # The seed of the run: without a checkpoint these are the weights it began with.
     keras.utils.set_random_seed(config.trainer.seed)
     model = SentenceModel(config.model)
+    if reading.sentence_vector == "projected":
+        model.projection()
     if checkpoint != "untrained":
         path = {"latest": model_dir, "best": os.path.join(model_dir, BEST)}.get(
             checkpoint, checkpoint
         )
         checkpoint = checkpoints.find(path)
+        if reading.sentence_vector == "projected" and config.model.num_views > 1:
+            checkpoints.require_part(checkpoint, "projection", reading.given())
         checkpoints.restore(checkpoint, model=model)
+    reading.apply(model, checkpoint)
     return TrainedEncoder(
         encoder=model.encoder,
         tokenizer=tokenizer,

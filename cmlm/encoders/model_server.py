@@ -1,4 +1,4 @@
-"""Asks a running TensorFlow Serving for vectors, over REST or gRPC.
+"""Requests vectors from a running TensorFlow Serving, over REST or gRPC.
 
     server = model_server.connect("http://localhost:8501")  # or grpc://localhost:8500
     server.encode(["Where is the file?"])  # float32 [1, dim]
@@ -20,24 +20,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
 from cmlm.errors import UserError
 
-# The output that is a signature's vector.
-OUTPUTS = {"serving_default": "default", "normalized": "normalized", "pcr": "pcr"}
-# Sentences of a request, and their bytes: servers are often run behind a proxy that
-# limits the size of a request, and with a limit on a batch.
+# Limits of one request, in sentences and bytes: many servers limit the size of a batch,
+# and proxies before them the size of a request.
 _REQUEST_SENTENCES = 256
 _REQUEST_BYTES = 1 << 20
 
 
 class ModelServer(abc.ABC):
-    """One model of a server; the protocol is a subclass's.
+    """One model of a server; subclasses implement the protocol.
 
     Args:
         address: of the server, for messages.
-        model: its name there.
-        version: None is the newest.
-        timeout: seconds for a request.
+        model: its name on the server.
+        version: its version; None takes the newest.
+        timeout: seconds for one request.
     """
 
     def __init__(self, address: str, model: str, version: int | None, timeout: float):
@@ -49,44 +48,49 @@ class ModelServer(abc.ABC):
     def encode(
         self,
         sentences: Sequence[str],
-        signature: str = "serving_default",
+        signature: str = DEFAULT,
         languages: Sequence[str] | None = None,
     ) -> np.ndarray:
         """Encodes sentences, in as many requests as it takes.
 
         Args:
-            sentences: any number of them, but none gives no width to know.
-            signature: one of `OUTPUTS`.
-            languages: for `pcr`, one for each sentence.
+            sentences: any number of them.
+            signature: a key of `TEXT_SIGNATURES`.
+            languages: one for each sentence, for a signature that takes languages.
 
         Returns:
-            float32 [len(sentences), dim]; [0, 0] without sentences.
+            float32 [len(sentences), dim]; [0, 0] without sentences, since the width
+            is not known then.
 
         Raises:
             UserError: the server cannot be reached, or refuses.
         """
-        if signature not in OUTPUTS:
-            raise UserError(
-                f"signature {signature!r}; allowed: {', '.join(sorted(OUTPUTS))}"
-            )
-        if (languages is not None) != (signature == "pcr"):
-            raise UserError("languages go with the signature pcr, and only with it")
+        if signature not in TEXT_SIGNATURES:
+            allowed = ", ".join(sorted(TEXT_SIGNATURES))
+            raise UserError(f"signature is {signature!r}; allowed: {allowed}")
+        row = TEXT_SIGNATURES[signature]
+        if row.takes_language and languages is None:
+            raise UserError(f"signature {signature} needs a language for each sentence")
+        if languages is not None and not row.takes_language:
+            raise UserError(f"signature {signature} takes no languages")
         if languages is not None and len(languages) != len(sentences):
-            raise UserError(f"{len(languages)} languages of {len(sentences)} sentences")
+            raise UserError(
+                f"got {len(languages)} languages for {len(sentences)} sentences"
+            )
         texts = [text.encode("utf-8", "surrogatepass") for text in sentences]
         vectors = [np.zeros([0, 0], np.float32)]
         for rows in _requests(texts):
             inputs = {"text": texts[rows]}
             if languages is not None:
                 inputs["language"] = [name.encode() for name in languages[rows]]
-            vectors.append(self.predict(signature, inputs)[OUTPUTS[signature]])
+            vectors.append(self.predict(signature, inputs)[row.output])
         return np.concatenate(vectors[1:] or vectors)
 
     @abc.abstractmethod
     def predict(
         self, signature: str, inputs: dict[str, list[bytes]]
     ) -> dict[str, np.ndarray]:
-        """One request: strings [n] by the name of the input, to outputs by name."""
+        """Sends one request: strings [n] by input name, to outputs by name."""
 
     def _refused(self, reason: str) -> UserError:
         reason = " ".join(reason.split())[:300]
@@ -94,7 +98,7 @@ class ModelServer(abc.ABC):
 
 
 class RestServer(ModelServer):
-    """The REST interface, which needs nothing but Python and numpy."""
+    """The REST interface; it needs only Python and numpy."""
 
     def predict(self, signature, inputs):
         version = "" if self._version is None else f"/versions/{self._version}"
@@ -109,13 +113,15 @@ class RestServer(ModelServer):
         except urllib.error.HTTPError as error:
             raise self._refused(_error_of(error)) from error
         except (OSError, http.client.HTTPException) as error:
-            # A refused connection, a name that is unknown, a timeout.
+            # A refused connection, an unknown name, a timeout.
             raise self._refused(f"cannot be reached: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise self._refused(f"not an answer of a model server: {error}") from error
+            raise self._refused(
+                f"no valid answer of a model server: {error}"
+            ) from error
         if not isinstance(outputs, dict):
-            # The server leaves the name out where there is one output.
-            outputs = {OUTPUTS[signature]: outputs}
+            # The server omits the name of a single output.
+            outputs = {TEXT_SIGNATURES[signature].output: outputs}
         types = {"language_index": np.int32}
         return {
             name: np.array(value, types.get(name, np.float32))
@@ -124,7 +130,7 @@ class RestServer(ModelServer):
 
 
 def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
-    """A request of the Predict API in the columnar format."""
+    """Returns a request of the Predict API in the columnar format."""
     columns = {
         name: [_json_string(value) for value in values]
         for name, values in inputs.items()
@@ -148,7 +154,7 @@ def _error_of(error: urllib.error.HTTPError) -> str:
 
 
 class GrpcServer(ModelServer):
-    """The gRPC interface: half the bytes of REST, and no decimal numbers.
+    """The gRPC interface; its messages have half the bytes of REST.
 
     Args:
         address: grpc://HOST:PORT.
@@ -157,11 +163,11 @@ class GrpcServer(ModelServer):
 
     def __init__(self, address: str, **kwargs):
         super().__init__(address, **kwargs)
-        # Here, since TensorFlow comes with it.
+        # Imported here, because it brings TensorFlow.
         import grpc
         from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-        # gRPC's own limit of 4 MB is 1,365 vectors of 768.
+        # gRPC's default limit, 4 MB, would hold 1,365 vectors of width 768.
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
@@ -189,7 +195,7 @@ class GrpcServer(ModelServer):
 def grpc_request(
     model: str, version: int | None, signature: str, inputs: dict[str, list[bytes]]
 ):
-    """A `tensorflow.serving.PredictRequest`."""
+    """Returns a `tensorflow.serving.PredictRequest`."""
     import tensorflow as tf
     from tensorflow_serving.apis import predict_pb2
 
@@ -210,14 +216,14 @@ def connect(
     version: int | None = None,
     timeout: float = 60,
 ) -> ModelServer:
-    """Names a model of a server; nothing is sent yet.
+    """Makes a client of one model; it sends nothing yet.
 
     Args:
-        address: http://HOST:PORT or https://HOST:PORT for REST (TensorFlow Serving
-            listens at 8501), grpc://HOST:PORT for gRPC (8500).
+        address: http://HOST:PORT or https://HOST:PORT for REST (TensorFlow Serving's
+            port is 8501), grpc://HOST:PORT for gRPC (8500).
         model: its name on the server.
-        version: None is the newest.
-        timeout: seconds for a request.
+        version: its version; None takes the newest.
+        timeout: seconds for one request.
 
     Raises:
         UserError: another kind of address.
@@ -226,7 +232,7 @@ def connect(
     kinds = {"http": RestServer, "https": RestServer, "grpc": GrpcServer}
     if scheme not in kinds or not host:
         raise UserError(
-            f"{address!r} is no server; allowed: http://HOST:PORT, https://HOST:PORT "
+            f"server is {address!r}; allowed: http://HOST:PORT, https://HOST:PORT "
             "(REST) or grpc://HOST:PORT"
         )
     return kinds[scheme](
@@ -235,7 +241,7 @@ def connect(
 
 
 def _requests(texts: Sequence[bytes]):
-    """Slices of texts, each with at most so many and so long ones."""
+    """Yields slices of texts that fit into one request."""
     start = size = 0
     for row, text in enumerate(texts):
         full = row - start == _REQUEST_SENTENCES or size + len(text) > _REQUEST_BYTES

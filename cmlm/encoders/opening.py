@@ -1,4 +1,8 @@
-"""Opens encoders, wherever they lie: exports, model_dirs, foreign weights, servers."""
+"""Opens encoders: exports, model_dirs, foreign weights, servers and stored vectors.
+
+Every command opens its encoder here: `open_encoder` for vectors, `open_trained` for the
+weights themselves (exports, fine-tuning).
+"""
 
 from __future__ import annotations
 
@@ -12,68 +16,102 @@ from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
 from cmlm.encoders.identity import describe
-from cmlm.encoders.trained import TrainedEncoder, resolve_seq_length
+from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
 from cmlm.errors import UserError
-from cmlm.modeling import inference_graph
+from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.model import SentenceModel
 
-# Where an export says what it is; servers ignore this folder.
+# The description of an export inside its SavedModel; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", "export.json")
 
 
 def open_encoder(
-    model: str, seq_length: int | None = None
+    model: str, reading: Reading | None = None
 ) -> Encoder | external.ExternalEncoder:
     """Opens an encoder.
 
     Args:
-        model: an export (the folder, its `serving` or a version of that), a model_dir,
-            a checkpoint, weights of another program (see `foreign.ACCEPTED`), or a
-            model_dir after one of the prefixes `best:` (its best checkpoint),
-            `untrained:` (the weights it started from) and `bow:` (the mean of its word
-            embeddings). Besides, what `external_encoders` knows: the address of a model
-            server, and vectors that were made before.
-        seq_length: where sentences are cut, in tokens; by default the encoder's own
-            length. Only weights that are opened here can be cut elsewhere, not exports,
-            servers or stored vectors.
+        model: an export (the folder, its `serving` or a version of that); whatever
+            `open_trained` opens; `bow:` and a model_dir (the mean of its word
+            embeddings); or one of the forms of `external`: the address of a model
+            server, or stored vectors.
+        reading: how vectors are read; None keeps the settings of the model. The vectors
+            of exports, servers and files are fixed.
 
     Raises:
-        UserError: there is no such thing, or it is damaged.
+        UserError: there is no such encoder, it is damaged, or `reading` does not fit.
     """
+    reading = reading or Reading()
     if model.startswith(external.PREFIXES):
-        return _uncut(external.open_encoder(model), seq_length, model)
-    prefix, _, directory = model.rpartition(":")
-    if prefix in ("best", "untrained", "bow"):
-        return _from_model_dir(directory, prefix, seq_length)
-    if tf.io.gfile.exists(os.path.join(model, model_dir.PARAMS)):
-        return _from_model_dir(model, "latest", seq_length)
-    saved_model = _find_saved_model(model)
-    if saved_model:
-        return _uncut(_from_export(saved_model), seq_length, model)
-    return _from_trained(pretrained.load_encoder(model), seq_length)
+        return _fixed(external.open_encoder(model), reading, model)
+    prefix, directory = model_dir.split_prefix(model)
+    if prefix == "bow":
+        # No layer is read, so pooling has no effect on this baseline.
+        reading = Reading(seq_length=reading.seq_length)
+        trained = model_dir.load_encoder(directory, reading=reading)
+        return _from_trained(trained, reading, bag_of_words=True)
+    if not prefix and not model_dir.is_model_dir(model):
+        saved_model = _find_saved_model(model)
+        if saved_model:
+            return _fixed(_from_export(saved_model), reading, model)
+    return _from_trained(open_trained(model, reading), reading)
 
 
-def _uncut(encoder, seq_length: int | None, model: str):
-    """Refuses a cut length that the encoder does not have itself."""
-    if seq_length not in (None, encoder.seq_length):
-        raise UserError(
-            f"--seq_length is {seq_length}; allowed with {model}: "
-            f"{encoder.seq_length}, the length it was made with"
-        )
+def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
+    """Opens the weights of an encoder.
+
+    Args:
+        model: a model_dir; `best:` or `untrained:` and a model_dir (its best
+            checkpoint, or the weights it started from); a checkpoint in a model_dir; or
+            weights of another program (see `foreign.ACCEPTED`).
+        reading: how vectors are read; None keeps the settings of the model.
+
+    Raises:
+        UserError: there is no such encoder, it is damaged, or it lacks a layer that
+            `reading` asks for.
+    """
+    prefix, directory = model_dir.split_prefix(model)
+    if prefix == "bow":
+        raise UserError(f"{model} has no layers; allowed: a model_dir without bow:")
+    if prefix:
+        return model_dir.load_encoder(directory, prefix, reading)
+    if model_dir.is_model_dir(model):
+        return model_dir.load_encoder(model, reading=reading)
+    source = foreign.find(model)
+    if source is not None:
+        return pretrained.load_encoder(source, reading)
+    # A checkpoint in a model_dir, or in its `best/`.
+    directory = model if tf.io.gfile.isdir(model) else os.path.dirname(model)
+    if os.path.basename(directory) == model_dir.BEST:
+        directory = os.path.dirname(directory)
+    return model_dir.load_encoder(directory, model.removesuffix(".index"), reading)
+
+
+def open_run(
+    directory: str, checkpoint: str, reading: Reading | None = None
+) -> TrainedEncoder:
+    """Opens the trained encoder of a run; arguments as `model_dir.load_encoder`."""
+    return model_dir.load_encoder(directory, checkpoint, reading)
+
+
+def _fixed(encoder, reading: Reading, model: str):
+    """Returns an encoder whose vectors are fixed; refuses another reading of it."""
+    for name, value in vars(reading).items():
+        own = encoder.seq_length if name == "seq_length" else encoder.info.get(name)
+        if value not in (None, own):
+            raise UserError(
+                f"--{name} is {value!r}; allowed with {model}: {own!r}, because its "
+                "vectors are fixed"
+            )
     return encoder
 
 
-def _from_model_dir(directory: str, which: str, seq_length: int | None) -> Encoder:
-    trained = model_dir.load_encoder(directory, "latest" if which == "bow" else which)
-    return _from_trained(trained, seq_length, bag_of_words=which == "bow")
-
-
 def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder:
-    """An encoder that follows a model while it trains.
+    """Makes an encoder that follows a model while it trains.
 
     Args:
-        model: its weights are read anew at every call.
-        tokenizer: of its vocabulary.
+        model: every call reads its present weights.
+        tokenizer: the tokenizer of its vocabulary.
         seq_length: where sentences are cut, in tokens.
     """
     graph = SentenceGraph(tokenizer, model.encoder, seq_length)
@@ -82,9 +120,9 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
 
 
 def _from_trained(
-    trained: TrainedEncoder, seq_length: int | None, bag_of_words: bool = False
+    trained: TrainedEncoder, reading: Reading, bag_of_words: bool = False
 ) -> Encoder:
-    seq_length = resolve_seq_length(trained, seq_length)
+    seq_length = resolve_seq_length(trained, reading.seq_length)
     encoder = inference_graph.build(trained.encoder, trained.config.model)
     info = describe(trained, seq_length)
     if bag_of_words:
@@ -96,7 +134,7 @@ def _from_trained(
 
 
 def _find_saved_model(directory: str) -> str | None:
-    """The newest version of an export, as a model server would choose it."""
+    """Finds the newest version of an export, which a model server would choose."""
     candidates = [directory]
     for parent in (directory, os.path.join(directory, "serving")):
         if tf.io.gfile.isdir(parent):
@@ -125,22 +163,3 @@ def _from_export(path: str) -> Encoder:
 
     info = {key: value for key, value in info.items() if key != "config"}
     return Encoder(vectors, lengths, info["dim"], info["seq_length"], info)
-
-
-def open_trained(
-    source: str | None, directory: str | None, checkpoint: str
-) -> TrainedEncoder:
-    """Opens the trained encoder of a model_dir, or of another program's weights.
-
-    Args:
-        source: weights of another program, see `foreign.ACCEPTED`; None for a
-            model_dir.
-        directory: the model_dir.
-        checkpoint: `latest`, `best` or the path of a checkpoint of the model_dir.
-
-    Raises:
-        UserError: there is no such encoder.
-    """
-    if source:
-        return pretrained.load_encoder(source)
-    return model_dir.load_encoder(directory, checkpoint)

@@ -1,7 +1,7 @@
-"""Weights of other programs: what they decide of a run, and an encoder of them alone.
+"""Weights of other programs: the settings that follow from them, and their encoder.
 
-A warm start takes the shape, the vocabulary and its case from the source, and the
-configuration need not repeat them. Where it does, it must say the same.
+A warm start takes shape, vocabulary and case from the source. The configuration need
+not repeat them; if it does, both must agree.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import shutil
 import tempfile
 from collections.abc import Collection
 
-import tensorflow as tf
-
-from cmlm.common import files
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
-from cmlm.encoders import model_dir
-from cmlm.encoders.trained import DEFAULT_SEQ_LENGTH, TrainedEncoder
+from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, encoder, foreign
 from cmlm.modeling.model import SentenceModel
 
 logger = logging.getLogger(__name__)
+
+# Where sentences are cut if the source states no length: most published sentence
+# encoders cut at 128 tokens.
+DEFAULT_SEQ_LENGTH = 128
 
 
 def adopt(
@@ -34,19 +34,19 @@ def adopt(
     source: foreign.Source,
     given: Collection[str] = (),
 ) -> None:
-    """Fills a configuration with what a source decides, in place.
+    """Fills a configuration with the settings of a source, in place.
 
-    BERT's position table gets `model.num_views` rows more, for CMLM's conditions: all
-    of the source's own positions stay with the tokens, as they were.
+    The position table gets `model.num_views` additional rows for CMLM's conditions:
+    tokens keep all positions of the source.
 
     Args:
         config: of the run, not validated yet.
-        source: what it starts from.
-        given: settings that the user has set, as `model.num_layers`. They stand; but
-            what the weights bind must agree.
+        source: the weights that it starts from.
+        given: settings that the user has set, such as `model.num_layers`. They stay as
+            they are, but those that follow from the weights' shapes must agree.
 
     Raises:
-        UserError: a setting contradicts the source; both are named.
+        UserError: a setting contradicts the source; the message names both.
     """
     values = dict(source.model)
     shape = encoder.PRESETS.get(config.model.preset)
@@ -86,14 +86,15 @@ def adopt(
 
 
 def vocabulary_path(source: foreign.Source, given: str = "") -> str:
-    """A vocabulary file for the weights of a source.
+    """Finds or writes a vocabulary file for the weights of a source.
 
     Args:
-        source: where the weights are from.
+        source: origin of the weights.
         given: the user's own file, "" for none.
 
     Returns:
-        `given`, or a file with the source's tokens that lives as long as the process.
+        `given`, or a temporary file with the source's tokens; the process removes it
+        when it ends.
 
     Raises:
         UserError: there is no vocabulary, or it does not fit the weights.
@@ -102,7 +103,7 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
     if given:
         tokens, name = vocabulary_file.load(given), given
         if source.vocab and tokens != source.vocab:
-            raise UserError(f"vocabulary {given} is not the one of {source.vocab_name}")
+            raise UserError(f"vocabulary {given} is not that of {source.vocab_name}")
     else:
         tokens, name = source.vocab, source.vocab_name
         if not tokens:
@@ -118,36 +119,40 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
     folder = tempfile.mkdtemp(prefix="cmlm-vocabulary-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = os.path.join(folder, vocabulary_file.FILE_NAME)
-    with files.atomic_text(path) as file:
-        file.writelines(f"{token}\n" for token in tokens)
+    vocabulary_file.write(tokens, path)
     return path
 
 
-def load_encoder(path: str) -> TrainedEncoder:
-    """An encoder with the weights of another program, untouched.
+def load_encoder(
+    source: foreign.Source, reading: Reading | None = None
+) -> TrainedEncoder:
+    """Makes an encoder of the weights of another program, unchanged.
 
     Args:
-        path: see `foreign.ACCEPTED`; a checkpoint of this project lies in its
-            model_dir.
+        source: what `foreign.find` recognised.
+        reading: how vectors are read; None keeps what the source states.
 
     Returns:
-        The encoder. Its `seq_length` is what the source says of its vectors, or what
-        published encoders of this kind mostly have.
+        The encoder. Its `seq_length` is the length that the source states for its
+        vectors, or `DEFAULT_SEQ_LENGTH`, as far as its positions allow.
 
     Raises:
-        UserError: nothing is there, or it cannot be represented here.
+        UserError: the weights do not fit, or lack a layer that `reading` asks for.
     """
-    source = foreign.find(path)
-    if source is None:
-        return _own(path)
+    reading = reading or Reading()
+    reading.validate()
+    path = source.path
+    if reading.sentence_vector == "projected":
+        raise UserError(f"{reading.given()}: {path} has no projection; CMLM trains one")
     config = experiment.ExperimentConfig(init_checkpoint=path)
     adopt(config, source)
     config.model.resolve()
     vocab = vocabulary_path(source)
-    # What the source does not decide, such as the rows for conditions.
+    # Rows for conditions, for example, are not in the source.
     keras.utils.set_random_seed(config.trainer.seed)
     model = SentenceModel(config.model)
     checkpoints.take(model, source)
+    reading.apply(model, path)
     logger.info("weights: %s, %s", path, source.kind)
     if source.normalized:
         logger.info("%s scales its vectors to length 1; `default` is not", path)
@@ -160,13 +165,3 @@ def load_encoder(path: str) -> TrainedEncoder:
         vocab_file=vocab,
         seq_length=min(source.seq_length or DEFAULT_SEQ_LENGTH, limit),
     )
-
-
-def _own(path: str) -> TrainedEncoder:
-    """The encoder of a model_dir, or of a checkpoint in one or in its `best/`."""
-    if tf.io.gfile.exists(os.path.join(path, model_dir.PARAMS)):
-        return model_dir.load_encoder(path)
-    directory = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
-    if os.path.basename(directory) == model_dir.BEST:
-        directory = os.path.dirname(directory)
-    return model_dir.load_encoder(directory, path.removesuffix(".index"))

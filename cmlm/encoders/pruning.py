@@ -1,9 +1,9 @@
-"""A trained model with the words that a text needs: same vectors, smaller table.
+"""Prunes the vocabulary of a trained model to the tokens that a text needs.
 
-pruned = pruning.prune("model_dir", lambda: vectors.windows(paths), "new_model_dir")
+    pruned = pruning.prune("model_dir", lambda: arrays.windows(paths), "new_model_dir")
 
-In multilingual models most weights are word embeddings; one who encodes two languages
-out of a hundred needs few of them.
+The vectors of the text stay the same. In multilingual models most weights are word
+embeddings, and two languages out of a hundred need few of them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning
 from cmlm.vocabulary import pieces
 
-# Of the text, to compare the vectors of before and after.
+# Lines of the text whose vectors are compared before and after.
 _COMPARED_LINES = 256
 _TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Pruned:
-    """What became of a model; each pair is before and after.
+    """Sizes of a model; each pair is (before, after).
 
     Attributes:
-        checkpoint: path of the one that was pruned.
-        tokens: of the vocabulary.
-        weights: of the model, heads included.
-        bytes: of the checkpoint, which had an optimizer's state before.
-        difference: largest absolute difference of a vector, over some lines of the
-            text.
+        checkpoint: path of the checkpoint that was pruned.
+        tokens: tokens of the vocabulary.
+        weights: numbers in the weights of the model, heads included.
+        bytes: size of the checkpoint; before, it includes the optimizer's state.
+        difference: largest absolute difference of an entry of a vector, over some lines
+            of the text.
     """
 
     checkpoint: str
@@ -55,27 +55,26 @@ def prune(
     output: str,
     overwrite: bool = False,
 ) -> Pruned:
-    """Writes a model_dir whose vocabulary has what a text needs, see `data.pieces`.
+    """Writes a model_dir with the tokens that a text needs (see `vocabulary.pieces`).
 
-    For every line of the text its vectors are those of the whole model. What trains on
-    it starts from it as from any model_dir, by `init_checkpoint`: the optimizer's state
-    is left out.
+    Every line of the text has the same vector as in the whole model. The new model_dir
+    has no optimizer state: a run starts from it by `init_checkpoint`.
 
     Args:
         model: a model_dir, or `best:` and a model_dir for its best checkpoint.
-        read: gives the lines of the text, some at a time; it is called twice.
+        read: returns the lines of the text in portions; it is called twice.
         output: the model_dir to write, whole or not at all.
-        overwrite: replace what is there.
+        overwrite: replace an existing `output`.
 
     Raises:
         UserError: the model cannot be read, the text is empty, or `output` exists or
             is the model itself.
     """
-    prefix, _, source = model.rpartition(":")
+    prefix, source = model_dir.split_prefix(model)
     if prefix not in ("", "best"):
-        raise UserError(f"{model}: allowed is a model_dir, maybe with best: in front")
+        raise UserError(f"--model={model}; allowed: DIR or best:DIR, DIR a model_dir")
     if os.path.realpath(source) == os.path.realpath(output):
-        raise UserError(f"--output={output} is the model itself: name another one")
+        raise UserError(f"--output={output} is the model itself; allowed: another path")
     config = model_dir.read_config(source)
     folder = os.path.join(source, model_dir.BEST) if prefix else source
     checkpoint = checkpoints.find(folder)
@@ -90,12 +89,12 @@ def prune(
         vocabulary_file.write(tokens, os.path.join(new, vocabulary_file.FILE_NAME))
         name = os.path.basename(checkpoint)
         weights = pruning.prune(checkpoint, os.path.join(new, name), kept)
-        # To be read from wherever the directory is renamed to. TensorFlow takes a path
-        # relative to a relative directory, to which gs:// counts, but no other.
+        # The directory is renamed, so the path is relative. TensorFlow accepts this in
+        # an absolute directory only, and does not count gs:// as absolute.
         path = name if os.path.isabs(new) else os.path.join(new, name)
         tf.compat.v1.train.update_checkpoint_state(new, path, [path])
         config.model.vocab_size = len(tokens)
-        # The file has more tokens than the model now.
+        # That file has more tokens than the pruned model.
         config.vocabulary.file = ""
         model_dir.write_config(new, config)
         metrics = os.path.join(source, model_dir.METRICS)
@@ -113,24 +112,24 @@ def prune(
 
 
 def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
-    """The largest difference of any number in the vectors of some lines."""
+    """Returns the largest difference of an entry in the vectors of some lines."""
     lines = (line for window in windows for line in window if line.strip())
     some = list(itertools.islice(lines, _COMPARED_LINES))
     if not some:
-        raise UserError("the text to prune for has no line in it")
+        raise UserError("the text to prune for has no line with a word")
     expected = opening.open_encoder(model).encode(some, progress=False)
     vectors = opening.open_encoder(pruned).encode(some, progress=False)
     difference = float(np.abs(vectors - expected).max())
     if difference > _TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise UserError(
-            f"pruned, {model} gives other vectors, by up to {difference:.1e}: nothing "
-            "is written"
+            f"pruning changes the vectors of {model} by up to {difference:.1e}: "
+            "nothing is written"
         )
     return difference
 
 
 def _size(checkpoint: str) -> int:
-    """Bytes of the files of a checkpoint."""
+    """Returns the size of a checkpoint in bytes."""
     return sum(
         tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(f"{checkpoint}.*")
     )

@@ -7,26 +7,83 @@ import dataclasses
 from cmlm.config import experiment
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.modeling.encoder import SentenceEncoder
+from cmlm.modeling import pooling
+from cmlm.modeling.encoder import SENTENCE_VECTORS, EncoderNetwork
+from cmlm.modeling.model import SentenceModel
 
-# The published encoders of this kind cut at 128 tokens.
-DEFAULT_SEQ_LENGTH = 128
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How sentence vectors are read from trained weights; None keeps the run's setting.
+
+    CMLM's ablations of pooling (appendix A) and `proj` (section 5.1) are readings of
+    one trained encoder.
+
+    Attributes:
+        pooling: a key of `pooling.POOLINGS`.
+        sentence_vector: `pooled` or `projected`.
+        seq_length: where sentences are cut, in tokens, [CLS] and [SEP] included.
+    """
+
+    pooling: str | None = None
+    sentence_vector: str | None = None
+    seq_length: int | None = None
+
+    def validate(self) -> None:
+        """Raises UserError for a value that is not allowed."""
+        if self.pooling is not None:
+            pooling.check("--pooling", self.pooling)
+        if self.sentence_vector not in (None, *SENTENCE_VECTORS):
+            raise UserError(
+                f"--sentence_vector is {self.sentence_vector!r}; allowed: "
+                f"{', '.join(SENTENCE_VECTORS)}"
+            )
+
+    def given(self) -> str:
+        """The flags that are set, as the user wrote them; "" if none is."""
+        return " ".join(
+            f"--{name}={value}"
+            for name, value in vars(self).items()
+            if value is not None
+        )
+
+    def apply(self, model: SentenceModel, path: str) -> None:
+        """Changes how a model with trained weights is read, its configuration too.
+
+        Args:
+            model: with its weights.
+            path: origin of the weights, for messages.
+
+        Raises:
+            UserError: the weights lack the chosen layer.
+        """
+        mode = self.pooling or model.config.pooling
+        if self.pooling and pooling.POOLINGS[mode].through_pooler:
+            # A bias starts at 0 and only training moves it.
+            if not model.encoder.bert.pooler_layer.get_weights()[1].any():
+                raise UserError(
+                    f"--pooling={mode}: nothing has trained the pooler of {path}"
+                )
+        model.read_by(mode, self.sentence_vector or model.config.sentence_vector)
 
 
 @dataclasses.dataclass
 class TrainedEncoder:
-    """An encoder with what it takes to use it.
+    """An encoder with everything that its use needs.
 
     Attributes:
-        encoder: with the weights of the checkpoint.
-        tokenizer: of its vocabulary.
-        config: of the run.
+        encoder: the network, with the weights of the checkpoint.
+        tokenizer: the tokenizer of its vocabulary.
+        config: the configuration of the run; `config.model` says how the encoder is
+            read.
         checkpoint: path of the checkpoint.
         vocab_file: path of the vocabulary.
-        seq_length: tokens it was trained on, [CLS] and [SEP] included.
+        seq_length: the number of tokens it was trained with, [CLS] and [SEP] included.
+            For weights of another program: the length that their source states, or
+            128.
     """
 
-    encoder: SentenceEncoder
+    encoder: EncoderNetwork
     tokenizer: Tokenizer
     config: experiment.ExperimentConfig
     checkpoint: str
@@ -34,13 +91,17 @@ class TrainedEncoder:
     seq_length: int
 
 
-def resolve_seq_length(trained: TrainedEncoder, seq_length: int | None = None) -> int:
+def resolve_seq_length(
+    trained: TrainedEncoder,
+    seq_length: int | None = None,
+    default: int | None = None,
+) -> int:
     """Decides where sentences are cut, [CLS] and [SEP] included.
 
     Args:
-        trained: its position table is the limit.
-        seq_length: in tokens. None: for weights of another program, the length that
-            their source names; else `DEFAULT_SEQ_LENGTH`, as far as positions allow.
+        trained: the encoder; its position table is the limit.
+        seq_length: in tokens; None takes `default`, at most the limit.
+        default: None takes `trained.seq_length`.
 
     Raises:
         UserError: the encoder has fewer positions.
@@ -48,12 +109,10 @@ def resolve_seq_length(trained: TrainedEncoder, seq_length: int | None = None) -
     model = trained.config.model
     limit = model.max_position_embeddings - model.num_views
     if seq_length is None:
-        if trained.checkpoint == trained.config.init_checkpoint:
-            return trained.seq_length
-        return min(DEFAULT_SEQ_LENGTH, limit)
+        return min(default or trained.seq_length, limit)
     if not 3 <= seq_length <= limit:
         raise UserError(
             f"--seq_length is {seq_length}; allowed: 3 to {limit}, the encoder's "
-            "positions less those of its conditions"
+            "positions without those of its conditions"
         )
     return seq_length

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
-from cmlm.encoders import batching, model_dir, pretrained
+from cmlm.encoders import batching
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
@@ -47,22 +47,6 @@ class Settings:
 
     def steps_per_epoch(self, examples: int) -> int:
         return math.ceil(examples / self.batch_size)
-
-
-def open_encoder(model: str) -> TrainedEncoder:
-    """Opens what is to be fine-tuned.
-
-    Args:
-        model: what `pretrained.load_encoder` takes, or a model_dir after `best:` or
-            `untrained:`.
-
-    Raises:
-        UserError: there is no such encoder, or it is damaged.
-    """
-    prefix, _, directory = model.rpartition(":")
-    if prefix in ("best", "untrained"):
-        return model_dir.load_encoder(directory, prefix)
-    return pretrained.load_encoder(model)
 
 
 class Start:

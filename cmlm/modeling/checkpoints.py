@@ -1,4 +1,4 @@
-"""Reading weights: whole for a resumed or exported model, by part for a warm start."""
+"""Reads weights: all of them to resume or export a model, part by part to start one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cmlm.modeling.model import SentenceModel
 
 logger = logging.getLogger(__name__)
 
-# Where a checkpoint keeps the parts of a SentenceModel.
+# The checkpoint key of the parts of a SentenceModel.
 _PARTS_PREFIX = "model/parts/"
-# The embedding table, under the name of whichever layer the checkpoint met first.
+# The embedding table, under the name of the layer that the checkpoint visited first.
 _TABLE_KEYS = tuple(
     f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
     for name in ("bert/_embedding_layer/embeddings", "/embedding_table")
@@ -22,10 +22,10 @@ _TABLE_KEYS = tuple(
 
 
 def find(path: str) -> str:
-    """The checkpoint meant by `path`: itself, or the latest of a directory.
+    """Finds a checkpoint: `path` itself, or the latest one in that directory.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no checkpoint.
     """
     if tf.io.gfile.isdir(path):
         latest = tf.train.latest_checkpoint(path)
@@ -38,10 +38,10 @@ def find(path: str) -> str:
 
 
 def restore(path: str, **objects) -> None:
-    """Restores objects, each under its keyword; all of their variables must be there.
+    """Restores objects, each under its keyword.
 
     Raises:
-        UserError: the checkpoint is damaged, or is of another model.
+        UserError: the checkpoint is damaged or lacks a variable of the objects.
     """
     try:
         status = tf.train.Checkpoint(**objects).restore(path)
@@ -54,20 +54,52 @@ def restore(path: str, **objects) -> None:
         ) from error
 
 
-def initialize(model: SentenceModel, path: str) -> list[str]:
-    """Gives a model the weights that lie at a path, part by part.
+def require_part(path: str, name: str, flags: str) -> None:
+    """Makes sure that a checkpoint has a part of the model.
 
     Args:
-        model: to be changed. Parts that the source lacks keep what they have.
-        path: a checkpoint or a directory of them, or weights of another program, see
-            `foreign.ACCEPTED`.
-
-    Returns:
-        The names of the parts that were taken.
+        path: of the checkpoint.
+        name: of the part.
+        flags: those that ask for the part, for the message.
 
     Raises:
-        UserError: no encoder is there, or a weight is missing, unknown or of another
-            shape.
+        UserError: the checkpoint lacks the part, or is damaged.
+    """
+    if name not in _parts(path):
+        raise UserError(f"{flags}: {path} has no {name}; CMLM trains one")
+
+
+def _stored(path: str) -> dict[str, list[int]]:
+    """The shapes of a checkpoint's tensors by key."""
+    try:
+        return tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError, IndexError) as error:
+        raise UserError(f"{path} is not a readable checkpoint") from error
+
+
+def _parts(path: str) -> set[str]:
+    """The names of the model's parts that a checkpoint has."""
+    return {
+        key.removeprefix(_PARTS_PREFIX).partition("/")[0]
+        for key in _stored(path)
+        if key.startswith(_PARTS_PREFIX)
+    }
+
+
+def initialize(model: SentenceModel, path: str) -> list[str]:
+    """Gives a model the weights at a path, part by part.
+
+    Args:
+        model: the model to change. Parts that the source lacks keep their weights.
+        path: a checkpoint or a directory of checkpoints, or weights of another program
+            (see `foreign.ACCEPTED`).
+
+    Returns:
+        The names of the parts that received weights.
+
+    Raises:
+        UserError: the path holds no encoder, or a weight is missing, unknown or of
+            another shape.
     """
     source = foreign.find(path)
     if source is None:
@@ -76,7 +108,7 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
 
 
 def take(model: SentenceModel, source: foreign.Source) -> list[str]:
-    """Gives a model the weights of another program, and says what was left.
+    """Gives a model the weights of another program, and logs the unused ones.
 
     Returns, Raises: as `initialize`.
     """
@@ -86,13 +118,13 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
         logger.info("%s: %s", source.path, note)
     if source.unused:
         names = weights.listed(source.unused)
-        logger.info("%s: not used here: %s", source.path, names)
+        logger.info("%s: unused weights: %s", source.path, names)
     if any(name.startswith(weights.POOLER) for name in kept):
-        logger.info("%s has no pooler; nothing here uses one", source.path)
+        logger.info("%s has no pooler, and none is needed", source.path)
     parts = ["encoder"]
     if "masked_lm" in model.parts:
         if any(name.startswith(weights.MASKED_LM) for name in kept):
-            logger.info("%s has no masked-LM head: it starts anew", source.path)
+            logger.info("%s has no masked-LM head: a new one is made", source.path)
         else:
             parts.append("masked_lm")
     return parts
@@ -100,17 +132,10 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
 
 def _initialize_own(model: SentenceModel, path: str) -> list[str]:
     path = find(path)
-    try:
-        stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError, IndexError) as error:
-        raise UserError(f"{path} is not a readable checkpoint") from error
-    parts = {
-        name: part
-        for name, part in model.parts.items()
-        if any(key.startswith(f"{_PARTS_PREFIX}{name}/") for key in stored)
-    }
+    stored, found = _stored(path), _parts(path)
+    parts = {name: part for name, part in model.parts.items() if name in found}
     if "encoder" not in parts:
-        raise UserError(f"{path} has no encoder; is it a checkpoint of this project?")
+        raise UserError(f"{path} has no encoder; allowed: a checkpoint of cmlm.train")
     rows = model.encoder.embedding_table.shape[0]
     for key, shape in stored.items():
         if key.endswith(_TABLE_KEYS) and shape[0] != rows:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.common.keras import keras
-from cmlm.modeling.encoder import SentenceEncoder
+from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.layers import ViewProjection
 
 
@@ -31,7 +31,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
 
     def __init__(
         self,
-        encoder: SentenceEncoder,
+        encoder: EncoderNetwork,
         projection: ViewProjection,
         masked_lm: nlp_layers.MaskedLM,
         skip: bool = False,

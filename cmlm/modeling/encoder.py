@@ -1,4 +1,4 @@
-"""The sentence encoder: a BERT encoder, pooling, and the published output names."""
+"""The encoder's configuration, and the Keras network that is trained and exported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from official.nlp.modeling import networks
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
-from cmlm.modeling import layers
+from cmlm.modeling import layers, pooling
 
 # num_layers, hidden_size, num_attention_heads, intermediate_size: BERT's shapes
 # (Devlin et al., 2018) and its published miniatures (Turc et al., 2019).
@@ -31,36 +31,34 @@ SHAPE_FIELDS = (
 )
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 SENTENCE_VECTORS = ("pooled", "projected")
-# Besides pooling over tokens, BERT's own: a dense layer with tanh over [CLS], which
-# LaBSE's vectors are made by.
-POOLINGS = (*layers.POOLINGS, "pooler")
 
 
 @dataclasses.dataclass
 class EncoderConfig(hyperparams.Config):
-    """Shape of the encoder.
+    """Shape of the encoder, and how sentence vectors are read from it.
 
     Attributes:
-        preset: a row of `PRESETS`; gives every shape below that is not set.
-        num_layers: Transformer layers.
+        preset: a row of `PRESETS`; fills every shape below that is not set.
+        num_layers: number of Transformer layers.
         hidden_size: width of token and sentence vectors.
         num_attention_heads: must divide `hidden_size`.
         intermediate_size: width of the feed-forward layers.
         hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact one.
         layer_norm_epsilon: added to the variance; BERT's 1e-12.
-        dropout_rate: on embeddings and on the output of each sub-layer.
-        attention_dropout_rate: on attention probabilities.
-        drophead_rate: share of the attention heads of each layer that are left out of
-            a sentence in training, anew each time.
-        max_position_embeddings: rows of the position table. The last `num_views` of
-            them belong to CMLM's conditions.
+        dropout_rate: dropout of embeddings and of the output of each sub-layer.
+        attention_dropout_rate: dropout of attention probabilities.
+        drophead_rate: share of the attention heads that each layer drops from a
+            sentence in training, drawn again at every step.
+        max_position_embeddings: rows of the position table. The last `num_views` rows
+            belong to CMLM's conditions.
         num_views: N of CMLM's P(v), the number of conditions.
         type_vocab_size: rows of the segment table.
-        initializer_range: deviation of the truncated normal weights start from.
-        vocab_size: rows of the embedding table; 0 means as many as the vocabulary.
-        pooling: one of `POOLINGS`.
-        sentence_vector: `pooled`, or `projected` for the paper's ablation `proj`: the
-            mean of the N projected vectors.
+        initializer_range: standard deviation of the truncated normal distribution that
+            weights are drawn from.
+        vocab_size: rows of the embedding table; 0 takes the size of the vocabulary.
+        pooling: a key of `pooling.POOLINGS`.
+        sentence_vector: `pooled`, or `projected` for CMLM's ablation `proj` (section
+            5.1): the mean of the N projected vectors.
     """
 
     preset: str = fields.one_of("base", PRESETS)
@@ -78,7 +76,7 @@ class EncoderConfig(hyperparams.Config):
     type_vocab_size: int = fields.ranged(2, at_least=1)
     initializer_range: float = fields.ranged(0.02, above=0)
     vocab_size: int = fields.ranged(0, at_least=0)
-    pooling: str = fields.one_of("mean", POOLINGS)
+    pooling: str = fields.one_of("mean", pooling.POOLINGS)
     sentence_vector: str = fields.one_of("pooled", SENTENCE_VECTORS)
 
     def resolve(self) -> None:
@@ -116,12 +114,11 @@ def activation(name: str):
 
 @keras.utils.register_keras_serializable(package="cmlm")
 class ConditionalBertEncoder(networks.BertEncoderV2):
-    """Model Garden's BERT encoder, with a fixed place for dense inputs.
+    """Model Garden's BERT encoder, with fixed positions for dense inputs.
 
-    The base class appends dense inputs to the word embeddings and numbers all
-    positions from 0, so the position of a condition, and with it every vector,
-    would depend on how far the batch happens to be padded. Here they take the
-    last rows of the position table, wherever padding ends.
+    The base class appends dense inputs to the word embeddings and numbers all positions
+    from 0. The position of a condition, and so every vector, would then depend on the
+    padding of the batch. Here dense inputs take the last rows of the position table.
     """
 
     def _get_embeddings(
@@ -139,12 +136,12 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
         return tf.concat([tokens, tf.cast(dense, tokens.dtype)], axis=1)
 
 
-class SentenceEncoder(keras.Model):
-    """Token ids in, one vector per sentence out.
+class EncoderNetwork(keras.Model):
+    """The Keras network: token ids in, one vector per sentence out.
 
     Args:
         config: resolved, with `vocab_size` set.
-        projection: P(v), needed for `sentence_vector="projected"` only.
+        projection: P(v); needed only for `sentence_vector="projected"`.
     """
 
     def __init__(
@@ -170,32 +167,44 @@ class SentenceEncoder(keras.Model):
             ),
             name="bert",
         )
-        self.pooling = None
-        if config.pooling != "pooler":
-            self.pooling = layers.MaskedPooling(config.pooling, name="pooling")
-        self.projection = projection if config.sentence_vector == "projected" else None
         self.hidden_size = config.hidden_size
+        self.projection = None
+        self.read_by(config.pooling, projection)
         # Variables exist from here on: heads tie to the embedding table, and
         # checkpoints are matched before the first batch.
         self(self.dummy_inputs())
-        # Model Garden's encoder has no argument for it.
+        # Model Garden's encoder has no argument for the epsilon.
         for layer in self.bert._flatten_layers():
             if isinstance(layer, keras.layers.LayerNormalization):
                 layer.epsilon = config.layer_norm_epsilon
         if config.drophead_rate:
             for block in self.bert.transformer_layers:
-                # Where Keras applies dropout to attention probabilities; Model
-                # Garden's block has no argument for another layer there.
+                # Keras applies dropout to attention probabilities in this attribute;
+                # Model Garden's block has no argument for another layer.
                 block._attention_layer._dropout_layer = layers.AttentionDropout(
                     config.attention_dropout_rate, config.drophead_rate
                 )
-        # Unless sentences are pooled by it, no objective here trains BERT's pooler:
-        # left trainable, it would be decayed to nothing without ever being used.
-        self.bert.pooler_layer.trainable = self.pooling is None
+
+    def read_by(
+        self, mode: str, projection: Optional[layers.ViewProjection] = None
+    ) -> None:
+        """Sets how sentence vectors are read from the token vectors.
+
+        Args:
+            mode: a key of `pooling.POOLINGS`.
+            projection: P(v), whose mean over the views is the sentence vector; None
+                takes the pooled vector itself.
+        """
+        self.pooling = mode
+        self.projection = projection
+        # Unless sentences are pooled by it, no objective trains BERT's pooler: a
+        # trainable pooler would decay to zero without ever being used.
+        uses_pooler = pooling.POOLINGS[mode].through_pooler
+        self.bert.pooler_layer.trainable = uses_pooler
 
     @staticmethod
     def dummy_inputs() -> dict[str, tf.Tensor]:
-        """A batch of one two-token sentence, enough to build on."""
+        """A batch with one sentence of two tokens, to build the network with."""
         ids = tf.zeros([1, 2], tf.int32)
         return {
             "input_word_ids": ids,
@@ -209,17 +218,17 @@ class SentenceEncoder(keras.Model):
         return self.bert.get_embedding_table()
 
     def call(self, inputs: dict[str, tf.Tensor], training=None) -> dict:
-        """Encodes.
+        """Encodes sentences.
 
         Args:
             inputs: int32 `input_word_ids` and `input_mask` (1 for a real token), each
-                [batch, seq]; `input_type_ids` [batch, seq], zeros if left out.
+                [batch, seq]; `input_type_ids` [batch, seq], zeros if absent.
             training: whether dropout is on.
 
         Returns:
-            `default` and `pooled_output`, the sentence vector [batch, dim], not
+            `default` and `pooled_output`, the sentence vectors [batch, dim], not
             normalised; `sequence_output` [batch, seq, dim]; `encoder_outputs`, a list
-            with the output of every layer.
+            with the output [batch, seq, dim] of every layer.
         """
         outputs = self._token_outputs(inputs, training)
         vectors = self._pool(outputs, inputs["input_mask"])
@@ -238,9 +247,9 @@ class SentenceEncoder(keras.Model):
         return self._pool(outputs, inputs["input_mask"])
 
     def _pool(self, outputs: dict, mask: tf.Tensor) -> tf.Tensor:
-        if self.pooling is None:
-            return outputs["pooled_output"]
-        return self.pooling(outputs["sequence_output"], mask)
+        return pooling.pool(
+            self.pooling, outputs["sequence_output"], mask, self.bert.pooler_layer
+        )
 
     def _token_outputs(self, inputs, training) -> dict:
         ids = inputs["input_word_ids"]
@@ -260,7 +269,7 @@ class SentenceEncoder(keras.Model):
         conditions: tf.Tensor,
         training=None,
     ) -> tf.Tensor:
-        """Reads a sentence with dense conditions among its tokens.
+        """Encodes tokens together with dense conditions (CMLM, section 2).
 
         Args:
             inputs: as in `call`.
@@ -268,7 +277,8 @@ class SentenceEncoder(keras.Model):
             training: whether dropout is on.
 
         Returns:
-            float [batch, seq, dim], the outputs of the tokens, conditions left out.
+            float [batch, seq, dim], the outputs of the tokens without those of the
+            conditions.
         """
         ids = inputs["input_word_ids"]
         batch, views = tf.shape(conditions)[0], tf.shape(conditions)[1]

@@ -1,17 +1,16 @@
-"""The encoder again, as a graph that is only ever run: no dropout, no training.
+"""The encoder as a graph for inference: no dropout, no training.
 
-On a CPU TensorFlow is as fast as oneDNN lets it be, and oneDNN works on fused
-operations. Model Garden's encoder gives it none: its einsum layers leave bias,
-activation and norm apart. Here the same function is written in the patterns that
-grappler's remapper knows:
+On a CPU, TensorFlow's speed depends on oneDNN's fused operations. Model Garden's
+encoder gets none of them: its einsum layers keep bias, activation and norm separate.
+This module writes the same function in the patterns that grappler's remapper knows:
 
     MatMul + BiasAdd + GELU              feed-forward, first half
     MatMul + BiasAdd + Add               projection and residual
     BatchMatMul + Mul + Add              attention scores, scale and mask
     FusedBatchNormV3 + Mul + Add         layer norm
 
-`tests/test_inference_graph.py` looks at the optimised graph: a change that loses a
-fusion fails there, not in a benchmark.
+`tests/test_inference_graph.py` inspects the optimised graph, so a change that loses a
+fusion fails in a test, not in a benchmark.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
-from cmlm.modeling import weights
-from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder
+from cmlm.modeling import pooling, weights
+from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.modeling.layers import ViewProjection
 
 PRECISIONS = ("float32", "bfloat16")
-# Added to the score of a padded token: enough to be nothing after softmax, and a
-# number in bfloat16 too.
+# Added to the score of a padded token: its softmax is 0, and bfloat16 can hold it.
 _MASKED = -1e9
 _QUERY_KEY_VALUE = "self_attention/query_key_value"
 
@@ -37,17 +35,18 @@ _QUERY_KEY_VALUE = "self_attention/query_key_value"
 class InferenceEncoder(tf.Module):
     """Token ids to sentence vectors, for inference only.
 
-    Biases and norms become constants of the graph that traces this: some fusions ask
-    for that. Matrices stay variables. As constants they make nothing faster, but every
+    Biases and norms become constants of the traced graph, because some fusions need
+    constants. Matrices stay variables: constants would not be faster, and every
     function that calls the graph, and every copy that TensorFlow makes while it loads
-    and optimises, would hold them once more: 13 GB for BERT-base.
+    and optimises, would hold them again (13 GB for BERT-base).
 
     Args:
-        config: of the encoder.
+        config: the encoder's configuration.
         arrays: its weights, from `weights.read`.
-        projection: P(v), needed for `sentence_vector="projected"` only.
+        projection: P(v); needed only for `sentence_vector="projected"`.
         precision: of the layers, one of `PRECISIONS`. Embeddings, pooling and vectors
-            are float32: they cost little, and what is lost there is lost for good.
+            are always float32: they cost little, and later layers cannot recover the
+            digits they lose.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class InferenceEncoder(tf.Module):
         self._projection = projection
         self._dtype = tf.as_dtype(precision)
         arrays = _merged(arrays, config.num_layers)
-        # Behind a function: tf.Module would track a dict, and these are no state.
-        vectors = {name: array for name, array in arrays.items() if array.ndim == 1}
-        self._array = vectors.__getitem__
-        # A product in bfloat16 takes pairs of neighbours along the inner dimension.
-        # In a kernel [out, in] they lie side by side: a tenth faster for one string. In
-        # float32 that layout is a third slower from some ten tokens on.
+        # tf.Module would track a dict, and constants are not state.
+        one_axis = {name: array for name, array in arrays.items() if array.ndim < 2}
+        self._array = one_axis.__getitem__
+        # A bfloat16 product reads pairs of neighbours along the inner dimension. A
+        # kernel [out, in] stores them side by side, which is a tenth faster for one
+        # string. In float32 this layout is a third slower from about ten tokens on.
         self._transposed = self._dtype == tf.bfloat16
         self._matrices = {
             name: self._variable(name, array)
@@ -76,11 +75,11 @@ class InferenceEncoder(tf.Module):
         }
 
     def __call__(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Encodes.
+        """Encodes sentences.
 
         Args:
-            inputs: int32 `input_word_ids`, `input_mask` and, where not all zeros,
-                `input_type_ids`, each [batch, seq].
+            inputs: int32 `input_word_ids`, `input_mask` and optionally
+                `input_type_ids` (default: zeros), each [batch, seq].
 
         Returns:
             `default`, float32 [batch, dim].
@@ -94,7 +93,7 @@ class InferenceEncoder(tf.Module):
         bias = bias[:, tf.newaxis, tf.newaxis, :]
         for number in range(self._config.num_layers):
             x = self._block(number, x, bias, batch, seq)
-        vectors = self._pool(x, mask, batch, seq)
+        vectors = tf.cast(self._pool(x, mask, batch, seq), tf.float32)
         if self._projection is not None:
             vectors = tf.reduce_mean(self._projection(vectors), axis=1)
         return {"default": vectors}
@@ -136,8 +135,8 @@ class InferenceEncoder(tf.Module):
         scale = tf.constant(1 / math.sqrt(width // heads), self._dtype)
         scores = tf.matmul(query, key, transpose_b=True) * scale + bias
         mixed = tf.matmul(tf.nn.softmax(scores), value)
-        # By the shape of x, not as [-1, width]: only an Add of shapes that are known to
-        # be equal is fused with what is before it.
+        # By the shape of x, not as [-1, width]: the remapper fuses an Add only if it
+        # knows that both shapes are equal.
         mixed = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), tf.shape(x))
         y = self._dense(name("self_attention/attention_output"), mixed, x)
         x = self._norm(name("self_attention_layer_norm"), y)
@@ -178,29 +177,20 @@ class InferenceEncoder(tf.Module):
         return y * gamma + self._constant(f"{name}/beta", x.dtype)
 
     def _pool(self, x, mask, batch, seq) -> tf.Tensor:
-        """float32 [batch, dim]; as `layers.MaskedPooling`, or BERT's pooler."""
-        mode, width = self._config.pooling, self._config.hidden_size
-        tokens = tf.reshape(x, [batch, seq, width])
-        if mode == "cls":
-            return tf.cast(tokens[:, 0], tf.float32)
-        if mode == "pooler":
-            y = tf.tanh(self._dense(weights.POOLER.rstrip("/"), tokens[:, 0]))
-            return tf.cast(y, tf.float32)
+        """float32 [batch, dim]."""
+        tokens = tf.reshape(x, [batch, seq, self._config.hidden_size])
         tokens = tf.cast(tokens, tf.float32)
-        mask = tf.cast(mask, tf.float32)
-        if mode == "mean":
-            total = tf.matmul(mask[:, tf.newaxis], tokens)[:, 0]
-            count = tf.reduce_sum(mask, axis=1, keepdims=True)
-            return tf.math.divide_no_nan(total, count)
-        real = mask[:, :, tf.newaxis] > 0
-        pooled = tf.reduce_max(tf.where(real, tokens, tokens.dtype.min), axis=1)
-        return tf.where(tf.reduce_any(real, axis=1), pooled, 0.0)
+        return pooling.pool(self._config.pooling, tokens, mask, self._pooler)
+
+    def _pooler(self, vectors) -> tf.Tensor:
+        name = weights.POOLER.rstrip("/")
+        return tf.tanh(self._dense(name, tf.cast(vectors, self._dtype)))
 
 
 def _merged(
     arrays: Mapping[str, np.ndarray], num_layers: int
 ) -> Mapping[str, np.ndarray]:
-    """With one dense layer for query, key and value: one product instead of three."""
+    """Joins query, key and value to one dense layer: one product instead of three."""
     merged = dict(arrays)
     for number in range(num_layers):
         for part in ("kernel", "bias"):
@@ -214,9 +204,9 @@ def _merged(
 
 
 def build(
-    encoder: SentenceEncoder, config: EncoderConfig, precision: str = "float32"
+    encoder: EncoderNetwork, config: EncoderConfig, precision: str = "float32"
 ) -> InferenceEncoder:
-    """The inference graph of an encoder, with its weights of this moment.
+    """Builds the inference graph of an encoder, with a copy of its present weights.
 
     Args:
         encoder: built from `config`.

@@ -1,4 +1,4 @@
-"""Keras layers added to a BERT encoder: pooling, the projection P(v), DropHead."""
+"""Keras layers added to a BERT encoder: the projection P(v) and DropHead."""
 
 from __future__ import annotations
 
@@ -6,71 +6,22 @@ import tensorflow as tf
 
 from cmlm.common.keras import keras
 
-POOLINGS = ("mean", "max", "cls")
-
-
-@keras.utils.register_keras_serializable(package="cmlm")
-class MaskedPooling(keras.layers.Layer):
-    """Pools token vectors to one vector per sentence; padding never counts.
-
-    `mean` and `max` run over every real token, [CLS] and [SEP] included; `cls`
-    takes the first token. A row without any real token pools to zeros under
-    `mean` and `max`.
-
-    Args:
-        mode: one of `POOLINGS`.
-    """
-
-    def __init__(self, mode: str = "mean", **kwargs):
-        super().__init__(**kwargs)
-        if mode not in POOLINGS:
-            raise ValueError(f"pooling is {mode!r}; allowed: {', '.join(POOLINGS)}")
-        self.mode = mode
-
-    def call(self, sequence: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Pools.
-
-        Args:
-            sequence: float [batch, seq, dim].
-            mask: [batch, seq], 1 for a real token and 0 for padding.
-
-        Returns:
-            float [batch, dim], in the dtype of `sequence`.
-        """
-        if self.mode == "cls":
-            return sequence[:, 0]
-        # Sums of hundreds of bfloat16 numbers lose digits, so pool in float32.
-        tokens = tf.cast(sequence, tf.float32)
-        mask = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
-        if self.mode == "mean":
-            pooled = tf.math.divide_no_nan(
-                tf.reduce_sum(tokens * mask, axis=1), tf.reduce_sum(mask, axis=1)
-            )
-        else:
-            lowest = tokens.dtype.min
-            pooled = tf.reduce_max(tf.where(mask > 0, tokens, lowest), axis=1)
-            pooled = tf.where(tf.reduce_any(mask > 0, axis=1), pooled, 0.0)
-        return tf.cast(pooled, sequence.dtype)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "mode": self.mode}
-
 
 @keras.utils.register_keras_serializable(package="cmlm")
 class AttentionDropout(keras.layers.Layer):
     """Dropout of attention probabilities, and of whole heads (DropHead).
 
-    Each sentence draws which heads it goes without; the others are scaled up by the
-    number of heads over the number that is left. A head whose probabilities are zero
-    gives nothing, so this is the same as masking its output. Where all heads are drawn
-    none is dropped (the published code divides by zero there).
+    Each sentence draws the heads to drop. The remaining heads are scaled up by the
+    number of heads over the number of remaining ones. A head with zero probabilities
+    outputs zeros, so this equals masking the head's output. If all heads of a sentence
+    are drawn, none is dropped (the published code divides by zero in this case).
 
-    Reference: Zhou et al., 2020, https://arxiv.org/abs/2004.13342; an alternative to
-    dropout in Mirror-BERT, https://arxiv.org/abs/2104.08027.
+    Reference: Zhou et al., 2020, https://arxiv.org/abs/2004.13342; Mirror-BERT uses it
+    instead of dropout (https://arxiv.org/abs/2104.08027, section 4.4).
 
     Args:
-        rate: of single probabilities.
-        head_rate: of heads.
+        rate: dropout rate of single probabilities.
+        head_rate: dropout rate of heads.
     """
 
     def __init__(self, rate: float, head_rate: float, **kwargs):
@@ -80,14 +31,14 @@ class AttentionDropout(keras.layers.Layer):
         self._drop_heads = keras.layers.Dropout(head_rate)
 
     def call(self, probabilities: tf.Tensor, training=None) -> tf.Tensor:
-        """Drops.
+        """Drops probabilities and heads.
 
         Args:
             probabilities: float [batch, heads, queries, keys].
             training: whether dropout is on.
 
         Returns:
-            Of the same shape.
+            float, of the same shape.
         """
         kept = self._dropout(probabilities, training=training)
         heads = tf.ones_like(probabilities[:, :, :1, :1])
@@ -102,12 +53,13 @@ class AttentionDropout(keras.layers.Layer):
 
 @keras.utils.register_keras_serializable(package="cmlm")
 class ViewProjection(keras.layers.Layer):
-    """P(v): N views of a sentence vector, the conditions that s2 is read with.
+    """P(v): N views of a sentence vector, the conditions that CMLM adds to s2.
 
-    The first view is the identity; each of the other N - 1 is a network of its
-    own, FC(h, 2h, ReLU), FC(2h, 2h, ReLU), FC(2h, h).
+    The first view is the vector itself. Each of the other N - 1 views has its own
+    network: FC(h, 2h, ReLU), FC(2h, 2h, ReLU), FC(2h, h).
 
-    Reference: Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3.
+    Reference: Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 2 and
+    appendix C.
 
     Args:
         num_views: N, at least 1 (the paper: 15).
@@ -117,7 +69,7 @@ class ViewProjection(keras.layers.Layer):
     def __init__(self, num_views: int, initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
         if num_views < 1:
-            raise ValueError(f"num_views is {num_views}; allowed: 1 and more")
+            raise ValueError(f"num_views is {num_views}; allowed: 1 or more")
         self.num_views = num_views
         self._initializer = keras.initializers.get(initializer)
 
@@ -132,8 +84,8 @@ class ViewProjection(keras.layers.Layer):
                 units, activation, kernel_initializer=kernel, name=name
             )
 
-        # Separate layers, not one batched kernel: LAMB scales each variable by
-        # its own norm, so how weights are grouped is part of the recipe.
+        # Separate layers, not one batched kernel: LAMB scales each variable by its own
+        # norm, so the grouping of weights is part of the recipe.
         self._networks = [
             keras.Sequential(
                 [
@@ -150,7 +102,7 @@ class ViewProjection(keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, vectors: tf.Tensor) -> tf.Tensor:
-        """Projects.
+        """Projects sentence vectors.
 
         Args:
             vectors: float [batch, dim].

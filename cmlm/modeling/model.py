@@ -1,4 +1,4 @@
-"""What training optimizes: the encoder and the heads that objectives share."""
+"""The trained model: the encoder and the heads that objectives share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.common.keras import keras
-from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder, activation
+from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork, activation
 from cmlm.modeling.layers import ViewProjection
 
 
 class SentenceModel(tf.Module):
     """Named parts, each a Keras layer; a checkpoint stores them under these names.
 
-    Heads come into being when the first objective asks for them, so two
-    objectives that predict masked words train one head.
+    The first objective that asks for a head creates it, so two objectives that predict
+    masked words train one head.
 
     Args:
         config: resolved, with `vocab_size` set.
@@ -28,11 +28,22 @@ class SentenceModel(tf.Module):
         projection = (
             self.projection() if config.sentence_vector == "projected" else None
         )
-        self.parts["encoder"] = SentenceEncoder(config, projection)
+        self.parts["encoder"] = EncoderNetwork(config, projection)
 
     @property
-    def encoder(self) -> SentenceEncoder:
+    def encoder(self) -> EncoderNetwork:
         return self.parts["encoder"]
+
+    def read_by(self, mode: str, sentence_vector: str) -> None:
+        """Sets how sentence vectors are read, in the configuration too.
+
+        Args:
+            mode: a key of `pooling.POOLINGS`.
+            sentence_vector: one of `encoder.SENTENCE_VECTORS`.
+        """
+        self.config.pooling, self.config.sentence_vector = mode, sentence_vector
+        projected = sentence_vector == "projected"
+        self.encoder.read_by(mode, self.projection() if projected else None)
 
     def _initializer(self) -> keras.initializers.Initializer:
         return keras.initializers.TruncatedNormal(stddev=self.config.initializer_range)
@@ -49,8 +60,8 @@ class SentenceModel(tf.Module):
         """BERT's masked-LM head, tied to the embedding table.
 
         Args:
-            width_factor: its inputs are this many times `hidden_size` wide. Heads of
-                different width are different parts.
+            width_factor: width of its inputs over `hidden_size`. Heads of different
+                width are different parts.
         """
         name = "masked_lm" if width_factor == 1 else f"masked_lm_x{width_factor}"
         if name not in self.parts:
@@ -71,7 +82,7 @@ class SentenceModel(tf.Module):
 
         Args:
             name: of the part.
-            num_classes: columns of the logits.
+            num_classes: number of logits.
         """
         if name not in self.parts:
             head = nlp_layers.ClassificationHead(
@@ -90,7 +101,7 @@ class SentenceModel(tf.Module):
 
         Args:
             name: of the part.
-            num_classes: columns of the logits.
+            num_classes: number of logits.
         """
         if name not in self.parts:
             layer = keras.layers.Dense(
@@ -101,7 +112,9 @@ class SentenceModel(tf.Module):
         return self.parts[name]
 
     def build_dropout(self, seed: int) -> None:
-        """Creates the random state of every dropout layer; call it once, in scope.
+        """Creates the random state of every dropout layer.
+
+        Call it once, in the scope of the distribution strategy.
 
         Args:
             seed: of the run.
@@ -114,18 +127,18 @@ class SentenceModel(tf.Module):
                     random._maybe_init()
                     if random._generator is not None:
                         self._dropout_states.append(random._generator.state)
-        # Philox keys, one a layer, not what Keras happened to draw.
+        # One Philox key a layer, from the run's seed instead of Keras' global state.
         keys = np.random.SeedSequence(seed).generate_state(
             len(self._dropout_states), np.uint64
         )
         self._dropout_keys = keys.astype(np.int64).tolist()
 
     def reset_dropout(self, step: tf.Tensor) -> None:
-        """Makes what dropout draws next a function of seed, layer, replica and step.
+        """Makes dropout's next draw a function of seed, layer, replica and step.
 
-        Keras keeps random state out of checkpoints, and replicas that saw batches of
-        different shape have drawn different amounts from it. Started anew in every
-        step, it needs no saving, and a step can be repeated.
+        Keras keeps random state out of checkpoints, and replicas with batches of
+        different shape draw different amounts from it. A state that is set anew at
+        every step needs no saving, and a step can be repeated.
 
         Call it outside replica context.
 
@@ -138,14 +151,14 @@ class SentenceModel(tf.Module):
             state.assign(tf.stack([zero, step, tf.constant(key, tf.int64)]))
 
     def dropout_state(self) -> list[tf.Tensor]:
-        """What dropout would draw next on this replica; call it in replica context."""
+        """Returns the state of dropout on this replica; call it in replica context."""
         return [
             tf.raw_ops.ReadVariableOp(resource=state.handle, dtype=state.dtype)
             for state in self._dropout_states
         ]
 
     def replay_dropout(self, state: list[tf.Tensor]) -> None:
-        """Makes this replica draw again what it drew after `dropout_state()`."""
+        """Makes this replica repeat its draws since `dropout_state()`."""
         for variable, value in zip(self._dropout_states, state, strict=True):
             # The variable's own method refuses to let replicas differ.
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -26,7 +26,8 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.errors import UserError
-from cmlm.modeling.encoder import EncoderConfig, SentenceEncoder
+from cmlm.modeling import pooling
+from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.modeling.model import SentenceModel
 
 WORDS = "word_embeddings/embeddings"
@@ -76,7 +77,7 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def encoder_variables(encoder: SentenceEncoder) -> dict[str, tf.Variable]:
+def encoder_variables(encoder: EncoderNetwork) -> dict[str, tf.Variable]:
     """The variables of an encoder's BERT by their names here."""
     return {
         variable.name.partition("/bert/")[2].split(":")[0]: variable
@@ -95,7 +96,7 @@ def head_variables(head) -> dict[str, tf.Variable]:
     }
 
 
-def read(encoder: SentenceEncoder, config: EncoderConfig) -> dict[str, np.ndarray]:
+def read(encoder: EncoderNetwork, config: EncoderConfig) -> dict[str, np.ndarray]:
     """Reads the weights out of an encoder.
 
     Args:
@@ -144,7 +145,7 @@ def assign(
             f"{source} has weights that this encoder has not: {listed(unknown)}"
         )
     optional = set()
-    if config.pooling != "pooler":
+    if not pooling.POOLINGS[config.pooling].through_pooler:
         optional = {name for name in wanted if name.startswith(POOLER)}
     has_head = any(name.startswith(MASKED_LM) for name in weights)
     if not has_head:

@@ -1,4 +1,4 @@
-"""What sentence-transformers puts around a BERT: pooling, Dense, normalisation."""
+"""The modules of sentence-transformers after a BERT: pooling, Dense, normalisation."""
 
 from __future__ import annotations
 
@@ -8,25 +8,54 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.errors import UserError
-from cmlm.modeling import weights
+from cmlm.modeling import pooling, weights
 from cmlm.modeling.foreign import base
 from cmlm.modeling.foreign.tensors import Tensors
 
 FILE_NAME = "modules.json"
 _CONFIG = "config.json"
-_POOLINGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
+_KEY = "pooling_mode_"
+# Our name of each pooling mode there.
+POOLINGS = {
+    row.sentence_transformers: mode
+    for mode, row in pooling.POOLINGS.items()
+    if row.sentence_transformers and not row.through_pooler
 }
 
 
+def pooling_config(mode: str, width: int) -> dict:
+    """The configuration of the Pooling module.
+
+    Args:
+        mode: a key of `pooling.POOLINGS`.
+        width: of a token vector.
+
+    Raises:
+        UserError: sentence-transformers has no such mode.
+    """
+    chosen = pooling.POOLINGS[mode].sentence_transformers
+    if not chosen:
+        raise UserError(
+            f"model.pooling is {mode!r}; sentence-transformers has: "
+            f"{', '.join(POOLINGS.values())}"
+        )
+    switches = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    return {
+        "word_embedding_dimension": width,
+        **{f"{_KEY}{name}": name == chosen for name in switches},
+    }
+
+
 def read(folder: str) -> dict:
-    """What sentence-transformers does around the Transformer.
+    """Reads modules.json, the chain of modules around the Transformer.
 
     Returns:
-        `is_st`; `transformer` and `dense`, folders relative to `folder`, "" where there
-        is none of its own; `pooling`, "" where none is stated; `normalized`.
+        `is_st`: whether the file exists; `transformer` and `dense`: folders relative to
+        `folder`, "" for the folder itself or no Dense module; `pooling`: "" if the
+        folder states none; `normalized`: whether vectors are scaled to length 1.
+
+    Raises:
+        UserError: a module that this project cannot represent.
     """
     found = {
         "is_st": False,
@@ -39,10 +68,10 @@ def read(folder: str) -> dict:
     if not tf.io.gfile.exists(path):
         return found
     found["is_st"] = True
-    for entry in base.read_json(path, list):
+    for number, entry in enumerate(base.read_json(path, list)):
         kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
         if os.path.isabs(where) or ".." in where.split("/"):
-            raise UserError(f"{path} names {where!r}, which is outside of the folder")
+            raise UserError(f"{path} names {where!r}; allowed: paths inside the folder")
         last = kind.rpartition(".")[2]
         if last == "Transformer":
             found["transformer"] = where
@@ -54,7 +83,7 @@ def read(folder: str) -> dict:
             found["normalized"] = True
         else:
             raise UserError(
-                f"{path} has the module {kind!r} where this project has none; allowed: "
+                f"{path} has the module {kind!r} at position {number}; allowed: "
                 "Transformer, Pooling, Dense with tanh after [CLS], Normalize"
             )
     return found
@@ -65,30 +94,37 @@ def _pooling(path: str) -> str:
     # Newer versions write one word, older ones a switch for each.
     chosen = [
         mode
-        for key, mode in _POOLINGS.items()
-        if config.get(key) is True or config.get("pooling_mode") == mode
+        for name, mode in POOLINGS.items()
+        if config.get(_KEY + name) is True or config.get("pooling_mode") == mode
     ]
     others = [
         key
         for key, value in config.items()
-        if key.startswith("pooling_mode_") and value is True and key not in _POOLINGS
+        if key.startswith(_KEY)
+        and value is True
+        and key.removeprefix(_KEY) not in POOLINGS
     ]
     if len(chosen) != 1 or others:
         stated = config.get("pooling_mode", [*chosen, *others])
-        raise UserError(f"{path} pools by {stated}; allowed: one of mean, cls, max")
+        allowed = ", ".join(POOLINGS.values())
+        raise UserError(f"{path} pools by {stated}; allowed: one of {allowed}")
     return chosen[0]
 
 
 def read_dense(folder: str) -> dict[str, np.ndarray]:
-    """A Dense module after [CLS], which is BERT's pooler by another name."""
+    """Reads a Dense module after [CLS]: BERT's pooler under another name.
+
+    Raises:
+        UserError: the module is not a square dense layer with bias and tanh.
+    """
     path = os.path.join(folder, _CONFIG)
     config = base.read_json(path)
     activation = str(config.get("activation_function", "")).rpartition(".")[2]
     sizes = (config.get("in_features"), config.get("out_features"))
     if activation != "Tanh" or sizes[0] != sizes[1] or config.get("bias") is False:
         raise UserError(
-            f"{path} is a layer of {sizes[0]} to {sizes[1]} with {activation}; allowed:"
-            " equal sizes, a bias and Tanh"
+            f"{path} is a layer from {sizes[0]} to {sizes[1]} with {activation}; "
+            "allowed: equal sizes, a bias and Tanh"
         )
     stored = Tensors(folder)
     if set(stored) != {"linear.weight", "linear.bias"}:

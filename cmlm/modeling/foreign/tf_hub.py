@@ -1,8 +1,8 @@
 """Encoders from TF Hub: SavedModels that follow its text API.
 
-Weights are in the SavedModel's checkpoint, the vocabulary in its assets; activation,
-epsilon and pooling are seen in its graph. The graph could do anything, so it is looked
-at as a file and never run.
+The SavedModel's checkpoint holds the weights, its assets hold the vocabulary, and its
+graph shows activation, epsilon and pooling. A graph can contain any program, so it is
+read as a file and never run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import base, tf_checkpoints
+from cmlm.modeling.pooling import POOLINGS
 
 FILE_NAME = "saved_model.pb"
 # Beside an encoder that this project exported.
@@ -117,15 +118,8 @@ def _epsilons(saved) -> set[float]:
     }
 
 
-# The op that makes `default`, seen from its end.
-_POOLED_BY = {
-    "Tanh": "pooler",
-    "StridedSlice": "cls",
-    "DivNoNan": "mean",
-    "RealDiv": "mean",
-    "Mean": "mean",
-    "Max": "max",
-}
+# The op that computes `default`, and the pooling that ends with it.
+_POOLED_BY = {op: mode for mode, row in POOLINGS.items() for op in row.last_ops}
 
 
 def _pooling(saved) -> Optional[str]:

@@ -1,0 +1,61 @@
+"""The flags that name the encoder to export, and how its vectors are read."""
+
+from __future__ import annotations
+
+from absl import flags
+
+from cmlm.encoders import reading_flags
+from cmlm.errors import UserError
+
+FLAGS = flags.FLAGS
+
+
+def define(output: str) -> None:
+    """Defines the flags.
+
+    Args:
+        output: the name of the flag for the folder to write.
+    """
+    flags.DEFINE_string("model_dir", None, "The run to export.")
+    flags.DEFINE_string(
+        "from", None, "Weights of another program to export, instead of a run."
+    )
+    flags.DEFINE_string(output, None, "The folder to write.")
+    flags.DEFINE_string(
+        "checkpoint", "latest", "latest, best, or the path of a checkpoint."
+    )
+    flags.DEFINE_bool(
+        "overwrite", False, f"Replace --{output}; the old one stays until then."
+    )
+    reading_flags.define()
+
+
+def check(output: str) -> None:
+    """Checks that the flags name one encoder and one output.
+
+    Raises:
+        UserError: one is missing, or there are two encoders.
+    """
+    source = FLAGS["from"].value
+    if bool(FLAGS.model_dir) == bool(source):
+        given = "both are given" if source else "neither is given"
+        raise UserError(f"{given}; allowed: one of --model_dir and --from")
+    if not FLAGS[output].value:
+        raise UserError(f"--{output} is not given; allowed: a directory")
+
+
+def open_trained():
+    """Opens the encoder that the flags name: a `TrainedEncoder`, and its length.
+
+    Raises:
+        UserError: there is no such encoder, or it is damaged.
+    """
+    from cmlm.encoders import opening
+    from cmlm.encoders.trained import resolve_seq_length
+
+    reading = reading_flags.reading()
+    if FLAGS["from"].value:
+        trained = opening.open_trained(FLAGS["from"].value, reading)
+    else:
+        trained = opening.open_run(FLAGS.model_dir, FLAGS.checkpoint, reading)
+    return trained, resolve_seq_length(trained, reading.seq_length)

@@ -1,0 +1,154 @@
+"""How vectors are read from trained weights: pooling, projections, length."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.encoders import model_dir, opening
+from cmlm.encoders.trained import Reading
+from cmlm.errors import UserError
+from cmlm.modeling.model import SentenceModel
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXTS = ["The cat sat on the mat.", "A dog ran far away, far away!", ""]
+
+
+def save(made: SentenceModel, source: str) -> None:
+    checkpoint = tf.train.Checkpoint(model=made)
+    manager = tf.train.CheckpointManager(checkpoint, source, max_to_keep=1)
+    manager.save(checkpoint_number=4)
+
+
+def with_projection(source: str) -> np.ndarray:
+    """Adds a projection to a run's checkpoint, as CMLM trains one; gives its outputs.
+
+    Returns:
+        [n, dim], the mean over the views of the mean-pooled vectors of `TEXTS`.
+    """
+    trained = model_dir.load_encoder(source)
+    made = SentenceModel(trained.config.model)
+    made.projection()
+    toys.randomize(made)
+    made.encoder.set_weights(trained.encoder.get_weights())
+    save(made, source)
+    pooled = opening.open_encoder(source).encode(TEXTS)
+    weights = [weight.numpy() for weight in made.projection().weights]
+    networks = [
+        list(zip(weights[i : i + 6 : 2], weights[i + 1 : i + 6 : 2], strict=True))
+        for i in range(0, len(weights), 6)
+    ]
+    return oracles.project_views(networks, pooled).mean(axis=1)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return model_dirs.write(tmp_path_factory.mktemp("reading") / "run")
+
+
+@pytest.mark.parametrize("mode", ["mean", "max", "cls"])
+def test_pooling_can_be_chosen_for_a_trained_encoder(source, mode):
+    trained = model_dir.load_encoder(source)
+    weights = oracles.weights_by_name(trained.encoder)
+    read = opening.open_encoder(source, Reading(pooling=mode))
+    assert read.info["pooling"] == mode
+    for text, vector in zip(TEXTS, read.encode(TEXTS), strict=True):
+        ids = trained.tokenizer.encode(tf.constant([text]), 16).to_tensor().numpy()
+        mask = np.ones_like(ids)
+        tokens = oracles.bert(weights, ids, mask, trained.config.model.num_layers)
+        expected = oracles.pool(tokens, mask, mode)[0]
+        model_dirs.assert_same(vector, expected, 1e-5)
+
+
+def test_a_reading_has_its_own_fingerprint(source):
+    mean, cls = (
+        opening.open_encoder(source, Reading(pooling=mode)).info["fingerprint"]
+        for mode in ("mean", "cls")
+    )
+    assert mean != cls
+    assert mean == opening.open_encoder(source).info["fingerprint"]
+
+
+def test_projected_vectors_are_the_mean_of_the_views(tmp_path):
+    source = model_dirs.write(tmp_path / "run")
+    expected = with_projection(source)
+    reading = Reading(sentence_vector="projected")
+    read = opening.open_encoder(source, reading)
+    assert np.abs(expected - opening.open_encoder(source).encode(TEXTS)).max() > 0.1
+    model_dirs.assert_same(read.encode(TEXTS), expected, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        (Reading(pooling="first"), "--pooling is 'first'; allowed: mean, max, cls"),
+        (Reading(sentence_vector="p"), "'p'; allowed: pooled, projected"),
+        (Reading(sentence_vector="projected"), "has no projection"),
+        (Reading(seq_length=38), "--seq_length is 38; allowed: 3 to 37"),
+    ],
+)
+def test_what_the_weights_lack_is_named(source, reading, said):
+    with pytest.raises(UserError, match=said):
+        opening.open_encoder(source, reading)
+
+
+def test_a_pooler_that_nothing_trained_is_refused(tmp_path):
+    source = model_dirs.write(tmp_path / "run")
+    trained = model_dir.load_encoder(source)
+    made = SentenceModel(trained.config.model)
+    made.encoder.bert.pooler_layer.bias.assign(tf.zeros([16]))
+    save(made, source)
+    with pytest.raises(UserError, match="nothing has trained the pooler"):
+        opening.open_encoder(source, Reading(pooling="pooler"))
+
+
+def test_vectors_of_an_export_are_fixed(toy_export):
+    with pytest.raises(UserError, match="--pooling is 'max'; allowed .*: 'mean'"):
+        opening.open_encoder(toy_export.path, Reading(pooling="max"))
+    with pytest.raises(UserError, match="--seq_length is 9; allowed .*: 37"):
+        opening.open_encoder(toy_export.path, Reading(seq_length=9))
+    opening.open_encoder(toy_export.path, Reading(pooling="mean", seq_length=37))
+
+
+@pytest.mark.parametrize(("trained", "length"), [(9, 9), (21, 21), (200, 37)])
+def test_sentences_are_cut_where_training_cut_them(tmp_path, trained, length):
+    source = model_dirs.write(tmp_path / "run")
+    config = model_dir.read_config(source)
+    config.task.cmlm.train_data.seq_length = trained
+    model_dir.write_config(source, config)
+    assert opening.open_encoder(source).seq_length == length
+    shorter = opening.open_encoder(source, Reading(seq_length=5))
+    assert shorter.seq_length == 5
+    assert shorter.info["trained_seq_length"] == trained
+
+
+@pytest.mark.large
+def test_commands_take_the_flags(source, tmp_path):
+    def run(module, *flags):
+        command = [sys.executable, "-m", module, *flags]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    out = tmp_path / "out"
+    done = run(
+        "export.tfhub",
+        *(f"--model_dir={source}", f"--export_dir={out}"),
+        *("--pooling=max", "--seq_length=11"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cut at 11 tokens (trained with 16)" in done.stderr
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(TEXTS) + "\n")
+    done = run(
+        "cmlm.encode",
+        *(f"--model={source}", f"--input={text}", f"--output={tmp_path / 'v.npy'}"),
+        *("--pooling=max", "--seq_length=11"),
+    )
+    assert done.returncode == 0, done.stderr
+    exported = opening.open_encoder(str(out)).encode(TEXTS)
+    model_dirs.assert_same(np.load(tmp_path / "v.npy"), exported, 1e-5)
