@@ -13,7 +13,7 @@ from cmlm.objectives import losses
 
 def build(skip=False, **values):
     model = toys.model(**values)
-    head = model.masked_lm(width_factor=2 if skip else 1)
+    head = model.masked_lm(width_factor=4 if skip else 1)
     layer = ConditionalMaskedLM(model.encoder, model.projection(), head, skip=skip)
     return model, layer
 
@@ -47,8 +47,10 @@ def test_loss_equals_a_numpy_forward_pass(pooling, skip):
         weights, plain["input_word_ids"], plain["input_mask"], 2, dense=views
     )
     if skip:
-        summary = np.repeat(views.mean(1)[:, None], sequence.shape[1], axis=1)
-        sequence = np.concatenate([sequence, summary], axis=-1)
+        # The output, then all three projected vectors: [batch, seq, (1 + 3) * dim].
+        flat = views.reshape(len(views), 1, -1)
+        flat = np.repeat(flat, sequence.shape[1], axis=1)
+        sequence = np.concatenate([sequence, flat], axis=-1)
     loss, right = masked_lm_loss(
         weights_by_name(layer.masked_lm),
         weights["bert/word_embeddings/embeddings"],

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
-from cmlm.modeling.model import SentenceModel
+from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +102,12 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
             another shape.
     """
     source = foreign.find(path)
-    if source is None:
-        return _initialize_own(model, path)
-    return take(model, source)
+    parts = _initialize_own(model, path) if source is None else take(model, source)
+    if SECOND_ENCODER in model.parts and SECOND_ENCODER not in parts:
+        model.second_encoder().set_weights(model.encoder.get_weights())
+        logger.info("%s: both encoders start from its one", path)
+        parts.append(SECOND_ENCODER)
+    return parts
 
 
 def take(model: SentenceModel, source: foreign.Source) -> list[str]:

@@ -1,4 +1,4 @@
-"""CMLM: the masked words of one sentence, given the vector of its neighbour."""
+"""CMLM's network: predicts masked words of a sentence, given its neighbour's vector."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from cmlm.modeling.layers import ViewProjection
 class ConditionalMaskedLM(keras.layers.Layer):
     """s1 -> v -> P(v) -> concatenated with the tokens of s2 -> masked words of s2.
 
-    The loss is -sum_t log p(y_t | s2 without masked words, v(s1)); the encoder
-    of s1 and of s2 is one network. Nothing of s2 enters v(s1).
+    The loss is -sum_t log p(y_t | s2 without masked words, v(s1)). One network encodes
+    both s1 and s2. No token of s2 enters v(s1).
 
-    Reference: Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3 and
-    figure 1.
+    Reference: Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 2 and
+    figure 1; `skip` is an ablation of section 5.1.
 
     Args:
         encoder: shared by both sentences.
         projection: P(v).
         masked_lm: the prediction head.
-        skip: the ablation `skip`: the mean of the conditions is also concatenated to
-            each output of s2, so the head must take vectors of twice the width.
+        skip: concatenate all N projected vectors to the output at each masked position
+            too. The head then takes vectors of `head_width(num_views, skip)` times the
+            hidden size.
     """
 
     def __init__(
@@ -43,8 +44,13 @@ class ConditionalMaskedLM(keras.layers.Layer):
         self.masked_lm = masked_lm
         self.skip = skip
 
+    @staticmethod
+    def head_width(num_views: int, skip: bool) -> int:
+        """Width of the head's input over the hidden size."""
+        return 1 + num_views if skip else 1
+
     def sentence_vector(self, inputs: dict[str, tf.Tensor], training=None):
-        """The vector the conditions are made from, before any projection.
+        """Encodes s1: the vector before any projection.
 
         Args:
             inputs: `context_word_ids`, `context_mask`, int32 [batch, seq].
@@ -62,7 +68,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
     def predict_masked(
         self, inputs: dict[str, tf.Tensor], vectors: tf.Tensor, training=None
     ) -> tf.Tensor:
-        """Predicts the masked words of s2 given sentence vectors.
+        """Predicts the masked words of s2, given the vectors of s1.
 
         Args:
             inputs: `input_word_ids`, `input_mask` [batch, seq] and
@@ -77,13 +83,28 @@ class ConditionalMaskedLM(keras.layers.Layer):
         sequence = self.encoder.conditional_sequence(
             inputs, conditions, training=training
         )
+        positions = inputs["masked_lm_positions"]
         if self.skip:
-            summary = tf.reduce_mean(conditions, axis=1, keepdims=True)
-            summary = tf.broadcast_to(summary, tf.shape(sequence))
-            sequence = tf.concat([sequence, summary], axis=-1)
-        return self.masked_lm(sequence, inputs["masked_lm_positions"])
+            sequence, positions = self._with_conditions(sequence, positions, conditions)
+        return self.masked_lm(sequence, positions)
+
+    @staticmethod
+    def _with_conditions(sequence, positions, conditions):
+        """[output ; v_1 ; ... ; v_N] at the masked positions, and their new positions.
+
+        The outputs are gathered first: N vectors beside every token would need far more
+        memory than N vectors beside every masked one.
+        """
+        outputs = tf.gather(sequence, positions, batch_dims=1)
+        batch, count = tf.shape(positions)[0], tf.shape(positions)[1]
+        width = conditions.shape[1] * conditions.shape[2]
+        views = tf.reshape(conditions, [batch, 1, width])
+        views = tf.cast(tf.tile(views, [1, count, 1]), outputs.dtype)
+        gathered = tf.concat([outputs, views], axis=-1)
+        numbers = tf.range(count, dtype=positions.dtype)[tf.newaxis]
+        return gathered, tf.tile(numbers, [batch, 1])
 
     def call(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
-        """Both halves: logits, float [batch, predictions, vocab_size]."""
+        """Runs both steps: logits, float [batch, predictions, vocab_size]."""
         vectors = self.sentence_vector(inputs, training=training)
         return self.predict_masked(inputs, vectors, training=training)

@@ -10,6 +10,9 @@ from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork, activation
 from cmlm.modeling.layers import ViewProjection
 
+# The part of QuickThought's second encoder.
+SECOND_ENCODER = "second_encoder"
+
 
 class SentenceModel(tf.Module):
     """Named parts, each a Keras layer; a checkpoint stores them under these names.
@@ -33,6 +36,13 @@ class SentenceModel(tf.Module):
     @property
     def encoder(self) -> EncoderNetwork:
         return self.parts["encoder"]
+
+    def second_encoder(self) -> EncoderNetwork:
+        """An encoder of the same shape with weights of its own (QuickThought's g)."""
+        if SECOND_ENCODER not in self.parts:
+            network = EncoderNetwork(self.config, name=SECOND_ENCODER)
+            self.parts[SECOND_ENCODER] = network
+        return self.parts[SECOND_ENCODER]
 
     def read_by(self, mode: str, sentence_vector: str) -> None:
         """Sets how sentence vectors are read, in the configuration too.

@@ -15,10 +15,11 @@ from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
 @dataclasses.dataclass
 class CmlmConfig(MaskedTextConfig):
-    """CMLM: masked words of a sentence, given its neighbour's vector.
+    """CMLM: predicts masked words of a sentence, given its neighbour's vector.
 
     Attributes:
-        skip: the ablation `skip`: the conditions also reach the outputs.
+        skip: the ablation `skip` (section 5.1): the head sees all projected vectors
+            beside the output at a masked position.
     """
 
     skip: bool = False
@@ -29,11 +30,12 @@ class CmlmConfig(MaskedTextConfig):
 
 
 class CmlmObjective(MaskedTextObjective):
-    """Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3.
+    """Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 2.
 
-    Metrics: `loss` (nats a masked word) and `accuracy`. Validation adds the same
-    with a shuffled neighbour, and `conditioning_gain`, the shuffled loss minus the
-    true one: above 0, the vector says something about the sentence beside it.
+    Metrics: `loss` (nats a masked word) and `accuracy`. Validation adds both with a
+    shuffled neighbour, and `conditioning_gain`: the loss with a shuffled neighbour
+    minus the loss with the true one. Above 0, the vector holds information about the
+    neighbour.
     """
 
     config_class = CmlmConfig
@@ -43,7 +45,9 @@ class CmlmObjective(MaskedTextObjective):
         self.conditional = ConditionalMaskedLM(
             model.encoder,
             model.projection(),
-            model.masked_lm(width_factor=2 if config.skip else 1),
+            model.masked_lm(
+                ConditionalMaskedLM.head_width(model.config.num_views, config.skip)
+            ),
             skip=config.skip,
         )
 

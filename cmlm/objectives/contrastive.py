@@ -1,4 +1,4 @@
-"""What the contrastive family shares: embedding texts, and ranking within the batch."""
+"""The base of contrastive objectives: embeds texts and ranks them within the batch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SIMILARITIES = ("cosine", "dot")
 
 @dataclasses.dataclass
 class ContrastiveConfig(ObjectiveConfig):
-    """Ranking the right partner of a text above the other texts of the global batch.
+    """A text ranks its partner above the other texts of the global batch.
 
     Attributes:
-        similarity: `cosine` (LaBSE), or `dot`, the inner product of vectors as they are
-            (CMLM).
-        margin: taken off the similarity of the positive.
+        similarity: `cosine` (LaBSE), or `dot`, the inner product of the vectors without
+            normalisation (CMLM).
+        margin: subtracted from the similarity of the positive.
         scale: factor of all similarities, one over the temperature.
-        cross_replica_negatives: whether a text is ranked among those of every replica
-            or, for comparison only, among those of its own replica.
+        cross_replica_negatives: rank a text among the texts of every replica; false,
+            for comparison only, ranks it among those of its own replica.
     """
 
     similarity: str = fields.one_of("cosine", SIMILARITIES)
@@ -43,17 +43,17 @@ class ContrastiveConfig(ObjectiveConfig):
         super().check_data(data)
         if sum(data.train.sizes.values()) < 2:
             raise UserError(
-                f"{self.train_data.input_path} has one example: at least two are "
-                "needed, as one is told from the others"
+                f"{self.train_data.input_path} has one example; allowed: at least two, "
+                "because each ranks among the others"
             )
 
 
 class ContrastiveObjective(EmbeddingObjective):
     """Base of the objectives on pairs of texts.
 
-    Every source ranks the targets, and every target the sources, of the whole global
-    batch; hard negatives join the targets. A text that equals the query, or whose
-    partner does, or that equals the positive or whose partner does, is no negative.
+    Every source ranks all targets of the global batch, and every target all sources;
+    hard negatives join the targets. A text does not count as a negative if it or its
+    partner equals the query or the positive.
 
     A batch holds `source_word_ids`, `source_mask`, `target_word_ids`, `target_mask`
     int32 [rows, length], `source_hash`, `target_hash` int64 [rows]; with hard negatives
@@ -61,9 +61,10 @@ class ContrastiveObjective(EmbeddingObjective):
     `negative_hash` int64 [rows, negatives].
 
     Metrics, means over the pairs of the global batch: `loss`, both directions summed;
-    `accuracy` of finding the target and `reverse_accuracy` of finding the source;
-    `candidates` a source is ranked among and `excluded` ones that were no negatives;
-    `positive_similarity` and `negative_similarity`.
+    `accuracy`, how often a source finds its target, and `reverse_accuracy`, how often
+    a target finds its source; `candidates`, the number of texts that a source ranks,
+    and `excluded`, the number that do not count as negatives; `positive_similarity` and
+    `negative_similarity`.
     """
 
     train_metrics = (
@@ -91,15 +92,16 @@ class ContrastiveObjective(EmbeddingObjective):
         ]
         return tf.concat(sides, axis=1)
 
-    def _embed_side(self, batch, side, training):
-        """Vectors of one side: float32 [rows, texts, dim]."""
+    def _embed_side(self, batch, side, training, encoder=None):
+        """Embeds one side: float32 [rows, texts, dim]."""
         ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
         rows, length = tf.shape(ids)[0], tf.shape(ids)[-1]
         inputs = {
             "input_word_ids": tf.reshape(ids, [-1, length]),
             "input_mask": tf.reshape(mask, [-1, length]),
         }
-        vectors = self.model.encoder(inputs, training=training)["default"]
+        encoder = encoder or self.model.encoder
+        vectors = encoder(inputs, training=training)["default"]
         vectors = tf.cast(vectors, tf.float32)
         if self.config.similarity == "cosine":
             vectors = tf.math.l2_normalize(vectors, axis=-1)
@@ -132,13 +134,13 @@ class ContrastiveObjective(EmbeddingObjective):
 
 
 class Pool:
-    """The texts of the global batch, and which of them are no negatives.
+    """The texts of the global batch, and those that do not count as negatives.
 
     Args:
         embeddings: of this replica's rows, float32 [rows, texts, dim]: source, target,
             negatives.
-        batch: those rows.
-        cross_replica: whether the other replicas' texts are in the pool.
+        batch: this replica's rows.
+        cross_replica: whether the pool holds the texts of the other replicas.
     """
 
     def __init__(
@@ -153,28 +155,46 @@ class Pool:
         everything = self._gather(embeddings)
         self.sources, self.targets = embeddings[:, 0], embeddings[:, 1]
         self.all_sources, self.all_targets = everything[:, 0], everything[:, 1]
-        # Micro-batches that were put together have lost their static shape.
+        # Concatenated micro-batches have no static shape.
         self.all_negatives = tf.reshape(
             everything[:, 2:], [-1, tf.shape(everything)[-1]]
         )
         rows = tf.shape(embeddings)[0]
-        # This replica's rows, as rows of the pool.
+        # The positions of this replica's rows in the pool.
         self.own = tf.range(rows)
         if cross_replica:
             self.own += distributed.replica_offset(rows)
 
     def related(self) -> tf.Tensor:
-        """Bool [rows, all rows]: whether any text of one pair is in the other."""
+        """Bool [rows, all rows]: whether two pairs share a text."""
         pairs = self._gather(self._pairs)
         return self._has(pairs[:, 0]) | self._has(pairs[:, 1])
 
     def equals_negative(self) -> tf.Tensor:
-        """Bool [rows, all negatives]: whether it is a text of the pair itself."""
+        """Bool [rows, all negatives]: whether a negative is a text of the pair."""
         return self._has(tf.reshape(self._gather(self._negatives), [-1]))
 
     def _has(self, texts: tf.Tensor) -> tf.Tensor:
-        """Bool [rows, n]: whether a text, of int64 [n] hashes, is in the row's pair."""
+        """Bool [rows, n]: whether a pair has a text; `texts` are int64 [n] hashes."""
         return tf.reduce_any(self._pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=2)
+
+
+def rank(config: ContrastiveConfig, pool: Pool) -> tuple[tf.Tensor, dict[str, Metric]]:
+    """Ranks the targets of a pool for its sources, without hard negatives.
+
+    Returns:
+        The loss of each source, float32 [rows], and metrics of this direction.
+    """
+    excluded = pool.related()
+    loss, similarities = losses.additive_margin_softmax(
+        pool.sources,
+        pool.all_targets,
+        pool.own,
+        excluded,
+        config.margin,
+        config.scale,
+    )
+    return loss, ranking_metrics(similarities, pool.own, excluded)
 
 
 def ranking_metrics(similarities, positives, excluded) -> dict[str, Metric]:

@@ -1,20 +1,38 @@
-"""Neighbouring sentences find each other in the batch."""
+"""QuickThought: neighbouring sentences find each other in the batch."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import tensorflow as tf
+
 from cmlm.common import fields
 from cmlm.data import pipelines
+from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
-from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
+from cmlm.objectives.contrastive import (
+    ContrastiveConfig,
+    ContrastiveObjective,
+    Pool,
+    rank,
+)
+
+ENCODERS = ("one", "two")
 
 
 @dataclasses.dataclass
 class QuickThoughtConfig(ContrastiveConfig):
-    """A sentence ranks its neighbour above the other sentences of the batch."""
+    """A sentence ranks its neighbour above the other sentences of the batch.
+
+    Attributes:
+        encoders: `one` encodes sentence and neighbour with one network, as the other
+            objectives do. `two` is the original's form: f encodes the sentence and g,
+            of the same shape, its neighbour. f is the encoder that is exported. The
+            original compares by inner products (`similarity=dot`, `scale=1`).
+    """
 
     margin: float = fields.ranged(0.0, at_least=0)
+    encoders: str = fields.one_of("one", ENCODERS)
 
     def check_data(self, data: Data) -> None:
         super().check_data(data)
@@ -22,12 +40,57 @@ class QuickThoughtConfig(ContrastiveConfig):
 
 
 class QuickThoughtObjective(ContrastiveObjective):
-    """Logeswaran & Lee, 2018, https://arxiv.org/abs/1803.02893, with one encoder.
+    """Logeswaran & Lee, 2018, https://arxiv.org/abs/1803.02893, sections 3 and 4.
 
-    CMLM's paper trains it as a baseline: the bitext loss on adjacent sentences.
+    CMLM's paper trains it as a baseline (https://arxiv.org/abs/2012.14388, section
+    3.1). With two encoders and neighbours s, t the loss of a pair is
+
+        -log p(g(t) | f(s)) - log p(g(s) | f(t)),
+
+    each a softmax over the sentences of the global batch.
     """
 
     config_class = QuickThoughtConfig
 
+    def __init__(
+        self, name: str, config: QuickThoughtConfig, model: SentenceModel, **data
+    ):
+        super().__init__(name, config, model, **data)
+        self._has_two = config.encoders == "two"
+        if self._has_two:
+            model.second_encoder()
+
+    @property
+    def trained_parts(self) -> list[str]:
+        return ["encoder", *([SECOND_ENCODER] if self._has_two else [])]
+
     def make_dataset(self, feed):
         return pipelines.neighbours(feed)
+
+    def embed(self, batch, training):
+        if not self._has_two:
+            return super().embed(batch, training)
+        f, g = self.model.encoder, self.model.second_encoder()
+        sides = [("source", f), ("target", g), ("target", f), ("source", g)]
+        return tf.concat(
+            [
+                self._embed_side(batch, side, training, encoder)
+                for side, encoder in sides
+            ],
+            axis=1,
+        )
+
+    def embedding_loss(self, embeddings, batch):
+        if not self._has_two:
+            return super().embedding_loss(embeddings, batch)
+        cross_replica = self.config.cross_replica_negatives
+        forward, metrics = rank(
+            self.config, Pool(embeddings[:, :2], batch, cross_replica)
+        )
+        backward, reverse = rank(
+            self.config, Pool(embeddings[:, 2:], batch, cross_replica)
+        )
+        loss = tf.reduce_sum(forward + backward)
+        metrics["reverse_accuracy"] = reverse["accuracy"]
+        metrics["loss"] = (loss, self.normalizer(batch))
+        return loss, metrics
