@@ -46,6 +46,7 @@ def write(directory: Path, step: int = 3, **settings) -> str:
             "vocabulary.size": 200,
             "model.vocab_size": len(VOCAB),
             "model.num_layers": 2,
+            "task.cmlm.train_data.seq_length": SEQ_LENGTH,
             **settings,
         },
     )

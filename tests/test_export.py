@@ -59,7 +59,7 @@ def test_components_that_differ_are_not_exported(toy_export):
     other = model_dirs.fit(toy_export.trained)
     for found in other.languages.values():
         found.components[:] = found.components[::-1] @ tf.eye(16).numpy()[::-1]
-    with pytest.raises(UserError, match="pcr of de differs"):
+    with pytest.raises(UserError, match="pcr de differs"):
         saved_models.compare(
             toy_export.trained, toy_export.path, model_dirs.SEQ_LENGTH, other
         )

@@ -294,8 +294,8 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         ),
         (break_weights(lambda w: w[KEY].fill(np.nan)), "not finite"),
         (
-            lambda f: write_folder(f, model_type="roberta"),
-            "model_type='roberta'; .*bert",
+            lambda f: write_folder(f, model_type="mpnet"),
+            "model_type='mpnet' .*allowed: bert",
         ),
         (lambda f: write_folder(f, hidden_act="silu"), "hidden_act='silu'; allowed"),
         (lambda f: write_folder(f, num_hidden_layers="2"), "num_hidden_layers='2'"),

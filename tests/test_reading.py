@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
-from cmlm.encoders.trained import Reading
+from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 
@@ -59,7 +60,7 @@ def test_pooling_can_be_chosen_for_a_trained_encoder(source, mode):
     read = opening.open_encoder(source, Reading(pooling=mode))
     assert read.info["pooling"] == mode
     for text, vector in zip(TEXTS, read.encode(TEXTS), strict=True):
-        ids = trained.tokenizer.encode(tf.constant([text]), 16).to_tensor().numpy()
+        ids = trained.tokenizer.encode(tf.constant([text]), 37).to_tensor().numpy()
         mask = np.ones_like(ids)
         tokens = oracles.bert(weights, ids, mask, trained.config.model.num_layers)
         expected = oracles.pool(tokens, mask, mode)[0]
@@ -116,16 +117,32 @@ def test_vectors_of_an_export_are_fixed(toy_export):
     opening.open_encoder(toy_export.path, Reading(pooling="mean", seq_length=37))
 
 
-@pytest.mark.parametrize(("trained", "length"), [(9, 9), (21, 21), (200, 37)])
-def test_sentences_are_cut_where_training_cut_them(tmp_path, trained, length):
-    source = model_dirs.write(tmp_path / "run")
-    config = model_dir.read_config(source)
-    config.task.cmlm.train_data.seq_length = trained
-    model_dir.write_config(source, config)
-    assert opening.open_encoder(source).seq_length == length
-    shorter = opening.open_encoder(source, Reading(seq_length=5))
-    assert shorter.seq_length == 5
-    assert shorter.info["trained_seq_length"] == trained
+@pytest.mark.parametrize("trained", [9, 21])
+def test_sentences_are_cut_where_training_cut_them(tmp_path, trained):
+    settings = {"task.cmlm.train_data.seq_length": trained}
+    source = model_dirs.write(tmp_path / "run", **settings)
+    assert opening.open_encoder(source).seq_length == trained
+    other = opening.open_encoder(source, Reading(seq_length=30))
+    assert other.seq_length == 30
+    assert other.info["trained_seq_length"] == trained
+
+
+def test_a_run_of_more_than_128_tokens_is_not_cut_there(tmp_path):
+    source = model_dirs.write(
+        tmp_path / "run",
+        **{
+            "task.cmlm.train_data.seq_length": 200,
+            "model.max_position_embeddings": 203,
+        },
+    )
+    assert opening.open_encoder(source).seq_length == 200
+
+
+def test_positions_are_the_limit():
+    config = experiment.ExperimentConfig()
+    config.model.max_position_embeddings, config.model.num_views = 40, 3
+    long = TrainedEncoder(None, None, config, "", "", seq_length=512)
+    assert resolve_seq_length(long) == 37
 
 
 @pytest.mark.large
@@ -141,7 +158,7 @@ def test_commands_take_the_flags(source, tmp_path):
         *("--pooling=max", "--seq_length=11"),
     )
     assert done.returncode == 0, done.stderr
-    assert "cut at 11 tokens (trained with 16)" in done.stderr
+    assert "cut at 11 tokens (trained with 37)" in done.stderr
     text = tmp_path / "text.txt"
     text.write_text("\n".join(TEXTS) + "\n")
     done = run(

@@ -1,27 +1,29 @@
-"""Hugging Face's BERT folders, and sentence-transformers' around them.
+"""Hugging Face's encoder folders, and sentence-transformers' around them.
 
-config.json             shape; `model_type` must be bert
+config.json             shape; `architectures` lists the accepted `model_type`s
 model.safetensors       weights; a pickle is refused
-vocab.txt               or the vocabulary inside tokenizer.json
+vocab.txt               or the vocabulary inside tokenizer.json; WordPiece only
 tokenizer_config.json   case
 modules.json            sentence-transformers: pooling, normalisation, a Dense layer
 1_Pooling/config.json
 
-Everything is read as data; nothing of a folder is executed. `NAMES` is the one table of
-names, used in both directions (see `export.huggingface`).
+Everything is read as data; nothing of a folder is executed. `architectures` holds the
+one table of names; `export.huggingface` writes by it too.
 """
 
 from __future__ import annotations
 
 import os
-import re
 
+import tensorflow as tf
+
+from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling import weights
-from cmlm.modeling.foreign import base, modules, tensors
+from cmlm.modeling.foreign import architectures, base, modules, tensors
 
 CONFIG = "config.json"
-# The key of config.json under which our own exports say what BERT has no field for.
+# The key of config.json under which our own exports keep settings that BERT lacks.
 OURS = "cmlm"
 
 # Activations by their names there.
@@ -33,54 +35,11 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-_UNUSED = re.compile(
-    r"(^|\.)(position_ids|token_type_ids)$|cls\.seq_relationship\.|^classifier\."
-    # Tied to the word embeddings and to predictions.bias.
-    r"|cls\.predictions\.decoder\."
-)
-
-_DENSE = {"weight": "kernel", "bias": "bias"}
-_NORM = {"weight": "gamma", "bias": "beta"}
-# Name there and here of the modules outside and inside a layer, and what each holds.
-_OUTSIDE = {
-    "embeddings.LayerNorm": ("embeddings/layer_norm", _NORM),
-    "pooler.dense": ("pooler_transform", _DENSE),
-    "cls.predictions.transform.dense": ("masked_lm/transform/dense", _DENSE),
-    "cls.predictions.transform.LayerNorm": ("masked_lm/transform/LayerNorm", _NORM),
-}
-_INSIDE = {
-    "attention.self.query": ("self_attention/query", _DENSE),
-    "attention.self.key": ("self_attention/key", _DENSE),
-    "attention.self.value": ("self_attention/value", _DENSE),
-    "attention.output.dense": ("self_attention/attention_output", _DENSE),
-    "attention.output.LayerNorm": ("self_attention_layer_norm", _NORM),
-    "intermediate.dense": ("intermediate", _DENSE),
-    "output.dense": ("output", _DENSE),
-    "output.LayerNorm": ("output_layer_norm", _NORM),
-}
 
 
 def names(num_layers: int) -> dict[str, str]:
-    """The name in a BertModel of every weight here, by the names here.
-
-    In BertForPreTraining and BertForMaskedLM all but those that begin with `cls.` have
-    `bert.` in front.
-    """
-    table = {
-        weights.WORDS: "embeddings.word_embeddings.weight",
-        weights.POSITIONS: "embeddings.position_embeddings.weight",
-        weights.TYPES: "embeddings.token_type_embeddings.weight",
-        f"{weights.MASKED_LM}output_bias/bias": "cls.predictions.bias",
-    }
-    for there, (here, parts) in _OUTSIDE.items():
-        for part_there, part_here in parts.items():
-            table[f"{here}/{part_here}"] = f"{there}.{part_there}"
-    for number in range(num_layers):
-        for there, (here, parts) in _INSIDE.items():
-            for part_there, part_here in parts.items():
-                name = weights.layer(number, f"{here}/{part_here}")
-                table[name] = f"encoder.layer.{number}.{there}.{part_there}"
-    return table
+    """The name in a BertModel of every weight here, by the names here."""
+    return architectures.ARCHITECTURES["bert"].names(num_layers)
 
 
 def is_transposed(name: str) -> bool:
@@ -92,42 +51,26 @@ def read(folder: str) -> base.Source:
     """Reads a folder.
 
     Args:
-        folder: a BERT folder, or a sentence-transformers folder with one in it.
+        folder: an encoder's folder, or a sentence-transformers folder around one.
 
     Raises:
-        UserError: it is not one that this project can represent.
+        UserError: this project cannot represent the encoder; the message says why.
     """
     around = modules.read(folder)
     transformer = os.path.join(folder, around["transformer"])
     path = os.path.join(transformer, CONFIG)
     config = base.read_json(path)
-    _check(config, path)
-    stored = tensors.Tensors(transformer)
-    found, unused = _translate(stored)
-    num_layers = base.field(config, "num_hidden_layers", int, path)
-    activation = base.field(config, "hidden_act", str, path, "gelu")
+    architecture = architectures.of(config, path)
+    model = architecture.settings(config, path)
+    activation = model["hidden_activation"]
     if activation not in ACTIVATIONS:
+        name = architecture.fields["hidden_activation"][0]
         raise UserError(
-            f"{path} has hidden_act={activation!r}; allowed: {', '.join(ACTIVATIONS)}"
+            f"{path} has {name}={activation!r}; allowed: {', '.join(ACTIVATIONS)}"
         )
-    model = {
-        "num_layers": num_layers,
-        "hidden_size": base.field(config, "hidden_size", int, path),
-        "num_attention_heads": base.field(config, "num_attention_heads", int, path),
-        "intermediate_size": base.field(config, "intermediate_size", int, path),
-        "hidden_activation": ACTIVATIONS[activation],
-        "layer_norm_epsilon": base.field(config, "layer_norm_eps", float, path, 1e-12),
-        "max_position_embeddings": base.field(
-            config, "max_position_embeddings", int, path, 512
-        ),
-        "type_vocab_size": base.field(config, "type_vocab_size", int, path, 2),
-        "vocab_size": base.field(config, "vocab_size", int, path),
-        "dropout_rate": base.field(config, "hidden_dropout_prob", float, path, 0.1),
-        "attention_dropout_rate": base.field(
-            config, "attention_probs_dropout_prob", float, path, 0.1
-        ),
-        "initializer_range": base.field(config, "initializer_range", float, path, 0.02),
-    }
+    model["hidden_activation"] = ACTIVATIONS[activation]
+    stored = tensors.Tensors(transformer)
+    found, unused = architecture.find(stored)
     notes = []
     ours = config.get(OURS) or {}
     if ours:
@@ -138,7 +81,9 @@ def read(folder: str) -> base.Source:
     elif ours:
         model["pooling"] = base.field(ours, "pooling", str, path)
     else:
-        notes.append("no pooling is stated: mean, as sentence-transformers takes it")
+        notes.append(
+            "the folder states no pooling: mean, sentence-transformers' default"
+        )
         model["pooling"] = "mean"
     dense = around["dense"]
     if dense:
@@ -149,6 +94,7 @@ def read(folder: str) -> base.Source:
             here: stored.read(there).T if is_transposed(here) else stored.read(there)
             for here, there in found.items()
         }
+        loaded = architecture.complete(loaded, stored, config, path)
         return loaded | (
             modules.read_dense(os.path.join(folder, dense)) if dense else {}
         )
@@ -158,7 +104,8 @@ def read(folder: str) -> base.Source:
     seq_length = settings.get("max_seq_length")
     return base.Source(
         path=folder,
-        kind="a sentence-transformers folder" if around["is_st"] else "a BERT folder",
+        kind=f"a {'sentence-transformers' if around['is_st'] else 'Hugging Face'} "
+        f"folder ({config['model_type']})",
         model=model,
         load=load,
         vocab=vocab,
@@ -172,53 +119,33 @@ def read(folder: str) -> base.Source:
     )
 
 
-# ------------------------------------------------------------------- weights
-
-
-def _translate(stored: tensors.Tensors) -> tuple[dict[str, str], list[str]]:
-    """Names there by names here, and the names without use."""
-    layers = {
-        int(match.group(1))
-        for name in stored
-        if (match := re.search(r"(?:^|\.)encoder\.layer\.(\d+)\.", name))
-    }
-    here_by_there = {
-        there: here for here, there in names(max(layers, default=-1) + 1).items()
-    }
-
-    def translate(name):
-        name = name.removeprefix("bert.")
-        # The names that the first conversions from TensorFlow kept.
-        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-        return here_by_there.get(name)
-
-    return base.rename(stored, translate, _UNUSED)
-
-
-# ------------------------------------------------------------- configuration
-
-
-def _check(config: dict, path: str) -> None:
-    """Refuses what is not BERT as this project builds it."""
-    kind = config.get("model_type")
-    if kind != "bert":
-        raise UserError(f"{path} has model_type={kind!r}; allowed: bert")
-    for name, allowed in (
-        ("position_embedding_type", "absolute"),
-        ("is_decoder", False),
-        ("add_cross_attention", False),
-    ):
-        value = config.get(name, allowed)
-        if value != allowed:
-            raise UserError(f"{path} has {name}={value!r}; allowed: {allowed!r}")
-
-
 # ----------------------------------------------------------------- tokenizer
 
 
+_ALLOWED_TOKENIZER = "allowed: WordPiece, because tf-text runs it inside the graph"
+_OTHER_TOKENIZERS = {
+    "merges.txt": "byte-level BPE",
+    "sentencepiece.bpe.model": "SentencePiece",
+    "spiece.model": "SentencePiece",
+}
+
+
+def _refuse_other_tokenizers(folder: str) -> None:
+    if tf.io.gfile.exists(os.path.join(folder, vocabulary_file.FILE_NAME)):
+        return
+    for name, kind in _OTHER_TOKENIZERS.items():
+        path = os.path.join(folder, name)
+        if tf.io.gfile.exists(path):
+            raise UserError(f"{path} belongs to {kind}; {_ALLOWED_TOKENIZER}")
+
+
 def _tokenizer(folder: str):
-    """Vocabulary, its file's name, and whether text is lower-cased."""
+    """Reads the vocabulary, its file's name, and whether text is lower-cased.
+
+    Raises:
+        UserError: the tokenizer is not BERT's WordPiece.
+    """
+    _refuse_other_tokenizers(folder)
     fast = base.optional_json(folder, "tokenizer.json")
     settings = base.optional_json(folder, "tokenizer_config.json")
     model = fast.get("model") or {}
@@ -227,12 +154,12 @@ def _tokenizer(folder: str):
     if fast and (kind != "WordPiece" or not isinstance(model.get("vocab"), dict)):
         raise UserError(
             f"{os.path.join(folder, 'tokenizer.json')} is a {kind} tokenizer; "
-            "allowed: WordPiece"
+            f"{_ALLOWED_TOKENIZER}"
         )
     normalizer = fast.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         normalizer = {}
-    # What the fast tokenizer does is what the folder's vectors were made with.
+    # The folder's vectors were made with the fast tokenizer.
     lower_case = normalizer.get("lowercase", settings.get("do_lower_case", True))
     strip = normalizer.get("strip_accents", settings.get("strip_accents"))
     chinese = normalizer.get(
@@ -240,15 +167,12 @@ def _tokenizer(folder: str):
     )
     if strip is not None and strip != lower_case:
         raise UserError(
-            f"{folder} has strip_accents={strip} with lower case {lower_case}; the "
-            "tokenizer here does both or neither"
+            f"{folder} has strip_accents={strip} and lower case {lower_case}; allowed: "
+            "both or neither"
         )
     if chinese is False:
-        raise UserError(
-            f"{folder} has tokenize_chinese_chars=False; the tokenizer here always "
-            "splits Chinese characters"
-        )
-    path = os.path.join(folder, "vocab.txt")
+        raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
+    path = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocab = base.read_vocab(path)
     if vocab is None and fast:
         path = os.path.join(folder, "tokenizer.json")
@@ -257,11 +181,11 @@ def _tokenizer(folder: str):
 
 
 def _vocab_of(fast: dict, path: str) -> list[str]:
-    """The tokens of tokenizer.json by id."""
+    """Returns the tokens of tokenizer.json in the order of their ids."""
     ids = dict(fast["model"]["vocab"])
     for token in fast.get("added_tokens") or ():
         ids[token["content"]] = token["id"]
     vocab = sorted(ids, key=ids.get)
     if [ids[token] for token in vocab] != list(range(len(vocab))):
-        raise UserError(f"{path} has a vocabulary whose ids are not 0 to their number")
+        raise UserError(f"{path} has a vocabulary with missing or repeated ids")
     return vocab

@@ -1,0 +1,287 @@
+"""The architectures of Hugging Face folders that fit BERT's layout exactly.
+
+| `model_type`                    | differences from BERT                             |
+|---------------------------------|---------------------------------------------------|
+| bert                            | none                                              |
+| distilbert                      | other names; no segments, no pooler               |
+| electra (discriminator)         | no pooler; embeddings must be as wide as layers   |
+| ernie                           | task embeddings, added to those of segments       |
+| roberta, xlm-roberta, camembert | positions begin after the padding id; one segment |
+
+`ARCHITECTURES` is the one table. `REFUSED` names well-known architectures that BERT's
+layout cannot hold, with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.modeling import weights
+from cmlm.modeling.foreign import base
+
+_DENSE = {"weight": "kernel", "bias": "bias"}
+_NORM = {"weight": "gamma", "bias": "beta"}
+_Modules = Mapping[str, tuple[str, Mapping[str, str]]]
+
+# Name there and here of the modules outside and inside a layer, and their parts.
+_EMBEDDING_NORM = {"embeddings.LayerNorm": ("embeddings/layer_norm", _NORM)}
+_POOLER = {"pooler.dense": ("pooler_transform", _DENSE)}
+_BERT_HEAD = {
+    "cls.predictions.transform.dense": ("masked_lm/transform/dense", _DENSE),
+    "cls.predictions.transform.LayerNorm": ("masked_lm/transform/LayerNorm", _NORM),
+}
+_BERT_LAYER = {
+    "attention.self.query": ("self_attention/query", _DENSE),
+    "attention.self.key": ("self_attention/key", _DENSE),
+    "attention.self.value": ("self_attention/value", _DENSE),
+    "attention.output.dense": ("self_attention/attention_output", _DENSE),
+    "attention.output.LayerNorm": ("self_attention_layer_norm", _NORM),
+    "intermediate.dense": ("intermediate", _DENSE),
+    "output.dense": ("output", _DENSE),
+    "output.LayerNorm": ("output_layer_norm", _NORM),
+}
+_DISTILBERT_LAYER = {
+    "attention.q_lin": ("self_attention/query", _DENSE),
+    "attention.k_lin": ("self_attention/key", _DENSE),
+    "attention.v_lin": ("self_attention/value", _DENSE),
+    "attention.out_lin": ("self_attention/attention_output", _DENSE),
+    "sa_layer_norm": ("self_attention_layer_norm", _NORM),
+    "ffn.lin1": ("intermediate", _DENSE),
+    "ffn.lin2": ("output", _DENSE),
+    "output_layer_norm": ("output_layer_norm", _NORM),
+}
+_DISTILBERT_HEAD = {
+    "vocab_transform": ("masked_lm/transform/dense", _DENSE),
+    "vocab_layer_norm": ("masked_lm/transform/LayerNorm", _NORM),
+}
+_ROBERTA_HEAD = {
+    "lm_head.dense": ("masked_lm/transform/dense", _DENSE),
+    "lm_head.layer_norm": ("masked_lm/transform/LayerNorm", _NORM),
+}
+# Fields of EncoderConfig: their key there, type and default (None: required).
+_BERT_FIELDS = {
+    "num_layers": ("num_hidden_layers", int, None),
+    "hidden_size": ("hidden_size", int, None),
+    "num_attention_heads": ("num_attention_heads", int, None),
+    "intermediate_size": ("intermediate_size", int, None),
+    "hidden_activation": ("hidden_act", str, "gelu"),
+    "layer_norm_epsilon": ("layer_norm_eps", float, 1e-12),
+    "max_position_embeddings": ("max_position_embeddings", int, 512),
+    "type_vocab_size": ("type_vocab_size", int, 2),
+    "vocab_size": ("vocab_size", int, None),
+    "dropout_rate": ("hidden_dropout_prob", float, 0.1),
+    "attention_dropout_rate": ("attention_probs_dropout_prob", float, 0.1),
+    "initializer_range": ("initializer_range", float, 0.02),
+}
+_DISTILBERT_FIELDS = {
+    **_BERT_FIELDS,
+    "num_layers": ("n_layers", int, None),
+    "hidden_size": ("dim", int, None),
+    "num_attention_heads": ("n_heads", int, None),
+    "intermediate_size": ("hidden_dim", int, None),
+    "hidden_activation": ("activation", str, "gelu"),
+    "dropout_rate": ("dropout", float, 0.1),
+    "attention_dropout_rate": ("attention_dropout", float, 0.1),
+}
+# Buffers, and the output layers that are tied to the embeddings.
+_NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^classifier\.|^lm_head\.decoder\."
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """How one architecture is stored.
+
+    Attributes:
+        prefix: stands before the encoder's names in models with a head.
+        layers: stands before the number of a layer.
+        inside: modules of a layer.
+        outside: the other modules.
+        head_bias: the bias of the masked-LM head's output; "" without such a head.
+        fields: of the configuration.
+        unused: names of weights that have no use here, a regular expression.
+        has_types: whether the weights have a table of segments.
+        positions_follow_padding: whether the first token has the position after the
+            padding id, as in fairseq; the rows before it are never used.
+        added_to_types: a table whose first row is added to every token; "" for none.
+    """
+
+    prefix: str
+    layers: str = "encoder.layer"
+    inside: _Modules = dataclasses.field(default_factory=lambda: _BERT_LAYER)
+    outside: _Modules = dataclasses.field(
+        default_factory=lambda: {**_EMBEDDING_NORM, **_POOLER, **_BERT_HEAD}
+    )
+    head_bias: str = "cls.predictions.bias"
+    fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
+        default_factory=lambda: _BERT_FIELDS
+    )
+    unused: str = r"cls\.seq_relationship\.|cls\.predictions\.decoder\."
+    has_types: bool = True
+    positions_follow_padding: bool = False
+    added_to_types: str = ""
+
+    def names(self, num_layers: int) -> dict[str, str]:
+        """The name there, without `prefix`, of every weight here, by the name here."""
+        table = {
+            weights.WORDS: "embeddings.word_embeddings.weight",
+            weights.POSITIONS: "embeddings.position_embeddings.weight",
+        }
+        if self.has_types:
+            table[weights.TYPES] = "embeddings.token_type_embeddings.weight"
+        if self.head_bias:
+            table[f"{weights.MASKED_LM}output_bias/bias"] = self.head_bias
+        modules = dict(self.outside)
+        for number in range(num_layers):
+            for there, (here, parts) in self.inside.items():
+                name = weights.layer(number, here)
+                modules[f"{self.layers}.{number}.{there}"] = (name, parts)
+        for there, (here, parts) in modules.items():
+            for part_there, part_here in parts.items():
+                table[f"{here}/{part_here}"] = f"{there}.{part_there}"
+        return table
+
+    def find(self, stored) -> tuple[dict[str, str], list[str]]:
+        """Names there by names here, and the names without use.
+
+        Raises:
+            UserError: an unknown name, or two names for one weight.
+        """
+        number = re.compile(rf"(?:^|\.){re.escape(self.layers)}\.(\d+)\.")
+        layers = {int(match[1]) for name in stored if (match := number.search(name))}
+        here_by_there = {
+            there: here
+            for here, there in self.names(max(layers, default=-1) + 1).items()
+        }
+
+        def translate(name):
+            name = name.removeprefix(self.prefix)
+            # The names that the first conversions from TensorFlow kept.
+            name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+            name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+            return here_by_there.get(name)
+
+        unused = [_NEVER_USED, self.unused]
+        if self.added_to_types:
+            unused.append(re.escape(self.added_to_types))
+        return base.rename(
+            stored, translate, re.compile("|".join(filter(None, unused)))
+        )
+
+    def skipped_positions(self, config: Mapping[str, Any], path: str) -> int:
+        """Rows of the position table before the first token's."""
+        if not self.positions_follow_padding:
+            return 0
+        return base.field(config, "pad_token_id", int, path, 1) + 1
+
+    def settings(self, config: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Fields of EncoderConfig from config.json; the activation is as written there.
+
+        Raises:
+            UserError: a value is missing or cannot be represented.
+        """
+        for name, allowed in (
+            ("position_embedding_type", "absolute"),
+            ("is_decoder", False),
+            ("add_cross_attention", False),
+        ):
+            value = config.get(name, allowed)
+            if value != allowed:
+                raise UserError(f"{path} has {name}={value!r}; allowed: {allowed!r}")
+        found = {
+            name: base.field(config, key, kind, path, default)
+            for name, (key, kind, default) in self.fields.items()
+        }
+        hidden, embedding = found["hidden_size"], config.get("embedding_size")
+        if embedding not in (None, hidden):
+            raise UserError(
+                f"{path} has embedding_size={embedding}, hidden_size={hidden}; "
+                "allowed: both equal, because BERT has no layer between them"
+            )
+        found["max_position_embeddings"] -= self.skipped_positions(config, path)
+        # Pairs of texts ask for two segments.
+        found["type_vocab_size"] = max(found["type_vocab_size"], 2)
+        return found
+
+    def complete(self, arrays: dict, stored, config: Mapping, path: str) -> dict:
+        """Brings arrays by names here into BERT's layout: positions and segments."""
+        arrays = dict(arrays)
+        skipped = self.skipped_positions(config, path)
+        arrays[weights.POSITIONS] = arrays[weights.POSITIONS][skipped:]
+        width = arrays[weights.WORDS].shape[1]
+        types = arrays.get(weights.TYPES, np.zeros([1, width], np.float32))
+        for name in stored:
+            if self.added_to_types and name.endswith(self.added_to_types):
+                types = types + stored.read(name)[:1]
+        if len(types) == 1:
+            # The one segment, or none: pairs of texts do not differ by it.
+            types = np.repeat(types, 2, axis=0)
+        arrays[weights.TYPES] = types
+        return arrays
+
+
+_ROBERTA = Architecture(
+    prefix="roberta.",
+    outside={**_EMBEDDING_NORM, **_POOLER, **_ROBERTA_HEAD},
+    head_bias="lm_head.bias",
+    unused="",
+    positions_follow_padding=True,
+)
+ARCHITECTURES = {
+    "bert": Architecture(prefix="bert."),
+    "distilbert": Architecture(
+        prefix="distilbert.",
+        layers="transformer.layer",
+        inside=_DISTILBERT_LAYER,
+        outside={**_EMBEDDING_NORM, **_DISTILBERT_HEAD},
+        head_bias="vocab_projector.bias",
+        fields=_DISTILBERT_FIELDS,
+        unused=r"^vocab_projector\.weight$|^(pre_classifier|qa_outputs)\.",
+        has_types=False,
+    ),
+    "electra": Architecture(
+        prefix="electra.",
+        outside=_EMBEDDING_NORM,
+        head_bias="",
+        unused=r"^(discriminator|generator)_predictions\.|^generator_lm_head\.",
+    ),
+    "ernie": Architecture(
+        prefix="ernie.", added_to_types="embeddings.task_type_embeddings.weight"
+    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+}
+REFUSED = {
+    "albert": "a layer between embeddings and encoder",
+    "mpnet": "relative positions",
+    "deberta": "relative positions",
+    "deberta-v2": "relative positions",
+    "xlnet": "relative positions",
+    "t5": "relative positions",
+    "modernbert": "rotary positions",
+    "nomic_bert": "rotary positions",
+    "xlm": "another order of layer norms",
+    "gpt2": "a decoder",
+}
+
+
+def of(config: Mapping[str, Any], path: str) -> Architecture:
+    """The architecture that a config.json names.
+
+    Raises:
+        UserError: this project cannot represent it.
+    """
+    kind = config.get("model_type")
+    if kind not in ARCHITECTURES:
+        reason = f" ({REFUSED[kind]})" if kind in REFUSED else ""
+        raise UserError(
+            f"{path} has model_type={kind!r}{reason}; allowed: "
+            f"{', '.join(ARCHITECTURES)}"
+        )
+    return ARCHITECTURES[kind]
