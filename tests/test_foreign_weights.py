@@ -477,7 +477,7 @@ def test_a_configuration_that_contradicts_its_weights_is_named(original, tmp_pat
     with pytest.raises(UserError, match="num_hidden_layers=12, the weights.* 2"):
         foreign.find(str(tmp_path))
     path.unlink()
-    with pytest.raises(UserError, match="without bert_config.json"):
+    with pytest.raises(UserError, match="has no bert_config.json beside it"):
         foreign.find(str(tmp_path))
 
 

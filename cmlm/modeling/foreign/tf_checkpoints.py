@@ -1,11 +1,11 @@
-"""BERT in checkpoints of TensorFlow: the original code's and Model Garden's.
+"""BERT in TensorFlow checkpoints: those of the original code and of Model Garden.
 
 | what                                  | names of weights         | configuration     |
 |---------------------------------------|--------------------------|-------------------|
 | original BERT (TF 1)                  | bert/encoder/layer_0/... | bert_config.json  |
 | Model Garden's encoder or pre-trainer | transformer/layer_0/...  | shapes; that file |
 
-vocab.txt lies beside either.
+vocab.txt lies beside both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
@@ -48,7 +49,7 @@ _TF1_OUTSIDE = {
 _TF1_UNUSED = re.compile(
     r"adam_[mv]$|^global_step$|^cls/seq_relationship/|_power$|^output_(weights|bias)$"
 )
-# Of checkpoint keys: what training keeps beside the encoder, and what an export does.
+# Checkpoint keys that training or an export stores beside the encoder.
 _UNUSED = re.compile(
     r"OPTIMIZER_SLOT|(^|/)(optimizer|_optimizer|save_counter|global_step|next_sentence|"
     r"classification_heads|do_lower_case|dropout_state|_random_generator)/|^step/"
@@ -83,7 +84,7 @@ def read(prefix: str) -> base.Source:
         prefix: the checkpoint, without `.index`.
 
     Raises:
-        UserError: it is neither, or its configuration is missing or another one.
+        UserError: it is neither, or its configuration is missing or contradicts it.
     """
     stored = open_file(prefix)
     folder = os.path.dirname(prefix)
@@ -96,17 +97,17 @@ def read(prefix: str) -> base.Source:
     if config:
         model |= _bert_config(config, path, model)
     elif is_garden:
-        notes.append("no bert_config.json: the activation is taken for Model Garden's")
+        notes.append("no bert_config.json: Model Garden's activation is assumed")
         model["hidden_activation"] = "gelu_tanh"
     else:
         raise UserError(
-            f"{prefix} is an original BERT checkpoint without {_BERT_CONFIG} beside it:"
-            " weights do not say the number of attention heads"
+            f"{prefix} has no {_BERT_CONFIG} beside it, which states the number of "
+            "attention heads"
         )
-    vocab_name = os.path.join(folder, "vocab.txt")
+    vocab_name = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocab = base.read_vocab(vocab_name)
     if vocab:
-        notes.append("lower case is taken from whether the vocabulary has capitals")
+        notes.append("lower case is assumed unless the vocabulary has capitals")
     return base.Source(
         path=prefix,
         kind=f"{'a Model Garden' if is_garden else 'an original'} BERT checkpoint",
@@ -140,7 +141,7 @@ def _tf1_names(stored) -> tuple[dict[str, str], list[str]]:
 
 
 def garden_names(stored) -> tuple[dict[str, str], list[str]]:
-    """Keys of an object-based checkpoint, by the names its variables had."""
+    """Keys of an object-based checkpoint by the names of its variables."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.ParseFromString(stored.get_tensor(OBJECT_GRAPH))
     full_names = {
@@ -164,12 +165,12 @@ def garden_names(stored) -> tuple[dict[str, str], list[str]]:
 
 
 def shapes(stored, found: dict[str, str], path: str) -> dict:
-    """What the shapes of weights say of the configuration."""
+    """Reads fields of EncoderConfig from the shapes of weights."""
     by_name = stored.get_variable_to_shape_map()
 
     def shape(name):
         if name not in found:
-            raise UserError(f"{path} has no {name}; is it a BERT encoder?")
+            raise UserError(f"{path} has no {name}; allowed: a BERT encoder")
         return by_name[found[name]]
 
     vocab_size, hidden_size = shape(weights.WORDS)
@@ -188,7 +189,7 @@ def shapes(stored, found: dict[str, str], path: str) -> dict:
 
 
 def _bert_config(config: dict, path: str, model: dict) -> dict:
-    """What bert_config.json adds; it must not contradict the weights."""
+    """Reads further fields from bert_config.json, which must agree with the weights."""
     for name, there in (
         ("num_layers", "num_hidden_layers"),
         ("hidden_size", "hidden_size"),
@@ -201,7 +202,7 @@ def _bert_config(config: dict, path: str, model: dict) -> dict:
         value = base.field(config, there, int, path)
         if model.get(name, value) != value:
             raise UserError(
-                f"{path} has {there}={value}, the weights beside it {model[name]}"
+                f"{path} has {there}={value}, the weights beside it have {model[name]}"
             )
     activation = base.field(config, "hidden_act", str, path)
     if activation not in _ACTIVATIONS:
@@ -220,7 +221,7 @@ def _bert_config(config: dict, path: str, model: dict) -> dict:
 
 
 def arrays(stored, found: dict[str, str]) -> dict[str, np.ndarray]:
-    """Reads the weights; sides that are split by heads become one again."""
+    """Reads the weights; joins the axes that a model splits by attention heads."""
     arrays = {}
     for here, there in found.items():
         array = stored.get_tensor(there)

@@ -13,6 +13,7 @@ from typing import Optional
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
@@ -20,21 +21,24 @@ from cmlm.modeling.pooling import POOLINGS
 FILE_NAME = "saved_model.pb"
 # Beside an encoder that this project exported.
 _EXPORT = "export.json"
+_PREPROCESSOR, _ASSETS = "preprocessor", "assets"
 
 
 def read(folder: str) -> base.Source:
     """Reads an encoder that follows the TF Hub text API.
 
     Args:
-        folder: with `saved_model.pb`.
+        folder: the folder of `saved_model.pb`.
 
     Raises:
-        UserError: it is damaged, or no BERT encoder.
+        UserError: the SavedModel is damaged, or is not a BERT encoder.
     """
     saved = _parse(os.path.join(folder, FILE_NAME))
     stored = tf_checkpoints.open_file(os.path.join(folder, "variables", "variables"))
     if not stored.has_tensor(tf_checkpoints.OBJECT_GRAPH):
-        raise UserError(f"{folder} is a SavedModel of TensorFlow 1; allowed: of 2")
+        raise UserError(
+            f"{folder} is a SavedModel of TensorFlow 1; allowed: of TensorFlow 2"
+        )
     found, unused = tf_checkpoints.garden_names(stored)
     model = tf_checkpoints.shapes(stored, found, folder)
     notes = []
@@ -43,7 +47,7 @@ def read(folder: str) -> base.Source:
     if len(epsilons) == 1:
         model["layer_norm_epsilon"] = epsilons.pop()
     else:
-        notes.append("the epsilon of layer norm is not in its graph: taken for 1e-12")
+        notes.append("the graph shows no epsilon of layer norm: 1e-12 is assumed")
         model["layer_norm_epsilon"] = 1e-12
     ours = base.optional_json(os.path.dirname(folder.rstrip("/")), _EXPORT)
     settings = (ours.get("config") or {}).get("model") or {}
@@ -54,14 +58,14 @@ def read(folder: str) -> base.Source:
     else:
         pooling = _pooling(saved)
         if pooling is None:
-            notes.append("how it pools is not seen in its graph: taken for mean")
+            notes.append("the graph does not show the pooling: mean is assumed")
         model["pooling"] = pooling or "mean"
-    vocab_name = _asset(saved, folder, "vocab_file")
+    vocab_name = _asset(saved, folder, "vocab_file") or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
     key = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
     lower_case = bool(stored.get_tensor(key)) if stored.has_tensor(key) else None
     if lower_case is None and vocab:
-        notes.append("lower case is taken from whether the vocabulary has capitals")
+        notes.append("lower case is assumed unless the vocabulary has capitals")
         lower_case = base.looks_lower_case(vocab)
     return base.Source(
         path=folder,
@@ -93,7 +97,7 @@ def _parse(path: str) -> saved_model_pb2.SavedModel:
 
 
 def _nodes(saved):
-    """Every node of the graph and of its functions."""
+    """Yields every node of the graph and of its functions."""
     graph = saved.meta_graphs[0].graph_def
     yield from graph.node
     for function in graph.library.function:
@@ -101,7 +105,7 @@ def _nodes(saved):
 
 
 def _activation(saved) -> str:
-    """The feed-forward activation, by the op that only it uses."""
+    """Finds the feed-forward activation by the op that only it uses."""
     ops = {node.op for node in _nodes(saved)}
     if "Erf" in ops or "Erfc" in ops:
         return "gelu"
@@ -109,9 +113,9 @@ def _activation(saved) -> str:
 
 
 def _epsilons(saved) -> set[float]:
-    """What the layer norms add to the variance."""
+    """Finds the numbers that layer norms add to the variance."""
     return {
-        # The decimal number that was rounded to float32, not the rounded one.
+        # The shortest decimal number that rounds to this float32.
         float(str(tf.make_ndarray(node.attr["value"].tensor)))
         for node in _nodes(saved)
         if node.op == "Const" and node.name.endswith("/batchnorm/add/y")
@@ -123,10 +127,10 @@ _POOLED_BY = {op: mode for mode, row in POOLINGS.items() for op in row.last_ops}
 
 
 def _pooling(saved) -> Optional[str]:
-    """How `default` is pooled, None where the graph does not show it.
+    """Finds the pooling of `default`; None if the graph does not show it.
 
-    `default` is the first of an encoder's outputs in the order that TensorFlow stores
-    a dict in, that of its keys.
+    TensorFlow stores the outputs of an encoder in the order of their keys, so
+    `default` is the first one.
     """
     meta = saved.meta_graphs[0]
     objects = meta.object_graph_def
@@ -141,7 +145,7 @@ def _pooling(saved) -> Optional[str]:
 
 
 def _last_op(functions: dict, function, output: int) -> str:
-    """The op that computes an output, behind identities, casts and calls."""
+    """Finds the op that computes an output, behind identities, casts and calls."""
     reference = function.ret[function.signature.output_arg[output].name]
     nodes = {node.name: node for node in function.node_def}
     while True:
@@ -160,8 +164,27 @@ def _last_op(functions: dict, function, output: int) -> str:
         reference = node.input[index]
 
 
+def _vocabulary_near(folder: str) -> str:
+    """The vocabulary of an encoder without one, "" if none is near.
+
+    Published encoders may leave the vocabulary to their preprocessor. It is found as
+    vocab.txt beside saved_model.pb, or in the assets of the encoder or of a SavedModel
+    `preprocessor` beside it.
+    """
+    folder = folder.rstrip("/")
+    beside = os.path.join(os.path.dirname(folder), _PREPROCESSOR)
+    for place in (folder, os.path.join(folder, _ASSETS), os.path.join(beside, _ASSETS)):
+        path = os.path.join(place, vocabulary_file.FILE_NAME)
+        if tf.io.gfile.exists(path):
+            return path
+        found = tf.io.gfile.glob(os.path.join(place, "*vocab*.txt"))
+        if len(found) == 1:
+            return found[0]
+    return ""
+
+
 def _asset(saved, folder: str, name: str) -> str:
-    """The path of the asset that hangs on the root object, "" without it."""
+    """Returns the path of an asset of the root object, "" without it."""
     meta = saved.meta_graphs[0]
     objects = meta.object_graph_def
     for child in objects.nodes[0].children if objects.nodes else ():
@@ -169,5 +192,5 @@ def _asset(saved, folder: str, name: str) -> str:
         if child.local_name == name and node.WhichOneof("kind") == "asset":
             index = node.asset.asset_file_def_index
             file = os.path.basename(meta.asset_file_def[index].filename)
-            return os.path.join(folder, "assets", file)
+            return os.path.join(folder, _ASSETS, file)
     return ""

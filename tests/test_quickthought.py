@@ -1,0 +1,100 @@
+"""QuickThought with the original's two encoders: its loss, gradients and start."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+from oracles import softmax
+
+from cmlm.common import fields
+from cmlm.common.keras import keras
+from cmlm.errors import UserError
+from cmlm.modeling import checkpoints
+from cmlm.objectives.quickthought import QuickThoughtConfig
+from cmlm.training.trainer import Trainer
+
+BATCH = 8
+ORIGINAL = {"encoders": "two", "similarity": "dot", "scale": 1.0}
+
+
+def build(strategy, batches, micro_batch_size=0):
+    with strategy.scope():
+        model = toys.model(num_layers=1)
+        objective = toys.objective("quickthought", model, batches, BATCH, **ORIGINAL)
+        return Trainer(
+            model,
+            {"quickthought": objective},
+            keras.optimizers.legacy.SGD(0.1),
+            strategy,
+            micro_batch_size=micro_batch_size,
+        )
+
+
+def vectors(encoder, batch, side):
+    inputs = {
+        "input_word_ids": batch[f"{side}_word_ids"],
+        "input_mask": batch[f"{side}_mask"],
+    }
+    return encoder(inputs, training=False)["default"].numpy().astype(np.float64)
+
+
+def test_loss_is_the_originals():
+    """-log p(g(t) | f(s)) - log p(g(s) | f(t)), by inner products."""
+    model = toys.model(num_layers=1)
+    batch = toys.bitext_batch(BATCH)
+    objective = toys.objective("quickthought", model, [batch], BATCH, **ORIGINAL)
+    f, g = model.encoder, model.parts["second_encoder"]
+    assert np.abs(vectors(f, batch, "source") - vectors(g, batch, "source")).max() > 0.1
+    loss, metrics = objective.loss(batch)
+    expected = 0.0
+    for query, target in (("source", "target"), ("target", "source")):
+        scores = vectors(f, batch, query) @ vectors(g, batch, target).T
+        expected -= np.log(np.diag(softmax(scores))).sum()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["candidates"][0], BATCH * BATCH)
+
+
+def test_both_encoders_train_and_micro_batches_change_nothing(one_device):
+    batches = [toys.bitext_batch(BATCH)]
+    whole, cached = build(one_device, batches), build(one_device, batches, 2)
+    toys.copy_weights(whole.model, cached.model)
+    before = {name: part.get_weights() for name, part in whole.model.parts.items()}
+    want, got = whole.train(1), cached.train(1)
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5, err_msg=key)
+    for name in ("encoder", "second_encoder"):
+        after = whole.model.parts[name].get_weights()
+        moved = [np.abs(a - b).max() for a, b in zip(after, before[name], strict=True)]
+        assert max(moved) > 1e-3, name
+        other = cached.model.parts[name].get_weights()
+        for a, b in zip(after, other, strict=True):
+            np.testing.assert_allclose(a / 0.1, b / 0.1, atol=1e-5)
+
+
+def test_two_replicas_equal_one_device(one_device, two_replicas):
+    batches = [toys.bitext_batch(BATCH, duplicates=True)]
+    one, two = build(one_device, batches), build(two_replicas, batches)
+    toys.copy_weights(one.model, two.model)
+    want, got = one.train(1), two.train(1)
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5, err_msg=key)
+
+
+def test_a_start_with_one_encoder_starts_both(tmp_path):
+    source = toys.model(num_layers=1)
+    path = tf.train.Checkpoint(model=source).save(f"{tmp_path}/ckpt")
+    model = toys.model(num_layers=1)
+    model.second_encoder()
+    taken = checkpoints.initialize(model, path)
+    assert "second_encoder" in taken
+    for part in ("encoder", "second_encoder"):
+        for a, b in zip(
+            model.parts[part].get_weights(), source.encoder.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_another_number_of_encoders_is_named():
+    config = QuickThoughtConfig(encoders="three")
+    with pytest.raises(UserError, match="encoders is '?three'?; allowed: one, two"):
+        fields.check(config, "task.quickthought.")
