@@ -1,4 +1,4 @@
-"""An encoder of this project as a model of MTEB, the Massive Text Embedding Benchmark.
+"""Encoders of this project as models of MTEB, the Massive Text Embedding Benchmark.
 
     import mteb
     from cmlm.mteb import MtebEncoder
@@ -6,8 +6,8 @@
     model = MtebEncoder("OUT")
     mteb.evaluate(model, mteb.get_tasks(tasks=["STSBenchmark"]))
 
-Needs `pip install 'cmlm[mteb]'` on Python 3.12, which brings torch; nothing else here
-does.
+It needs Python 3.12 and `pip install 'cmlm[mteb]'`, which installs torch. Nothing else
+in this project needs torch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from cmlm.encoders import opening
 
 
 class MtebEncoder(abs_encoder.AbsEncoder):
-    """Vectors as they are, compared by cosine; no prompts.
+    """A model of MTEB without prompts; MTEB compares its vectors by cosine.
 
     Args:
-        model: whatever `opening.open_encoder` opens.
+        model: a model that `opening.open_encoder` opens.
     """
 
     def __init__(self, model: str):

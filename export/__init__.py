@@ -1,1 +1,1 @@
-"""What leaves the project: SavedModels that other people's programs load."""
+"""Exports: SavedModels and folders that other programs load."""

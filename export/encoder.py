@@ -24,8 +24,8 @@ def build(
 
     Args:
         encoder: in float32.
-        vocab_file: copied into the SavedModel's assets.
-        lower_case: how the vocabulary is to be used.
+        vocab_file: the vocabulary, which is copied into the SavedModel's assets.
+        lower_case: whether text is lower-cased for this vocabulary.
 
     Returns:
         A trackable object, callable with a dict of int32 [batch, seq] and
@@ -33,8 +33,8 @@ def build(
         `serving_default` has the same inputs and gives `default`, `pooled_output` and
         `sequence_output`.
     """
-    # Not the Keras model itself: saving that stores a function for every layer
-    # and Keras' own description of it, which only Keras of one version can read.
+    # Not the Keras model itself: that would store a function for every layer and Keras'
+    # description of it, which only one version of Keras can read.
     exported = tf.train.Checkpoint()
 
     @tf.function(autograph=False)
@@ -67,8 +67,8 @@ def build(
     exported.variables = list(encoder.variables)
     exported.regularization_losses = []
     known = {variable.ref() for variable in encoder.variables}
-    # After training in the same process dropout keeps its state in variables,
-    # which Keras does not list.
+    # After training in the same process, dropout has variables that Keras does not
+    # list.
     exported.dropout_state = [
         variable
         for variable in traced[0].graph.variables

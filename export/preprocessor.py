@@ -25,13 +25,13 @@ def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
 
     Args:
         tokenizer: of the encoder.
-        seq_length: width of the result where a call does not say another.
+        seq_length: width of the result, unless a call gives another.
 
     Returns:
         A trackable object with the functions above.
     """
-    # tf.train.Checkpoint, because a saved function must hang on an object that
-    # can be tracked, and a Keras model would freeze the number of segments.
+    # tf.train.Checkpoint, because a saved function must belong to a trackable object,
+    # and a Keras model would fix the number of segments.
     preprocessor = tf.train.Checkpoint()
     preprocessor.tokenize = tf.train.Checkpoint()
     preprocessor.bert_pack_inputs = tf.train.Checkpoint()
@@ -70,7 +70,7 @@ def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
         input_signature=[],
     )
     preprocessor.bert_pack_inputs.__call__ = pack
-    # Reusable SavedModels have these; there is nothing to train here.
+    # Reusable SavedModels need these attributes; nothing is trainable.
     preprocessor.variables = []
     preprocessor.trainable_variables = []
     preprocessor.regularization_losses = []

@@ -40,10 +40,10 @@ def renamed(tensors, table):
 def distilbert():
     tensors = torch_weights()
     own = {k: v for k, v in tensors.items() if "pooler" not in k and k != TYPES}
+    own = {f"distilbert.{name}": value for name, value in own.items()}
     own |= head_weights()
     names = [
-        ("encoder.layer", "distilbert.transformer.layer"),
-        ("embeddings.", "distilbert.embeddings."),
+        ("encoder.layer", "transformer.layer"),
         ("attention.self.query", "attention.q_lin"),
         ("attention.self.key", "attention.k_lin"),
         ("attention.self.value", "attention.v_lin"),

@@ -300,7 +300,7 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (lambda f: write_folder(f, hidden_act="silu"), "hidden_act='silu'; allowed"),
         (lambda f: write_folder(f, num_hidden_layers="2"), "num_hidden_layers='2'"),
         (pickled, "pytorch_model.bin is a pickle"),
-        (truncated, "not a whole safetensors file"),
+        (truncated, "not a complete safetensors file"),
         (other_tokenizer, "Unigram tokenizer; allowed: WordPiece"),
         (short_vocabulary, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
         (

@@ -61,7 +61,7 @@ def test_a_stacked_encoder_begins_as_its_layers_twice(tmp_path):
 
 def test_layers_that_do_not_divide_are_named(tmp_path):
     path = save(toys.model(num_layers=2), tmp_path)
-    with pytest.raises(UserError, match="2 layers; to stack 3 of them, allowed"):
+    with pytest.raises(UserError, match="2 layers; allowed: a number that divides 3"):
         stack(toys.model(num_layers=3), path)
 
 

@@ -1,8 +1,8 @@
 """The one place that picks Keras: `from cmlm.common.keras import keras`.
 
-Model Garden and TF Hub stand on Keras 2. Below TensorFlow 2.16 that is `tf.keras`;
-from there on `tf.keras` is Keras 3, and Keras 2 lives in the package `tf_keras`.
-Layers of the two do not mix, so no other module names either.
+Model Garden and TF Hub need Keras 2. Below TensorFlow 2.16 it is `tf.keras`. From 2.16
+on, `tf.keras` is Keras 3, and the package `tf_keras` is Keras 2. Layers of the two do
+not mix, so no other module imports either.
 """
 
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""The one protocol of everything that encodes."""
+"""The protocol of everything that encodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class SentenceEncoder(Protocol):
-    """Encodes sentences: all that evaluation and mining see of a model."""
+    """Encodes sentences. Evaluation and mining know models only by this protocol."""
 
     def encode(self, sentences: Sequence[str]) -> np.ndarray:
         """Encodes sentences.
@@ -20,11 +20,11 @@ class SentenceEncoder(Protocol):
 
 
 class DescribedEncoder(SentenceEncoder, Protocol):
-    """A sentence encoder that says what it is, so that its vectors can be reused.
+    """A sentence encoder with a description, so that its vectors can be reused.
 
     Attributes:
         dim: width of a vector.
-        info: what the encoder is; vectors of encoders with other `info` are not mixed.
+        info: the description; vectors of encoders with different `info` are not mixed.
     """
 
     dim: int

@@ -1,9 +1,9 @@
-"""The versions that results depend on; reports and exports name them."""
+"""The versions that results depend on, for reports and exports."""
 
 import importlib.metadata
 import platform
 
-# Of this project; the package shows it as `cmlm.__version__`.
+# The version of this project, also `cmlm.__version__`.
 VERSION = "0.1.0"
 _PACKAGES = (
     *("tensorflow", "tensorflow-text", "tf-models-official"),
@@ -12,11 +12,11 @@ _PACKAGES = (
 
 
 def installed() -> dict[str, str]:
-    """{name: version} of this project, of Python, and of the packages that count."""
+    """Returns the versions of this project, Python and the main packages by name."""
     found = {"cmlm": VERSION, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            pass  # of an extra
+            pass  # It belongs to an extra.
     return found

@@ -10,28 +10,29 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-# Tokens of a batch, padding included. On a CPU 1024 to 4096 are equally fast, more is
-# slower, and each batch costs as much as 25 to 125 tokens more. So sentences of nearly
-# one length share a batch up to MOST_TOKENS, others up to LEAST_TOKENS only: of 32
-# sentences, or 100, padding would cost more than batches do.
+# Tokens of a batch, padding included. On a CPU, 1024 to 4096 tokens are equally fast,
+# more are slower, and each batch costs as much as 25 to 125 additional tokens. So a
+# batch holds up to MOST_TOKENS of sentences of nearly the same length, and up to
+# LEAST_TOKENS of others: beyond that, padding would cost more than further batches.
 MOST_TOKENS, LEAST_TOKENS = 2048, 512
-# Tenths of the longest sentence's length that are nearly as long.
+# Sentences of at least this many tenths of the longest are nearly as long.
 NEARLY = 8
 
 
 def length_batches(
     lengths: np.ndarray, most: int = MOST_TOKENS, least: int = LEAST_TOKENS
 ) -> Iterator[np.ndarray]:
-    """Groups rows of like length into batches.
+    """Groups rows of similar length into batches.
 
     Args:
         lengths: int [n], in tokens.
-        most: tokens of a batch, padding included; a longer row is a batch alone.
-        least: tokens up to which rows share a batch, however they differ.
+        most: largest number of tokens of a batch, padding included; a longer row forms
+            its own batch.
+        least: rows of any lengths share a batch up to this number of tokens.
 
     Yields:
-        Indices into `lengths`; every row once, the longest first, so that what does not
-        fit into memory fails at once and the time to go is not underestimated.
+        Indices into `lengths`, every row once. The longest rows come first: if they do
+        not fit into memory, the program fails at once.
     """
     order = np.argsort(-lengths, kind="stable")
     ascending = -lengths[order]
@@ -47,10 +48,10 @@ def length_batches(
 def map_in_batches(
     compute: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], lengths: tf.Tensor, dim: int
 ) -> tf.Tensor:
-    """Computes rows of like length together, a bounded number of tokens at a time.
+    """Computes rows of similar length together, a bounded number of tokens at a time.
 
-    Memory grows with the result, not with the request, and a short sentence is not
-    padded to a long one. The batches are those of `length_batches`.
+    The batches are those of `length_batches`. A short sentence is not padded to a long
+    one, and apart from the result, memory does not grow with the request.
 
     Args:
         compute: rows, int32 [m], and their width in tokens, int32 [], to float32
@@ -65,7 +66,7 @@ def map_in_batches(
     descending = tf.gather(lengths, order)
 
     def body(start, vectors):
-        # The encoder looks at position 0 even where there is no token at all.
+        # The encoder reads position 0 even of a row without tokens.
         width = tf.maximum(descending[start], 1)
         near = tf.math.count_nonzero(10 * descending >= NEARLY * width, dtype=tf.int32)
         size = tf.minimum(near - start, MOST_TOKENS // width)

@@ -1,12 +1,12 @@
-"""Vectors that are not made here: by a model server, or by any other program before.
+"""Vectors of other programs: of a running model server, or stored in a file.
 
     http://HOST:PORT/v1/models/NAME[/versions/N]    a server's REST interface
     grpc://HOST:PORT/v1/models/NAME[/versions/N]    its gRPC interface
     vectors:SENTENCES.txt:VECTORS.npy               a row for each line
 
-The last scores encoders that this project cannot open: `cmlm.evaluate --sentences=FILE`
-writes down what its tasks ask for, one sentence a line, and whatever can encode lines
-writes the .npy.
+Stored vectors let cmlm.evaluate score encoders that this project cannot open:
+`cmlm.evaluate --sentences=FILE` writes the sentences of its tasks, one a line, and the
+other program writes their vectors to the .npy file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MODEL = re.compile(r"(.+?)/v1/models/([^/:]+)(?:/versions/(\d+))?")
 
 
 class ExternalEncoder(abc.ABC):
-    """The face of `Encoder`, as far as one can see from outside.
+    """The interface of `Encoder`, as far as it is known from outside.
 
     Attributes:
         dim: width of a vector.
-        seq_length: None: where sentences are cut is not known.
-        info: what the encoder is, for reports.
+        seq_length: None, because the length at which sentences are cut is not known.
+        info: description for reports.
     """
 
     dim: int
@@ -44,12 +44,15 @@ class ExternalEncoder(abc.ABC):
         normalize: bool = False,
         progress: bool | None = None,
     ) -> np.ndarray:
-        """float32 [len(sentences), dim], in the order of `sentences`.
+        """Encodes sentences.
 
         Args:
             sentences: any number of them.
             normalize: scale every vector to length 1.
-            progress: as in `Encoder`; nothing is shown here.
+            progress: as in `Encoder`; ignored.
+
+        Returns:
+            float32 [len(sentences), dim], in the order of `sentences`.
         """
         del progress
         if not sentences:
@@ -59,22 +62,22 @@ class ExternalEncoder(abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, sentences: Sequence[str]) -> np.ndarray:
-        """float32 [n, dim] of at least one sentence."""
+        """Encodes at least one sentence: float32 [n, dim]."""
 
 
 class ServedEncoder(ExternalEncoder):
     """A model of a running server.
 
     Args:
-        address: as above.
+        address: an address of the form above.
     """
 
     def __init__(self, address: str):
         match = _MODEL.fullmatch(address.removesuffix("/"))
         if not match:
             raise UserError(
-                f"--model={address}; allowed: {address.split('/')[0]}//HOST:PORT/v1/"
-                "models/NAME, after it /versions/N or nothing"
+                f"--model is {address}; allowed: {address.split('/')[0]}//HOST:PORT/v1/"
+                "models/NAME[/versions/N]"
             )
         host, name, version = match.groups()
         self._server = model_server.connect(
@@ -88,14 +91,14 @@ class ServedEncoder(ExternalEncoder):
 
 
 class StoredVectors(ExternalEncoder):
-    """Rows of an .npy file, found by their sentence.
+    """Rows of an .npy file, looked up by sentence.
 
     Args:
         text: a file of sentences, one a line.
         npy: float [lines, dim].
 
     Raises:
-        UserError: a file is missing or damaged, or they are of different length.
+        UserError: a file is missing or damaged, or their lengths differ.
     """
 
     def __init__(self, text: str, npy: str):
@@ -106,7 +109,9 @@ class StoredVectors(ExternalEncoder):
             raise UserError(f"cannot read {npy} as .npy: {error}") from error
         shape = self._matrix.shape
         if len(shape) != 2 or len(lines) != shape[0]:
-            raise UserError(f"{text} has {len(lines)} lines, {npy} the shape {shape}")
+            raise UserError(
+                f"{text} has {len(lines)} lines, {npy} has the shape {shape}"
+            )
         if self._matrix.dtype.kind != "f":
             raise UserError(f"{npy} has {self._matrix.dtype}; allowed: float")
         self._text = text
@@ -118,22 +123,24 @@ class StoredVectors(ExternalEncoder):
         missing = [text for text in sentences if text not in self._rows]
         if missing:
             raise UserError(
-                f"{self._text} has no line {missing[0][:60]!r}, nor {len(missing) - 1} "
-                "others: write it with --sentences"
+                f"{self._text} lacks {len(missing)} sentences, such as "
+                f"{missing[0][:60]!r}; write it by cmlm.evaluate --sentences"
             )
         rows = [self._rows[text] for text in sentences]
         return np.asarray(self._matrix[rows], np.float32)
 
 
 def open_encoder(model: str) -> ExternalEncoder:
-    """Opens what `model` names, which begins with one of `PREFIXES`.
+    """Opens a model whose name begins with one of `PREFIXES`.
 
     Raises:
-        UserError: there is no such thing.
+        UserError: there is no such server or file.
     """
     if not model.startswith("vectors:"):
         return ServedEncoder(model)
     text, _, npy = model.removeprefix("vectors:").partition(":")
     if not text or not npy:
-        raise UserError(f"--model={model}; allowed: vectors:SENTENCES.txt:VECTORS.npy")
+        raise UserError(
+            f"--model is {model}; allowed: vectors:SENTENCES.txt:VECTORS.npy"
+        )
     return StoredVectors(text, npy)

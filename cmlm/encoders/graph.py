@@ -10,10 +10,10 @@ from cmlm.data.tokenization import Tokenizer
 
 
 class SentenceGraph:
-    """Strings to vectors inside TensorFlow: what is exported, and what runs here.
+    """Strings to vectors inside TensorFlow, for exports and for use in Python.
 
     Args:
-        tokenizer: of the encoder.
+        tokenizer: the encoder's tokenizer.
         encoder: a dict of int32 [batch, seq] `input_word_ids` and `input_mask` to a
             dict with `default`, float [batch, dim].
         seq_length: longest sentence in tokens, [CLS] and [SEP] included; a longer one
@@ -40,20 +40,20 @@ class SentenceGraph:
         signature = {"input_signature": [self.TEXT], "autograph": False}
         self.vectors = tf.function(self._vectors, **signature)
         self.lengths = tf.function(self._lengths, **signature)
-        # One function for both forms: an export holds its graph once.
+        # Text and tensors share one function, so an export holds its graph once.
         self.token_vectors = tf.function(
             self._token_vectors,
             input_signature=self.TOKENS,
             autograph=False,
-            # Inlined into a loop, layers would lose most of their fusions.
+            # Layers that are inlined into a loop would lose most of their fusions.
             experimental_attributes={"_noinline": True},
         )
 
     def _vectors(self, text: tf.Tensor) -> tf.Tensor:
         tokens = self.tokenizer.encode(text, self.seq_length)
         lengths = tokens.row_lengths()
-        # Only as wide as the longest sentence; but the encoder looks at position 0
-        # even when there is no sentence at all.
+        # As wide as the longest sentence, but at least 1: the encoder reads position 0
+        # even without any sentence.
         width = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
         ids = tokens.to_tensor(self.tokenizer.pad_id, shape=tf.stack([-1, width]))
         mask = tf.sequence_mask(lengths, width, dtype=tf.int32)
@@ -70,14 +70,14 @@ class SentenceGraph:
 
 
 class BagOfWords:
-    """The mean of a sentence's word embeddings, without any layer above them.
+    """The mean of a sentence's word embeddings, without any layer.
 
-    The baseline that tells what an encoder adds to its own embedding table. [CLS]
-    and [SEP] do not count; a sentence without words is all zeros.
+    This baseline shows how much an encoder adds to its embedding table. [CLS] and [SEP]
+    do not count; the vector of a sentence without words is all zeros.
 
     Args:
         table: float [vocab_size, dim].
-        tokenizer: of the table.
+        tokenizer: the tokenizer of the table's vocabulary.
     """
 
     def __init__(self, table: tf.Variable, tokenizer: Tokenizer):

@@ -12,15 +12,16 @@ from cmlm.encoders.trained import TrainedEncoder
 
 
 def fingerprint(trained: TrainedEncoder) -> str:
-    """What the vectors follow from, in one number: weights, vocabulary, settings.
+    """Hashes everything that vectors depend on: weights, vocabulary and settings.
 
-    The same for a checkpoint and for its exports, on every version of TensorFlow.
+    A checkpoint and its exports have the same fingerprint on every version of
+    TensorFlow.
 
     Returns:
         64 hexadecimal digits.
     """
-    # Sorted and without names, which Keras chooses. What is not trained, BERT's own
-    # pooler, has no part in a vector.
+    # Sorted and without names, which Keras chooses. An untrained pooler does not affect
+    # a vector.
     weights = []
     for variable in trained.encoder.trainable_variables:
         array = np.ascontiguousarray(variable.numpy(), "<f4")
@@ -40,7 +41,7 @@ def fingerprint(trained: TrainedEncoder) -> str:
 
 
 def describe(trained: TrainedEncoder, seq_length: int) -> dict:
-    """What an encoder is, in plain values: for reports and export.json."""
+    """Describes an encoder in plain values, for reports and export.json."""
     step = re.search(r"-(\d+)$", trained.checkpoint)
     return {
         "fingerprint": fingerprint(trained),

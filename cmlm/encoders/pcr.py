@@ -1,4 +1,4 @@
-"""Principal component removal: what all sentences of a language share is taken out.
+"""Principal component removal: takes out what all sentences of a language share.
 
 For each language, c is the first right singular vector of the matrix whose rows are the
 vectors of that language's sentences, not centred (Yang et al., 2020, section 5.2, after
@@ -6,8 +6,8 @@ Arora et al., 2017); a vector v of the language becomes
 
     v' = v - (v . c) c
 
-(the paper's printed formula has lost the last c). With k components, all k are taken
-out. A language that was not fitted has no components: its vectors stay as they are.
+(the paper's printed formula lacks the last c). With k components, all k are removed. A
+language without components keeps its vectors unchanged.
 
 The components are stored with the fingerprint of the model they were fitted with, in an
 .npz file that needs no unpickling:
@@ -52,7 +52,7 @@ class PrincipalComponents:
     """The components of some languages, for one model.
 
     Attributes:
-        fingerprint: of the model, see `identity.fingerprint`.
+        fingerprint: fingerprint of the model (see `identity.fingerprint`).
         languages: by name, in the order of their indices; the same k for all.
     """
 
@@ -65,11 +65,11 @@ class PrincipalComponents:
         return np.stack([found.components for found in self.languages.values()])
 
     def check_model(self, fingerprint: str, path: str) -> None:
-        """Makes sure that this belongs to a model.
+        """Makes sure that the components belong to a model.
 
         Args:
-            fingerprint: of the model.
-            path: where this was read, for the message.
+            fingerprint: fingerprint of the model.
+            path: the file of the components, for the message.
 
         Raises:
             UserError: it was fitted with another model.
@@ -121,7 +121,7 @@ def load(path: str) -> PrincipalComponents:
     """Reads what `save` wrote. Nothing in the file is executed.
 
     Raises:
-        UserError: there is no such file, or it is damaged, or of a later version.
+        UserError: the file is missing or damaged, or has a later version.
     """
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -152,7 +152,7 @@ def load(path: str) -> PrincipalComponents:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
     if len(languages) != len(table):
-        raise UserError(f"{path} is damaged: a language is there twice")
+        raise UserError(f"{path} is damaged: it has a language twice")
     return PrincipalComponents(fingerprint, languages)
 
 

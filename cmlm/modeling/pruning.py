@@ -1,7 +1,7 @@
-"""A checkpoint with fewer words: the model's weights, cut where there is one a word.
+"""Prunes a checkpoint to some of its words: cuts each tensor with one row a word.
 
-It is done on the checkpoint itself, from its own record of which tensor is what. No
-model is built, so the heads of any recipe come along.
+The module reads the checkpoint's own record of its tensors and builds no model, so the
+heads of any recipe are kept.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from cmlm.errors import UserError
 
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# From the root of a checkpoint to the table, and to the model's parts.
+# Paths from the root of a checkpoint to the embedding table and to the model's parts.
 _TABLE = ("model", "parts", "encoder", "bert", "_embedding_layer", "embeddings")
 _PARTS = ("model", "parts")
-# Parts of this name are masked-LM heads, see `SentenceModel.masked_lm`. Their output is
-# tied to the table; their bias is one number a word.
+# Parts whose name begins so are masked-LM heads (see `SentenceModel.masked_lm`). Their
+# output is tied to the table; their bias has one number a word.
 _HEAD, _BIAS = "masked_lm", "bias"
 
 _Graph = trackable_object_graph_pb2.TrackableObjectGraph
@@ -28,13 +28,13 @@ _Graph = trackable_object_graph_pb2.TrackableObjectGraph
 def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
     """Writes a checkpoint with the model of another one and some of its words.
 
-    Memory is that of the new weights and, for a moment, of the old embedding table.
+    It holds the new weights in memory and, for a moment, the old embedding table.
 
     Args:
         source: path of a checkpoint of this project.
-        target: path of the checkpoint to write. It has the model alone: no optimizer,
-            no position in the data.
-        kept: bool [vocab_size], which words stay; their order does too.
+        target: path of the checkpoint to write. It holds the model without optimizer
+            and position in the data.
+        kept: bool [vocab_size], the words to keep, in their order.
 
     Returns:
         The number of weights of the model, before and after.
@@ -63,9 +63,9 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
     except (tf.errors.OpError, ValueError, IndexError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{source} is damaged or no checkpoint of a model_dir: {reason}"
+            f"{source} is damaged or not a checkpoint of a model_dir: {reason}"
         ) from error
-    # What tf.train.Checkpoint writes, without the objects it would take it from.
+    # The tensors that tf.train.Checkpoint would write, without building objects.
     tf.raw_ops.SaveV2(
         prefix=target,
         tensor_names=[*tensors, _GRAPH_KEY],
@@ -76,7 +76,7 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
 
 
 def _one_a_word(graph: _Graph) -> Iterator[int]:
-    """Numbers of the nodes whose tensor has one row for each word."""
+    """Yields the numbers of the nodes whose tensor has one row a word."""
     yield _find(graph, 0, _TABLE)
     parts = _find(graph, 0, _PARTS)
     for name, part in _children(graph, parts).items():
@@ -95,9 +95,9 @@ def _find(graph: _Graph, number: int, path: tuple[str, ...]) -> int:
 
 
 def _keep_only(graph: _Graph, names: tuple[str, ...]) -> None:
-    """Empties every node that the named children of the root do not lead to.
+    """Empties every node that the named children of the root do not reach.
 
-    The nodes stay, as they are known by their place in the list.
+    Empty nodes stay in the list, because edges name nodes by their position.
     """
     root = graph.nodes[0]
     children = [child for child in root.children if child.local_name in names]

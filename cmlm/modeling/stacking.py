@@ -1,4 +1,4 @@
-"""Progressive stacking: a deep encoder begins as a trained shallow one, repeated."""
+"""Progressive stacking: starts a deep encoder from the layers of a shallow one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ _LAYER = re.compile(r"model/parts/encoder/bert/_transformer_layers/(\d+)/")
 def stack(model: SentenceModel, path: str) -> int:
     """Gives a model the weights of one with fewer layers.
 
-    With n layers in the checkpoint, layer i becomes a copy of layer i mod n, as in Gong
-    et al., 2019 (https://proceedings.mlr.press/v97/gong19a.html); everything else is
-    taken as it is.
+    With n layers in the checkpoint, layer i becomes a copy of layer i mod n (Gong et
+    al., 2019, https://proceedings.mlr.press/v97/gong19a.html). All other weights are
+    copied.
 
     Args:
-        model: to be changed.
-        path: a checkpoint of the shallow model, or a directory of them.
+        model: the deep model, which is changed.
+        path: a checkpoint of the shallow model, or a directory of checkpoints.
 
     Returns:
         The number of layers in the checkpoint.
 
     Raises:
-        UserError: no checkpoint, or one whose layers do not divide the model's.
+        UserError: there is no checkpoint, or its number of layers does not divide the
+            model's.
     """
     path = checkpoints.find(path)
     layers = model.encoder.bert.transformer_layers
@@ -37,8 +38,8 @@ def stack(model: SentenceModel, path: str) -> int:
         found = {int(match[1]) for match in map(_LAYER.match, stored) if match}
         if not found or len(layers) % len(found):
             raise UserError(
-                f"{path} has {len(found)} layers; to stack {len(layers)} of them, "
-                "allowed are numbers that divide this"
+                f"{path} has {len(found)} layers; allowed: a number that divides "
+                f"{len(layers)}, the model's layers"
             )
         status = tf.train.Checkpoint(model=model).restore(path)
         status.assert_nontrivial_match()

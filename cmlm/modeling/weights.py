@@ -1,9 +1,9 @@
-"""The weights of a BERT encoder under one set of names, whichever model they are from.
+"""The weights of a BERT encoder under one set of names.
 
-Readers of other formats produce these names, the writer of Hugging Face folders and the
-inference graph consume them, and only this module knows which variable each one is.
-Names are those of Model Garden's encoder. Every kernel is [in, out], also where a model
-splits one side of it by attention heads; with i counting layers from 0:
+Readers of other formats produce these names, and the writer of Hugging Face folders and
+the inference graph consume them. Only this module maps them to variables. The names are
+those of Model Garden's encoder. Every kernel is [in, out], even if a model splits one
+of its axes by attention heads. With layers i from 0:
 
 word_embeddings/embeddings                                   [vocab_size, hidden]
 position_embedding/embeddings                                [positions, hidden]
@@ -39,12 +39,12 @@ ATTENTION = ("query", "key", "value", "attention_output")
 
 
 def layer(number: int, name: str) -> str:
-    """The name of a weight inside a Transformer layer."""
+    """Returns the name of a weight inside a Transformer layer."""
     return f"transformer/layer_{number}/{name}"
 
 
 def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Every weight that an encoder of this configuration can have, with its shape.
+    """Returns the shape of every weight that an encoder can have, by name.
 
     Args:
         config: resolved, with `vocab_size` set.
@@ -78,7 +78,7 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def encoder_variables(encoder: EncoderNetwork) -> dict[str, tf.Variable]:
-    """The variables of an encoder's BERT by their names here."""
+    """Returns the variables of an encoder's BERT by the names above."""
     return {
         variable.name.partition("/bert/")[2].split(":")[0]: variable
         for variable in encoder.bert.weights
@@ -86,7 +86,7 @@ def encoder_variables(encoder: EncoderNetwork) -> dict[str, tf.Variable]:
 
 
 def head_variables(head) -> dict[str, tf.Variable]:
-    """The variables of a masked-LM head, without the table it is tied to."""
+    """Returns the variables of a masked-LM head, without the tied embedding table."""
     return {
         f"{MASKED_LM}transform/dense/kernel": head.dense.kernel,
         f"{MASKED_LM}transform/dense/bias": head.dense.bias,
@@ -104,7 +104,7 @@ def read(encoder: EncoderNetwork, config: EncoderConfig) -> dict[str, np.ndarray
         config: resolved, with `vocab_size` set.
 
     Returns:
-        float32 arrays, those of the encoder, its pooler included.
+        float32 arrays by name, BERT's pooler included.
     """
     wanted = shapes(config)
     return {
@@ -116,20 +116,20 @@ def read(encoder: EncoderNetwork, config: EncoderConfig) -> dict[str, np.ndarray
 def assign(
     model: SentenceModel, weights: Mapping[str, np.ndarray], source: str
 ) -> list[str]:
-    """Puts weights into a model, all of them or none.
+    """Assigns weights to a model, all of them or none.
 
     The last `num_views` rows of the position table belong to CMLM's conditions. A
-    table with so many rows fewer fills the rows before them; those stay as they were
-    initialised, and no token's vector depends on them.
+    source may have a table without them: it fills the rows before, and the last rows
+    keep their initial values. No token's vector depends on them.
 
     Args:
-        model: to be changed; a head it does not have is not made.
+        model: the model to change; no head is added.
         weights: arrays by the names above.
-        source: where they are from, for messages.
+        source: origin of the weights, for messages.
 
     Returns:
-        The names of weights that stay as they were: the pooler where nothing uses it
-        and the source has none, the masked-LM head likewise.
+        The names of weights that keep their values because the source lacks them: an
+        unused pooler, or the masked-LM head.
 
     Raises:
         UserError: a weight is missing, unknown or has another shape.
@@ -142,7 +142,7 @@ def assign(
     unknown = sorted(set(weights) - set(wanted))
     if unknown:
         raise UserError(
-            f"{source} has weights that this encoder has not: {listed(unknown)}"
+            f"{source} has weights that this encoder lacks: {listed(unknown)}"
         )
     optional = set()
     if not pooling.POOLINGS[config.pooling].through_pooler:
@@ -177,6 +177,6 @@ def assign(
 
 
 def listed(names: list[str], count: int = 5) -> str:
-    """The first of some names, and how many more there are."""
+    """Returns the first of some names, and the number of the others."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more

@@ -1,4 +1,4 @@
-"""What an objective is: data, a head, a loss that sums, and validation metrics."""
+"""The base of objectives: data, a head, a summed loss, and validation metrics."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cmlm.data import batches, corpus, inspection, languages, pipelines
 from cmlm.data.tokenization import Tokenizer
 from cmlm.modeling.model import SentenceModel
 
-# A metric is (sum, count): both add over replicas, micro-batches and steps, and
-# the mean is taken once, at the end.
+# A metric is (sum, count). Both add up over replicas, micro-batches and steps; the
+# quotient is taken once, at the end.
 Metric = tuple[tf.Tensor, tf.Tensor]
 
 
 @dataclasses.dataclass
 class ObjectiveConfig(hyperparams.Config):
-    """What every objective has.
+    """Settings that every objective has.
 
     Attributes:
-        weight: its factor in the summed loss; 0 switches the objective off.
-        start_step: first step it takes part in.
-        end_step: first step it no longer takes part in; None: to the end.
-        train_data: what it reads, batch and length; of the class that the objective's
-            data is of.
-        validation_data: files as in `train_data.input_path`; empty: a held-out share of
+        weight: factor of its loss in the summed loss; 0 switches the objective off.
+        start_step: the first step with this objective.
+        end_step: the first step without it; None keeps it to the end.
+        train_data: files, batch size and sequence length; each objective has its own
+            class of data.
+        validation_data: files as in `train_data.input_path`; "" holds out a share of
             the training data, `train_data.hold_out_fraction`.
     """
 
@@ -44,11 +44,11 @@ class ObjectiveConfig(hyperparams.Config):
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the objective takes part in the run at all."""
+        """Whether the objective takes part in the run."""
         return self.weight != 0
 
     def check_together(self, prefix: str) -> None:
-        """Raises UserError where values do not fit each other."""
+        """Raises UserError for values that contradict each other."""
         if self.end_step is not None and self.end_step <= self.start_step:
             raise fields.refused(
                 f"{prefix}end_step",
@@ -57,7 +57,7 @@ class ObjectiveConfig(hyperparams.Config):
             )
 
     def load_data(self, work_dir: str) -> Data:
-        """Finds and checks the data, see `DataConfig.load`."""
+        """Finds and checks the data (see `DataConfig.load`)."""
         train = self.train_data.load(work_dir)
         if not self.validation_data:
             return Data(train, None)
@@ -65,7 +65,7 @@ class ObjectiveConfig(hyperparams.Config):
         return Data(train, other.load(work_dir))
 
     def check_data(self, data: Data) -> None:
-        """Raises UserError where what was found is too little for this objective."""
+        """Raises UserError if this objective needs more or other data."""
 
     def is_active(self, step: int) -> bool:
         """Whether the objective takes part in the step with this number (from 0)."""
@@ -78,11 +78,11 @@ class ObjectiveConfig(hyperparams.Config):
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What an objective reads, once found.
+    """The data of an objective.
 
     Attributes:
         train: the training data.
-        validation: data of its own, or None for a held-out share of `train`.
+        validation: separate validation data, or None for a held-out share of `train`.
     """
 
     train: languages.Corpus
@@ -90,7 +90,7 @@ class Data:
 
 
 def require_neighbours(data: Data) -> None:
-    """Raises UserError where a text has no two sentences in a row."""
+    """Raises UserError if a text has no document of two sentences."""
     for text in filter(None, (data.train, data.validation)):
         for language, count in text.neighbours.items():
             if not count:
@@ -102,15 +102,15 @@ class Objective(tf.Module, abc.ABC):
     """One training signal. The engine knows objectives only through this class.
 
     Args:
-        name: its field in `task`, the prefix of its metrics.
+        name: its field in `task`, and the prefix of its metrics.
         config: its configuration.
         model: shared with the other objectives; the objective asks it for heads.
-        tokenizer: of the model's vocabulary.
-        data: what `config.load_data` found.
+        tokenizer: the tokenizer of the model's vocabulary.
+        data: the data that `config.load_data` found.
         static_shapes: every batch is [batch, seq_length], as TPUs need.
     """
 
-    # Its configuration, under `task.<name>`.
+    # The class of its configuration, `task.<name>`.
     config_class: type[ObjectiveConfig]
 
     def __init__(
@@ -135,27 +135,27 @@ class Objective(tf.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def trained_parts(self) -> list[str]:
-        """Names of the model's parts that this objective moves."""
+        """Names of the model's parts that this objective trains."""
 
     @property
     def global_batch_size(self) -> int:
-        """Examples a step, over all replicas."""
+        """Examples of one step over all replicas."""
         return self.config.train_data.global_batch_size
 
     @abc.abstractmethod
     def make_dataset(self, feed: pipelines.Feed) -> tf.data.Dataset:
-        """Batches of this objective: one of the pipelines."""
+        """Returns batches of this objective, from one of the pipelines."""
 
     def train_dataset(
         self, input_context: tf.distribute.InputContext, skip_batches: int = 0
     ) -> tf.data.Dataset:
-        """Endless per-replica batches, `skip_batches` of them already consumed."""
+        """Returns endless per-replica batches, after the first `skip_batches`."""
         return self._dataset(self.data.train, "train", input_context, skip_batches)
 
     def validation_dataset(
         self, input_context: tf.distribute.InputContext
     ) -> tf.data.Dataset:
-        """One finite pass over the held-out text, the same at every call."""
+        """Returns one pass over the validation data, the same at every call."""
         if self.data.validation is not None:
             return self._dataset(self.data.validation, "all", input_context)
         return self._dataset(self.data.train, "validation", input_context)
@@ -179,11 +179,11 @@ class Objective(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def normalizer(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """What the summed loss of a batch is divided by: float32 [] or [terms].
+        """Returns the divisor of a batch's summed loss: float32 [] or [terms].
 
-        It is taken from the inputs alone, before any forward pass: the engine
-        adds it over replicas and then knows the scale of every micro-batch. A loss of
-        several terms, each a mean of its own, has one number for each.
+        It depends on the inputs alone. The engine adds it over replicas before any
+        forward pass and so knows the scale of every micro-batch. A loss of several
+        terms, each with its own mean, has one divisor for each term.
         """
 
     # What the last axis of each tensor of a batch counts, see `batches.COLUMNS`.
@@ -195,31 +195,31 @@ class Objective(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:
-        """Sums the loss of a (micro-)batch in training mode.
+        """Sums the loss of a batch or micro-batch in training mode.
 
         Returns:
-            The summed loss, float32 of the shape of `normalizer`, and `train_metrics`
-            by name.
+            The summed loss, float32 with the shape of `normalizer`, and
+            `train_metrics` by name.
         """
 
     @abc.abstractmethod
     def evaluate(self, batch: dict[str, tf.Tensor]) -> dict[str, Metric]:
-        """Metrics of a validation batch by name; it may be empty."""
+        """Returns the metrics of a validation batch, which may be empty, by name."""
 
 
 class EmbeddingObjective(Objective):
-    """An objective whose loss looks at the sentence vectors of the whole global batch.
+    """An objective whose loss depends on all sentence vectors of the global batch.
 
-    Its loss does not split into micro-batches: each text is a candidate for all others.
-    The vectors do, and the engine makes use of it (gradient caching): it takes the
-    vectors micro-batch by micro-batch without keeping anything else, then the loss and
-    its gradient with respect to the vectors, and then each micro-batch a second time
-    with the same dropout, to send that gradient on into the weights.
+    The loss does not split into micro-batches, because each text is a candidate for all
+    others. The vectors do split, so the engine caches gradients: it computes the
+    vectors micro-batch by micro-batch without keeping activations, then the loss and
+    its gradient with respect to the vectors. It then computes each micro-batch again,
+    with the same dropout, and propagates that gradient into the weights.
     """
 
     @abc.abstractmethod
     def embed(self, batch: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
-        """Embeds a (micro-)batch: float32 [rows, texts of a row, dim]."""
+        """Embeds a batch or micro-batch: float32 [rows, texts of a row, dim]."""
 
     @abc.abstractmethod
     def embedding_loss(
@@ -228,8 +228,8 @@ class EmbeddingObjective(Objective):
         """Sums this replica's part of the loss; it may gather from all replicas.
 
         Args:
-            embeddings: of all of this replica's rows, as `embed` gives them.
-            batch: those rows.
+            embeddings: of all of this replica's rows, as `embed` returns them.
+            batch: this replica's rows.
 
         Returns:
             As `loss`.

@@ -1,4 +1,4 @@
-"""Translations find each other in the batch."""
+"""Bitext retrieval: a text and its translation find each other in the batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BitextConfig(ContrastiveConfig):
 class BitextObjective(ContrastiveObjective):
     """Bitext retrieval with additive margin softmax, both directions summed.
 
-    CMLM, https://arxiv.org/abs/2012.14388, section 3.2 (weight 0.2, inner products),
-    and LaBSE, https://arxiv.org/abs/2007.01852, section 2.1 (cosines).
+    CMLM, https://arxiv.org/abs/2012.14388, section 4.2 (weight 0.2, inner products),
+    and LaBSE, https://arxiv.org/abs/2007.01852, section 2.1 (cosines; margin 0.3).
     """
 
     config_class = BitextConfig

@@ -1,15 +1,14 @@
 """The losses, as functions of tensors: no layers, no configuration.
 
-Each returns sums, not means. The mean belongs to the global batch: the engine
-divides by the count over all replicas and micro-batches, so that how a batch is
-split never changes a gradient.
+Each returns sums, not means. The engine divides by the count over all replicas and
+micro-batches, so the split of a batch never changes a gradient.
 """
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-# Of `misad`.
+# Of the loss `misad`.
 MISAD_FORMS = ("paper", "released")
 
 
@@ -20,11 +19,11 @@ def masked_lm(
 
     Args:
         logits: float [batch, predictions, vocab_size].
-        labels: int32 [batch, predictions], the words that were there.
+        labels: int32 [batch, predictions], the original words.
         weights: float [batch, predictions], 1 for a prediction and 0 for padding.
 
     Returns:
-        The summed loss and the summed number of right predictions, float32 scalars.
+        The summed loss and the number of correct predictions, float32 scalars.
     """
     logits = tf.cast(logits, tf.float32)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -43,7 +42,7 @@ def additive_margin_softmax(
     margin: float,
     scale: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Ranks one candidate above all others, in one direction.
+    """Additive margin softmax: ranks one candidate above all others, one direction.
 
     With s(q, c) = scale <q, c>, for unit vectors the scaled cosine,
 
@@ -52,15 +51,15 @@ def additive_margin_softmax(
                        exp(s(q_i, c_p) - scale margin) + sum_j exp(s(q_i, c_j))
 
     where p is i's positive and j runs over the candidates that are neither the
-    positive nor excluded (LaBSE, https://arxiv.org/abs/2007.01852, equations 1 and 2).
+    positive nor excluded (LaBSE, https://arxiv.org/abs/2007.01852, section 2.1).
 
     Args:
         queries: float [n, dim].
         candidates: float [m, dim], of every replica.
         positives: int32 [n], each query's row among the candidates.
-        excluded: bool [n, m], pairs that are no negatives; positives are never left
-            out.
-        margin: taken off the similarity of the positive.
+        excluded: bool [n, m], pairs that do not count as negatives; a positive always
+            counts.
+        margin: subtracted from the similarity of the positive.
         scale: factor of all similarities.
 
     Returns:
@@ -74,7 +73,7 @@ def additive_margin_softmax(
         positives, tf.shape(candidates)[0], on_value=True, off_value=False
     )
     logits = scale * (similarities - margin * tf.cast(is_positive, tf.float32))
-    # Not -inf, whose product with a zero gradient would be no number.
+    # Not -inf: its product with a zero gradient is NaN.
     logits = tf.where(excluded & ~is_positive, logits.dtype.min, logits)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(positives, logits)
     return loss, similarities
@@ -83,9 +82,9 @@ def additive_margin_softmax(
 def misad(
     part: tf.Tensor, rest: tf.Tensor, whole: tf.Tensor, form: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """How far a part and the rest are from adding up to the whole.
+    """MiSAD: the distance of a part plus the rest from the whole.
 
-    With all three vectors brought to unit length first,
+    All three vectors are normalised to unit length first. Then
 
         loss_i = 1/dim || E_w + E_R - E_S ||^2                               (paper)
         loss_i = 1/dim || (E_w + E_R) / ||E_w + E_R|| - E_S ||^2     (released code)

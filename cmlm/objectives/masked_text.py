@@ -1,4 +1,4 @@
-"""What the masked-LM family shares: how words are masked and predictions scored."""
+"""The base of masked-LM objectives: masking and the scoring of predictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MaskedTextConfig(ObjectiveConfig):
     """Masked prediction on monolingual text.
 
     Attributes:
-        masking: how many words are hidden and what replaces them.
+        masking: how many words are masked, and what replaces them.
     """
 
     masking: masking.MaskingConfig = dataclasses.field(
@@ -35,7 +35,7 @@ class MaskedTextObjective(Objective):
     def masked_metrics(
         self, batch: dict[str, tf.Tensor], logits: tf.Tensor
     ) -> tuple[tf.Tensor, Metric, Metric]:
-        """Summed loss, and loss and accuracy as metrics, of one prediction."""
+        """Returns the summed loss, and loss and accuracy as metrics."""
         count = tf.reduce_sum(batch["masked_lm_weights"])
         loss, right = losses.masked_lm(
             logits, batch["masked_lm_ids"], batch["masked_lm_weights"]

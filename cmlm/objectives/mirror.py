@@ -1,4 +1,4 @@
-"""Two views of one text find each other in the batch."""
+"""Mirror-BERT: two views of one text find each other in the batch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class MirrorConfig(ContrastiveConfig):
     Attributes:
         scale: one over the paper's temperature: 25 for 0.04 (sentences), 5 for 0.2
             (words).
-        span: what is masked in one of the two views.
-        mask_rate: share of the tokens that are masked besides, in both views.
-        controlled_dropout: use one dropout mask for both views, the paper's ablation:
-            they then differ by what is masked only.
+        span: the span that is masked in one of the two views.
+        mask_rate: share of the tokens that are masked in addition, in both views.
+        controlled_dropout: use one dropout mask for both views, an ablation of the
+            paper (table 8): the views then differ by masking only.
     """
 
     margin: float = fields.ranged(0.0, at_least=0)
@@ -47,8 +47,8 @@ class MirrorObjective(ContrastiveObjective):
                           ---------------------------------
                            sum_j exp(cos(f(x_i), f(x_j)) / t)
 
-    for both views x_i, x_i' of every text; j runs over both views of all texts of the
-    global batch but x_i itself and copies of it.
+    for both views x_i, x_i' of every text. j runs over both views of all texts of the
+    global batch, without x_i itself and its copies.
     """
 
     config_class = MirrorConfig
@@ -59,7 +59,7 @@ class MirrorObjective(ContrastiveObjective):
     def embed(self, batch, training):
         if not (self.config.controlled_dropout and training):
             return super().embed(batch, training)
-        # Dropout draws the same mask for the same shape.
+        # Dropout draws the same mask for the same state and shape.
         batch, sides = dict(batch), ("source", "target")
         widths = [tf.shape(batch[f"{side}_mask"])[1] for side in sides]
         width = tf.maximum(*widths)
@@ -67,7 +67,7 @@ class MirrorObjective(ContrastiveObjective):
         state = self.model.dropout_state()
         for side, narrow in zip(sides, widths, strict=True):
             for key in ("word_ids", "mask"):
-                # 0 in the mask; what that hides may be any token.
+                # The mask is 0 there, so the token does not matter.
                 batch[f"{side}_{key}"] = tf.pad(
                     batch[f"{side}_{key}"], [[0, 0], [0, width - narrow]]
                 )
@@ -77,8 +77,8 @@ class MirrorObjective(ContrastiveObjective):
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
-        # A text is related to itself, so this leaves out the query, and its copy too
-        # where that is not the positive.
+        # A text is related to itself, so this excludes the query, and its copy unless
+        # the copy is the positive.
         excluded = tf.tile(pool.related(), [2, 2])
         n_rows = tf.shape(pool.all_sources)[0]
         positives = tf.concat([n_rows + pool.own, pool.own], axis=0)

@@ -1,4 +1,4 @@
-"""Plain masked language modelling: CMLM's baseline, and a warm start for it."""
+"""Masked language modelling: the baseline of CMLM, and a warm start for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a sentence follows from another, told from their two vectors."""
+"""Natural language inference from the vectors of two sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NliConfig(ObjectiveConfig):
     """Entailment, neutral or contradiction, across languages.
 
     Attributes:
-        train_encoder: false leaves the encoder as it is and trains the classifier.
+        train_encoder: false trains the classifier only and keeps the encoder.
     """
 
     train_data: nli.NliDataConfig = dataclasses.field(default_factory=nli.NliDataConfig)
@@ -24,18 +24,18 @@ class NliConfig(ObjectiveConfig):
 
 
 class NliObjective(Objective):
-    """Cross-lingual NLI of CMLM, https://arxiv.org/abs/2012.14388, section 3.3.
+    """Cross-lingual NLI of CMLM, https://arxiv.org/abs/2012.14388, section 4.3.
 
-    A softmax over W [u, v, |u - v|, u * v], u the vector of the premise and v that of
-    the hypothesis, each in a language drawn for the pair.
+    A softmax over W [u, v, |u - v|, u * v], where u is the vector of the premise and v
+    that of the hypothesis. The data draws a language for each of the two.
 
     A batch holds `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
-    `hypothesis_mask` int32 [rows, languages, length] and `nli_label` int32 [rows]; for
-    training there is one language, the one that was drawn.
+    `hypothesis_mask` int32 [rows, languages, length] and `nli_label` int32 [rows]. In
+    training `languages` is 1, the language that was drawn.
 
-    Metrics: `loss` (nats a pair) and `accuracy`; validation adds `accuracy_EN_DE` for
-    the premise in en and the hypothesis in de, for all pairs of languages, and its
-    `loss` and `accuracy` are the means over them.
+    Metrics: `loss` (nats a pair) and `accuracy`. Validation takes their means over all
+    pairs of languages and adds `accuracy_en_de`, with the premise in en and the
+    hypothesis in de, and so on for each pair.
     """
 
     config_class = NliConfig
@@ -72,7 +72,7 @@ class NliObjective(Objective):
         return tf.reshape(tf.cast(vectors, tf.float32), [shape[0], -1, width])
 
     def _scores(self, batch, training):
-        """Loss and whether it is right, float32 [rows, languages, languages]."""
+        """Loss and correctness (0 or 1), float32 [rows, languages, languages]."""
         u = self._vectors(batch, "premise", training)[:, :, tf.newaxis]
         v = self._vectors(batch, "hypothesis", training)[:, tf.newaxis]
         u, v = u + tf.zeros_like(v), v + tf.zeros_like(u)

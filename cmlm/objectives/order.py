@@ -15,9 +15,9 @@ from cmlm.objectives.mlm import MlmObjective
 
 @dataclasses.dataclass
 class OrderConfig(MaskedTextConfig):
-    """Masked words of two neighbouring sentences, and whether these are as they were.
+    """Masked words of two neighbouring sentences, and whether their order is right.
 
-    The two losses are summed, each a mean of its own.
+    The loss is the sum of two means.
     """
 
     def check_data(self, data: Data) -> None:
@@ -26,7 +26,7 @@ class OrderConfig(MaskedTextConfig):
 
 
 class OrderObjective(MlmObjective):
-    """Base of the two: they differ in what the wrong pairs are.
+    """Base of NSP and SOP, which differ in their wrong pairs.
 
     Metrics: `loss` (nats a masked word) and `accuracy` of masked words, `order_loss`
     (nats a pair) and `order_accuracy` of pairs.
@@ -35,7 +35,7 @@ class OrderObjective(MlmObjective):
     config_class = OrderConfig
 
     train_metrics = ("loss", "accuracy", "order_loss", "order_accuracy")
-    # Of `pipelines.ordered_pairs`.
+    # The argument `wrong` of `pipelines.ordered_pairs`.
     wrong: str
 
     def __init__(self, name: str, config: OrderConfig, model: SentenceModel, **data):

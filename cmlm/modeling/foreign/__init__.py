@@ -1,10 +1,10 @@
-"""Encoders that other programs wrote, read into one common form.
+"""Reads encoders of other programs into one common form.
 
     source = foreign.find("/data/bert-base-uncased")
     weights.assign(model, source.load(), source.path)
 
-A reader for each format: `huggingface`, `tf_checkpoints`, `tf_hub`. What they produce
-is `base.Source`.
+`huggingface`, `tf_checkpoints` and `tf_hub` read one format each and produce a
+`base.Source`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ _OURS = "model/parts/encoder/"
 
 
 def find(path: str) -> Optional[Source]:
-    """Recognises what lies at a path.
+    """Recognises the encoder at a path.
 
     Args:
         path: a directory, or a checkpoint without its `.index`.
 
     Returns:
-        What is needed to take the weights; None for a model_dir or a checkpoint of
-        this project, which `cmlm.modeling.checkpoints` reads.
+        The source of the weights; None for a model_dir or a checkpoint of this project,
+        which `cmlm.modeling.checkpoints` reads.
 
     Raises:
-        UserError: nothing that is known, or it is damaged or of another architecture.
+        UserError: the format is unknown, or the files are damaged or hold another
+            architecture.
     """
     path = path.rstrip("/") or path
     if not tf.io.gfile.isdir(path):
@@ -71,18 +72,18 @@ def _file(path: str) -> Optional[Source]:
     if os.path.basename(path) in (tensors.FILE_NAME, tf_hub.FILE_NAME):
         return find(folder or ".")
     tensors.refuse_pickle_file(path)
-    raise UserError(f"{path} is no encoder; allowed: {ACCEPTED}")
+    raise UserError(f"{path} is not an encoder; allowed: {ACCEPTED}")
 
 
 def _only_checkpoint(folder: str) -> Optional[str]:
-    """The latest checkpoint of a directory, or the one that is there."""
+    """Returns the latest checkpoint of a directory, or its only one."""
     latest = tf.train.latest_checkpoint(folder)
     if latest:
         return latest
     found = sorted(tf.io.gfile.glob(os.path.join(folder, "*.index")))
     if len(found) > 1:
         raise UserError(
-            f"{folder} has {len(found)} checkpoints: name one, as in "
+            f"{folder} has {len(found)} checkpoints; allowed: one of them, such as "
             f"{found[0].removesuffix('.index')}"
         )
     return found[0].removesuffix(".index") if found else None

@@ -16,7 +16,7 @@ from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.weights import listed
 
-# Fields of EncoderConfig that weights decide: another value does not fit them.
+# Fields of EncoderConfig that must agree with the shapes of the weights.
 BINDING = (
     "num_layers",
     "hidden_size",
@@ -33,19 +33,21 @@ class Source:
     """An encoder that another program wrote.
 
     Attributes:
-        path: as the user named it.
-        kind: what it is, for messages.
-        model: fields of EncoderConfig with the values the source states. Of
-            `max_position_embeddings` it states the rows of its table.
+        path: the path that the user gave.
+        kind: the format, for messages.
+        model: fields of EncoderConfig that the source states. Its
+            `max_position_embeddings` counts the rows of the source's table.
         load: reads the weights, by the names of `cmlm.modeling.weights`.
-        vocab: the tokens by id; None where the source has no vocabulary.
-        vocab_name: the file they are from.
-        lower_case: how its tokenizer treats text; None where nothing says so.
-        seq_length: tokens its vectors were made for; None where nothing says so.
-        own_positions: the position table has this project's rows for conditions.
-        normalized: its vectors are scaled to length 1 by a last module.
-        unused: names of weights that are known and of no use here.
-        notes: what had to be assumed, a sentence each.
+        vocab: the tokens by id; None if the source has no vocabulary.
+        vocab_name: the file of the vocabulary.
+        lower_case: whether its tokenizer lower-cases text; None if the source does not
+            say.
+        seq_length: the longest sentence in tokens; None if the source does not say.
+        own_positions: whether the position table has this project's rows for
+            conditions.
+        normalized: whether a last module scales its vectors to length 1.
+        unused: names of known weights without a use here.
+        notes: assumptions, one sentence each.
     """
 
     path: str
@@ -88,10 +90,10 @@ def optional_json(*parts: str) -> dict:
 
 
 def field(values: Mapping[str, Any], name: str, kind: type, path: str, default=None):
-    """A value of a JSON configuration, of the right type.
+    """Returns a value of a JSON configuration and checks its type.
 
     Raises:
-        UserError: it is missing without a default, or of another type.
+        UserError: the value is missing and has no default, or has another type.
     """
     value = values.get(name, default)
     if value is None:
@@ -99,22 +101,22 @@ def field(values: Mapping[str, Any], name: str, kind: type, path: str, default=N
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise UserError(f"{path} has {name}={value!r}; it must be {kind.__name__}")
+        raise UserError(f"{path} has {name}={value!r}; allowed: {kind.__name__}")
     return value
 
 
 def rename(
     names: Iterable[str], translate: Callable[[str], Optional[str]], unused: re.Pattern
 ) -> tuple[dict[str, str], list[str]]:
-    """Sorts the names of a source into those with a name here and those without use.
+    """Sorts the names of a source into used and unused ones.
 
     Args:
-        names: of the source.
-        translate: gives the name here, or None.
-        unused: what `translate` may leave without a name.
+        names: names of the source.
+        translate: returns the name here, or None.
+        unused: pattern of the names that `translate` may leave untranslated.
 
     Returns:
-        The source's name of each name here, and the names without use.
+        The source's names by the names here, and the unused names.
 
     Raises:
         UserError: an unknown name, or two names for one weight.
@@ -136,10 +138,10 @@ def rename(
 
 
 def count_layers(names, path: str) -> int:
-    """The number of Transformer layers that names here speak of.
+    """Counts the Transformer layers in a list of names.
 
     Raises:
-        UserError: none.
+        UserError: there is no layer.
     """
     numbers = {
         int(match.group(1))
@@ -152,14 +154,14 @@ def count_layers(names, path: str) -> int:
 
 
 def read_vocab(path: str) -> Optional[list[str]]:
-    """The lines of a vocabulary file, None where there is none."""
+    """Reads a vocabulary file; None if it does not exist."""
     if not tf.io.gfile.exists(path):
         return None
     return vocabulary_file.load(path)
 
 
 def looks_lower_case(vocab: list[str]) -> bool:
-    """Whether a vocabulary was learnt from lower-cased text."""
+    """Whether no token of a vocabulary has a capital."""
     return not any(
         token != token.lower()
         for token in vocab

@@ -25,7 +25,7 @@ class Tensors:
             paths = [os.path.join(folder, FILE_NAME)]
         elif tf.io.gfile.exists(index):
             files = base.field(base.read_json(index), "weight_map", dict, index)
-            # A name in the folder: an index has no business outside of it.
+            # Base names only: an index must not name files outside the folder.
             chosen = {os.path.basename(str(name)) for name in files.values()}
             paths = [os.path.join(folder, name) for name in sorted(chosen)]
         else:
@@ -42,7 +42,7 @@ class Tensors:
         return iter(self._where)
 
     def read(self, name: str) -> np.ndarray:
-        """An array, as float32."""
+        """Reads an array as float32."""
         file, path = self._where[name]
         kind = file.get_slice(name).get_dtype()
         if kind not in ("F32", "F16", "BF16", "F64"):
@@ -51,16 +51,18 @@ class Tensors:
 
 
 def _open(path: str):
-    # The library maps a local file; nothing in the format can be executed.
+    # The library maps a local file; the format cannot contain code.
     assert ml_dtypes.bfloat16  # registers bfloat16 with numpy, which it needs
     try:
         return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file: {error}") from error
+        raise UserError(
+            f"{path} is not a complete safetensors file: {error}"
+        ) from error
 
 
 def refuse_pickle(folder: str) -> None:
-    """Raises UserError where a folder has its weights in a pickle only."""
+    """Raises UserError if a folder has its weights in a pickle."""
     for name in sorted(tf.io.gfile.listdir(folder)):
         refuse_pickle_file(os.path.join(folder, name))
 
@@ -69,6 +71,6 @@ def refuse_pickle_file(path: str) -> None:
     """Raises UserError for a file with a pickle's name."""
     if path.endswith(_PICKLES):
         raise UserError(
-            f"{path} is a pickle, which can run any program when it is read: convert "
-            f"it to {FILE_NAME}"
+            f"{path} is a pickle, which can run any program when it is read; allowed: "
+            f"{FILE_NAME}"
         )
