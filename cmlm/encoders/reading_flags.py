@@ -16,7 +16,7 @@ def define() -> None:
     flags.DEFINE_string(
         "pooling",
         None,
-        "How token vectors become a sentence vector: mean, max, cls or pooler. "
+        "How token vectors become a sentence vector, such as mean, max or cls. "
         "Default: as trained.",
     )
     flags.DEFINE_string(
