@@ -5,7 +5,7 @@
     encoder = cmlm.load("OUT")  # an export, a model_dir, a Hugging Face folder, ...
     vectors = encoder.encode(["a sentence", "another"])  # float32 [2, dim]
 
-Importing this package is cheap: TensorFlow is imported when `load` is called.
+Importing this package is cheap: only `load` imports TensorFlow.
 """
 
 from cmlm.common.versions import VERSION as __version__
@@ -14,17 +14,10 @@ __all__ = ["__version__", "load"]
 
 
 def load(model: str):
-    """Opens an encoder.
+    """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    Args:
-        model: an export, a model_dir, a checkpoint, weights of another program, the
-            address of a model server, or stored vectors.
-
-    Returns:
-        An object with `encode(sentences) -> float32 [len(sentences), dim]`.
-
-    Raises:
-        cmlm.errors.UserError: there is no such encoder, or it is damaged.
+    Returns an object with `encode(sentences) -> float32 [len(sentences), dim]`. Raises
+    cmlm.errors.UserError if there is no such encoder, or it is damaged.
     """
     from cmlm.encoders import opening
 

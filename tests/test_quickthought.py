@@ -9,7 +9,7 @@ from oracles import softmax
 from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints
+from cmlm.modeling import checkpoints, pruning, stacking
 from cmlm.objectives.quickthought import QuickThoughtConfig
 from cmlm.training.trainer import Trainer
 
@@ -92,6 +92,26 @@ def test_a_start_with_one_encoder_starts_both(tmp_path):
             model.parts[part].get_weights(), source.encoder.get_weights(), strict=True
         ):
             np.testing.assert_array_equal(a, b)
+
+
+def test_stacking_and_pruning_reach_both_encoders(tmp_path):
+    shallow = toys.model(num_layers=1)
+    shallow.second_encoder()
+    path = tf.train.Checkpoint(model=shallow).save(f"{tmp_path}/ckpt")
+    deep = toys.model(num_layers=2)
+    deep.second_encoder()
+    assert stacking.stack(deep, path) == 1
+    for part in ("encoder", "second_encoder"):
+        layers = deep.parts[part].bert.transformer_layers
+        below = shallow.parts[part].bert.transformer_layers[0].get_weights()
+        for layer in layers:
+            for a, b in zip(layer.get_weights(), below, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+    kept = np.arange(toys.VOCAB_SIZE) < 30
+    pruning.prune(path, f"{tmp_path}/pruned", kept)
+    shapes = tf.train.load_checkpoint(f"{tmp_path}/pruned").get_variable_to_shape_map()
+    assert not [key for key, shape in shapes.items() if toys.VOCAB_SIZE in shape]
 
 
 def test_another_number_of_encoders_is_named():

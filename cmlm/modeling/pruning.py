@@ -13,11 +13,14 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from cmlm.errors import UserError
+from cmlm.modeling.model import SECOND_ENCODER
 
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# Paths from the root of a checkpoint to the embedding table and to the model's parts.
-_TABLE = ("model", "parts", "encoder", "bert", "_embedding_layer", "embeddings")
+# Paths from the root of a checkpoint to the model's parts, and from an encoder to its
+# embedding table.
 _PARTS = ("model", "parts")
+_TABLE = ("bert", "_embedding_layer", "embeddings")
+_ENCODERS = ("encoder", SECOND_ENCODER)
 # Parts whose name begins so are masked-LM heads (see `SentenceModel.masked_lm`). Their
 # output is tied to the table; their bias has one number a word.
 _HEAD, _BIAS = "masked_lm", "bias"
@@ -77,9 +80,10 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
 
 def _one_a_word(graph: _Graph) -> Iterator[int]:
     """Yields the numbers of the nodes whose tensor has one row a word."""
-    yield _find(graph, 0, _TABLE)
     parts = _find(graph, 0, _PARTS)
     for name, part in _children(graph, parts).items():
+        if name in _ENCODERS:
+            yield _find(graph, part, _TABLE)
         if name.startswith(_HEAD):
             yield _find(graph, part, (_BIAS,))
 

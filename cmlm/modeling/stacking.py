@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints
-from cmlm.modeling.model import SentenceModel
+from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 _LAYER = re.compile(r"model/parts/encoder/bert/_transformer_layers/(\d+)/")
 
@@ -33,6 +33,9 @@ def stack(model: SentenceModel, path: str) -> int:
     """
     path = checkpoints.find(path)
     layers = model.encoder.bert.transformer_layers
+    encoders = [model.encoder]
+    if SECOND_ENCODER in model.parts:
+        encoders.append(model.second_encoder())
     try:
         stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
         found = {int(match[1]) for match in map(_LAYER.match, stored) if match}
@@ -47,6 +50,8 @@ def stack(model: SentenceModel, path: str) -> int:
     except (tf.errors.OpError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} cannot be stacked: {reason}") from error
-    for number in range(len(found), len(layers)):
-        layers[number].set_weights(layers[number % len(found)].get_weights())
+    for encoder in encoders:
+        layers = encoder.bert.transformer_layers
+        for number in range(len(found), len(layers)):
+            layers[number].set_weights(layers[number % len(found)].get_weights())
     return len(found)
