@@ -207,7 +207,7 @@ def _train(stage, strategy) -> int | None:
     """Trains to the end of a stage; returns the exit code if it was stopped."""
     with cli.quiet_imports():
         from cmlm.training import engine
-        from cmlm.training.trainer import NonFiniteError
+        from cmlm.training.finite import NonFiniteError
 
     run = engine.build(
         stage.config, stage.directory, stage.stacked_on, strategy=strategy

@@ -17,7 +17,7 @@ from cmlm.common import distributed
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.training import engine, metrics_log
-from cmlm.training.trainer import NonFiniteError
+from cmlm.training.finite import NonFiniteError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -285,7 +285,7 @@ def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
     *rest, last = words.splitlines()
     for changed in ([*rest[:-1], last, rest[-1]], [*rest, last, "onemore"]):
         other.write_text("\n".join(changed))
-        with pytest.raises(UserError, match="vocab.txt is not .*/a/vocab.txt"):
+        with pytest.raises(UserError, match="vocab.txt differs from .*/a/vocab.txt"):
             start("a", "d")
     assert not (tmp_path / "d" / "vocab.txt").exists()
 
@@ -295,7 +295,7 @@ def test_a_checkpoint_without_its_run_needs_its_vocabulary(text, tmp_path):
     run = engine.build(config, str(tmp_path / "a"))
     lone = tf.train.Checkpoint(model=run.trainer.model).save(str(tmp_path / "x/c"))
     warm = toys.run_config(text, init_checkpoint=lone)
-    with pytest.raises(UserError, match="no params.yaml beside it: give its"):
+    with pytest.raises(UserError, match="no params.yaml beside it; name its"):
         engine.build(warm, str(tmp_path / "b"))
 
 

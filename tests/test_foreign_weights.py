@@ -575,6 +575,31 @@ def test_a_contradiction_names_both(tmp_path, setting, said):
         run_settings(tmp_path, folder, [setting])
 
 
+@pytest.mark.parametrize("recipe_pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("source_pooling", ["mean", "cls"])
+def test_a_warm_start_keeps_the_pooling_of_the_recipe(
+    tmp_path, caplog, monkeypatch, recipe_pooling, source_pooling
+):
+    folder = write_folder(tmp_path / "bert")
+    name = {"mean": "mean_tokens", "cls": "cls_token"}[source_pooling]
+    pool = {f"pooling_mode_{name}": True}
+    write_modules(folder, ("Pooling", "1_Pooling", pool))
+    assert pretrained.load_encoder(str(folder)).config.model.pooling == source_pooling
+    english = recipes.load
+
+    def load(*args):
+        config = english(*args)
+        config.model.pooling = recipe_pooling
+        return config
+
+    monkeypatch.setattr(recipes, "load", load)
+    with caplog.at_level(logging.INFO, logger="cmlm"):
+        config = run_settings(tmp_path, folder)
+    assert config.model.pooling == recipe_pooling
+    named = f"pooling: {recipe_pooling}, as the run is configured; {folder} pools by "
+    assert (named + source_pooling in caplog.text) == (recipe_pooling != source_pooling)
+
+
 def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
     folder = write_folder(tmp_path / "bert")
     config = run_settings(

@@ -83,9 +83,47 @@ def test_schedule_warms_up_and_falls_to_zero():
     )
     rate = optimizer.learning_rate
     assert float(rate(0)) == 0.0
-    np.testing.assert_allclose(rate(5), 1e-3 * (1 - 10 / 110) / 2, rtol=1e-5)
-    np.testing.assert_allclose(rate(60), 1e-3 * (1 - 60 / 110), rtol=1e-5)
+    np.testing.assert_allclose(rate(5), 1e-3 / 2, rtol=1e-5)
+    np.testing.assert_allclose(rate(10), 1e-3, rtol=1e-5)
+    np.testing.assert_allclose(rate(60), 1e-3 / 2, rtol=1e-5)
     np.testing.assert_allclose(rate(110), 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 4])
+def test_a_constant_rate_stays_after_its_warm_up(warmup_steps):
+    config = OptimizerConfig(
+        type="adamw", learning_rate=0.5, warmup_steps=warmup_steps, decay="constant"
+    )
+    optimizer = optimization.build_optimizer(config, train_steps=10)
+    rates = []
+    for step in range(12):
+        optimizer.iterations.assign(step)
+        rates.append(float(optimizer._decayed_lr("float32")))
+    grown = [0.5 * step / 4 for step in range(warmup_steps)]
+    np.testing.assert_allclose(rates, [*grown, *[0.5] * (12 - warmup_steps)])
+
+
+def test_a_decay_may_end_before_the_run():
+    config = OptimizerConfig(
+        learning_rate=1.0, warmup_steps=2, decay_steps=6, end_learning_rate=0.5
+    )
+    rate = optimization.build_optimizer(config, train_steps=10).learning_rate
+    want = [0, 0.5, 1, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5]
+    np.testing.assert_allclose([float(rate(step)) for step in range(9)], want)
+
+
+def test_norms_and_biases_decay_where_asked():
+    optimizer = optimization.build_optimizer(
+        config(type="adamw", weight_decay_rate=0.5, decay_norms_and_biases=True), 10**8
+    )
+    made = variables()
+    before = [variable.numpy() for variable in made]
+    optimizer.apply_gradients(
+        [(tf.zeros_like(variable), variable) for variable in made],
+        experimental_aggregate_gradients=False,
+    )
+    for variable, old in zip(made, before, strict=True):
+        np.testing.assert_allclose(variable, old * (1 - 0.01 * 0.5), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -110,5 +148,6 @@ def test_a_warm_up_as_long_as_the_decay_is_told(caplog, warmup_steps, silent):
     config = OptimizerConfig(warmup_steps=warmup_steps)
     optimizer = optimization.build_optimizer(config, train_steps=10)
     rates = [float(optimizer.learning_rate(step)) for step in range(10)]
-    assert (max(rates) > 0) == silent
-    assert ("the learning rate stays 0" not in caplog.text) == silent
+    # Steps 0 to 9: the rate of step 9 is the highest one that a warm-up of 10 gives.
+    assert (max(rates) == np.float32(1e-3)) == silent
+    assert ("the learning rate stays below" not in caplog.text) == silent

@@ -7,12 +7,14 @@ import toys
 
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.training.trainer import NonFiniteError, Trainer
+from cmlm.training.finite import NonFiniteError
+from cmlm.training.trainer import Trainer
+from cmlm.training.validation import Validator
 
 
 def build(strategy, batches, names=("cmlm",), micro_batch_size=0, lr=0.1, **values):
     """A trainer with plain SGD, whose update shows the gradient itself."""
-    size = len(batches[0]["input_mask"])
+    size = len(next(iter(batches[0].values())))
     with strategy.scope():
         model = toys.model(num_layers=1)
         objectives = {
@@ -264,3 +266,62 @@ def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):
         build(two_replicas, batches)
     with pytest.raises(UserError, match="micro_batch_size is 2; .* divide the 7"):
         build(one_device, batches, micro_batch_size=2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", ["cmlm", "mlm", "nsp", "bitext", "mirror"])
+def test_micro_batches_change_no_validation(one_device, name, size):
+    """Of 8 rows: also where the last micro-batch is a short one."""
+    batches = {
+        "nsp": toys.order_batch,
+        "bitext": toys.bitext_batch,
+        "mirror": toys.mirror_batch,
+    }
+    made = [batches.get(name, toys.pair_batch)(8)]
+    trainer = build(one_device, made, (name,))
+    want = trainer.evaluate(-1)
+    got = Validator(trainer.objectives, one_device, size).evaluate([name])
+    assert got.keys() == want.keys()
+    for key in want:
+        # Which sentence is whose wrong neighbour depends on the micro-batch.
+        if "shuffled" not in key and "gain" not in key:
+            np.testing.assert_allclose(got[key], want[key], rtol=1e-4, err_msg=key)
+
+
+def test_validation_holds_a_micro_batch_at_a_time(one_device, batches):
+    trainer = build(one_device, batches, ("cmlm", "mlm"))
+    rows = []
+    for objective in trainer.objectives.values():
+        objective.evaluate = _noting_rows(objective.evaluate, rows)
+    Validator(trainer.objectives, one_device, 4).evaluate(["cmlm", "mlm"], 1)
+    assert set(rows) == {4}
+
+
+def _noting_rows(evaluate, rows):
+    def wrapped(batch):
+        tf.py_function(lambda n: rows.append(int(n)), [len_of(batch)], [])
+        return evaluate(batch)
+
+    def len_of(batch):
+        return tf.shape(batch["input_mask"])[0]
+
+    return wrapped
+
+
+@pytest.mark.parametrize(
+    "examples, steps, taken",
+    [(1, -1, 1), (8, -1, 1), (9, -1, 2), (-1, -1, 6), (8, 3, 3)],
+)
+def test_validation_takes_so_many_examples(one_device, batches, examples, steps, taken):
+    """Of 3 batches of 8, twice; steps are batches, and win."""
+    trainer = build(one_device, batches)
+    validator = Validator(trainer.objectives, one_device, examples=examples)
+    metrics, real_next = [], validator._next
+
+    def noting(*arguments):
+        metrics.append(real_next(*arguments))
+        return metrics[-1]
+
+    validator._next = noting
+    validator.evaluate(["cmlm"], steps)
+    assert len(metrics) == taken

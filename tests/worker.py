@@ -22,7 +22,8 @@ with cli.quiet_imports():
     from cmlm.errors import UserError
     from cmlm.modeling import optimization
     from cmlm.training import engine
-    from cmlm.training.trainer import NonFiniteError, Trainer
+    from cmlm.training.finite import NonFiniteError
+    from cmlm.training.trainer import Trainer
 
 
 def toy_trainer(strategy) -> Trainer:

@@ -33,7 +33,11 @@ class TrainerConfig(hyperparams.Config):
         steps_per_loop: the most updates between two looks at the clock.
         summary_interval: updates between two rows of metrics.
         validation_interval: updates between two validations.
-        validation_steps: batches of one validation, for each objective; -1: all.
+        validation_steps: batches of one validation, for each objective; -1: as many as
+            hold `validation_examples`.
+        validation_examples: examples of one validation, for each objective, rounded up
+            to whole batches; -1: all that are held out. It bounds the time of a
+            validation: a share of a large corpus would grow with the corpus.
         checkpoint_interval: updates between two checkpoints.
         max_to_keep: the number of checkpoints to keep.
         stacking_steps: progressive stacking: updates of each stage before the run
@@ -57,7 +61,8 @@ class TrainerConfig(hyperparams.Config):
     steps_per_loop: int = fields.ranged(100, at_least=1)
     summary_interval: int = fields.ranged(100, at_least=1)
     validation_interval: int = fields.ranged(10_000, at_least=1)
-    validation_steps: int = fields.ranged(-1, at_least=1, also=(-1, "all"))
+    validation_steps: int = fields.ranged(-1, at_least=1, also=(-1, "by examples"))
+    validation_examples: int = fields.ranged(16_384, at_least=1, also=(-1, "all"))
     checkpoint_interval: int = fields.ranged(5_000, at_least=1)
     max_to_keep: int = fields.ranged(5, at_least=1)
     stacking_steps: tuple[int, ...] = fields.ranged((), at_least=1)
@@ -90,8 +95,8 @@ class ExperimentConfig(hyperparams.Config):
         runtime: devices and precision; Model Garden's fields.
         init_checkpoint: where the first weights come from: a model_dir or a checkpoint
             of this project, or the weights of another program. Only weights are taken,
-            not the optimizer. Another program's weights bring shape, vocabulary and
-            pooling.
+            not the optimizer. Another program's weights bring shape and vocabulary; the
+            pooling stays that of recipe and flags.
     """
 
     model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)

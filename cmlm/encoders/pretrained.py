@@ -33,6 +33,7 @@ def adopt(
     config: experiment.ExperimentConfig,
     source: foreign.Source,
     given: Collection[str] = (),
+    pooling: bool = True,
 ) -> None:
     """Fills a configuration with the settings of a source, in place.
 
@@ -44,11 +45,25 @@ def adopt(
         source: the weights that it starts from.
         given: settings that the user has set, such as `model.num_layers`. They stay as
             they are, but those that follow from the weights' shapes must agree.
+        pooling: whether to take over the source's pooling, too, as an encoder does that
+            is opened without training. A run pools as its recipe says, and the log
+            names the source's pooling.
 
     Raises:
         UserError: a setting contradicts the source; the message names both.
     """
     values = dict(source.model)
+    if not pooling:
+        theirs = values.pop("pooling", None)
+        if theirs not in (None, config.model.pooling):
+            logger.info(
+                "pooling: %s, as the run is configured; %s pools by %s "
+                "(--params_override=model.pooling=%s)",
+                config.model.pooling,
+                source.path,
+                theirs,
+                theirs,
+            )
     shape = encoder.PRESETS.get(config.model.preset)
     if "model.preset" in given and shape:
         preset = dict(zip(encoder.SHAPE_FIELDS, shape, strict=True))

@@ -1,4 +1,4 @@
-"""LAMB and AdamW with warm-up and linear decay, built by Model Garden."""
+"""LAMB and AdamW, with warm-up and decay of the learning rate, from Model Garden."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cmlm.common import fields
 logger = logging.getLogger(__name__)
 
 OPTIMIZERS = ("lamb", "adamw")
+DECAYS = ("linear", "constant")
 # BERT's rule: no decay on layer norms and biases. Variable names are matched.
 NO_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 
@@ -23,19 +24,25 @@ class OptimizerConfig(hyperparams.Config):
 
     Attributes:
         type: `lamb` or `adamw`.
-        learning_rate: at the end of the warm-up.
-        end_learning_rate: what it decays to, reached at the last step.
+        learning_rate: the highest rate, reached at the end of the warm-up.
+        decay: after the warm-up the rate falls to `end_learning_rate` (`linear`), or
+            stays (`constant`).
+        end_learning_rate: the rate at the end of a linear decay.
         warmup_steps: steps of linear growth from 0.
-        decay_steps: step at which the decay ends; None: `trainer.train_steps`.
+        decay_steps: step at which a linear decay ends, the warm-up included; None:
+            `trainer.train_steps`.
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.
         epsilon: added to the square root of the second moment; above 0.
-        weight_decay_rate: decoupled; layer norms and biases are left out.
+        weight_decay_rate: decoupled weight decay.
+        decay_norms_and_biases: whether layer norms and biases decay, too. BERT leaves
+            them out; Mirror-BERT's released code does not.
         clip_norm: gradients are scaled down to this global norm; 0 leaves them.
     """
 
     type: str = fields.one_of("lamb", OPTIMIZERS)
     learning_rate: float = fields.ranged(1e-3, above=0)
+    decay: str = fields.one_of("linear", DECAYS)
     end_learning_rate: float = fields.ranged(0.0, at_least=0)
     warmup_steps: int = fields.ranged(10_000, at_least=0)
     decay_steps: Optional[int] = fields.ranged(None, at_least=1)
@@ -43,30 +50,33 @@ class OptimizerConfig(hyperparams.Config):
     beta_2: float = fields.ranged(0.999, at_least=0, below=1)
     epsilon: float = fields.ranged(1e-6, above=0)
     weight_decay_rate: float = fields.ranged(0.01, at_least=0)
+    decay_norms_and_biases: bool = False
     clip_norm: float = fields.ranged(1.0, at_least=0)
 
 
 def build_optimizer(config: OptimizerConfig, train_steps: int):
     """Builds the optimizer with its schedule.
 
-    The learning rate grows linearly from 0 over `warmup_steps` and follows
-    lr * (1 - step / decay_steps) after that. Clipping is left to the caller: it
-    belongs after the sum over replicas, where Model Garden's optimizers do not
-    put it.
+    The learning rate grows linearly from 0 to `learning_rate` over `warmup_steps`. A
+    linear decay goes from there to `end_learning_rate` at `decay_steps`.
+
+    The caller clips gradients: clipping belongs after the sum over replicas, and Model
+    Garden's optimizers clip before it.
 
     Args:
         config: checked.
         train_steps: length of the run, in steps.
     """
-    decay_steps = config.decay_steps or train_steps
-    if config.warmup_steps >= decay_steps and config.end_learning_rate == 0:
-        # Warm-up climbs to where the decay is by then.
+    if config.warmup_steps >= train_steps:
         logger.warning(
-            "the learning rate stays 0: warm-up takes %s steps, and the rate has "
-            "decayed after %s; set a shorter trainer.optimizer.warmup_steps",
+            "the learning rate stays below trainer.optimizer.learning_rate, %g: the "
+            "warm-up takes %s steps, the run %s; set a shorter "
+            "trainer.optimizer.warmup_steps",
+            config.learning_rate,
             f"{config.warmup_steps:,}",
-            f"{decay_steps:,}",
+            f"{train_steps:,}",
         )
+    excluded = () if config.decay_norms_and_biases else NO_WEIGHT_DECAY
     params = {
         "optimizer": {
             "type": config.type,
@@ -75,18 +85,10 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
                 "beta_2": config.beta_2,
                 "epsilon": config.epsilon,
                 "weight_decay_rate": config.weight_decay_rate,
-                "exclude_from_weight_decay": list(NO_WEIGHT_DECAY),
+                "exclude_from_weight_decay": list(excluded),
             },
         },
-        "learning_rate": {
-            "type": "polynomial",
-            "polynomial": {
-                "initial_learning_rate": config.learning_rate,
-                "end_learning_rate": config.end_learning_rate,
-                "decay_steps": decay_steps,
-                "power": 1.0,
-            },
-        },
+        "learning_rate": _learning_rate(config, train_steps),
     }
     if config.warmup_steps:
         params["warmup"] = {
@@ -95,3 +97,25 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
         }
     factory = optimization.OptimizerFactory(optimization.OptimizationConfig(params))
     return factory.build_optimizer(factory.build_learning_rate())
+
+
+def _learning_rate(config: OptimizerConfig, train_steps: int) -> dict:
+    """Model Garden's settings of the rate after the warm-up."""
+    decay_steps = (config.decay_steps or train_steps) - config.warmup_steps
+    # A warm-up that ends no earlier than the decay leaves nothing to decay.
+    if config.decay == "constant" or decay_steps <= 0:
+        return {
+            "type": "constant",
+            "constant": {"learning_rate": config.learning_rate},
+        }
+    return {
+        "type": "polynomial",
+        "polynomial": {
+            "initial_learning_rate": config.learning_rate,
+            "end_learning_rate": config.end_learning_rate,
+            "decay_steps": decay_steps,
+            "power": 1.0,
+            # The decay begins where the warm-up ends, at the full rate.
+            "offset": config.warmup_steps,
+        },
+    }

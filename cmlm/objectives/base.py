@@ -237,3 +237,12 @@ class EmbeddingObjective(Objective):
 
     def loss(self, batch):
         return self.embedding_loss(self.embed(batch, training=True), batch)
+
+    def evaluate(self, batch):
+        return self.evaluate_vectors(self.embed(batch, training=False), batch)
+
+    def evaluate_vectors(
+        self, embeddings: tf.Tensor, batch: dict[str, tf.Tensor]
+    ) -> dict[str, Metric]:
+        """As `evaluate`, from the vectors that `embed` gives without dropout."""
+        return self.embedding_loss(embeddings, batch)[1]

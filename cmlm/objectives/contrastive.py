@@ -128,10 +128,6 @@ class ContrastiveObjective(EmbeddingObjective):
         metrics["loss"] = (loss, self.normalizer(batch))
         return loss, metrics
 
-    def evaluate(self, batch):
-        _, metrics = self.embedding_loss(self.embed(batch, training=False), batch)
-        return metrics
-
 
 class Pool:
     """The texts of the global batch, and those that do not count as negatives.

@@ -1,34 +1,34 @@
-"""The checkpoints that a run writes: the latest ones, and the best one."""
+"""The checkpoints of a run: the latest ones and the best one."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from cmlm.common import workers
+from cmlm.common import fields, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
-from cmlm.errors import UserError
 from cmlm.modeling import checkpoints
+from cmlm.training import finite
 from cmlm.training.trainer import Trainer
 
 
 class Checkpoints:
-    """The checkpoints of a directory, saved by all workers of a run, kept by worker 0.
+    """The checkpoints of a directory: all workers save them, worker 0 keeps them.
 
-    To save a variable may take every worker: TensorFlow sums some of them up only when
-    they are read. So all of them save; what the others write goes to a temporary
-    directory of their own machine and away.
+    TensorFlow sums up some variables over the workers only when they are read, so all
+    workers have to save. The others save to a temporary directory and delete it.
 
     Build it and call its methods on every worker alike.
 
     Args:
         strategy: of the run.
-        checkpoint: what to save.
-        directory: where worker 0 keeps it.
+        checkpoint: the objects to save.
+        variables: the weights among them, which must be finite.
+        directory: where worker 0 keeps the checkpoints.
         max_to_keep: the number of checkpoints that stay.
 
     Attributes:
@@ -39,11 +39,13 @@ class Checkpoints:
         self,
         strategy: tf.distribute.Strategy,
         checkpoint: tf.train.Checkpoint,
+        variables: Iterable[tf.Variable],
         directory: str,
         max_to_keep: int,
     ):
         self._directory = directory
         self._checkpoint = checkpoint
+        self._variables = list(variables)
         self._manager = None
         if workers.is_chief(strategy):
             self._manager = tf.train.CheckpointManager(
@@ -58,7 +60,12 @@ class Checkpoints:
         return os.path.join(self._directory, f"ckpt-{step}")
 
     def save(self, step: int) -> None:
-        """Saves the state after `step` steps."""
+        """Saves the state after `step` steps.
+
+        Raises:
+            NonFiniteError: a weight is not finite; nothing is saved.
+        """
+        finite.refuse_variables(self._variables, step)
         if self._manager is not None:
             self._manager.save(checkpoint_number=step)
         else:
@@ -69,13 +76,13 @@ class Checkpoints:
 
 
 class BestCheckpoint:
-    """Keeps the checkpoint with the best value of one validation metric.
+    """The checkpoint with the best value of one validation metric.
 
     Build it and call it on every worker alike.
 
     Args:
         directory: the model_dir.
-        settings: which metric, and which way is better.
+        settings: the metric, and whether lower or higher is better.
         trainer: restored.
     """
 
@@ -85,11 +92,12 @@ class BestCheckpoint:
         self._trainer = trainer
         self._metric = settings.best_checkpoint_metric
         self._sign = 1 if settings.best_checkpoint_comparison == "higher" else -1
-        # The value travels in the checkpoint itself, so it cannot disagree with it.
+        # In the checkpoint itself, so that value and weights belong together.
         self._value = tf.Variable(float("nan"), trainable=False, dtype=tf.float32)
         self._manager = Checkpoints(
             trainer.strategy,
             tf.train.Checkpoint(model=trainer.model, best_value=self._value),
+            trainer.model.variables,
             os.path.join(directory, model_dir.BEST),
             max_to_keep=1,
         )
@@ -97,16 +105,19 @@ class BestCheckpoint:
             checkpoints.restore(self._manager.latest_checkpoint, best_value=self._value)
 
     def offer(self, metrics: Mapping[str, float]) -> str:
-        """Saves if `metrics` are the best so far; says so, for the log."""
+        """Saves a checkpoint if `metrics` are the best so far.
+
+        Returns:
+            A remark for the log, or "".
+        """
         if not self._metric:
             return ""
         if self._metric not in metrics:
-            # Its objective may not have begun; a name that never comes is an error.
+            # The objective may start later; any other name is an error.
             known = sorted(self._trainer.objectives)
             if self._metric.split("/")[0] not in known:
-                raise UserError(
-                    f"trainer.best_checkpoint_metric is {self._metric!r}; validation "
-                    f"gives: {', '.join(metrics)}"
+                raise fields.refused(
+                    "trainer.best_checkpoint_metric", self._metric, ", ".join(metrics)
                 )
             return ""
         value, best = metrics[self._metric], float(self._value.numpy())

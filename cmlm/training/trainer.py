@@ -1,15 +1,13 @@
 """One step of training: the exact gradient of the global batch, then one update.
 
-How the global batch is spread over replicas and micro-batches never changes what
-is computed. Every objective's loss is a sum; its divisor, counted from the inputs
-of the whole global batch before the first forward pass, is the same number on
-every replica and for every micro-batch.
+The result does not depend on how replicas and micro-batches share the global batch.
+Every objective's loss is a sum. Its divisor is counted from the inputs of the whole
+global batch before the first forward pass, so it is the same number on every replica
+and for every micro-batch.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,14 +20,10 @@ from cmlm.common import distributed, iterators
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import Objective
+from cmlm.training import finite
+from cmlm.training.finite import NonFiniteError
 from cmlm.training.gradients import ReplicaGradients
-
-# Marks the assertion that a step raises, and the objective in it.
-_NON_FINITE = "non-finite:"
-
-
-class NonFiniteError(Exception):
-    """A loss or gradient stopped being a number; the weights are those before it."""
+from cmlm.training.validation import Validator, means
 
 
 class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
@@ -48,6 +42,12 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         schedule: `joint`, every step sums the weighted losses of all objectives that
             take part; or `interleaved`, every step draws one of them, in proportion to
             the weights.
+        validation_examples: of one validation, see `Validator`.
+
+    Attributes:
+        gradients: of each objective.
+        batches_seen: batches that each objective has consumed, int64 variables.
+        validator: of the same objectives.
 
     Raises:
         UserError: batch sizes that do not divide.
@@ -63,6 +63,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         micro_batch_size: int = 0,
         seed: int = 0,
         schedule: str = "joint",
+        validation_examples: int = -1,
     ):
         _keep_sums_in_loops()
         self.model = model
@@ -78,6 +79,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             )
             for name, objective in self.objectives.items()
         }
+        self.validator = Validator(
+            self.objectives, strategy, micro_batch_size, validation_examples
+        )
         self.batches_seen = {
             name: tf.Variable(
                 0,
@@ -93,8 +97,6 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         optimizer._create_all_weights(self._variables(tuple(self.objectives)))
         self._iterators: dict = {}
         self._train_functions: dict = {}
-        self._evaluate_functions: dict = {}
-        self._evaluation_datasets: dict = {}
 
     # ------------------------------------------------------------ training
 
@@ -155,7 +157,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                 entry = totals.setdefault(key, [0.0, 0.0])
                 entry[0] += total
                 entry[1] += count
-        return _means(totals)
+        return means(totals)
 
     def _run(self, names: tuple[str, ...], num_steps: int) -> dict:
         for name in names:
@@ -169,7 +171,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         try:
             totals = function(batches, tf.constant(num_steps)).numpy()
         except tf.errors.InvalidArgumentError as error:
-            what = _non_finite_name(error)
+            what = finite.failed_name(error)
             if what is None:
                 raise
             raise NonFiniteError(
@@ -177,7 +179,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             ) from error
         found = dict(zip(keys, totals.tolist(), strict=True))
         if distributed.is_static(self.strategy):
-            _refuse_non_finite(found, self.step - num_steps + 1, self.step)
+            finite.refuse_totals(found, self.step - num_steps + 1, self.step)
         return found
 
     def _train_dataset(self, name: str):
@@ -257,9 +259,10 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             values[f"the loss of {name}"] = metrics[row, 0]
             row += len(self.objectives[name].train_metrics)
         values["the gradient"] = norm
-        # XLA leaves assertions out, and cannot compile the text in one.
+        # XLA drops assertions, and cannot compile their text.
         compiled = distributed.is_static(self.strategy)
-        with tf.control_dependencies([] if compiled else [_assert_finite(values)]):
+        checks = [] if compiled else [finite.assert_finite(values)]
+        with tf.control_dependencies(checks):
             factor = (
                 self.clip_norm / tf.maximum(norm, self.clip_norm)
                 if self.clip_norm
@@ -273,60 +276,17 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         )
         return tf.concat([[[norm, 1.0] for norm in norms], metrics], axis=0)
 
-    # ---------------------------------------------------------- validation
-
     def evaluate(self, num_steps) -> dict[str, float]:
-        """Validates the objectives of the last step.
+        """Validates the objectives that took part in the last steps.
 
         Args:
-            num_steps: batches per objective; -1: all there are.
+            num_steps: batches of each objective; -1: see `Validator`.
 
         Returns:
-            The mean of every validation metric, `<objective>/<metric>`; nothing for an
-            objective whose held-out text is empty.
+            As `Validator.evaluate`.
         """
-        limit, totals = int(num_steps), {}
-        for name in self._candidates(max(self.step - 1, 0)):
-            if name not in self._evaluation_datasets:
-                self._evaluation_datasets[name] = (
-                    self.strategy.distribute_datasets_from_function(
-                        self.objectives[name].validation_dataset
-                    )
-                )
-            batches = iterators.distributed(self._evaluation_datasets[name])
-            for _ in range(limit) if limit >= 0 else itertools.count():
-                try:
-                    metrics = self._evaluate_next(name, batches)
-                except tf.errors.OutOfRangeError:
-                    break
-                for key, (total, count) in metrics.items():
-                    entry = totals.setdefault(f"{name}/{key}", [0.0, 0.0])
-                    entry[0] += float(total)
-                    entry[1] += float(count)
-        return _means(totals)
-
-    def _evaluate_next(self, name: str, batches) -> dict:
-        if name not in self._evaluate_functions:
-
-            def replica_evaluate(batch):
-                metrics = self.objectives[name].evaluate(batch)
-                return distributed.sum_over_replicas(
-                    {key: tf.stack(metric) for key, metric in metrics.items()}
-                )
-
-            # Takes the batch itself, so that it is traced once, whatever the shapes:
-            # workers number their sums as they trace, and must number them alike.
-            @tf.function(autograph=False)
-            def evaluate(batches):
-                results = self.strategy.run(replica_evaluate, args=(next(batches),))
-                return {
-                    key: self.strategy.experimental_local_results(value)[0]
-                    for key, value in results.items()
-                }
-
-            self._evaluate_functions[name] = evaluate
-        results = self._evaluate_functions[name](batches)
-        return {key: value.numpy() for key, value in results.items()}
+        names = self._candidates(max(self.step - 1, 0))
+        return self.validator.evaluate(names, int(num_steps))
 
 
 def _keep_sums_in_loops() -> None:
@@ -344,38 +304,3 @@ def _keep_sums_in_loops() -> None:
     context.context().function_call_options = context.FunctionCallOptions(
         config_proto=config
     )
-
-
-def _assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:
-    """Fails if any value is not finite and names the first that is not.
-
-    The values are all-reduced: every replica finds the same, so none is left
-    waiting for another.
-    """
-    finite = tf.math.is_finite(tf.stack(list(values.values())))
-    first = tf.argmin(tf.cast(finite, tf.int32))
-    return tf.debugging.Assert(
-        tf.reduce_all(finite),
-        [_NON_FINITE + tf.gather(list(values), first) + ":"],
-    )
-
-
-def _refuse_non_finite(found: Mapping[str, list], first: int, last: int) -> None:
-    """The same after some steps of a program that cannot stop within one.
-
-    The weights are spoilt by then, but not saved.
-    """
-    for key, (total, _) in found.items():
-        if key.endswith(("/loss", "gradient_norm")) and not math.isfinite(total):
-            raise NonFiniteError(f"{key} is not finite in steps {first} to {last}")
-
-
-def _non_finite_name(error: tf.errors.InvalidArgumentError) -> str | None:
-    _, found, rest = error.message.partition(_NON_FINITE)
-    return rest.partition(":")[0] if found else None
-
-
-def _means(totals: Mapping[str, list[float]]) -> dict[str, float]:
-    return {
-        key: total / count if count else 0.0 for key, (total, count) in totals.items()
-    }

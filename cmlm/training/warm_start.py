@@ -1,4 +1,4 @@
-"""Warm starts: a run that begins from trained weights adopts their shape."""
+"""Warm starts: a run that begins from trained weights takes on their shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import encoder, foreign
 from cmlm.vocabulary import learning
 
-# What weights bind, of `EncoderConfig`.
+# The fields of `EncoderConfig` that trained weights fix.
 _SHAPE = (
     *encoder.SHAPE_FIELDS,
     "hidden_activation",
@@ -29,22 +29,21 @@ _SHAPE = (
 def adopt_for_run(
     config: experiment.ExperimentConfig, given: Collection[str], directory: str
 ) -> None:
-    """As `adopt`, for a run with `init_checkpoint`, also one that is resumed.
+    """Fills in what the source of `init_checkpoint` decides: shape, vocabulary, case.
 
-    What a run began with is in its own configuration: to resume it, the source need
-    not be there any more. A run of this project as the source decides the shape, and
-    leaves pooling and dropout to the new run.
+    Pooling stays as recipe and flags say. A resumed run reads all of it from its own
+    `params.yaml`, so the source may be gone by then.
 
     Args:
         config: of the run, not validated yet; changed in place.
-        given: settings that the user has set.
+        given: names of the settings that the user has set; these stand.
         directory: the model_dir.
     """
     begun = _begun(config, directory)
     if begun is None:
         source = foreign.find(config.init_checkpoint)
         if source is not None:
-            pretrained.adopt(config, source, given)
+            pretrained.adopt(config, source, given, pooling=False)
         else:
             _adopt_shape(config, given)
         return
@@ -56,7 +55,7 @@ def adopt_for_run(
 
 
 def _adopt_shape(config: experiment.ExperimentConfig, given: Collection[str]) -> None:
-    """Takes the shape of the run that `init_checkpoint` is of, or lies in."""
+    """Takes the shape of the run whose weights `init_checkpoint` names."""
     folder = _own_run(config.init_checkpoint)
     if folder is None:
         return
@@ -67,7 +66,7 @@ def _adopt_shape(config: experiment.ExperimentConfig, given: Collection[str]) ->
 
 
 def _own_run(path: str) -> str | None:
-    """The model_dir that a path is, or that its checkpoint or `best/` lies in."""
+    """The model_dir of a path: the path itself, or one or two folders above it."""
     for folder in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         if tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS)):
             return folder
@@ -77,7 +76,7 @@ def _own_run(path: str) -> str | None:
 def _begun(
     config: experiment.ExperimentConfig, directory: str
 ) -> experiment.ExperimentConfig | None:
-    """The configuration of a run that began from the same weights, if it began."""
+    """The configuration of a begun run that started from the same weights, or None."""
     if not tf.io.gfile.exists(os.path.join(directory, model_dir.PARAMS)):
         return None
     begun = model_dir.read_config(directory)
@@ -87,11 +86,11 @@ def _begun(
 def vocabulary_settings(
     config: experiment.ExperimentConfig, directory: str
 ) -> learning.VocabularyConfig:
-    """Where the vocabulary of a run comes from, with the source of a warm start in it.
+    """The vocabulary settings of a run; a warm start takes its source's vocabulary.
 
     Args:
-        config: of the run; `vocabulary.lower_case` is set to that of a run of this
-            project it starts from.
+        config: of the run. If it starts from a run of this project,
+            `vocabulary.lower_case` is set to that run's.
         directory: the model_dir.
 
     Raises:
@@ -107,7 +106,7 @@ def vocabulary_settings(
     if folder is None:
         if not settings.file:
             raise UserError(
-                f"{start} has no {model_dir.PARAMS} beside it: give its vocabulary "
+                f"{start} has no {model_dir.PARAMS} beside it; name its vocabulary "
                 "with --vocab_file"
             )
         return settings
@@ -116,8 +115,8 @@ def vocabulary_settings(
         own
     ):
         raise UserError(
-            f"vocabulary {settings.file} is not {own}, which the weights of {start} are"
-            " for: leave it out"
+            f"--vocab_file={settings.file} differs from {own}, the vocabulary of the "
+            f"weights in {start}; leave --vocab_file out"
         )
     settings.lower_case = model_dir.read_config(folder).vocabulary.lower_case
     return settings.replace(file=own)

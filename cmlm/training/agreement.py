@@ -1,0 +1,62 @@
+"""What a run must agree with before it starts: its other workers, and its model_dir."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from cmlm.common import workers
+from cmlm.config import experiment
+from cmlm.encoders import model_dir
+from cmlm.errors import UserError
+
+
+def refuse_other_settings(
+    config: experiment.ExperimentConfig, strategy: tf.distribute.Strategy
+) -> None:
+    """Raises UserError if the workers of a run were started with different flags.
+
+    Such workers would wait for each other forever.
+    """
+    settings = config.as_dict()
+    # Each worker has its own.
+    settings["runtime"]["task_index"] = None
+    first, *others = workers.exchange(strategy, settings)
+    for number, other in enumerate(others, 1):
+        difference = _first_difference(first, other)
+        if difference is not None:
+            name, value, wrong = difference
+            raise UserError(
+                f"worker {number} was started with {name}={wrong!r}, worker 0 with "
+                f"{value!r}: every worker needs the same flags"
+            )
+
+
+def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> None:
+    """Raises UserError if a model_dir holds checkpoints of a model of another shape.
+
+    It names the setting; restoring would only fail on the shape of a weight.
+    """
+    if tf.train.latest_checkpoint(directory) is None:
+        return
+    before = model_dir.read_config(directory).model.as_dict()
+    for field, value in config.model.as_dict().items():
+        if field in before and before[field] != value and field != "preset":
+            raise UserError(
+                f"--model_dir={directory} holds a model with {field}="
+                f"{before[field]!r}, this command asks for {value!r}; "
+                "use another --model_dir"
+            )
+
+
+def _first_difference(a, b, path: str = "") -> tuple | None:
+    """The first setting in which two configurations differ: (name, in a, in b)."""
+    if a == b:
+        return None
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return path, a, b
+    for key in {**a, **b}:
+        name = f"{path}.{key}" if path else key
+        difference = _first_difference(a.get(key), b.get(key), name)
+        if difference is not None:
+            return difference
+    return None

@@ -1,0 +1,175 @@
+"""Validation: the metrics of held-out examples, in the memory that training has."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+
+import tensorflow as tf
+
+from cmlm.common import distributed, iterators
+from cmlm.objectives import EmbeddingObjective, Objective
+
+
+class Validator:
+    """Validates objectives on their held-out examples.
+
+    Args:
+        objectives: by name.
+        strategy: its replicas share each batch.
+        micro_batch_size: examples that a replica holds at a time; 0: its whole share of
+            a batch. No loss and no accuracy depends on it.
+        examples: of one validation, for each objective, rounded up to whole batches;
+            -1: all of them.
+    """
+
+    def __init__(
+        self,
+        objectives: Mapping[str, Objective],
+        strategy: tf.distribute.Strategy,
+        micro_batch_size: int = 0,
+        examples: int = -1,
+    ):
+        self._objectives = objectives
+        self._strategy = strategy
+        # Two rows at least: CMLM gives each sentence the neighbour of another row.
+        # Without activations to keep, two take less memory than one in training.
+        self._size = max(micro_batch_size, 2) if micro_batch_size else 0
+        self._examples = examples
+        self._datasets: dict = {}
+        self._functions: dict = {}
+
+    def evaluate(self, names: Iterable[str], num_steps: int = -1) -> dict[str, float]:
+        """Validates some objectives.
+
+        Args:
+            names: of the objectives.
+            num_steps: batches for each of them; -1: as many as `examples` asks for.
+
+        Returns:
+            The mean of every validation metric, `<objective>/<metric>`; nothing for an
+            objective whose held-out text is empty.
+        """
+        totals: dict[str, list[float]] = {}
+        for name in names:
+            if name not in self._datasets:
+                self._datasets[name] = self._strategy.distribute_datasets_from_function(
+                    self._objectives[name].validation_dataset
+                )
+            batches = iterators.distributed(self._datasets[name])
+            limit = num_steps if num_steps >= 0 else self._batches(name)
+            for _ in itertools.count() if limit is None else range(limit):
+                try:
+                    metrics = self._next(name, batches)
+                except tf.errors.OutOfRangeError:
+                    break
+                for key, (total, count) in metrics.items():
+                    entry = totals.setdefault(f"{name}/{key}", [0.0, 0.0])
+                    entry[0] += float(total)
+                    entry[1] += float(count)
+        return means(totals)
+
+    def _batches(self, name: str) -> int | None:
+        """Batches that hold `examples`; None: all there are."""
+        if self._examples < 0:
+            return None
+        return -(-self._examples // self._objectives[name].global_batch_size)
+
+    def _next(self, name: str, batches) -> dict:
+        """Metrics of the next batch: name to (sum, count) over all replicas."""
+        if name not in self._functions:
+            objective = self._objectives[name]
+
+            def replica_metrics(batch):
+                return distributed.sum_over_replicas(self._metrics(objective, batch))
+
+            # Takes the iterator, so that it is traced once, whatever the shapes:
+            # workers number their sums as they trace, and must number them alike.
+            @tf.function(autograph=False)
+            def evaluate(batches):
+                results = self._strategy.run(replica_metrics, args=(next(batches),))
+                return {
+                    key: self._strategy.experimental_local_results(value)[0]
+                    for key, value in results.items()
+                }
+
+            self._functions[name] = evaluate
+        results = self._functions[name](batches)
+        return {key: value.numpy() for key, value in results.items()}
+
+    def _metrics(self, objective: Objective, batch) -> dict[str, tf.Tensor]:
+        """Metrics of a replica's share: name to [sum, count], float32 [2]."""
+
+        def rows_metrics(rows):
+            return _stacked(objective.evaluate(rows))
+
+        if not isinstance(objective, EmbeddingObjective):
+            return self._fold(objective, batch, rows_metrics, tf.add)
+        if not self._size:
+            return rows_metrics(batch)
+        # Every text is ranked among those of the whole batch: vectors come first.
+        vectors = self._fold(
+            objective,
+            batch,
+            lambda rows: objective.embed(rows, training=False),
+            lambda before, more: tf.concat([before, more], axis=0),
+        )
+        return _stacked(objective.evaluate_vectors(vectors, batch))
+
+    def _fold(
+        self,
+        objective: Objective,
+        batch: Mapping[str, tf.Tensor],
+        compute: Callable,
+        add: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    ):
+        """Adds up `compute(rows)` over the micro-batches of a replica's share."""
+        n_rows = tf.shape(next(iter(batch.values())))[0]
+        static_rows = next(iter(batch.values())).shape[0]
+        if not self._size or (static_rows is not None and static_rows <= self._size):
+            return compute(batch)
+
+        def rows(i):
+            begin = i * self._size
+            return objective.trim(
+                {key: value[begin : begin + self._size] for key, value in batch.items()}
+            )
+
+        # The first micro-batch tells what there is to add up.
+        first = compute(rows(0))
+        start = tf.nest.flatten(first)
+
+        def add_micro_batch(i, *totals):
+            more = tf.nest.flatten(compute(rows(i)))
+            return i + 1, *(add(a, b) for a, b in zip(totals, more, strict=True))
+
+        _, *totals = tf.while_loop(
+            lambda i, *_: i * self._size < n_rows,
+            add_micro_batch,
+            (tf.constant(1), *start),
+            shape_invariants=(
+                tf.TensorShape([]),
+                *(_any_length(tensor.shape) for tensor in start),
+            ),
+            parallel_iterations=1,
+        )
+        return tf.nest.pack_sequence_as(first, totals)
+
+
+def means(totals: Mapping[str, list[float]]) -> dict[str, float]:
+    """The mean of each metric, from its (sum, count)."""
+    return {
+        key: total / count if count else 0.0 for key, (total, count) in totals.items()
+    }
+
+
+def _stacked(metrics) -> dict[str, tf.Tensor]:
+    return {
+        key: tf.stack([tf.cast(part, tf.float32) for part in metric])
+        for key, metric in metrics.items()
+    }
+
+
+def _any_length(shape: tf.TensorShape) -> tf.TensorShape:
+    """The shape with any number of rows: vectors are put together row by row."""
+    return tf.TensorShape([None, *shape[1:]]) if shape.rank else shape
