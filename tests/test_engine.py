@@ -206,6 +206,22 @@ def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
     assert all(np.isfinite(value).all() for value in stored(latest).values())
 
 
+def test_an_update_that_is_not_finite_is_never_saved(text, tmp_path):
+    """Loss and gradient of the step are finite; the weights after it are not."""
+    settings = {
+        "trainer.optimizer.type": "adamw",
+        "trainer.optimizer.learning_rate": 1e38,
+        "trainer.optimizer.weight_decay_rate": 10,
+        "trainer.optimizer.warmup_steps": 0,
+        "trainer.checkpoint_interval": 1,
+    }
+    run = engine.build(toys.run_config(text, **settings), str(tmp_path))
+    with pytest.raises(NonFiniteError, match="is not finite after step 1"):
+        engine.train(run, validate=False)
+    assert tf.train.latest_checkpoint(str(tmp_path)) is None
+    assert not list(tmp_path.glob("ckpt*"))
+
+
 def test_a_program_that_cannot_assert_is_checked_after_its_steps(
     text, tmp_path, monkeypatch
 ):

@@ -6,6 +6,7 @@ import pytest
 
 from cmlm.config import overrides, recipes
 from cmlm.errors import UserError
+from cmlm.modeling import optimization
 from cmlm.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +48,10 @@ def test_multilingual_cmlm_has_the_papers_numbers():
     assert bitext.train_data.global_batch_size == 2048
     assert config.vocabulary.size == 501_153 and not config.vocabulary.lower_case
     assert config.vocabulary.sampling_exponent == 0.3
+    assert config.trainer.train_steps == 2_000_000
+    english = recipes.load("cmlm/english")
+    assert config.trainer.optimizer.as_dict() == english.trainer.optimizer.as_dict()
+    assert config.task.cmlm.masking.predictions(256) == 80
 
 
 def test_labse_has_the_papers_numbers():
@@ -57,10 +62,69 @@ def test_labse_has_the_papers_numbers():
     assert config.task.mlm.masking.rate == 0.2
     assert config.trainer.stacking_steps == (400_000, 800_000)
     assert config.trainer.train_steps == 1_800_000
-    bitext = recipes.load("labse/dual_encoder").task.bitext
+    # One batch of 8192 over both objectives.
+    batches = [
+        each.train_data.global_batch_size for each in config.task.enabled().values()
+    ]
+    assert sum(batches) == 8192
+    optimizer = config.trainer.optimizer
+    assert (optimizer.type, optimizer.learning_rate) == ("lamb", 1e-3)
+    dual = recipes.load("labse/dual_encoder")
+    assert dual.model.pooling == "cls"
+    assert highest_rate(dual.trainer) == pytest.approx(1e-3)
+    bitext = dual.task.bitext
     assert (bitext.margin, bitext.scale, bitext.similarity) == (0.3, 100.0, "cosine")
     assert bitext.train_data.global_batch_size == 4096
     assert bitext.train_data.seq_length == 128
+
+
+def highest_rate(trainer) -> float:
+    optimizer = optimization.build_optimizer(trainer.optimizer, trainer.train_steps)
+    rates = []
+    for step in range(0, trainer.train_steps, max(trainer.train_steps // 1000, 1)):
+        optimizer.iterations.assign(step)
+        rates.append(float(optimizer._decayed_lr("float32")))
+    return max(rates)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_rate_reaches_what_its_recipe_says(name):
+    trainer = recipes.load(name).trainer
+    want = trainer.optimizer.learning_rate
+    assert highest_rate(trainer) == pytest.approx(want, rel=2e-3)
+
+
+def test_mirror_bert_has_the_papers_numbers():
+    sentence, word = (recipes.load(f"mirror/{name}") for name in ("sentence", "word"))
+    for config in (sentence, word):
+        optimizer = config.trainer.optimizer
+        assert (optimizer.type, optimizer.learning_rate) == ("adamw", 2e-5)
+        # As released: a constant rate, no clipping, all weights decay.
+        assert (optimizer.decay, optimizer.warmup_steps) == ("constant", 0)
+        assert (optimizer.clip_norm, optimizer.epsilon) == (0.0, 1e-8)
+        assert optimizer.weight_decay_rate == 0.01
+        assert optimizer.decay_norms_and_biases
+        assert config.task.mirror.train_data.global_batch_size == 200
+        assert config.task.mirror.train_data.hold_out_fraction == 0
+        assert config.model.dropout_rate == 0.1
+    assert (sentence.model.pooling, word.model.pooling) == ("mean", "cls")
+    assert sentence.task.mirror.scale == pytest.approx(1 / 0.04)
+    assert word.task.mirror.scale == pytest.approx(1 / 0.2)
+    assert sentence.task.mirror.span.length == 5 and word.task.mirror.span.length == 0
+    lengths = [c.task.mirror.train_data.seq_length for c in (sentence, word)]
+    assert lengths == [50, 25]
+    # 10,000 strings, once and twice.
+    assert [c.trainer.train_steps * 200 for c in (sentence, word)] == [10_000, 20_000]
+
+
+def test_ulr_has_the_papers_numbers():
+    config = recipes.load("ulr/misad")
+    trainer, misad = config.trainer, config.task.misad
+    assert trainer.train_steps * misad.train_data.global_batch_size == 10_000_000
+    assert trainer.optimizer.warmup_steps == trainer.train_steps // 10
+    assert trainer.optimizer.learning_rate == 5e-5
+    assert misad.masking.rate == 0.15 and misad.train_data.seq_length == 128
+    assert config.model.pooling == "pooler"
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import toys
+import yaml
 from absl import flags
 from absl.testing import flagsaver
 
 from cmlm import train
+from cmlm.config import overrides
+from cmlm.errors import UserError
 from cmlm.training import engine, stages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,6 +155,26 @@ def test_flags_win_over_the_flagfile():
     assert config.vocabulary.file == "v.txt"
     assert config.runtime.distribution_strategy == "mirrored"
     assert config.trainer.train_steps == 3
+
+
+def test_print_config_prints_what_would_run_and_needs_no_data(capsys):
+    arguments = ["--experiment=labse/pretrain", "--print_config"]
+    with flagsaver.flagsaver():
+        flags.FLAGS(["train", *arguments, "--params_override=trainer.train_steps=7"])
+        assert train.main([]) is None
+    printed = yaml.safe_load(capsys.readouterr().out)
+    config, _ = configure(*arguments, "--params_override=trainer.train_steps=7")
+    assert printed == yaml.safe_load(overrides.to_yaml(config))
+    assert printed["trainer"]["train_steps"] == 7
+    assert printed["model"]["num_layers"] == 12
+    assert printed["task"]["tlm"]["train_data"]["input_path"] == ""
+
+
+def test_without_data_the_flag_is_named():
+    with flagsaver.flagsaver():
+        flags.FLAGS(["train", "--experiment=labse/dual_encoder", "--model_dir=/x"])
+        with pytest.raises(UserError, match=r"source<TAB>target \(--bitext_data\)"):
+            train.main([])
 
 
 def test_tpu_implies_its_strategy():

@@ -23,9 +23,6 @@ from cmlm.vocabulary.learning import VocabularyConfig
 
 _names: list[str] = []
 
-# The multilingual vocabulary of LaBSE, which CMLM uses too.
-MULTILINGUAL_VOCABULARY = 501_153
-
 
 def _recipe(name: str) -> Callable:
     """Registers a recipe with Model Garden, where its users look for it."""
@@ -59,39 +56,98 @@ def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
     return task
 
 
+def _masking(share: float, at_most: int = 0) -> MaskingConfig:
+    """BERT's masking: 80 % [MASK], 10 % a random token, 10 % unchanged."""
+    return MaskingConfig(
+        rate=share,
+        max_predictions=at_most,
+        mask_token_share=0.8,
+        random_token_share=0.1,
+    )
+
+
+# ---------------------------------------------------------------------- CMLM
+
+
+def _cmlm_optimizer() -> OptimizerConfig:
+    """LAMB as section 3 prints it. Epsilon, weight decay and clipping are BERT's."""
+    return OptimizerConfig(
+        type="lamb",
+        learning_rate=1e-3,
+        decay="linear",
+        warmup_steps=10_000,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        weight_decay_rate=0.01,
+        clip_norm=1.0,
+    )
+
+
 @_recipe("cmlm/english")
 def cmlm_english() -> ExperimentConfig:
     """English CMLM (https://arxiv.org/abs/2012.14388, sections 2, 3 and C).
 
-    BERT-base, sequences of 256 tokens with 80 masked, 15 projections, batch 2048, LAMB
-    1e-3 with 10k steps of warm-up and linear decay, 1 M steps.
+    BERT-base, mean pooling, sequences of 256 tokens with 80 masked, 15 projections,
+    batch 2048, LAMB 1e-3 with 10k steps of warm-up and linear decay, 1 M steps. The
+    vocabulary is BERT's public uncased one, of 30,522 tokens: name it with
+    --vocab_file. Without it the run learns one of that size.
     """
     task = _task(2048, 256, PYTHON_DOCS)
     task.cmlm.weight = 1.0
+    task.cmlm.masking = _masking(80 / 256)
     return ExperimentConfig(
+        model=EncoderConfig(preset="base", num_views=15, pooling="mean"),
         vocabulary=VocabularyConfig(size=30_522, lower_case=True),
         task=task,
-        trainer=TrainerConfig(best_checkpoint_metric="cmlm/loss"),
+        trainer=TrainerConfig(
+            train_steps=1_000_000,
+            best_checkpoint_metric="cmlm/loss",
+            optimizer=_cmlm_optimizer(),
+        ),
     )
 
 
 @_recipe("cmlm/multilingual")
 def cmlm_multilingual() -> ExperimentConfig:
-    """Multilingual CMLM with bitext retrieval (the same paper, sections 4.2 and 4.4).
+    """Multilingual CMLM with bitext retrieval (the same paper, sections 4.1 to 4.4).
 
     As English, with a cased vocabulary of 501,153; translations rank each other by
     inner products with margin 0.3, batch 2048, weight 0.2. Both objectives from the
-    start, for 2 M steps.
+    start, for 2 M steps: this is S1 in the list of section 4.2, which our flagfiles
+    follow. The caption of table 4, and the steps in section 4.4, swap the names S1 and
+    S2. S2 and S3 have two stages, of 1.5 M and 1 M steps.
+
+    The exponent 0.3 is the paper's for the vocabulary (`vocabulary.sampling_exponent`).
+    The paper does not say how data is sampled; the same exponent there
+    (`train_data.sampling_exponent`) is ours, so that small languages are seen at all.
     """
     task = _task(2048, 256)
     task.cmlm.weight = 1.0
+    task.cmlm.masking = _masking(80 / 256)
     task.bitext.weight = 0.2
+    task.bitext.margin = 0.3
     task.bitext.similarity, task.bitext.scale = "dot", 1.0
-    task.nli.weight = 0.0
     return ExperimentConfig(
-        vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),
+        model=EncoderConfig(preset="base", num_views=15, pooling="mean"),
+        vocabulary=_multilingual_vocabulary(),
         task=task,
-        trainer=TrainerConfig(train_steps=2_000_000),
+        trainer=TrainerConfig(train_steps=2_000_000, optimizer=_cmlm_optimizer()),
+    )
+
+
+def _multilingual_vocabulary() -> VocabularyConfig:
+    """The vocabulary of LaBSE (section 3.2), which CMLM uses, too (section 4.1)."""
+    return VocabularyConfig(size=501_153, lower_case=False, sampling_exponent=0.3)
+
+
+# --------------------------------------------------------------------- LaBSE
+
+
+def _labse_model() -> EncoderConfig:
+    # The position table has one row more than tokens: CMLM's conditions need one.
+    return EncoderConfig(
+        preset="base", max_position_embeddings=513, num_views=1, pooling="cls"
     )
 
 
@@ -99,20 +155,25 @@ def cmlm_multilingual() -> ExperimentConfig:
 def labse_pretrain() -> ExperimentConfig:
     """LaBSE's pre-training (https://arxiv.org/abs/2007.01852, sections 2.2 and 3.4).
 
-    Masked LM and translation LM, 512 tokens of which 20 % but at most 80 are masked,
-    stacked from 3 to 6 to 12 layers after 0.4 and 0.8 M steps, then 1.8 M.
+    Masked LM and translation LM, batch 8192 over both, 512 tokens of which 20 % but at
+    most 80 are masked, stacked from 3 to 6 to 12 layers after 0.4 and 0.8 M steps, then
+    1.8 M. The paper does not print the optimizer: LAMB 1e-3 with 10k steps of warm-up
+    in each stage is what the same group uses for CMLM.
     """
-    # CMLM's conditions take rows of the position table that LaBSE does not need.
-    task = _task(8192, 512)
+    task = _task(8192 // 2, 512)
     task.mlm.weight = task.tlm.weight = 1.0
     for objective in (task.mlm, task.tlm):
-        objective.masking = MaskingConfig(rate=0.2, max_predictions=80)
+        objective.masking = _masking(0.2, at_most=80)
     task.mlm.passages = True
     return ExperimentConfig(
-        model=EncoderConfig(max_position_embeddings=513, num_views=1, pooling="cls"),
-        vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),
+        model=_labse_model(),
+        vocabulary=_multilingual_vocabulary(),
         task=task,
-        trainer=TrainerConfig(train_steps=1_800_000, stacking_steps=(400_000, 800_000)),
+        trainer=TrainerConfig(
+            train_steps=1_800_000,
+            stacking_steps=(400_000, 800_000),
+            optimizer=_cmlm_optimizer(),
+        ),
     )
 
 
@@ -120,21 +181,67 @@ def labse_pretrain() -> ExperimentConfig:
 def labse_dual_encoder() -> ExperimentConfig:
     """LaBSE's dual encoder (the same paper, sections 2.1, 3.2 and 3.3).
 
-    Cosines of [CLS], margin 0.3, batch 4096, 128 tokens, AdamW 1e-3, 50k steps.
+    Cosines of [CLS], margin 0.3, batch 4096, 128 tokens, AdamW 1e-3 with linear decay,
+    50k steps. The paper prints no warm-up, so there is none, and no scale: 100 is Model
+    Garden's.
     """
     task = _task(4096, 128)
     task.bitext.weight = 1.0
-    task.bitext.scale = 100.0
+    task.bitext.margin = 0.3
+    task.bitext.similarity, task.bitext.scale = "cosine", 100.0
     return ExperimentConfig(
-        model=EncoderConfig(max_position_embeddings=513, num_views=1, pooling="cls"),
-        vocabulary=VocabularyConfig(size=MULTILINGUAL_VOCABULARY, lower_case=False),
+        model=_labse_model(),
+        vocabulary=_multilingual_vocabulary(),
         task=task,
         trainer=TrainerConfig(
             train_steps=50_000,
             validation_interval=1_000,
             checkpoint_interval=1_000,
             best_checkpoint_metric="bitext/loss",
-            optimizer=OptimizerConfig(type="adamw", learning_rate=1e-3),
+            optimizer=OptimizerConfig(
+                type="adamw", learning_rate=1e-3, decay="linear", warmup_steps=0
+            ),
+        ),
+    )
+
+
+# --------------------------------------------------------------- Mirror-BERT
+
+
+def _mirror(
+    scale: float, seq_length: int, span: int, pooling: str, train_steps: int
+) -> ExperimentConfig:
+    """What sentences and words have in common.
+
+    The rate, the batch and dropout are printed (section 3, appendix B). The released
+    code adds: a constant rate, no clipping, and a weight decay of 0.01 on all weights.
+    Every string is trained on; none is held out.
+    """
+    task = _task(200, seq_length)
+    task.mirror.weight = 1.0
+    task.mirror.scale = scale
+    task.mirror.span.length = span
+    task.mirror.train_data.hold_out_fraction = 0.0
+    return ExperimentConfig(
+        model=EncoderConfig(
+            pooling=pooling, dropout_rate=0.1, attention_dropout_rate=0.1
+        ),
+        task=task,
+        trainer=TrainerConfig(
+            train_steps=train_steps,
+            summary_interval=10,
+            validation_interval=train_steps,
+            checkpoint_interval=50,
+            optimizer=OptimizerConfig(
+                type="adamw",
+                learning_rate=2e-5,
+                decay="constant",
+                warmup_steps=0,
+                epsilon=1e-8,
+                weight_decay_rate=0.01,
+                decay_norms_and_biases=True,
+                clip_norm=0.0,
+            ),
         ),
     )
 
@@ -143,21 +250,25 @@ def labse_dual_encoder() -> ExperimentConfig:
 def mirror_sentence() -> ExperimentConfig:
     """Mirror-BERT for sentences (https://arxiv.org/abs/2104.08027, section 3).
 
-    10,000 strings once, batch 200, 50 tokens, a span of 5 characters masked, dropout,
-    temperature 0.04, AdamW 2e-5. Mean pooling, BERT's for sentences (appendix B).
+    10,000 strings once, batch 200, 50 tokens, a span of 5 characters masked, dropout
+    0.1, temperature 0.04, AdamW 2e-5. Mean pooling, BERT's for sentences (appendix B).
     """
-    task = _task(200, 50)
-    task.mirror.weight = 1.0
-    return ExperimentConfig(
-        task=task,
-        trainer=TrainerConfig(
-            train_steps=50,
-            summary_interval=10,
-            validation_interval=50,
-            checkpoint_interval=50,
-            optimizer=OptimizerConfig(type="adamw", learning_rate=2e-5, warmup_steps=0),
-        ),
+    return _mirror(
+        scale=1 / 0.04, seq_length=50, span=5, pooling="mean", train_steps=50
     )
+
+
+@_recipe("mirror/word")
+def mirror_word() -> ExperimentConfig:
+    """Mirror-BERT for words (the same paper and section).
+
+    10,000 strings twice, 25 tokens, no span masked, temperature 0.2, [CLS] (appendix
+    B); the rest as for sentences.
+    """
+    return _mirror(scale=1 / 0.2, seq_length=25, span=0, pooling="cls", train_steps=100)
+
+
+# ----------------------------------------------------------------------- ULR
 
 
 @_recipe("ulr/misad")
@@ -165,18 +276,29 @@ def ulr_misad() -> ExperimentConfig:
     """Universal language representation (https://arxiv.org/abs/2105.14478).
 
     Sections 3.2 and 4: MiSAD and masked LM at equal weights on single sentences, 15 %
-    masked, batch 64, 128 tokens, 5e-5 with warm-up over 10 % of the steps, one pass
-    over 10 M sentences. Weight decay and the decay of the rate are ours.
+    masked, batch 64, 128 tokens, dropout 0.1, BERT's pooled [CLS], 5e-5 with warm-up
+    over the first 10 % of the steps, one pass over 10 M sentences. Weight decay and the
+    decay of the rate are ours. The paper evaluates with mean pooling (section 4).
     """
+    steps = 10_000_000 // 64
     task = _task(64, 128)
     task.misad.weight = 1.0
+    task.misad.masking = _masking(0.15)
     return ExperimentConfig(
-        model=EncoderConfig(num_views=1, pooling="cls"),
+        model=EncoderConfig(
+            num_views=1,
+            pooling="pooler",
+            dropout_rate=0.1,
+            attention_dropout_rate=0.1,
+        ),
         task=task,
         trainer=TrainerConfig(
-            train_steps=156_250,
+            train_steps=steps,
             optimizer=OptimizerConfig(
-                type="adamw", learning_rate=5e-5, warmup_steps=15_625
+                type="adamw",
+                learning_rate=5e-5,
+                decay="linear",
+                warmup_steps=steps // 10,
             ),
         ),
     )
