@@ -4,10 +4,10 @@
     python -m cmlm.train --flagfile=configs/en_small.flags \\
         --train_data='corpus/*.txt.gz' --model_dir=/tmp/my_encoder
 
-Text is plain: one sentence a line, a blank line between documents. The same command
-goes on where a stopped run left off. Several workers train together if each is started
-with this command, a TF_CONFIG of its own, --distribution_strategy=multi_worker_mirrored
-and one --model_dir that all of them see.
+Text has one sentence a line and a blank line between documents. The same command
+resumes a stopped run. To train on several workers, start this command on each of them,
+with its own TF_CONFIG, --distribution_strategy=multi_worker_mirrored and a --model_dir
+that all of them see.
 """
 
 import os
@@ -20,51 +20,52 @@ from cmlm.errors import UserError
 
 flags.DEFINE_string("experiment", "cmlm/english", "Name of the recipe.")
 flags.DEFINE_string(
-    "model_dir", None, "Where the run lives: configuration, vocabulary, checkpoints."
+    "model_dir", None, "Directory of the run: configuration, vocabulary, checkpoints."
 )
 flags.DEFINE_enum(
     "mode",
     "train_and_eval",
     ["train", "train_and_eval", "eval"],
-    "Train, train with validation, or validate the latest checkpoint.",
+    "Train only, train and validate, or validate the latest checkpoint.",
 )
 flags.DEFINE_string(
     "train_data",
     None,
-    "Files, globs or a comma-separated list of them (.txt, .txt.gz), or "
-    "builtin:python-docs. For every objective that reads plain text. With languages: "
-    "en=FILES,de=FILES.",
+    "Plain text (.txt, .txt.gz): files, globs, or a comma-separated list of them; or "
+    "builtin:python-docs. With languages: en=FILES,de=FILES.",
 )
 flags.DEFINE_string(
     "bitext_data",
     None,
-    "Tab-separated translations (.tsv, .tsv.gz), named as in --train_data. For every "
-    "objective that reads translations.",
+    "Bitext (.tsv, .tsv.gz), with lines source<TAB>target, named as in --train_data. "
+    "With languages: en-de=FILES,en-fr=FILES.",
 )
 flags.DEFINE_string(
     "validation_data",
     None,
-    "As --train_data, its held-out text; without it a share of the text is held out.",
+    "Held-out text, as in --train_data. Without it, a share of the text is held out.",
 )
 flags.DEFINE_string(
     "nli_data",
     None,
-    "Labelled pairs (.tsv, .tsv.gz) by language: en=FILE,de=FILE, translations of each "
-    "other line by line. For the objective nli.",
+    "NLI data (.tsv, .tsv.gz) by language: en=FILE,de=FILE. The files are translations "
+    "of each other, line by line.",
 )
 flags.DEFINE_string(
     "nli_validation_data",
     None,
-    "As --nli_data; without it a share of that is held out.",
+    "Held-out NLI data, as in --nli_data. Without it, a share of that is held out.",
 )
 flags.DEFINE_string(
-    "vocab_file", None, "WordPiece vocabulary; without it one is learnt from the text."
+    "vocab_file",
+    None,
+    "WordPiece vocabulary. Without it, the run learns one from the text.",
 )
 flags.DEFINE_string(
     "init_checkpoint",
     None,
-    "What to start from: a model_dir, a checkpoint, or weights of another program "
-    "(BERT checkpoint, TF Hub SavedModel, Hugging Face folder).",
+    "The first weights: a model_dir, a checkpoint, or weights of another program (BERT "
+    "checkpoint, TF Hub SavedModel, Hugging Face folder).",
 )
 flags.DEFINE_bool(
     "print_config",
@@ -75,7 +76,7 @@ flags.DEFINE_multi_string("config_file", [], "YAML file with settings; repeatabl
 flags.DEFINE_multi_string(
     "params_override",
     [],
-    "Settings as a.b.c=value, comma-separated; repeatable, the last one wins.",
+    "Settings as a.b.c=value, separated by commas. Repeatable; the last one wins.",
 )
 flags.DEFINE_string(
     "distribution_strategy",
@@ -88,7 +89,7 @@ FLAGS = flags.FLAGS
 
 
 def configure():
-    """The flags as an ExperimentConfig, complete and checked."""
+    """Returns the ExperimentConfig that the flags describe, complete and checked."""
     with cli.quiet_imports():
         from cmlm.config import overrides, recipes
         from cmlm.training import warm_start
@@ -148,8 +149,8 @@ def main(_) -> int | None:
     texts = {task.train_data.input_path for task in config.task.enabled().values()}
     if builtin.PYTHON_DOCS in texts:
         print(
-            f"training on {builtin.PYTHON_DOCS}, the English in this machine's "
-            "own Python; --train_data=FILES takes yours",
+            f"training on {builtin.PYTHON_DOCS}, the English texts in this Python "
+            "installation; --train_data=FILES names your own",
             file=sys.stderr,
         )
     if number:
@@ -160,12 +161,12 @@ def main(_) -> int | None:
     for place, stage in enumerate(planned, 1):
         is_done = workers.on_chief(strategy, stage.is_done)
         if len(planned) > 1:
-            done = ", done already" if is_done else ""
+            done = ", already done" if is_done else ""
             print(
                 f"stage {place} of {len(planned)}: {stage.directory}{done}",
                 file=sys.stderr,
             )
-        # The last one is built even so: it says where everything is.
+        # The last stage is built in any case, to print where everything is.
         if is_done and stage is not planned[-1]:
             continue
         code = _train(stage, strategy)
@@ -186,7 +187,7 @@ def main(_) -> int | None:
 
 
 def _evaluate(stage, strategy) -> None:
-    """Validates what is there and prints it."""
+    """Validates the latest checkpoint and prints the metrics."""
     with cli.quiet_imports():
         from cmlm.common import workers
         from cmlm.training import engine
@@ -204,7 +205,7 @@ def _evaluate(stage, strategy) -> None:
 
 
 def _train(stage, strategy) -> int | None:
-    """Trains to the end of a stage; returns the exit code if it was stopped."""
+    """Trains to the end of a stage. Returns the exit code if a signal stopped it."""
     with cli.quiet_imports():
         from cmlm.training import engine
         from cmlm.training.finite import NonFiniteError
@@ -216,19 +217,20 @@ def _train(stage, strategy) -> int | None:
     try:
         engine.train(run, validate=FLAGS.mode == "train_and_eval")
     except engine.Stopped as stopped:
-        print(f"{stopped}; the same command goes on from there", file=sys.stderr)
+        print(f"{stopped}; the same command resumes there", file=sys.stderr)
         return 128 + stopped.signum
     except NonFiniteError as error:
-        last = run.manager.latest_checkpoint or "none yet"
+        last = run.manager.latest_checkpoint
+        saved = f"the last checkpoint is {last}" if last else "there is no checkpoint"
         raise UserError(
-            f"{error}; stopped, the last checkpoint is {last}. A lower "
+            f"{error}; the run has stopped, {saved}. A lower "
             "trainer.optimizer.learning_rate or a longer warm-up may help"
         ) from error
     return None
 
 
 def _describe(run) -> str:
-    """What is about to happen, in two lines."""
+    """Describes model and steps of a run in two lines."""
     model, trainer = run.config.model, run.config.trainer
     weights = {
         variable.ref(): variable.shape.num_elements()

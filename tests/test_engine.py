@@ -367,7 +367,7 @@ def test_unknown_devices_and_precisions_are_named(text, tmp_path):
             "'horovod'; allowed: one_device, mirrored",
         ),
         ("mixed_precision_dtype", "float16", "'float16'; allowed: float32, bfloat16"),
-        ("num_gpus", 64, "num_gpus is 64; this machine has"),
+        ("num_gpus", 64, "num_gpus is 64; allowed: at most"),
     ):
         config = toys.run_config(text)
         setattr(config.runtime, field, value)

@@ -55,7 +55,7 @@ def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
 def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path):
     config, metric = run_config()
     config.trainer.best_checkpoint_metric = metric
-    with pytest.raises(UserError, match="best_checkpoint_comparison=higher"):
+    with pytest.raises(UserError, match="comparison is 'lower'; allowed: higher, as"):
         engine.build(config, str(tmp_path / "run"))
     config.trainer.best_checkpoint_comparison = "higher"
     run = engine.build(config, str(tmp_path / "run"))
@@ -84,7 +84,7 @@ def test_what_cannot_be_scored_stops_before_the_first_step(
 
 
 def test_tasks_without_their_folder_are_named(run_config):
-    with pytest.raises(UserError, match="evals_data_dir is empty"):
+    with pytest.raises(UserError, match="evals_data_dir is ''; allowed: the folder"):
         run_config(**{"trainer.evals_data_dir": ""})
 
 

@@ -1,4 +1,4 @@
-"""Devices: a strategy from flags, and sums over its replicas."""
+"""Devices: the strategy of a run, its precision, and sums over its replicas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from official.common import distribute_utils
 from official.core import config_definitions
 
-from cmlm.common import workers
+from cmlm.common import fields, workers
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
 
@@ -24,28 +24,29 @@ _TF_CONFIG_FORM = (
 def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
     """Builds the strategy that `runtime.distribution_strategy` names.
 
-    `mirrored` takes `runtime.num_gpus` GPUs; on a machine without one it takes
-    every logical CPU device, which is how several replicas are tested.
-    `multi_worker_mirrored` takes every GPU of each worker, or one CPU device; it waits
-    until all workers of TF_CONFIG are there. Workers and TPUs have to be found before
-    TensorFlow does anything else, so call this first.
+    `mirrored` uses `runtime.num_gpus` GPUs. Without GPUs it uses every logical CPU
+    device, which lets tests run several replicas. `multi_worker_mirrored` uses every
+    GPU of each worker, or one CPU device, and waits for all workers of TF_CONFIG.
+    TensorFlow must find workers and TPUs before any operation runs, so call this first.
 
     Raises:
-        UserError: the strategy is unknown, or its devices or workers are not there.
+        UserError: the strategy is unknown, or a device or a worker is missing.
     """
     name = (runtime.distribution_strategy or "").lower()
     if name not in STRATEGIES:
-        raise UserError(
-            f"runtime.distribution_strategy is {runtime.distribution_strategy!r}; "
-            f"allowed: {', '.join(STRATEGIES)}"
+        raise fields.refused(
+            "runtime.distribution_strategy",
+            runtime.distribution_strategy,
+            ", ".join(STRATEGIES),
         )
     # Listing logical devices, not visible ones, would initialise TensorFlow.
     starts_cold = name in ("multi_worker_mirrored", "tpu")
     devices = tf.config.get_visible_devices if starts_cold else _logical_devices
     if runtime.num_gpus > len(devices("GPU")):
-        raise UserError(
-            f"runtime.num_gpus is {runtime.num_gpus}; "
-            f"this machine has {len(devices('GPU'))}"
+        raise fields.refused(
+            "runtime.num_gpus",
+            runtime.num_gpus,
+            f"at most {len(devices('GPU'))}, the GPUs of this machine",
         )
     if name == "mirrored" and not runtime.num_gpus:
         return _mirrored_cpus()
@@ -62,7 +63,7 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
             num_packs=runtime.num_packs,
             tpu_address=runtime.tpu,
         )
-    # Where there is no TPU the search for one ends in any of these.
+    # The search for a TPU ends in any of these where there is none.
     except (ValueError, OSError, tf.errors.OpError) as error:
         raise UserError(f"--distribution_strategy={name}: {error}") from error
 
@@ -73,8 +74,8 @@ def _logical_devices(kind: str) -> list:
 
 @functools.cache
 def _mirrored_cpus() -> tf.distribute.MirroredStrategy:
-    # One for the whole process: every strategy numbers its collective operations
-    # from the same start, and two over the same devices take each other's.
+    # One for the whole process: every strategy numbers its collective operations from
+    # the same start, so two strategies on the same devices would mix them up.
     cpus = tf.config.list_logical_devices("CPU")
     return tf.distribute.MirroredStrategy([device.name for device in cpus])
 
@@ -83,8 +84,8 @@ def _configure_cluster(runtime: config_definitions.RuntimeConfig) -> None:
     """Checks TF_CONFIG, or sets it from `runtime.worker_hosts` and `.task_index`.
 
     Raises:
-        UserError: neither is there, or it is not of the form that TensorFlow asks for.
-            Without it every worker would train alone, all into one model_dir.
+        UserError: both are missing, or do not have the form that TensorFlow expects.
+            Each worker would then train alone, all of them in one model_dir.
     """
     if not os.environ.get("TF_CONFIG"):
         os.environ.pop("TF_CONFIG", None)
@@ -131,8 +132,8 @@ def set_precision(dtype: str | None) -> None:
     """
     policies = {None: "float32", "float32": "float32", "bfloat16": "mixed_bfloat16"}
     if dtype not in policies:
-        raise UserError(
-            f"runtime.mixed_precision_dtype is {dtype!r}; allowed: float32, bfloat16"
+        raise fields.refused(
+            "runtime.mixed_precision_dtype", dtype, "float32, bfloat16"
         )
     keras.mixed_precision.set_global_policy(policies[dtype])
 
@@ -146,21 +147,21 @@ def sum_over_replicas(value):
 
 
 def is_static(strategy: tf.distribute.Strategy) -> bool:
-    """Whether batches must keep one shape, as compiled TPU programs need."""
+    """Whether all batches must have one shape, as compiled TPU programs require."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def gather_replicas(value: tf.Tensor) -> tf.Tensor:
     """Concatenates a tensor's rows over all replicas; call it in replica context.
 
-    Gradients flow back to the replica that a row came from, summed over the replicas
-    that used it.
+    A row's gradient flows back to the replica that the row came from, summed over all
+    replicas.
 
     Args:
-        value: [rows, ...], as many rows on every replica.
+        value: [rows, ...], equally many rows on every replica.
 
     Returns:
-        [replicas * rows, ...]; this replica's begin at `replica_offset(rows)`.
+        [replicas * rows, ...]; this replica's rows begin at `replica_offset(rows)`.
     """
     replica = tf.distribute.get_replica_context()
     if replica.num_replicas_in_sync == 1:
@@ -169,6 +170,6 @@ def gather_replicas(value: tf.Tensor) -> tf.Tensor:
 
 
 def replica_offset(rows: int) -> tf.Tensor:
-    """Where this replica's rows begin in what `gather_replicas` returns: int32."""
+    """Index of this replica's first row in the result of `gather_replicas`: int32."""
     replica = tf.distribute.get_replica_context()
     return tf.cast(replica.replica_id_in_sync_group, tf.int32) * rows

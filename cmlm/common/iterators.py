@@ -1,11 +1,10 @@
-"""Iterators that end when their reader does.
+"""Iterators without tf.data's autotuning, which can delay their end by a minute.
 
-tf.data tunes the buffers of every iterator in a thread of its own, which sleeps for
-longer and longer, up to a minute. To destroy the iterator, TensorFlow tells that thread
-to stop and waits for it; the thread, woken before the flag is set that it looks at,
-often goes back to sleep (seen in TensorFlow 2.15). A run ended, and a garbage
-collection lasted, up to a minute for each iterator. The tuning bought nothing:
-the pipelines have one parallel map, which is as fast without.
+tf.data tunes the buffers of each iterator in a thread that sleeps for up to a minute.
+When an iterator is destroyed, TensorFlow wakes that thread and waits for it. The thread
+often wakes before its stop flag is set, and sleeps again (seen in TensorFlow 2.15): the
+end of a run, or a garbage collection, took up to a minute for each iterator. Our
+pipelines have one parallel map and are as fast without tuning.
 """
 
 import tensorflow as tf
@@ -13,17 +12,17 @@ from tensorflow.python.data.ops import multi_device_iterator_ops
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset without tuning; all that is built upon it is without, too."""
+    """Returns the dataset without tuning, which holds for datasets built on it, too."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
 def distributed(dataset: tf.distribute.DistributedDataset):
-    """Returns an iterator over a distributed dataset that is untuned itself.
+    """Returns an untuned iterator over an untuned distributed dataset.
 
-    It ends in a small dataset of its own for each device, which no option of the user's
-    reaches.
+    TensorFlow adds a small dataset for each device, and the options of the distributed
+    dataset do not reach it.
     """
     module, create = multi_device_iterator_ops, "_create_device_dataset"
     tuned = getattr(module, create)

@@ -1,8 +1,8 @@
-"""What the workers of a run say to each other.
+"""Communication between the workers of a run.
 
-A worker is one of several processes that train together, each with the same command.
-Worker 0, the chief, does what must be done once: it prepares text and vocabulary, keeps
-the checkpoints and reports. All others wait for it and then read the same files.
+A worker is one of several processes that train together; each is started with the same
+command. Worker 0, the chief, prepares text and vocabulary, keeps the checkpoints and
+reports. The others wait for it and read its files.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import tensorflow as tf
 
 from cmlm.errors import UserError
 
-# What the errors say that come of a worker's end, and those of a disk do not.
+# Text that marks a lost worker, not a disk error.
 _LOST = ("Collective ops is aborted", "GRPC error")
 
 
 def cluster(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-    """This worker's number, from 0, and how many there are; (0, 1) if it is alone."""
+    """Returns this worker's number, from 0, and the number of workers."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 0, 1
     resolver = strategy.cluster_resolver
@@ -35,18 +35,21 @@ def cluster(strategy: tf.distribute.Strategy) -> tuple[int, int]:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one that keeps files and reports."""
+    """Whether this process is worker 0, which keeps the files and reports."""
     return cluster(strategy)[0] == 0
 
 
 def exchange(strategy: tf.distribute.Strategy, value) -> list:
-    """Gives every worker the values of all of them, in the order of the workers.
+    """Sends the value of each worker to all workers.
 
-    Every worker has to call it, and waits in it for the others.
+    Every worker has to call it, and waits for the others.
 
     Args:
         strategy: of this run.
-        value: whatever JSON can hold.
+        value: this worker's value; anything that JSON can hold.
+
+    Returns:
+        The values of all workers, in their order.
 
     Raises:
         UserError: a worker is gone.
@@ -84,16 +87,16 @@ def _sum_over_workers(strategy, values: np.ndarray) -> np.ndarray:
 
 
 def on_chief(strategy: tf.distribute.Strategy, function: Callable[[], object]):
-    """Calls a function on worker 0 alone and returns its result on every worker.
+    """Calls a function on worker 0 only, and returns its result on every worker.
 
-    The others wait as long as worker 0 lives: `lost_workers` tells of its death.
+    The others wait while worker 0 lives; `lost_workers` reports its end.
 
     Args:
         strategy: of this run.
-        function: returns whatever JSON can hold.
+        function: returns anything that JSON can hold.
 
     Raises:
-        UserError: on every worker, where `function` raised it.
+        UserError: on every worker, if `function` raised it.
     """
     index, workers = cluster(strategy)
     if workers == 1:
@@ -112,10 +115,10 @@ def on_chief(strategy: tf.distribute.Strategy, function: Callable[[], object]):
 
 @contextlib.contextmanager
 def lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Turns what the end of one worker does to the others into one line.
+    """Turns TensorFlow's error about a lost worker into one line.
 
-    TensorFlow's workers send each other a sign of life; where one is missing for about
-    ten seconds, whatever waits for it ends with an error.
+    TensorFlow's workers send each other heartbeats. When one of them is silent for
+    about ten seconds, every operation that waits for it fails.
 
     Raises:
         UserError: another worker is gone.
@@ -132,16 +135,16 @@ def lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         lost = others[0] if others else "another worker"
         raise UserError(
             f"worker {index} of {workers} lost {lost}: "
-            "it ended, its own output says why, or cannot be reached. The same command "
-            "on every worker goes on from the last checkpoint"
+            "it ended (its own output says why) or cannot be reached. Run the same "
+            "command on every worker again to resume from the last checkpoint"
         ) from error
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C end the process at once: Python would not see it while C++ waits.
+    """Lets Ctrl-C end the process while C++ waits; Python would not see the signal.
 
-    Where Ctrl-C has been given another meaning, it keeps that.
+    A handler that someone else has installed for Ctrl-C stays.
     """
     is_plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_plain or threading.current_thread() is not threading.main_thread():

@@ -1,28 +1,28 @@
-"""Scores tasks of `cmlm.evaluate` again and again while a model trains."""
+"""Scores tasks of `cmlm.evaluate` at every validation of a run."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from cmlm.common import workers
+from cmlm.common import fields, workers
 from cmlm.config import experiment
 from cmlm.encoders.encoder import Encoder
 from cmlm.errors import UserError
 
 
 class Evals:
-    """The tasks of `trainer.evals`: worker 0 reads and scores, all get the numbers.
+    """The tasks of `trainer.evals`: worker 0 scores them, all workers get the numbers.
 
-    The data is read once, before the first step, so that a missing file stops the run
-    at its start. Build it and call it on every worker alike.
+    The data is read once, before the first step: a missing file stops the run at its
+    start. Build it and call it on every worker alike.
 
     Args:
         config: of the run.
         strategy: of the run.
 
     Attributes:
-        metrics: names of the main metrics, such as `stsb-dev/spearman`. Each may choose
-            the best checkpoint; higher is better.
+        metrics: names of the main metrics, such as `stsb-dev/spearman`. Higher is
+            better. Each may choose the best checkpoint.
 
     Raises:
         UserError: a task is unknown, its data is missing or damaged, or
@@ -40,7 +40,7 @@ class Evals:
             return
 
         def read():
-            # Brings scipy and scikit-learn, which training does without.
+            # Imports scipy and scikit-learn, which training alone does not need.
             from cmlm.evaluation import catalogue, run
 
             names = catalogue.select(settings.evals)
@@ -53,26 +53,29 @@ class Evals:
         self.metrics = workers.on_chief(strategy, read)
         best = settings.best_checkpoint_metric
         if best in self.metrics and settings.best_checkpoint_comparison != "higher":
-            raise UserError(
-                f"trainer.best_checkpoint_metric is {best!r}, of which more is better: "
-                "set trainer.best_checkpoint_comparison=higher"
+            raise fields.refused(
+                "trainer.best_checkpoint_comparison",
+                settings.best_checkpoint_comparison,
+                f"higher, as higher values of {best} are better",
             )
         objectives = config.task.enabled()
         if best and best not in self.metrics:
             if best.partition("/")[0] not in objectives:
-                raise UserError(
-                    f"trainer.best_checkpoint_metric is {best!r}; allowed: empty, "
-                    f"{', '.join(self.metrics)}, or one of {', '.join(objectives)}"
+                raise fields.refused(
+                    "trainer.best_checkpoint_metric",
+                    best,
+                    f"empty, {', '.join(self.metrics)}, or a metric of "
+                    f"{', '.join(objectives)}",
                 )
 
     def score(self, encoder: Encoder) -> dict[str, float]:
-        """Scores the model as it is now.
+        """Scores the current weights.
 
         Args:
-            encoder: follows the model while it trains.
+            encoder: of the model that trains.
 
         Returns:
-            The main metrics by name; the same on every worker.
+            The main metrics by name, the same on every worker.
         """
         if not self.metrics:
             return {}

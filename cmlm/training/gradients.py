@@ -1,8 +1,8 @@
-"""The gradient of one objective on one replica's share of a batch, within its memory.
+"""The gradient of one objective on one replica's share of a batch, in micro-batches.
 
-A share is worked off in micro-batches. Where the loss is a sum over examples, so is the
-gradient. Where it ranks every example against all others, the vectors of the whole
-batch come first, and the gradient follows a micro-batch at a time (gradient caching).
+If the loss is a sum over examples, the gradient is the sum over micro-batches. If the
+loss ranks every example against all others, all vectors are computed first, and the
+gradient follows one micro-batch at a time (gradient caching).
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.errors import UserError
+from cmlm.common import fields
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import EmbeddingObjective, Objective
 
 
 class ReplicaGradients:
-    """Computes them; call it in replica context.
+    """Computes gradients; call it in replica context.
 
     Args:
-        objective: says what the loss is.
-        model: whose dropout is replayed.
-        replicas: that share each global batch.
+        objective: gives the loss.
+        model: its dropout is replayed in gradient caching.
+        replicas: number of replicas that share each global batch.
         micro_batch_size: examples a replica holds at a time; 0: its whole share.
 
     Attributes:
-        micro_batches: how many of them make a replica's share.
-        on_micro_batch: called as (done, of) before each micro-batch, where a step takes
-            long enough for someone to wonder. Set it before the first step.
+        micro_batches: number of micro-batches in a replica's share.
+        on_micro_batch: None, or a function that is called as (done, of) before each
+            micro-batch, to show progress within a long step. Set it before the first
+            step.
 
     Raises:
-        UserError: sizes that do not divide.
+        UserError: a size does not divide the one above it.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class ReplicaGradients:
         """The gradient of the scaled loss of a replica's share.
 
         Args:
-            batch: the share.
+            batch: the replica's share.
             scale: factor of the summed loss, of the shape of its terms.
-            variables: with respect to which.
+            variables: what the gradient is taken with respect to.
 
         Returns:
             The gradients, dense, and the train metrics, float32 [metrics, 2].
@@ -135,7 +136,7 @@ class ReplicaGradients:
             lambda i, *_: i < self.micro_batches,
             body,
             (tf.constant(0), *start),
-            # One at a time: holding one micro-batch in memory is the purpose.
+            # Only one micro-batch may be in memory at a time.
             parallel_iterations=1,
         )
 
@@ -149,7 +150,7 @@ class ReplicaGradients:
             tf.numpy_function(notify, [done], [])
         begin = i * self._size
         rows = {key: value[begin : begin + self._size] for key, value in batch.items()}
-        # The pipeline sorts a batch by length: most micro-batches are narrower.
+        # A batch is sorted by length: most micro-batches are narrower than the batch.
         return self._objective.trim(rows)
 
     def _rows(self, metrics) -> tf.Tensor:
@@ -163,18 +164,18 @@ def _count_micro_batches(
     where = f"task.{objective.name}.train_data.global_batch_size"
     global_batch_size = objective.global_batch_size
     if global_batch_size % replicas:
-        raise UserError(
-            f"{where} is {global_batch_size}; it must be a multiple of the "
-            f"{replicas} replicas"
+        raise fields.refused(
+            where, global_batch_size, f"multiples of the {replicas} replicas"
         )
     share = global_batch_size // replicas
     if micro_batch_size == 0 or micro_batch_size >= share:
         return 1
     if share % micro_batch_size:
-        raise UserError(
-            f"trainer.micro_batch_size is {micro_batch_size}; it must divide the "
-            f"{share} examples of a replica ({where}={global_batch_size}, "
-            f"{replicas} replicas)"
+        raise fields.refused(
+            "trainer.micro_batch_size",
+            micro_batch_size,
+            f"0, or what divides the {share} examples of a replica "
+            f"({where}={global_batch_size}, {replicas} replicas)",
         )
     return share // micro_batch_size
 
@@ -186,5 +187,5 @@ def _dense(tape, target, variables, upstream=None) -> list[tf.Tensor]:
         output_gradients=upstream,
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )
-    # The embedding table's is sparse plus dense, the head being tied to it.
+    # The gradient of the embedding table is sparse (lookups) plus dense (tied head).
     return [tf.convert_to_tensor(gradient) for gradient in gradients]

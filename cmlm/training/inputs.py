@@ -20,17 +20,17 @@ from cmlm.objectives import Data
 from cmlm.training import warm_start
 from cmlm.vocabulary import learning
 
-# How long a file that worker 0 has written may take to be seen by the other workers.
+# Shared storage may show a file of worker 0 to the other workers this much later.
 _SHARED_STORAGE_SECONDS = 120
 
 
 def prepare_data(
     config: experiment.ExperimentConfig, directory: str
 ) -> dict[str, Data]:
-    """Finds the data of every enabled objective and says what it holds.
+    """Finds the data of every enabled objective, checks it, and logs what it holds.
 
     Raises:
-        UserError: data that is missing, empty, or not what it should be.
+        UserError: data is missing, empty, or of another format.
     """
     work_dir = os.path.join(directory, model_dir.TEXT)
     found: dict[tuple, Data] = {}
@@ -49,15 +49,15 @@ def prepare_vocabulary(
     data: Mapping[str, Data],
     directory: str,
 ) -> str:
-    """Puts the vocabulary into the model_dir and its case into the configuration.
+    """Writes the vocabulary into the model_dir, and its case into the configuration.
 
-    A warm start takes the vocabulary of the run it starts from, unless one is given.
+    A warm start takes the vocabulary of its source, unless the user names one.
 
     Returns:
-        Its path.
+        The path of the vocabulary.
 
     Raises:
-        UserError: a vocabulary that cannot be used.
+        UserError: the vocabulary cannot be used.
     """
     settings = warm_start.vocabulary_settings(config, directory)
     return learning.prepare(
@@ -73,12 +73,12 @@ def prepare(
     directory: str,
     strategy: tf.distribute.Strategy,
 ) -> tuple[dict[str, Data], Tokenizer]:
-    """Prepares data and vocabulary: worker 0 does, the others take what it made.
+    """Prepares data and vocabulary on worker 0; the other workers read its files.
 
     Args:
-        config: the vocabulary's size and case are filled in.
+        config: of the run; size and case of the vocabulary are filled in.
         directory: the model_dir, the same one for every worker.
-        strategy: of this run.
+        strategy: of the run.
 
     Returns:
         The data of every enabled objective, and the tokenizer of the vocabulary.
@@ -126,10 +126,14 @@ def _digest(path: str) -> str:
 
 
 def _await_file(path: str, digest: str | None = None) -> None:
-    """Waits for a file that worker 0 has: shared storage may show it late.
+    """Waits until this worker sees a file that worker 0 has written.
+
+    Args:
+        path: of the file.
+        digest: SHA-256 of its content, or None for any content.
 
     Raises:
-        UserError: it is not there, or is another one.
+        UserError: the file does not appear, or has other content.
     """
     deadline = time.monotonic() + _SHARED_STORAGE_SECONDS
     while True:
@@ -138,8 +142,8 @@ def _await_file(path: str, digest: str | None = None) -> None:
             return
         if time.monotonic() > deadline:
             raise UserError(
-                f"{path} of worker 0 is {'another file' if there else 'not there'} on "
-                "this worker: --model_dir and the text must lie where every worker "
-                "reads them under the same path"
+                f"{path} of worker 0 {'differs' if there else 'is missing'} on this "
+                "worker; --model_dir and the text must be on storage that every worker "
+                "sees under the same path"
             )
         time.sleep(0.5)

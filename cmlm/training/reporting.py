@@ -1,4 +1,4 @@
-"""What a run reports as it goes: progress, metrics, and its best checkpoint."""
+"""Reports of a run: the progress line, rows of metrics, and log lines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cmlm.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-# Metrics in the line after a validation.
+# The most metrics in the log line after a validation.
 _MOST_TOLD = 40
 
 
 class Pace:
-    """How many steps to take until the next look at the clock and at signals.
+    """Chooses the number of steps until the next look at the clock and at signals.
 
     Args:
         settings: intervals.
         step: updates done so far.
 
     Attributes:
-        last: (time, step) of the beginning of the last loop.
-        steps: of a loop of about a second.
+        last: time and step at which the last loop began.
+        steps: number of steps that take about a second.
     """
 
     def __init__(self, settings: experiment.TrainerConfig, step: int):
@@ -37,7 +37,7 @@ class Pace:
         self.steps = 1
 
     def next_loop(self, step: int) -> int:
-        """Steps of the loop that begins now: never past an interval."""
+        """Steps of the loop that begins now; it ends at an interval at the latest."""
         settings = self._settings
         self.last = (time.monotonic(), int(step))
         steps = self.steps
@@ -46,7 +46,7 @@ class Pace:
         return steps
 
     def looped(self, step: int) -> None:
-        """After every loop: sets `steps` to what now makes a second."""
+        """Sets `steps` to the number that takes a second now. Call it after a loop."""
         began, before = self.last
         seconds = max(time.monotonic() - began, 1e-9)
         in_a_second = int((step - before) / seconds)
@@ -54,7 +54,7 @@ class Pace:
 
 
 class Reporter:
-    """Turns what the loops return into the progress line and rows of metrics.
+    """Writes the progress line and the rows of metrics from the results of the loops.
 
     Args:
         directory: the model_dir.
@@ -84,7 +84,7 @@ class Reporter:
         self._examples = 0
         self._row_start = time.monotonic()
         self._gains: dict[str, float] = {}
-        # A TPU program cannot call back, and does not need to.
+        # A TPU program cannot call back into Python.
         if not distributed.is_static(trainer.strategy):
             for gradients in trainer.gradients.values():
                 gradients.on_micro_batch = self._micro_batch
@@ -93,7 +93,7 @@ class Reporter:
         self._line.within_step(self._pace.last[1], done, of)
 
     def trained(self, metrics: Mapping[str, float]) -> None:
-        """After every loop of training steps."""
+        """Reports a loop of training steps; call it after each."""
         trainer, settings = self._trainer, self._settings
         step, before = trainer.step, self._pace.last[1]
         examples = sum(
@@ -115,7 +115,7 @@ class Reporter:
             self._write_row()
 
     def stopped(self) -> None:
-        """Before the checkpoint of a run that a signal ends: nothing told is lost."""
+        """Writes the metrics so far; call it before a signal ends the run."""
         if self._rows:
             self._write_row()
 
@@ -129,7 +129,12 @@ class Reporter:
         self._rows, self._examples, self._row_start = [], 0, time.monotonic()
 
     def validated(self, metrics: Mapping[str, float], kept: str) -> None:
-        """After every validation; `kept` is what `BestCheckpoint.offer` says."""
+        """Reports a validation.
+
+        Args:
+            metrics: by name.
+            kept: the remark of `BestCheckpoint.offer`.
+        """
         step = self._trainer.step
         self._gains = {
             name.replace("conditioning_gain", "gain"): value
@@ -139,7 +144,7 @@ class Reporter:
         self._line.interrupt()
         if not metrics:
             logger.warning(
-                "nothing is held out to validate by: give %s",
+                "no validation: no example is held out; set %s",
                 ", ".join(
                     f"task.{n}.validation_data" for n in self._trainer.objectives
                 ),
@@ -147,18 +152,18 @@ class Reporter:
             return
         row = {f"validation/{key}": value for key, value in metrics.items()}
         self._log.write(step, row)
-        # Not the accuracy of every pair of 15 languages: that is for the files.
+        # The accuracy of every pair of 15 languages would fill the screen.
         told = list(metrics.items())[:_MOST_TOLD]
         text = "  ".join(f"{key} {value:.4f}" for key, value in told)
         if len(metrics) > _MOST_TOLD:
             text += f"  and {len(metrics) - _MOST_TOLD} more in {model_dir.METRICS}"
         logger.info("validation at step %s: %s%s", f"{step:,}", text, kept)
-        # Validation is not training time: it must not slow the measured pace.
+        # Validation is not part of the measured training time.
         self._row_start = time.monotonic()
 
 
 def _weighted(rows: list[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Means over loops of different length."""
+    """Means of metrics over loops, weighted by the steps of each loop."""
     totals: dict[str, tuple[float, int]] = {}
     for steps, metrics in rows:
         for key, value in metrics.items():

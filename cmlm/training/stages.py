@@ -1,8 +1,7 @@
-"""A run in stages: progressive stacking, L/4 -> L/2 -> L layers.
+"""Progressive stacking: a run in stages of L/4, L/2 and L layers (LaBSE, section 3.4).
 
-Every stage is a run of its own in a directory of its own, so that it resumes as exactly
-as any other, and its learning rate warms up and decays by itself. All but the last lie
-below the model_dir, in `stages/`.
+Each stage is a run with its own directory, warm-up and decay, and resumes like any
+other run. All stages but the last lie in `stages/` below the model_dir.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from cmlm.data import vocabulary_file
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One of the runs.
+    """One stage of a run.
 
     Attributes:
         directory: its model_dir.
         config: its configuration.
-        stacked_on: directory of the stage it begins from; None for the first.
+        stacked_on: directory of the stage that it starts from; None for the first.
     """
 
     directory: str
@@ -31,14 +30,14 @@ class Stage:
     stacked_on: str | None = None
 
     def is_done(self) -> bool:
-        """Whether its last checkpoint is there."""
+        """Whether the checkpoint of its last step exists."""
         last = f"ckpt-{self.config.trainer.train_steps}"
         latest = tf.train.latest_checkpoint(self.directory)
         return latest is not None and os.path.basename(latest) == last
 
 
 def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
-    """The stages of a run; only itself, unless `trainer.stacking_steps` names some.
+    """The stages of a run, in order. Without `trainer.stacking_steps` there is one.
 
     Args:
         config: validated.
@@ -53,7 +52,7 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         own.trainer.stacking_steps = ()
         before = planned[-1].directory if planned else None
         if before:
-            # The vocabulary is learnt once; weights come from the stage before.
+            # The first stage learns the vocabulary; weights come from the stage before.
             own.vocabulary.file = os.path.join(before, vocabulary_file.FILE_NAME)
             own.init_checkpoint = ""
         is_last = number == len(steps)
