@@ -62,10 +62,8 @@ def refuse_variables(variables: Iterable[tf.Variable], step: int) -> None:
         step: updates done so far, for the message.
     """
     for variable in variables:
-        if variable.dtype.is_floating and not _all_finite(variable):
+        if not variable.dtype.is_floating:
+            continue
+        finite = tf.math.is_finite(tf.convert_to_tensor(variable))
+        if not tf.reduce_all(finite):
             raise NonFiniteError(f"{variable.name} is not finite after step {step}")
-
-
-@tf.function(reduce_retracing=True)
-def _all_finite(values) -> tf.Tensor:
-    return tf.reduce_all(tf.math.is_finite(values))
