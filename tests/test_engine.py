@@ -48,7 +48,7 @@ def assert_equal_checkpoints(a, b) -> None:
     assert not different
 
 
-def command(text, directory, strategy, *overrides) -> list[str]:
+def command(text, directory, strategy, *settings) -> list[str]:
     """`python -m cmlm.train` in a process of its own, on two logical CPUs."""
     config = toys.run_config(text)
     config.model.dropout_rate = config.model.attention_dropout_rate = 0.2
@@ -66,7 +66,7 @@ def command(text, directory, strategy, *overrides) -> list[str]:
         f"--config_file={path}",
         f"--model_dir={directory}",
         f"--distribution_strategy={strategy}",
-        *(f"--params_override={override}" for override in overrides),
+        *(f"--params_override={setting}" for setting in settings),
     ]
 
 

@@ -584,7 +584,7 @@ def test_a_warm_start_keeps_the_pooling_of_the_recipe(
     name = {"mean": "mean_tokens", "cls": "cls_token"}[source_pooling]
     pool = {f"pooling_mode_{name}": True}
     write_modules(folder, ("Pooling", "1_Pooling", pool))
-    assert pretrained.load_encoder(str(folder)).config.model.pooling == source_pooling
+    assert opening.open_trained(str(folder)).config.model.pooling == source_pooling
     english = recipes.load
 
     def load(*args):
