@@ -14,6 +14,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.common import distributed
+from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.training import engine, metrics_log
