@@ -1,4 +1,4 @@
-"""What all commands share: flags, messages, exit codes and a quiet start.
+"""The frame of every command: flags, messages, exit codes and a quiet start.
 
 A command is a module with a docstring, absl flags and
 
@@ -10,11 +10,11 @@ A command is a module with a docstring, absl flags and
     if __name__ == "__main__":
         cli.run(main)
 
-TensorFlow is imported inside `main`, never at the top of a command, so that `--help`
-and a mistyped flag answer at once.
+Commands import TensorFlow inside `main` and not at the top, so that `--help` and a
+mistyped flag answer at once.
 
-Exit codes: 0 done or help, 1 a mistake of the user (one line, `error: ...`) or an
-unexpected exception (its traceback), 130 interrupted, 141 the reader of stdout left.
+Exit codes: 0 done or help; 1 a user error (one line, `error: ...`) or an unexpected
+exception (a traceback); 130 interrupted; 141 the reader of stdout has gone.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ from absl import logging as absl_logging
 
 from cmlm.errors import UserError
 
-# Level 3 hides TensorFlow's own ERROR lines too: what matters of them reaches Python
-# as an exception, what remains is "no GPU driver here" and the like.
+# Level 3 hides TensorFlow's ERROR lines too. Important ones reach Python as exceptions;
+# the others say "no GPU driver here" and the like.
 _QUIET_ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "GRPC_VERBOSITY": "ERROR",
@@ -41,17 +41,17 @@ _QUIET_ENVIRONMENT = {
 
 
 def quiet_environment() -> None:
-    """Sets what TensorFlow reads at import, except where the user has set it."""
+    """Sets variables that TensorFlow reads at import, unless the user has set them."""
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
 def quiet_imports(extra: str = "") -> Iterator[None]:
-    """Drops what libraries write to stderr while they are imported.
+    """Drops the output of libraries to stderr while they are imported.
 
     Args:
-        extra: of setup.cfg, that the body's imports belong to.
+        extra: the extra of setup.cfg that installs the libraries of the body.
 
     Raises:
         UserError: a library of that extra is not installed.
@@ -71,8 +71,8 @@ def quiet_imports(extra: str = "") -> Iterator[None]:
 def _quietly() -> Iterator[None]:
     """See `quiet_imports`.
 
-    Environment variables are not enough: native code logs before it has read them, and
-    packages warn about themselves. If the body raises, what they wrote is printed
+    Environment variables are not enough: native code logs before it reads them, and
+    packages warn about themselves. If the body raises, the dropped output is printed
     after all. With TF_CPP_MIN_LOG_LEVEL below 3 in the environment nothing is dropped.
     """
     quiet_environment()
@@ -84,7 +84,7 @@ def _quietly() -> Iterator[None]:
     had_faulthandler = faulthandler.is_enabled()
     with tempfile.TemporaryFile() as captured:
         os.dup2(captured.fileno(), 2)
-        # A crash in native code would leave no trace at all in the captured file.
+        # The trace of a crash in native code must not go to the captured file.
         faulthandler.enable(terminal)
         written = b""
         try:
@@ -115,12 +115,12 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     """Runs a command and ends the process with its exit code.
 
     Args:
-        main: takes the list of positional arguments (always just the program name:
-            commands take flags only) and returns None or an exit code.
+        main: takes the positional arguments (only the program name, because commands
+            take flags only) and returns None or an exit code.
     """
 
     def command(arguments: list[str]) -> int | None:
-        # Not before: absl sets its own verbosity once the flags are parsed.
+        # After the flags are parsed, because absl then sets its own verbosity.
         _configure_logging()
         return main(arguments)
 
@@ -132,7 +132,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         try:
             app.run(command, flags_parser=_parse_flags)
         finally:
-            # Here, not at interpreter exit, where a broken pipe cannot be caught.
+            # At interpreter exit a broken pipe could not be caught.
             sys.stdout.flush()
     except UserError as error:
         _fail(error)
@@ -142,27 +142,27 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except BrokenPipeError:
         if not _stdout_is_broken():
             raise
-        # The interpreter flushes once more at exit; give it somewhere to flush to.
+        # The interpreter flushes once more at exit and needs an open file for it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the command line; any mistake is one line on stderr and exit code 1."""
-    # For --help, absl formats the docstring with the % operator.
+    # absl formats the docstring with the % operator for --help.
     program = sys.modules["__main__"]
     program.__doc__ = (program.__doc__ or "").replace("%", "%%")
     try:
         arguments = flags.FLAGS(argv)
     except SystemExit:
-        # Only the help flags leave this way, and absl lets them leave with 1.
+        # Only the help flags exit here; absl uses code 1 for them.
         sys.exit(0)
     except flags.Error as error:
         _fail(str(error).removeprefix("ERROR:: "))
     except UnicodeDecodeError as error:
         _fail(f"a flagfile is not UTF-8 text: {error}")
     if len(arguments) > 1:
-        # absl stops at the first of these and would silently ignore all later flags.
+        # absl would silently ignore all flags after a positional argument.
         _fail(
             f"unexpected argument {arguments[1]!r}: "
             "flags are written --name=value, on the command line and in flagfiles"
@@ -171,7 +171,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _configure_logging() -> None:
-    """Our own loggers print plain lines at INFO, the libraries only their errors."""
+    """Sets our loggers to plain lines from INFO on, and libraries to errors only."""
     handler = logging.StreamHandler()
     handler.setFormatter(_PlainFormatter())
     for name in ("cmlm", "export"):
@@ -183,14 +183,14 @@ def _configure_logging() -> None:
 
 
 def _silence_libraries() -> None:
-    # Libraries set their own levels at import, so this is called again after it.
+    # Called again after imports, because libraries set their own levels then.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if not flags.FLAGS["verbosity"].present:
         absl_logging.set_verbosity(absl_logging.ERROR)
 
 
 class _PlainFormatter(logging.Formatter):
-    """The bare message; above INFO with its level in front, as in `error: ...`."""
+    """The bare message; above INFO with the level before it, such as `error: ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = super().format(record)
@@ -205,8 +205,8 @@ def _fail(message: object) -> None:
 
 
 def _stdout_is_broken() -> bool:
-    """Whether nobody reads stdout any more, as after `| head`."""
-    # Flushing again would not tell: Python has dropped what it could not write.
+    """Whether the reader of stdout has gone, as after `| head`."""
+    # A second flush would succeed: Python has dropped the unwritten output.
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

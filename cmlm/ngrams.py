@@ -1,14 +1,20 @@
-"""Finds n-grams that mean something, by pointwise mutual information, for MiSAD.
+"""Finds meaningful n-grams by pointwise mutual information, for MiSAD.
 
-    python -m cmlm.ngrams --input='corpus/*.txt.gz' --output=ngrams.tsv
-    python -m cmlm.train --flagfile=configs/ulr.flags --train_data='corpus/*.txt.gz' \\
-        --params_override=task.misad.ngrams_file=ngrams.tsv ...
+    python -m cmlm.ngrams --input='corpus/*.txt.gz' --output=ngrams.tsv \\
+        --marked_output=marked
+    python -m cmlm.train --flagfile=configs/ulr.flags --train_data='marked/*.txt.gz' ...
 
-The input is in the training format. The output is text, `n-gram TAB score` sorted by
-n-gram; any such file can be trained on, a list of named entities too. Counting needs
-little memory however large the corpus is: what does not fit goes to TMPDIR. Words are
-split at white space and punctuation, Chinese characters each by itself; for Thai,
-Japanese and others without spaces use --unit=pieces and the run's vocabulary.
+The input is text in the training format. --output lists all selected n-grams in
+alphabetical order, one `n-gram TAB score` a line. --marked_output receives a copy of
+the text in which each sentence is followed by its n-grams that its document has kept.
+
+N-grams are counted in the whole corpus, and each document keeps its --top best. A
+larger --min_count gives shorter n-grams. The authors' released code counts in each
+document by itself: --form=released --counts=document --min_count=1.
+
+Counting needs little memory for any corpus; sorted runs go to TMPDIR. Words are split
+at white space and punctuation, and each Chinese character is a word. Thai, Japanese and
+other languages without spaces need --unit=pieces and the vocabulary of the run.
 """
 
 from absl import flags
@@ -17,34 +23,47 @@ from cmlm import cli
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
-    "input", None, "Files, globs or a comma-separated list of them (.txt, .txt.gz)."
+    "input", None, "Files, globs or a comma-separated list (.txt, .txt.gz)."
 )
 flags.DEFINE_string("output", None, "File to write; a name in .gz is packed.")
+flags.DEFINE_string(
+    "marked_output", None, "Directory for the text with marked n-grams; new or empty."
+)
 flags.DEFINE_enum(
     "form",
     "paper",
     ["paper", "released"],
-    "PMI divided by the length (paper), or the released code's: of counts, undivided.",
+    "Score: PMI divided by the length (paper), or the released code's log C(w) - sum "
+    "log C(w_k).",
+)
+flags.DEFINE_enum(
+    "counts",
+    "corpus",
+    ["corpus", "document"],
+    "Count in the whole corpus, or in each document by itself (released code).",
 )
 flags.DEFINE_enum(
     "scope",
     "document",
     ["document", "corpus"],
-    "What is counted and scored together, and what --top is of.",
+    "Keep the --top best of each document, or of the whole corpus.",
 )
-flags.DEFINE_integer("longest", 6, "Units in the longest n-gram.")
-flags.DEFINE_integer("top", 3000, "The most n-grams to keep; 0: all.")
+flags.DEFINE_integer("longest", 6, "Units of the longest n-gram.")
+flags.DEFINE_integer("top", 3000, "N-grams to keep; 0: all.")
 flags.DEFINE_float("threshold", None, "Lowest score to keep.")
 flags.DEFINE_integer(
-    "min_count", 1, "How often an n-gram must occur in the document or the corpus."
+    "min_count",
+    20,
+    "Least number of occurrences of an n-gram, in the corpus or (--counts=document) in "
+    "the document.",
 )
-flags.DEFINE_enum("unit", "words", ["words", "pieces"], "What n-grams consist of.")
+flags.DEFINE_enum("unit", "words", ["words", "pieces"], "Units of an n-gram.")
 flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, for --unit=pieces.")
 flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents.")
 flags.DEFINE_integer(
-    "max_entries", 1_000_000, "Different n-grams in memory; the rest is on disk."
+    "max_entries", 1_000_000, "Distinct n-grams in memory; the rest is on disk."
 )
-flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
+flags.DEFINE_bool("overwrite", False, "Replace existing output.")
 
 FLAGS = flags.FLAGS
 
@@ -54,15 +73,17 @@ def main(_) -> None:
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
     if (FLAGS.unit == "pieces") != bool(FLAGS.vocab_file):
-        raise UserError("--unit=pieces and --vocab_file=FILE go together")
+        raise UserError("--unit=pieces and --vocab_file=FILE need each other")
     with cli.quiet_imports():
         from cmlm.common import fields, files
-        from cmlm.data import ngrams
+        from cmlm.data import ngram_files, ngrams
+        from cmlm.data.ngram_units import Units
         from cmlm.data.tokenization import Tokenizer
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)
     config = ngrams.NgramConfig(
         form=FLAGS.form,
+        counts=FLAGS.counts,
         scope=FLAGS.scope,
         longest=FLAGS.longest,
         top=FLAGS.top,
@@ -74,11 +95,19 @@ def main(_) -> None:
     tokenizer = (
         Tokenizer(FLAGS.vocab_file, FLAGS.lower_case) if FLAGS.vocab_file else None
     )
-    units = ngrams.Units(FLAGS.lower_case, tokenizer)
+    units = Units(FLAGS.lower_case, tokenizer)
     paths = files.expand(FLAGS.input)
-    number = ngrams.write(ngrams.extract(paths, units, config), FLAGS.output)
+    if FLAGS.marked_output:
+        ngrams.check_names(paths)
+        with files.atomic_directory(FLAGS.marked_output, FLAGS.overwrite) as directory:
+            found = ngrams.extract(paths, units, config, directory)
+            number = ngram_files.write(found, FLAGS.output)
+    else:
+        number = ngram_files.write(ngrams.extract(paths, units, config), FLAGS.output)
     print(f"{number:,} n-grams of {len(paths):,} files")
     print(FLAGS.output)
+    if FLAGS.marked_output:
+        print(f"train on the marked text with --train_data='{FLAGS.marked_output}/*'")
 
 
 if __name__ == "__main__":

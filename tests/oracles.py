@@ -197,6 +197,6 @@ def ngram_scores(sentences, longest, released):
                 value = np.log(count) - np.sum(np.log(units))
             else:
                 shares = np.array(units) / len(words)
-                value = (np.log(count / len(found)) - np.sum(np.log(shares))) / n
+                value = (np.log(count / len(words)) - np.sum(np.log(shares))) / n
             scores[" ".join(ngram)] = value
     return scores

@@ -143,6 +143,47 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     assert not (tmp_path / "hard.tsv.gz.work").exists()
 
 
+def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
+    rows = (corpus / "bitext.tsv").read_text().splitlines()
+    # A third column is kept; a repeated line is written again; a bad line is dropped.
+    lines = [f"{row}\tnegative {n}" for n, row in enumerate(rows)]
+    lines += [lines[3], "only one cell", lines[0]]
+    (tmp_path / "given.tsv").write_text("\n".join(lines) + "\n")
+    work = tmp_path / "work"
+    inputs = [f"--model={model}", f"--bitext={tmp_path}/given.tsv", "--score"]
+    inputs += [f"--work_dir={work}"]
+    encoder = opening.open_encoder(model)
+    lines.remove("only one cell")
+    sides = [
+        encoder.encode([line.split("\t")[i] for line in lines], normalize=True)
+        for i in range(2)
+    ]
+    cosines = np.einsum("nd,nd->n", *sides)
+    # Between two cosines, so that rounding cannot decide.
+    ranked = np.unique(cosines.round(5))
+    lowest, middle = -1.0, float(ranked[len(ranked) // 2 :][:2].mean())
+    answers = commands(
+        [*inputs, f"--output={tmp_path}/all.tsv", f"--threshold={lowest}"],
+        [*inputs, f"--output={tmp_path}/good.tsv.gz", f"--threshold={middle}"],
+        [*inputs, f"--output={tmp_path}/none.tsv", "--threshold=2"],
+    )
+    assert [code for code, _, _ in answers] == [0, 0, 1], answers
+    assert f"of {len(lines)} pairs with a cosine of" in answers[1][1]
+    assert "no pair has a cosine of 2 or more: lower --threshold" in answers[2][2]
+    assert (tmp_path / "all.tsv").read_text().splitlines() == lines
+    scores = np.array((tmp_path / "all.scores").read_text().split(), float)
+    np.testing.assert_allclose(scores, cosines, rtol=0, atol=2e-6)
+    with gzip.open(tmp_path / "good.tsv.gz", "rt") as file:
+        kept = file.read().splitlines()
+    want = [line for line, value in zip(lines, cosines) if value >= middle]
+    assert kept == want and 0 < len(want) < len(lines)
+    assert not (tmp_path / "none.tsv").exists()
+    # The second run has used the cosines of the first.
+    (shard,) = work.glob("cosines/0*.npy")
+    assert np.load(shard).shape == (len(rows), 1)
+    assert shard.stat().st_mtime_ns < (tmp_path / "all.tsv").stat().st_mtime_ns
+
+
 def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "there.tsv").write_text("kept")

@@ -1,5 +1,7 @@
 """MiSAD: which spans are found, S, w and R, the losses, and any spread of a batch."""
 
+from pathlib import Path
+
 import numpy as np
 import oracles
 import pytest
@@ -9,7 +11,7 @@ import toys
 from cmlm.common import fields, iterators
 from cmlm.common.keras import keras
 from cmlm.config import recipes
-from cmlm.data import languages, ngrams, pipelines, spans
+from cmlm.data import languages, ngram_files, ngram_table, pipelines, spans
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
@@ -70,6 +72,10 @@ def feed(path, tokenizer, part="all", skip_batches=0, **values) -> pipelines.Fee
 # ------------------------------------------------------------------- spans
 
 
+def table_of(path, tokenizer, read=ngram_files.read) -> ngram_table.NgramFinder:
+    return ngram_table.NgramFinder(tokenizer, {path: read(path)})
+
+
 def brute_force(tokens: list[str], ngrams: list[list[str]]) -> set[tuple[int, int]]:
     """Spans of a row, compared word for word; none inside a longer one."""
     found = set()
@@ -88,7 +94,7 @@ def brute_force(tokens: list[str], ngrams: list[list[str]]) -> set[tuple[int, in
 
 
 def test_the_n_grams_of_a_list_are_found(tmp_path, tokenizer, ngrams_file):
-    table = spans.NgramTable(ngrams_file, tokenizer)
+    table = table_of(ngrams_file, tokenizer)
     lines = open(write_text(tmp_path)).read().splitlines()
     # `w8s` is two pieces; `w3s` begins like an n-gram, but is another word.
     lines += ["w7 w8s w3s", "w7 w8s w1", "w7 w8st w1", "w4 w5 w6", "w1 w3 w3"]
@@ -106,7 +112,7 @@ def test_the_n_grams_of_a_list_are_found(tmp_path, tokenizer, ngrams_file):
 
 def test_n_grams_of_pieces_are_found_inside_words(tmp_path, tokenizer):
     (tmp_path / "p.tsv").write_text("w1 ##s\t1\n##s ##t\t1\n")
-    table = spans.NgramTable(str(tmp_path / "p.tsv"), tokenizer)
+    table = table_of(str(tmp_path / "p.tsv"), tokenizer)
     ids = tokenizer.encode(tf.constant(["w1s w2", "w1st w2", "w2st w2"]), SEQ)
     ends = table(ids.to_tensor(PAD), None).numpy()
     assert [np.flatnonzero(row).tolist() for row in ends] == [[1], [1, 2], [2]]
@@ -115,25 +121,54 @@ def test_n_grams_of_pieces_are_found_inside_words(tmp_path, tokenizer):
 def test_names_of_a_list_are_found(tmp_path, tokenizer):
     path = tmp_path / "names.txt"
     path.write_text("w3\n\nW4 w5\r\n  w4 w5 \nnew york\nw6 -- w7\n", newline="")
-    assert ngrams.read_entities(str(path)) == [
+    assert ngram_files.read_entities(str(path)) == [
         *("w3", "W4 w5", "w4 w5", "new york", "w6 -- w7")
     ]
-    table = spans.NgramTable(str(path), tokenizer, ngrams.read_entities)
+    table = table_of(str(path), tokenizer, ngram_files.read_entities)
     lines = ["w1 w4 w5 w3", "w4 w6 w5", "w3", "w3s w1"]
     ends = table(tokenizer.encode(tf.constant(lines), SEQ).to_tensor(PAD), None).numpy()
     found = [{int(s): int(row[s]) for s in np.flatnonzero(row)} for row in ends]
     assert found == [{2: 4, 4: 5}, {}, {}, {}]
     with pytest.raises(UserError, match="entity file .*x does not exist"):
-        ngrams.read_entities(f"{path}x")
+        ngram_files.read_entities(f"{path}x")
     path.write_text("\n \n")
     with pytest.raises(UserError, match="entity file .* is empty: one name a line"):
-        ngrams.read_entities(str(path))
+        ngram_files.read_entities(str(path))
+
+
+def test_marks_are_found_in_their_sentence_only(tmp_path, tokenizer):
+    lines = [
+        "w1 w2 w3 w1\tw1 w2\tw3",
+        "w1 w2 w3 w1",
+        "w1 w2 w3\tw2 w3\tw1 w2 w3",
+        "w1s w2\tw1 ##s\tunknown\tw2\t",
+        "w5 w6 w1\tw1 w6",
+    ]
+    sentences, marks = ngram_table.split_marks(tf.constant(lines))
+    assert [text.decode() for text in sentences.numpy()] == [
+        *("w1 w2 w3 w1", "w1 w2 w3 w1", "w1 w2 w3", "w1s w2", "w5 w6 w1")
+    ]
+    ids = tokenizer.encode(sentences, SEQ).to_tensor(PAD)
+
+    def found(finder):
+        ends = finder(ids, None, marks).numpy()
+        return [{int(s): int(row[s]) for s in np.flatnonzero(row)} for row in ends]
+
+    finder = ngram_table.NgramFinder(tokenizer, marks=True)
+    # The third sentence is itself an n-gram: a part of it must stay.
+    want = [{1: 3, 3: 4}, {}, {2: 4}, {1: 3, 3: 4}, {}]
+    assert found(finder) == want
+    assert finder.possible(ids, marks).numpy().tolist() == [bool(row) for row in want]
+    # With a list of names too, these are found everywhere.
+    both = ngram_table.NgramFinder(tokenizer, {"names": ["w5 w6", "w3"]}, marks=True)
+    want[1], want[4] = {3: 4}, {1: 3}
+    assert found(both) == want
 
 
 def test_a_list_without_known_words_is_refused(tmp_path, tokenizer):
     (tmp_path / "other.tsv").write_text("new york\t2.0\n")
     with pytest.raises(UserError, match="none of its 1 n-grams has known words"):
-        spans.NgramTable(str(tmp_path / "other.tsv"), tokenizer)
+        table_of(str(tmp_path / "other.tsv"), tokenizer)
 
 
 def test_random_spans_have_geometric_lengths(tokenizer):
@@ -175,7 +210,7 @@ def batches(tmp_path, tokenizer, ngrams_file, draws=1, n_spans=3, **values):
     dataset = pipelines.sentences_with_spans(
         feed(write_text(tmp_path), tokenizer, **values),
         MaskingConfig(rate=0.3),
-        spans.NgramTable(ngrams_file, tokenizer),
+        table_of(ngrams_file, tokenizer),
         n_spans,
         draws,
     )
@@ -213,6 +248,37 @@ def test_batches_depend_on_seed_and_number_only(tmp_path, tokenizer, ngrams_file
     assert any((a["input_order"].shape != b["input_order"].shape
                 or (a["input_order"] != b["input_order"]).any())
                for a, b in zip(whole, whole[1:]))  # fmt: skip
+
+
+def test_marked_text_gives_batches_of_its_own_n_grams(tmp_path, tokenizer):
+    lines = Path(write_text(tmp_path)).read_text().splitlines()
+    marked = [f"{line}\tw4 w5" if n % 2 else line for n, line in enumerate(lines)]
+    (tmp_path / "marked.txt").write_text("\n".join(marked))
+    dataset = pipelines.sentences_with_spans(
+        feed(str(tmp_path / "marked.txt"), tokenizer),
+        MaskingConfig(rate=0.3),
+        ngram_table.NgramFinder(tokenizer, marks=True),
+        n_spans=3,
+        draws=1,
+    )
+    for name, spec in dataset.element_spec.items():
+        # A graph needs to know how many dimensions there are.
+        assert spec.shape.rank in (2, 3), name
+    n_found = n_plain = 0
+    want = [tokenizer.vocab.index(word) for word in ("w4", "w5")]
+    for batch in dataset.as_numpy_iterator():
+        for ids, start, end, mask in zip(
+            *(batch[f"{k}"] for k in ("input_word_ids", "span_start", "span_end")),
+            batch["span_mask"],
+            strict=True,
+        ):
+            for a, b in zip(start[mask > 0], end[mask > 0], strict=True):
+                assert ids[a:b].tolist() == want
+                n_found += 1
+            n_plain += not mask.any()
+    texts = [line for line in marked if "w4 w5" in line.split("\t")[0]]
+    expected = sum("\t" in line for line in texts if line.split("\t")[0] != "w4 w5")
+    assert n_found >= expected > 3 and n_plain > 60
 
 
 # ---------------------------------------------------------------- objective
@@ -389,11 +455,42 @@ def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer,
     assert metrics["misad/loss"] > 0 and np.isfinite(metrics["gradient_norm"])
 
 
+def test_the_two_losses_have_weights_of_their_own(one_device, tokenizer, batch):
+    reference = make(tokenizer, batch, one_device).objectives["misad"]
+    weighed = make(
+        tokenizer, batch, one_device, misad_weight=3.0, masked_lm_weight=0.5
+    ).objectives["misad"]
+    for name, part in reference.model.parts.items():
+        weighed.model.parts[name].set_weights(part.get_weights())
+    want, metrics = reference.loss({k: tf.constant(v) for k, v in batch.items()})
+    got, same = weighed.loss({k: tf.constant(v) for k, v in batch.items()})
+    np.testing.assert_allclose(got, want * [0.5, 3.0], rtol=1e-4)
+    for name in metrics:
+        np.testing.assert_allclose(same[name], metrics[name], rtol=1e-4, err_msg=name)
+
+
+def test_a_start_without_a_masked_lm_head_is_refused(tokenizer):
+    model = toys.model(num_layers=1)
+
+    def start(parts, **values):
+        config = MisadConfig(candidates="spans", **values)
+        objective = MisadObjective(
+            "misad", config, model, tokenizer=tokenizer, data=None
+        )
+        objective.check_start("/bert", parts)
+
+    start(["encoder", "masked_lm"])
+    start(["encoder"], new_masked_lm=True)
+    start(["encoder"], choice="random")
+    with pytest.raises(UserError, match="/bert has no masked-LM head.*choice=random"):
+        start(["encoder"])
+
+
 @pytest.mark.parametrize(
     "values, message",
     [
         ({"form": "code"}, "task.misad.form is 'code'; allowed: paper, released"),
-        ({"candidates": "words"}, "'words'; allowed: ngrams, entities, spans"),
+        ({"candidates": "words"}, "'words'; allowed: marks, ngrams, entities, spans"),
         ({"choice": "best"}, "choice is 'best'; allowed: model, random"),
         ({"max_candidates": 0}, "max_candidates is 0; allowed: at least 1"),
         ({"masking": MaskingConfig(whole_word=True)}, "whole_word"),
@@ -410,7 +507,7 @@ def test_values_out_of_range_are_named(values, message):
     "candidates, message",
     [
         ("ngrams", "ngrams_file is empty: write one with python"),
-        ("entities", "entities_file is empty: name a file of names, one a line"),
+        ("entities", "entities_file is empty; allowed: a file of names, one a line"),
     ],
 )
 def test_a_run_without_a_file_is_refused(tokenizer, candidates, message):
@@ -425,6 +522,7 @@ def test_a_run_without_a_file_is_refused(tokenizer, candidates, message):
     [
         # Shorter than two tokens, or of unknown words.
         ("spans", "w3\nw4\nunknown words\n", "the 3 sentences has two tokens"),
+        ("marks", "w1 w2\nw4\tw5\n", "the 2 sentences has a marked n-gram"),
         ("ngrams", "w1 w0\nw4\nw3\n", "the 3 sentences has an n-gram of .*ngrams.tsv"),
         ("entities", "w1 w0\n", "the 1 sentences has a name of .*names.txt"),
     ],
@@ -455,7 +553,7 @@ def test_text_of_which_nothing_can_be_taken_is_refused(
         build()
     assert "none of the first 9 sentences has" in caplog.text
     caplog.clear()
-    (tmp_path / "text.txt").write_text("w3\nw20 w0 w1\n")
+    (tmp_path / "text.txt").write_text("w3\nw20 w0 w1\tw0 w1\n")
     build()
     assert not caplog.text
 
@@ -478,6 +576,7 @@ def test_a_run_resumes_exactly(tmp_path, tokenizer, ngrams_file, strategy, form)
         "model.attention_dropout_rate": 0.2,
         "vocabulary.file": tokenizer.vocab_file,
         "task.misad.form": form,
+        "task.misad.candidates": "ngrams",
         "task.misad.ngrams_file": ngrams_file,
         "task.misad.max_candidates": 2,
         "task.misad.train_data.global_batch_size": BATCH,

@@ -9,8 +9,10 @@ import oracles
 import pytest
 
 from cmlm.common import fields
-from cmlm.data import ngrams
-from cmlm.data.ngrams import NgramConfig, SortedCounts, Units
+from cmlm.data import ngram_files, ngrams, sorted_counts
+from cmlm.data.ngram_units import Units
+from cmlm.data.ngrams import NgramConfig
+from cmlm.data.sorted_counts import SortedCounts
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 
@@ -50,41 +52,96 @@ def paths(documents, tmp_path) -> list[str]:
 
 @pytest.mark.parametrize("form", ngrams.FORMS)
 def test_scores_are_those_of_the_definition(documents, paths, form):
-    config = NgramConfig(form=form, longest=4, top=0, scope="corpus")
-    got = dict(ngrams.extract(paths, Units(), config))
     together = [sentence for document in documents for sentence in document]
-    want = oracles.ngram_scores(together, 4, form == "released")
-    assert got.keys() == want.keys()
-    for ngram, value in want.items():
-        assert got[ngram] == pytest.approx(value)
-
-    # By document: the best score an n-gram has in any, of the best 7 of each.
-    config = NgramConfig(form=form, longest=4, top=7)
+    whole = oracles.ngram_scores(together, 4, form == "released")
+    config = NgramConfig(form=form, longest=4, top=0, min_count=1, scope="corpus")
     got = dict(ngrams.extract(paths, Units(), config))
-    want = {}
-    for document in documents:
-        scores = oracles.ngram_scores(document, 4, form == "released")
-        best = sorted(scores.items(), key=lambda pair: (-round(pair[1], 9), pair[0]))
-        lowest = best[6][1]
-        kept = {ngram for ngram in got if scores.get(ngram, -99) > lowest + 1e-9}
-        assert kept == {ngram for ngram, value in best if value > lowest + 1e-9}
-        for ngram, value in best:
-            want[ngram] = max(value, want.get(ngram, -99))
-    assert len(got) <= 7 * len(documents)
-    for ngram, value in got.items():
-        assert value <= want[ngram] + 1e-9
+    assert got == pytest.approx(whole)
+
+    # Each document keeps its best, by the counts of the corpus or its own.
+    for counts in ngrams.COUNTS:
+        config = NgramConfig(form, counts, longest=4, top=7, min_count=1)
+        got = dict(ngrams.extract(paths, Units(), config))
+        sure, possible = {}, {}
+        for document in documents:
+            own = oracles.ngram_scores(document, 4, form == "released")
+            scores = own if counts == "document" else {n: whole[n] for n in own}
+            lowest = sorted(scores.values())[-7]
+            for ngram, value in scores.items():
+                # Of equal scores only some are among the seven.
+                if value > lowest + 1e-9:
+                    sure[ngram] = max(value, sure.get(ngram, -99))
+                if value > lowest - 1e-9:
+                    possible[ngram] = max(value, possible.get(ngram, -99))
+        assert sure.keys() <= got.keys() <= possible.keys()
+        assert len(sure) > 5 and len(got) <= 7 * len(documents)
+        for ngram, value in got.items():
+            assert value <= possible[ngram] + 1e-9
+            assert value >= sure.get(ngram, -99) - 1e-9
+        assert list(got) == sorted(got)
 
 
-@pytest.mark.parametrize("scope", ngrams.SCOPES)
+@pytest.mark.parametrize("counts, scope", [
+    ("document", "document"), ("corpus", "document"), ("corpus", "corpus")
+])  # fmt: skip
 @pytest.mark.parametrize("top", [0, 20])
-def test_out_of_core_equals_in_memory(paths, scope, top, monkeypatch):
-    config = NgramConfig(scope=scope, top=top, min_count=1 + (scope == "corpus"))
+def test_out_of_core_equals_in_memory(paths, counts, scope, top, monkeypatch):
+    config = NgramConfig(
+        counts=counts, scope=scope, top=top, min_count=1 + (counts == "corpus")
+    )
     want = list(ngrams.extract(paths, Units(), config))
-    assert [ngram for ngram, _ in want] == sorted(ngram for ngram, _ in want)
+    assert want and [ngram for ngram, _ in want] == sorted(ngram for ngram, _ in want)
     # Runs of 5 entries, and so many of them that they are merged on the way.
-    monkeypatch.setattr(ngrams, "_MAX_RUNS", 4)
+    monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
     small = NgramConfig(**{**vars(config), "max_entries": 5})
     assert list(ngrams.extract(paths, Units(), small)) == want
+
+
+@pytest.mark.parametrize("counts, scope", [
+    ("document", "document"), ("corpus", "document"), ("corpus", "corpus")
+])  # fmt: skip
+def test_sentences_are_marked_with_the_list_of_their_document(
+    documents, paths, tmp_path, counts, scope
+):
+    config = NgramConfig(counts=counts, scope=scope, longest=4, top=5, min_count=1)
+    (tmp_path / "marked").mkdir()
+    found = ngrams.extract(paths, Units(), config, str(tmp_path / "marked"))
+    listed = set(dict(found))
+    together = [sentence for document in documents for sentence in document]
+    whole = oracles.ngram_scores(together, 4, False)
+    n_marks = n_elsewhere = 0
+    for number in range(2):
+        text = (tmp_path / "marked" / f"{number}.txt").read_text()
+        marked = [block.split("\n") for block in text.strip().split("\n\n")]
+        assert len(marked) == len(documents[number::2])
+        for rows, document in zip(marked, documents[number::2], strict=True):
+            own = oracles.ngram_scores(document, 4, False)
+            if counts == "corpus":
+                own = whole if scope == "corpus" else {n: whole[n] for n in own}
+            lowest = sorted(own.values())[-5]
+            best = {ngram for ngram, value in own.items() if value > lowest + 1e-9}
+            maybe = {ngram for ngram, value in own.items() if value > lowest - 1e-9}
+            for row, sentence in zip(rows, document, strict=True):
+                text, *marks = row.split("\t")
+                assert text == " ".join(sentence)
+                inside = {
+                    " ".join(sentence[a:b])
+                    for a in range(len(sentence))
+                    for b in range(a + 2, min(a + 4, len(sentence)) + 1)
+                }
+                assert inside & best <= set(marks) <= inside & maybe
+                n_marks += len(marks)
+                n_elsewhere += len(inside & listed - maybe)
+    assert n_marks > 20
+    # Without marks some sentences would have n-grams of other documents.
+    assert (n_elsewhere > 0) == (scope == "document")
+
+
+def test_the_default_drops_rare_n_grams(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("new york is big\n" * 20 + "one two three four five six\n" * 19)
+    found = dict(ngrams.extract([str(path)], Units(), NgramConfig()))
+    assert "new york is big" in found and not any("two" in n for n in found)
 
 
 def test_counts_beyond_memory_are_on_disk():
@@ -92,12 +149,12 @@ def test_counts_beyond_memory_are_on_disk():
     keys = [f"k{i}" for i in random.integers(0, 500, 3000)]
     with SortedCounts(lambda a, b: a + b, max_entries=40) as counts:
         counts.update((key, 1) for key in keys)
-        assert counts.n_runs > 2 and len(counts._entries) < 40
+        assert len(counts._runs) > 2 and len(counts._entries) < 40
         want = [(key, keys.count(key)) for key in sorted(set(keys))]
         assert list(counts.items()) == want
         # The corpus is scored in two passes.
         counts.settle()
-        assert counts.n_runs == 1 and not counts._entries
+        assert len(counts._runs) == 1 and not counts._entries
         for _ in range(2):
             assert list(counts.items()) == want
 
@@ -109,9 +166,9 @@ def test_words_that_like_each_other_come_first(paths):
     config = NgramConfig(form="released", scope="corpus", top=1, min_count=5)
     (ngram,) = dict(ngrams.extract(paths, Units(), config))
     assert len(ngram.split()) == 2
-    with pytest.raises(UserError, match="no n-gram is kept"):
-        config = NgramConfig(threshold=99.0)
-        ngrams.write(ngrams.extract(paths, Units(), config), paths[0] + ".tsv")
+    with pytest.raises(UserError, match="no n-gram is left"):
+        config = NgramConfig(threshold=99.0, min_count=1)
+        ngram_files.write(ngrams.extract(paths, Units(), config), paths[0] + ".tsv")
     assert not Path(paths[0] + ".tsv").exists()
 
 
@@ -133,7 +190,7 @@ def test_pieces_of_a_language_without_spaces(tmp_path):
     text.write_text("\u0e01\u0e32\u0e23 x q\n\u0e01\u0e32\n")
     units = Units(tokenizer=tokenizer)
     assert units.split(["\u0e01\u0e32\u0e23 q x"]) == [[pieces[:3], ["x"]]]
-    found = dict(ngrams.extract([str(text)], units, NgramConfig()))
+    found = dict(ngrams.extract([str(text)], units, NgramConfig(min_count=1)))
     assert "\u0e01 ##\u0e32 ##\u0e23" in found
 
 
@@ -151,9 +208,9 @@ def test_a_wrong_file_is_one_line(tmp_path, text, message):
     path = tmp_path / "ngrams.tsv"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-        ngrams.read(str(path))
+        ngram_files.read(str(path))
     with pytest.raises(UserError, match="does not exist"):
-        ngrams.read(str(path) + "x")
+        ngram_files.read(str(path) + "x")
 
 
 @pytest.mark.parametrize(
@@ -161,6 +218,8 @@ def test_a_wrong_file_is_one_line(tmp_path, text, message):
     [
         ({"form": "pmi"}, "form is 'pmi'; allowed: paper, released"),
         ({"scope": "line"}, "scope is 'line'"),
+        ({"counts": "word"}, "counts is 'word'; allowed: corpus, document"),
+        ({"counts": "document", "scope": "corpus"}, "scope is 'corpus'; allowed: doc"),
         ({"longest": 1}, "longest is 1; allowed: at least 2"),
         ({"top": -1}, "top is -1"),
         ({"min_count": 0}, "min_count is 0"),
@@ -185,12 +244,17 @@ def run(*arguments):
 @pytest.mark.large
 def test_the_command_writes_a_sorted_file(paths, tmp_path):
     output = tmp_path / "ngrams.tsv"
-    arguments = (f"--input={tmp_path}/*.txt", f"--output={output}", "--top=9")
+    arguments = (
+        f"--input={tmp_path}/*.txt",
+        f"--output={output}",
+        "--top=9",
+        "--min_count=1",
+    )
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
     lines = output.read_text().splitlines()
     assert lines == sorted(lines) and done.stdout.startswith(f"{len(lines)} n-grams")
-    assert ngrams.read(str(output)) == [line.split("\t")[0] for line in lines]
+    assert ngram_files.read(str(output)) == [line.split("\t")[0] for line in lines]
     again = run(*arguments)
     assert again.returncode == 1 and "exists" in again.stderr.splitlines()[-1]
     for line in again.stderr.splitlines():
@@ -198,5 +262,5 @@ def test_the_command_writes_a_sorted_file(paths, tmp_path):
     # A corpus of which nothing is above the threshold.
     none = run(*arguments, "--overwrite", "--threshold=99")
     assert none.returncode == 1
-    assert none.stderr.startswith("error: no n-gram is kept") and "\n" in none.stderr
+    assert none.stderr.startswith("error: no n-gram is left") and "\n" in none.stderr
     assert output.read_text().splitlines() == lines

@@ -80,6 +80,8 @@ def toy(tmp_path_factory) -> dict[str, str]:
         path = directory / f"{name}.tsv"
         path.write_text("\n".join("\t".join(row) for row in rows) + "\n")
     (directory / "ngrams.tsv").write_text("the river\t1\nold boat\t1\nand small\t1\n")
+    marked = [f"{line}\t{' '.join(line.split()[:2])}" if line else "" for line in lines]
+    (directory / "marked.txt").write_text("\n".join(marked) + "\n")
     (directory / "names.txt").write_text("river boat\nold bridge\nsmall\n")
     config = toys.run_config(text, **{"model.max_position_embeddings": 600})
     run = engine.build(config, str(directory / "run"))
@@ -90,6 +92,7 @@ def toy(tmp_path_factory) -> dict[str, str]:
         "hard": str(directory / "hard.tsv"),
         "nli": str(directory / "nli.tsv"),
         "ngrams": str(directory / "ngrams.tsv"),
+        "marked": str(directory / "marked.txt"),
         "names": str(directory / "names.txt"),
         "vocab": str(directory / "run" / "vocab.txt"),
         "run": str(directory / "run"),
@@ -121,7 +124,9 @@ def made_small(module: str, arguments: list[str], toy: dict[str, str], output: P
     found = []
     for argument in arguments:
         flag, _, value = argument.removeprefix("--").partition("=")
-        if flag in path_of:
+        if flag == "train_data" and "marked" in value:
+            value = toy["marked"]
+        elif flag in path_of:
             value = _files(value, path_of[flag], toy)
         elif flag in ("init_checkpoint", "model"):
             prefix = re.match(r"(best|untrained|bow):|", value).group()
@@ -130,7 +135,7 @@ def made_small(module: str, arguments: list[str], toy: dict[str, str], output: P
             value = toy["vocab"]
         elif flag == "data_dir":
             value = toy["testsets"]
-        elif flag in ("output", "model_dir"):
+        elif flag in ("output", "model_dir", "marked_output"):
             value = str(output / (os.path.basename(value) or flag))
         elif flag == "size":
             value = "200"

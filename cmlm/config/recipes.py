@@ -284,6 +284,8 @@ def ulr_misad() -> ExperimentConfig:
     task = _task(64, 128)
     task.misad.weight = 1.0
     task.misad.masking = _masking(0.15)
+    # Each sentence is marked with the n-grams of its document.
+    task.misad.candidates = "marks"
     return ExperimentConfig(
         model=EncoderConfig(
             num_views=1,

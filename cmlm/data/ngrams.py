@@ -1,122 +1,140 @@
-"""N-grams that mean something: counted out of core, scored by extended PMI.
+"""Finds meaningful n-grams: counts them out of core and scores them by extended PMI.
 
     PMI(w) = 1/|w| (log P(w) - sum_k log P(w_k))                          (paper)
     score(w) = log C(w) - sum_k log C(w_k)                        (released code)
 
-C is a count, P(w) the share of w among all n-grams of its length (Li & Zhao, 2021,
-https://arxiv.org/abs/2105.14478, section 3.1, and the code its authors published).
+C is a count and P a count divided by the number of words (Li & Zhao, 2021,
+https://arxiv.org/abs/2105.14478, section 3.1, and the authors' released code).
 
-Counts live in memory up to a limit; beyond it they are sorted runs on disk, merged as
-streams. What is written is text: `n-gram TAB score`, sorted by n-gram.
+The paper normalises counts by the corpus size and keeps the best n-grams of each
+document. It counts with SRILM, which drops rare n-grams, but does not print the least
+count. Without one, n-grams of six words that occur once score highest. The paper
+describes short n-grams: of the best 2,000 more than half have two or three words and
+fewer than 3 % have more than four (section 4). The default `min_count` makes Wikipedia
+text fit this description.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
-import functools
 import heapq
 import itertools
 import math
 import os
-import tempfile
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-import tensorflow as tf
+import numpy as np
 
 from cmlm.common import fields
 from cmlm.common import files as files_lib
-from cmlm.data import streams
-from cmlm.data.tokenization import Tokenizer, WordSplitter
+from cmlm.data import ngram_files, streams
+from cmlm.data.ngram_units import Units
+from cmlm.data.sorted_counts import SortedCounts
 from cmlm.errors import UserError
 
 FORMS = ("paper", "released")
+COUNTS = ("corpus", "document")
 SCOPES = ("document", "corpus")
-UNITS = ("words", "pieces")
-# Runs open at a time; when there are more they are merged into one.
-_MAX_RUNS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class NgramConfig:
-    """Which n-grams are kept.
+    """How n-grams are counted, scored and selected.
 
     Attributes:
-        form: `paper` or `released`, see above.
-        scope: `document` counts and scores each document by itself and keeps its best
-            (an n-gram that is kept in several has its best score); `corpus` counts and
-            scores the whole.
+        form: the score, `paper` or `released`, see above.
+        counts: count in the whole `corpus` (the paper) or in each `document` by itself
+            (the released code).
+        scope: keep the `top` n-grams of each `document` (the paper) or of the `corpus`.
         longest: n-grams have 2 to this many units.
-        top: the most n-grams to keep, of each document or of the corpus; 0: all.
-        threshold: lowest score to keep; None: any.
-        min_count: how often an n-gram must occur in the document or the corpus.
-        max_entries: different n-grams to hold in memory at a time.
+        top: the number of n-grams to keep; 0: all.
+        threshold: the lowest score to keep; None: any.
+        min_count: the least number of occurrences, in the corpus or, with
+            `counts=document`, in the document.
+        max_entries: distinct n-grams in memory at a time.
     """
 
     form: str = fields.one_of("paper", FORMS)
+    counts: str = fields.one_of("corpus", COUNTS)
     scope: str = fields.one_of("document", SCOPES)
     longest: int = fields.ranged(6, at_least=2)
     top: int = fields.ranged(3000, at_least=0)
     threshold: float | None = None
-    min_count: int = fields.ranged(1, at_least=1)
+    min_count: int = fields.ranged(20, at_least=1)
     max_entries: int = fields.ranged(1_000_000, at_least=1)
+
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError for values that exclude each other."""
+        if self.counts == "document" and self.scope == "corpus":
+            # Scores of different documents are not comparable.
+            raise fields.refused(
+                f"{prefix}scope", "corpus", "document, with counts=document"
+            )
 
 
 # ------------------------------------------------------------------- scores
 
 
-def score(
-    form: str, count: int, unit_counts: list[int], n_ngrams: int, n_units: int
-) -> float:
+def score(form: str, count: int, unit_counts: list[int], n_units: int) -> float:
     """Scores one n-gram; see the equations above.
 
     Args:
-        form: one of `FORMS`.
+        form: one of FORMS.
         count: C(w).
         unit_counts: C(w_k) of each of its |w| units.
-        n_ngrams: occurrences of all n-grams of its length.
-        n_units: occurrences of all units.
+        n_units: the number of units in the corpus or document.
     """
     if form == "released":
         return math.log(count) - sum(map(math.log, unit_counts))
     expected = sum(math.log(unit / n_units) for unit in unit_counts)
-    return (math.log(count / n_ngrams) - expected) / len(unit_counts)
+    return (math.log(count / n_units) - expected) / len(unit_counts)
 
 
 def score_document(
     lines: Iterable[list[list[str]]], config: NgramConfig
 ) -> dict[str, float]:
-    """The best n-grams of one document and their scores.
+    """The best n-grams of one document, counted in it, and their scores.
 
     Args:
-        lines: of each sentence its runs of units, as `units` gives them.
+        lines: the runs of units of each sentence, see `Units.split`.
         config: form, longest, top, threshold, min_count.
     """
     counts: collections.Counter = collections.Counter()
-    totals = [0] * (config.longest + 1)
+    n_units = 0
     for runs in lines:
-        _count(runs, config.longest, counts, totals)
-    scored = (
-        (ngram, score(config.form, count, of_units, totals[len(of_units)], totals[1]))
-        for ngram, count in counts.items()
-        if " " in ngram and count >= config.min_count
-        for of_units in [[counts[unit] for unit in ngram.split(" ")]]
-    )
-    return dict(_best(scored, config))
+        counts.update(_grams(runs, config.longest))
+        n_units += sum(map(len, runs))
+    return dict(_best(_scored(counts, counts.items(), n_units, config), config))
 
 
-def _count(runs, longest, counts, totals) -> None:
-    """Adds the n-grams of one sentence to `counts`, those of length n to totals[n]."""
+def _grams(runs: list[list[str]], longest: int) -> Iterator[str]:
+    """All n-grams of a sentence, single units included."""
     for run in runs:
         for n in range(1, min(longest, len(run)) + 1):
-            starts = range(len(run) - n + 1)
-            totals[n] += len(starts)
-            counts.update(" ".join(run[start : start + n]) for start in starts)
+            for start in range(len(run) - n + 1):
+                yield " ".join(run[start : start + n])
 
 
-def _best(scored: Iterable[tuple[str, float]], config: NgramConfig):
-    """Keeps what is above the threshold, and of that the best; ties go by n-gram."""
+def _scored(
+    unit_counts: dict[str, int],
+    counts: Iterable[tuple[str, int]],
+    n_units: int,
+    config: NgramConfig,
+) -> Iterator[tuple[str, float]]:
+    """The n-grams of two units or more that reach `min_count`, with their scores."""
+    for ngram, count in counts:
+        if " " in ngram and count >= config.min_count:
+            of_units = [unit_counts[unit] for unit in ngram.split(" ")]
+            yield ngram, score(config.form, count, of_units, n_units)
+
+
+def _best(
+    scored: Iterable[tuple[str, float]], config: NgramConfig
+) -> Iterable[tuple[str, float]]:
+    """Applies threshold and top; ties go to the first n-gram in the alphabet."""
     if config.threshold is not None:
         scored = ((n, value) for n, value in scored if value >= config.threshold)
     if config.top:
@@ -124,280 +142,170 @@ def _best(scored: Iterable[tuple[str, float]], config: NgramConfig):
     return scored
 
 
-# -------------------------------------------------------------- out of core
-
-
-class SortedCounts:
-    """A dictionary that may outgrow the memory; use it in a `with` statement.
+class _ScoreTable:
+    """Scores of n-grams in 16 bytes each, looked up by a hash of the n-gram.
 
     Args:
-        combine: of two values of one key, such as their sum; associative.
-        max_entries: keys to hold in memory; more go to disk as a sorted run.
+        scored: n-grams and scores.
     """
 
-    def __init__(self, combine: Callable[[float, float], float], max_entries: int):
-        self._combine = combine
-        self._max_entries = max_entries
-        self._entries: dict[str, float] = {}
-        self._runs: list[str] = []
-        self._number = itertools.count()
+    def __init__(self, scored: Iterable[tuple[str, float]]):
+        pairs = np.fromiter(
+            ((hash(ngram), value) for ngram, value in scored),
+            np.dtype([("hash", "<i8"), ("score", "<f8")]),
+        )
+        pairs.sort(order="hash")
+        self._hashes, self._scores = pairs["hash"], pairs["score"]
 
-    def __enter__(self):
-        self._directory = tempfile.TemporaryDirectory(prefix="ngrams-")
-        return self
-
-    def __exit__(self, *error):
-        self._directory.cleanup()
-
-    def update(self, values: Iterable[tuple[str, float]]) -> None:
-        """Adds values to their keys; keys hold no tab and no line feed."""
-        entries = self._entries
-        for key, value in values:
-            before = entries.get(key)
-            entries[key] = value if before is None else self._combine(before, value)
-            if len(entries) >= self._max_entries:
-                self._spill()
-
-    def items(self) -> Iterator[tuple[str, float]]:
-        """All keys in order, each once."""
-        runs = [self._read(run) for run in self._runs]
-        if self._entries:
-            runs.append(iter(sorted(self._entries.items())))
-        return self._merge(runs)
-
-    def settle(self) -> None:
-        """Merges what is on disk into one run: for what is read more than once."""
-        if self._runs:
-            self._write_run()
-            self._merge_runs()
-
-    @property
-    def n_runs(self) -> int:
-        """Sorted runs on disk now."""
-        return len(self._runs)
-
-    def _spill(self) -> None:
-        self._write_run()
-        if len(self._runs) >= _MAX_RUNS:
-            self._merge_runs()
-
-    def _write_run(self) -> None:
-        self._runs.append(self._write(sorted(self._entries.items())))
-        self._entries.clear()
-
-    def _merge_runs(self) -> None:
-        merged = self._write(self._merge(map(self._read, self._runs)))
-        for run in self._runs:
-            os.remove(run)
-        self._runs = [merged]
-
-    def _merge(self, runs) -> Iterator[tuple[str, float]]:
-        runs = list(runs)
-        if len(runs) == 1:
-            yield from runs[0]
-            return
-        merged = heapq.merge(*runs, key=lambda entry: entry[0])
-        for key, entries in itertools.groupby(merged, key=lambda entry: entry[0]):
-            yield key, functools.reduce(self._combine, (value for _, value in entries))
-
-    def _write(self, entries) -> str:
-        path = os.path.join(self._directory.name, f"{next(self._number)}.tsv")
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            # repr gives every float back exactly.
-            file.writelines(f"{key}\t{value!r}\n" for key, value in entries)
-        return path
-
-    @staticmethod
-    def _read(path: str) -> Iterator[tuple[str, float]]:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            for line in file:
-                key, _, value = line.rstrip("\n").rpartition("\t")
-                yield key, float(value) if "." in value or "e" in value else int(value)
-
-
-# -------------------------------------------------------------------- units
-
-
-class Units:
-    """Cuts lines into runs of units; an n-gram never crosses punctuation.
-
-    Words are those of the tokenizer before it cuts them into pieces: split at white
-    space and punctuation, Chinese characters each by itself. Languages without spaces
-    whose letters are not Chinese characters (Thai, kana, Khmer) need pieces.
-
-    Args:
-        lower_case: lower-case words and strip their accents.
-        tokenizer: cut into its pieces instead, as `tokenizer.vocab` spells them.
-    """
-
-    def __init__(self, lower_case: bool = True, tokenizer: Tokenizer | None = None):
-        self._tokenizer = tokenizer
-        self._splitter = WordSplitter(lower_case)
-
-    def split(self, lines: list[str]) -> list[list[list[str]]]:
-        """Of every line its runs of units."""
-        if self._tokenizer is not None:
-            vocab = self._tokenizer.vocab
-            tokens = self._tokenizer.tokenize(tf.constant(lines)).to_list()
-            return [_runs([vocab[token] for token in row]) for row in tokens]
-        return [
-            _runs([word.decode() for word in words])
-            for words in self._splitter.split_lines(tf.constant(lines))
-        ]
-
-
-def _runs(units: list[str]) -> list[list[str]]:
-    """Splits at units that are no words."""
-    return [list(run) for is_word, run in itertools.groupby(units, _is_word) if is_word]
-
-
-@functools.lru_cache(maxsize=1 << 18)
-def _is_word(unit: str) -> bool:
-    if unit == "[UNK]":
-        return False
-    text = unit.removeprefix("##") if len(unit) > 2 else unit
-    return any(unicodedata.category(character)[0] in "LMN" for character in text)
+    def of(self, ngrams: Iterable[str]) -> list[tuple[str, float]]:
+        """The n-grams that are in the table, with their scores."""
+        ngrams = list(ngrams)
+        hashes = np.fromiter(map(hash, ngrams), np.int64, len(ngrams))
+        if not len(self._hashes):
+            return []
+        places = np.searchsorted(self._hashes, hashes)
+        places = np.minimum(places, len(self._hashes) - 1)
+        known = np.flatnonzero(self._hashes[places] == hashes)
+        scores = self._scores[places[known]].tolist()
+        return [(ngrams[i], value) for i, value in zip(known, scores, strict=True)]
 
 
 # ------------------------------------------------------------------- corpora
 
 
-def extract(
-    paths: list[str], units: Units, config: NgramConfig
-) -> Iterator[tuple[str, float]]:
-    """The n-grams of a corpus that are kept, sorted, with their scores.
+class _Document(NamedTuple):
+    """The lines of a document and the runs of units of each line."""
 
-    Memory holds one document (`document`), or the units that occur at least
-    `min_count` times and the `top` n-grams (`corpus`), beside `max_entries` entries.
+    path: str
+    lines: list[str]
+    runs: list[list[list[str]]]
+
+
+def extract(
+    paths: list[str],
+    units: Units,
+    config: NgramConfig,
+    marked_directory: str | None = None,
+) -> Iterator[tuple[str, float]]:
+    """Yields the selected n-grams in alphabetical order with their scores.
+
+    An n-gram of several documents has its best score. Memory holds one document and
+    `max_entries` entries; with `counts=corpus` also all units and 16 bytes for each
+    n-gram that reaches `min_count`.
 
     Args:
         paths: text in the training format.
-        units: cuts it.
-        config: what is kept.
+        units: cuts sentences into units.
+        config: what is counted, scored and selected.
+        marked_directory: an existing directory that receives each text with its marks:
+            behind every sentence the n-grams of its document that occur in it,
+            separated by tabs. Read it with `task.misad.candidates=marks`.
     """
-    if config.scope == "document":
-        yield from _extract_by_document(paths, units, config)
-    else:
-        yield from _extract_from_corpus(paths, units, config)
-
-
-def _extract_by_document(paths, units, config):
-    with SortedCounts(max, config.max_entries) as kept:
-        for document in _documents(paths, units):
-            kept.update(score_document(document, config).items())
-        yield from kept.items()
-
-
-def _extract_from_corpus(paths, units, config):
-    totals = [0] * (config.longest + 1)
+    fields.check(config, "")
+    if config.counts == "document":
+        selected = (
+            (document, score_document(document.runs, config))
+            for document in _documents(paths, units)
+        )
+        yield from _collect(selected, config, marked_directory)
+        return
+    total = 0
     with SortedCounts(lambda a, b: a + b, config.max_entries) as counted:
-        for runs in _sentences(paths, units):
-            if runs is not None:
-                counts: collections.Counter = collections.Counter()
-                _count(runs, config.longest, counts, totals)
+        for document in _documents(paths, units):
+            for runs in document.runs:
+                counts = collections.Counter(_grams(runs, config.longest))
+                total += sum(map(len, runs))
                 counted.update(counts.items())
         counted.settle()
-        # A kept n-gram is never more frequent than any of its units.
+        # An n-gram is never more frequent than its units.
         unit_counts = {
             key: count
             for key, count in counted.items()
             if " " not in key and count >= config.min_count
         }
-        scored = (
-            (key, score(config.form, count, of_units, totals[len(of_units)], totals[1]))
-            for key, count in counted.items()
-            if " " in key and count >= config.min_count
-            for of_units in [[unit_counts[unit] for unit in key.split(" ")]]
-        )
-        yield from (
-            sorted(_best(scored, config)) if config.top else _best(scored, config)
-        )
+        scored = _scored(unit_counts, counted.items(), total, config)
+        if config.scope == "corpus":
+            best = dict(_best(scored, config)) if marked_directory else None
+            chosen = best.items() if marked_directory else _best(scored, config)
+            yield from sorted(chosen) if config.top else chosen
+            if marked_directory:
+                selected = ((d, best) for d in _documents(paths, units))
+                collections.deque(_collect(selected, config, marked_directory), 0)
+            return
+        table = _ScoreTable(scored)
+    yield from _collect(
+        (
+            (document, dict(_best(table.of(_distinct(document, config)), config)))
+            for document in _documents(paths, units)
+        ),
+        config,
+        marked_directory,
+    )
 
 
-def _documents(paths, units) -> Iterator[list]:
-    """Documents as lists of the runs of their sentences."""
-    document: list = []
-    for runs in _sentences(paths, units):
-        if runs is None:
-            yield document
-            document = []
-        else:
-            document.append(runs)
+def _distinct(document: _Document, config: NgramConfig) -> set[str]:
+    """The distinct n-grams of a document."""
+    grams = itertools.chain.from_iterable(
+        _grams(runs, config.longest) for runs in document.runs
+    )
+    return {ngram for ngram in grams if " " in ngram}
 
 
-def _sentences(paths, units) -> Iterator[list[list[str]] | None]:
-    """The runs of every sentence; None ends a document."""
+def _collect(
+    selected: Iterable[tuple[_Document, dict[str, float]]],
+    config: NgramConfig,
+    marked_directory: str | None,
+) -> Iterator[tuple[str, float]]:
+    """Joins the lists of all documents, and writes the marked text on the way."""
+    with SortedCounts(max, config.max_entries) as kept:
+        for path, documents in itertools.groupby(selected, lambda one: one[0].path):
+            with contextlib.ExitStack() as stack:
+                file = None
+                if marked_directory:
+                    name = os.path.basename(path)
+                    if name.endswith(".bz2"):
+                        name = name.removesuffix(".bz2") + ".gz"
+                    name = os.path.join(marked_directory, name)
+                    file = stack.enter_context(files_lib.atomic_text(name))
+                for document, ngrams in documents:
+                    kept.update(ngrams.items())
+                    if file:
+                        _write_marked(document, ngrams, config, file)
+        yield from kept.items()
+
+
+def _write_marked(document, ngrams, config, file) -> None:
+    for line, runs in zip(document.lines, document.runs, strict=True):
+        found = dict.fromkeys(n for n in _grams(runs, config.longest) if n in ngrams)
+        line = line.replace(ngram_files.MARK, " ")
+        file.write(ngram_files.MARK.join([line, *found]) + "\n")
+    file.write("\n")
+
+
+def check_names(paths: list[str]) -> None:
+    """Raises UserError if two texts have the same file name: marked text needs one."""
+    names = collections.Counter(map(os.path.basename, paths))
+    for name, count in names.items():
+        if count > 1:
+            raise UserError(
+                f"--input names {count} files {name}; allowed with --marked_output: "
+                "different file names"
+            )
+
+
+def _documents(paths: list[str], units: Units) -> Iterator[_Document]:
+    """Yields the documents of all files; empty documents are skipped."""
     for path in paths:
+        document = _Document(path, [], [])
         with files_lib.open_text(path) as stream:
             while lines := list(itertools.islice(stream, streams.LINES_PER_CHUNK)):
                 lines = [line[: streams.MAX_SENTENCE_BYTES].strip() for line in lines]
                 for line, runs in zip(lines, units.split(lines), strict=True):
-                    yield runs if line else None
-        yield None
-
-
-# --------------------------------------------------------------------- files
-
-
-def write(ngrams: Iterable[tuple[str, float]], path: str) -> int:
-    """Writes n-grams as they come, whole or not at all; returns how many.
-
-    Raises:
-        UserError: there is none.
-    """
-    number = 0
-    with files_lib.atomic_text(path) as file:
-        for ngram, value in ngrams:
-            file.write(f"{ngram}\t{value:.6g}\n")
-            number += 1
-        if not number:
-            raise UserError(
-                f"no n-gram is kept, {path} is not written: a lower threshold or "
-                "min_count keeps more, or the text has no two words in a row"
-            )
-    return number
-
-
-def read(path: str) -> list[str]:
-    """Reads the n-grams of a file; a score is checked and dropped.
-
-    Raises:
-        UserError: the file is missing, empty, or a line is not `n-gram TAB number`.
-    """
-    if not tf.io.gfile.exists(path):
-        raise UserError(f"n-gram file {path} does not exist")
-    found = []
-    with files_lib.open_text(path) as lines:
-        for number, line in enumerate(lines, 1):
-            ngram, tab, value = line.rstrip("\r\n").rpartition("\t")
-            try:
-                good = bool(tab and ngram.strip()) and math.isfinite(float(value))
-            except ValueError:
-                good = False
-            if not good:
-                raise UserError(
-                    f"n-gram file {path} line {number} is {line.strip()[:60]!r}: "
-                    "allowed is an n-gram, a tab and a number, as python -m "
-                    "cmlm.ngrams writes them"
-                )
-            found.append(ngram)
-    if not found:
-        raise UserError(
-            f"n-gram file {path} is empty: python -m cmlm.ngrams writes one"
-        )
-    return found
-
-
-def read_entities(path: str) -> list[str]:
-    """Reads a file of names, one a line, such as a gazetteer; blank lines are skipped.
-
-    Raises:
-        UserError: the file is missing or has no name in it.
-    """
-    if not tf.io.gfile.exists(path):
-        raise UserError(f"entity file {path} does not exist")
-    with files_lib.open_text(path) as lines:
-        found = list(dict.fromkeys(filter(None, map(str.strip, lines))))
-    if not found:
-        raise UserError(f"entity file {path} is empty: one name a line is expected")
-    return found
+                    if line:
+                        document.lines.append(line)
+                        document.runs.append(runs)
+                    elif document.lines:
+                        yield document
+                        document = _Document(path, [], [])
+        if document.lines:
+            yield document

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import bitext, languages, masking, nli, spans, streams
+from cmlm.data import bitext, languages, masking, ngram_table, nli, spans, streams
 from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
 
@@ -221,17 +221,17 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
 def sentences_with_spans(
     feed: Feed,
     masking_config: MaskingConfig,
-    find: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    find: Callable[..., tf.Tensor],
     n_spans: int,
     draws: int,
 ) -> tf.data.Dataset:
-    """Returns batches of sentences, parts of them, and masks that spare any one part.
+    """Returns batches of sentences, spans in them, and masks that spare any one span.
 
     Args:
-        feed: what is read.
+        feed: what is read. A tab ends a sentence; its marked n-grams follow.
         masking_config: how it is masked.
-        find: `spans.NgramTable` or `spans.RandomSpans`.
-        n_spans: the most spans of a sentence, drawn where there are more.
+        find: `ngram_table.NgramFinder` or `spans.RandomSpans`.
+        n_spans: the most spans of a sentence, drawn if there are more.
         draws: independent masks of a sentence.
 
     Returns:
@@ -242,9 +242,10 @@ def sentences_with_spans(
     """
 
     def to_features(seed, text):
-        ids = _encode(text, feed)
+        sentence, marks = ngram_table.split_marks(text)
+        ids = _encode(sentence, feed)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-        drawn = spans.draw(find(ids, seeds[0]), n_spans, seeds[1])
+        drawn = spans.draw(find(ids, seeds[0], marks), n_spans, seeds[1])
         masks = spans.prepare_masks(
             ids,
             drawn,

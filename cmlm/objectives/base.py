@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Optional
 
 import tensorflow as tf
@@ -141,6 +141,14 @@ class Objective(tf.Module, abc.ABC):
     def global_batch_size(self) -> int:
         """Examples of one step over all replicas."""
         return self.config.train_data.global_batch_size
+
+    def check_start(self, source: str, parts: Collection[str]) -> None:
+        """Raises UserError if a warm start lacks a part that this objective needs.
+
+        Args:
+            source: the path of the weights.
+            parts: names of the model's parts that were found there.
+        """
 
     @abc.abstractmethod
     def make_dataset(self, feed: pipelines.Feed) -> tf.data.Dataset:

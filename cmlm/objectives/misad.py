@@ -1,22 +1,31 @@
-"""A sentence is the sum of a part and the rest of it: MiSAD, beside masked words."""
+"""MiSAD: the vectors of an n-gram and of the rest add up to that of the sentence."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Collection
 
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.data import languages, masking, ngrams, pipelines, spans, streams
+from cmlm.data import (
+    languages,
+    masking,
+    ngram_files,
+    ngram_table,
+    pipelines,
+    spans,
+    streams,
+)
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import losses
+from cmlm.objectives import losses, misad_inputs
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
-CANDIDATES = ("ngrams", "entities", "spans")
+CANDIDATES = ("marks", "ngrams", "entities", "spans")
 CHOICES = ("model", "random")
-# Sentences of each language that are looked at for something to take out.
+# Sentences of each language that the start of a run searches for candidates.
 _LOOKED_AT = 8192
 
 logger = logging.getLogger(__name__)
@@ -24,35 +33,46 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class MisadConfig(MaskedTextConfig):
-    """Masked words of a sentence, and vector arithmetic with one n-gram of it.
+    """Masked LM on a sentence, and vector arithmetic with one of its n-grams.
 
-    The losses are summed, each a mean of its own. A sentence in which no n-gram is
-    found has masked words only.
+    loss = misad_weight L_MiSAD + masked_lm_weight L_MLM; each L is a mean of its own.
+    A sentence without a candidate has only the masked-LM loss.
 
     Attributes:
-        form: `paper`, E_w + E_R against E_S; or `released`, the published code's: the
-            sum brought to unit length too, and words masked in R as well as in S.
-        candidates: what may be taken out: `ngrams` of `ngrams_file`, `entities` of
-            `entities_file`, or random `spans` (lengths geometric with p = 0.2, up to 6
-            tokens); the last two are the paper's comparisons.
-        ngrams_file: from `python -m cmlm.ngrams`, or any lines of n-gram, tab, number.
-        entities_file: names, one a line: a gazetteer, or what any tool has found. They
-            are tokenised as the text is: with a lower-cased vocabulary in any case.
-        choice: which of a sentence's candidates is taken out: the one that the `model`
-            predicts worst, or one at `random`.
-        max_candidates: candidates of a sentence among which the model chooses, drawn at
-            random where there are more. Each costs a forward pass.
+        form: `paper`: E_w + E_R against E_S; or `released` (the authors' code): the sum
+            is normalised too, and words of R are masked as well as words of S.
+        misad_weight: the factor of L_MiSAD; the paper's is 1.
+        masked_lm_weight: the factor of L_MLM; the paper's is 1.
+        candidates: the spans that may be removed. `marks`: the n-grams that the text is
+            marked with (`cmlm.ngrams --marked_output`), as in the paper; `ngrams`:
+            those of `ngrams_file`, in any document; `entities`: those of
+            `entities_file`; `spans`: random ones (lengths geometric with p = 0.2, up to
+            6 tokens). `entities` and `spans` are the paper's comparisons (section 7.2).
+        ngrams_file: a file of `python -m cmlm.ngrams`, or lines of n-gram, tab, number.
+            With `marks` its n-grams are further candidates.
+        entities_file: names, one a line, of a gazetteer or any tool, tokenised like the
+            text. With `marks` or `ngrams` the names are further candidates: the paper
+            adds the entities of Wikipedia's links to its n-grams (section 4).
+        choice: which candidate is removed: the one that the `model` predicts worst, or
+            a `random` one (the released code).
+        max_candidates: candidates among which the model chooses; they are drawn at
+            random if there are more. Each costs a forward pass.
+        new_masked_lm: allow a warm start without a masked-LM head. With
+            `choice=model` a new head would choose the n-grams.
     """
 
     masking: masking.MaskingConfig = dataclasses.field(
         default_factory=lambda: masking.MaskingConfig(rate=0.15)
     )
     form: str = fields.one_of("paper", losses.MISAD_FORMS)
+    misad_weight: float = fields.ranged(1.0, at_least=0)
+    masked_lm_weight: float = fields.ranged(1.0, at_least=0)
     candidates: str = fields.one_of("ngrams", CANDIDATES)
     ngrams_file: str = ""
     entities_file: str = ""
     choice: str = fields.one_of("model", CHOICES)
     max_candidates: int = fields.ranged(8, at_least=1)
+    new_masked_lm: bool = False
 
     def check_together(self, prefix: str) -> None:
         super().check_together(prefix)
@@ -63,14 +83,14 @@ class MisadConfig(MaskedTextConfig):
 class MisadObjective(MaskedTextObjective):
     """Li & Zhao, 2021, https://arxiv.org/abs/2105.14478, sections 3.2 and 3.3.
 
-    S is the sentence, words masked but none of w; w the n-gram; R the sentence without
-    it. All are read by the same encoder, and E are its vectors at unit length.
+    w is the n-gram, S the sentence with masked words outside w, and R the sentence
+    without w. One encoder reads all three, and E is its vector at unit length.
 
-    A batch is that of `pipelines.sentences_with_spans`.
+    The batches are those of `pipelines.sentences_with_spans`.
 
-    Metrics: `loss` (nats a masked word of S) and `accuracy`; with form `released`
-    `rest_loss`, the same of R; `misad_loss`, a mean over sentences with an n-gram, and
-    `cosine` of E_w + E_R and E_S; `found`, the share of these sentences.
+    Metrics: `loss` (nats per masked word of S) and `accuracy`; with form `released`
+    also `rest_loss`, the loss of R; `misad_loss` (mean over the sentences with an
+    n-gram), `cosine` of E_w + E_R and E_S, and `found`, the share of these sentences.
     """
 
     config_class = MisadConfig
@@ -79,37 +99,54 @@ class MisadObjective(MaskedTextObjective):
         super().__init__(name, config, model, **data)
         self.masked_lm = model.masked_lm()
         self._is_released = config.form == "released"
-        # Here, so that what cannot be used stops the run at its start.
+        # Read now, so that an unusable file stops the run at its start.
         self._find = self._candidates()
         if self.data is not None:
             self._look_for_candidates(self.data.train)
 
-    def _candidates(self) -> spans.NgramTable | spans.RandomSpans:
-        """What finds the parts that may be taken out."""
-        config = self.config
+    def _candidates(self) -> ngram_table.NgramFinder | spans.RandomSpans:
+        """The finder of the spans that may be removed."""
+        config, prefix = self.config, f"task.{self.name}."
         if config.candidates == "spans":
             return spans.RandomSpans(self.tokenizer)
-        if config.candidates == "entities":
-            if not config.entities_file:
-                raise UserError(
-                    f"task.{self.name}.entities_file is empty: name a file of names, "
-                    "one a line"
-                )
-            return spans.NgramTable(
-                config.entities_file, self.tokenizer, ngrams.read_entities
-            )
-        if not config.ngrams_file:
+        if config.candidates == "entities" and not config.entities_file:
             raise UserError(
-                f"task.{self.name}.ngrams_file is empty: write one with python -m "
-                f"cmlm.ngrams, or set task.{self.name}.candidates=spans"
+                f"{prefix}entities_file is empty; allowed: a file of names, one a line"
             )
-        return spans.NgramTable(config.ngrams_file, self.tokenizer)
+        if config.candidates == "ngrams" and not config.ngrams_file:
+            raise UserError(
+                f"{prefix}ngrams_file is empty: write one with python -m cmlm.ngrams, "
+                f"or set {prefix}candidates to marks, entities or spans"
+            )
+        lists = {}
+        if config.candidates in ("marks", "ngrams") and config.ngrams_file:
+            lists[config.ngrams_file] = ngram_files.read(config.ngrams_file)
+        if config.entities_file:
+            names = ngram_files.read_entities(config.entities_file)
+            lists[config.entities_file] = names
+        return ngram_table.NgramFinder(
+            self.tokenizer, lists, marks=config.candidates == "marks"
+        )
+
+    def check_start(self, source: str, parts: Collection[str]) -> None:
+        config = self.config
+        if (
+            config.choice == "model"
+            and "masked_lm" not in parts
+            and not config.new_masked_lm
+        ):
+            raise UserError(
+                f"{source} has no masked-LM head, which chooses the n-grams "
+                f"(task.{self.name}.choice=model): start from a model with one, set "
+                f"task.{self.name}.choice=random, or allow a new head with "
+                f"task.{self.name}.new_masked_lm=true"
+            )
 
     def _look_for_candidates(self, corpus: languages.Corpus) -> None:
-        """Says so where nothing can be taken out of the sentences.
+        """Warns if the first sentences have no candidate.
 
         Raises:
-            UserError: that is so for all of the text, not just for its beginning.
+            UserError: the whole text has been searched and has none.
         """
         length = self.config.train_data.seq_length
         n_seen, is_all = 0, True
@@ -117,15 +154,18 @@ class MisadObjective(MaskedTextObjective):
             texts = streams.sentences(paths).take(_LOOKED_AT + 1).batch(1024)
             n_language = 0
             for text in texts:
-                ids = self.tokenizer.encode(text, length).to_tensor(
+                sentence, marks = ngram_table.split_marks(text)
+                ids = self.tokenizer.encode(sentence, length).to_tensor(
                     self.tokenizer.pad_id
                 )
-                if tf.reduce_any(self._find.possible(ids)):
+                if tf.reduce_any(self._find.possible(ids, marks)):
                     return
                 n_language += int(tf.size(text))
             n_seen += n_language
             is_all &= n_language <= _LOOKED_AT
         named = {
+            "marks": "a marked n-gram and another word (python -m cmlm.ngrams "
+            "--marked_output marks them)",
             "ngrams": f"an n-gram of {self.config.ngrams_file} and another word",
             "entities": f"a name of {self.config.entities_file} and another word",
             "spans": "two tokens that the vocabulary knows",
@@ -135,7 +175,7 @@ class MisadObjective(MaskedTextObjective):
             f"sentences has {named[self.config.candidates]}"
         )
         if is_all:
-            raise UserError(f"{message}: nothing can be taken out")
+            raise UserError(f"{message}: no span can be removed")
         logger.warning("%s", message)
 
     @property
@@ -165,7 +205,7 @@ class MisadObjective(MaskedTextObjective):
     # ------------------------------------------------------------ which n-gram
 
     def candidate_scores(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Mean probability of the words of each candidate, it alone being masked.
+        """The mean probability of the words of each candidate when it is masked.
 
             score(w) = 1/|w| sum_i P(w_i | S without w)                 (section 3.3)
 
@@ -173,7 +213,7 @@ class MisadObjective(MaskedTextObjective):
             batch: see the class.
 
         Returns:
-            float32 [batch, candidates]; 2 where there is no candidate.
+            float32 [batch, candidates]; 2 in columns without a candidate.
         """
         ids = batch["input_word_ids"]
         n_rows, n_spans = tf.unstack(tf.shape(batch["span_start"]))
@@ -202,7 +242,7 @@ class MisadObjective(MaskedTextObjective):
         return tf.where(batch["span_mask"] > 0, scores, 2.0)
 
     def _choose(self, batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Start and end of w, int32 [batch, 1]; equal where there is none."""
+        """Start and end of w, int32 [batch, 1]; equal if there is none."""
         if self.config.choice == "random":
             return batch["span_start"][:, :1], batch["span_end"][:, :1]
         scores = tf.stop_gradient(self.candidate_scores(batch))
@@ -212,89 +252,16 @@ class MisadObjective(MaskedTextObjective):
             tf.gather(batch["span_end"], best, batch_dims=1),
         )
 
-    # -------------------------------------------------------------- S, w and R
-
     def split(
         self, batch: dict[str, tf.Tensor], start: tf.Tensor, end: tf.Tensor
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """The three inputs of the encoder.
-
-        Args:
-            batch: see the class.
-            start, end: int32 [batch, 1], of w.
-
-        Returns:
-            `sentence`, `ngram` and `rest`, each `input_word_ids` and `input_mask`;
-            `sentence` (and `rest` with form `released`) also `masked_lm_positions`
-            and `masked_lm_ids` [batch, predictions].
-        """
-        sentence = self._masked(batch, 0, start, end)
-        rest = {"input_word_ids": batch["input_word_ids"]}
-        if self._is_released:
-            rest = self._masked(batch, 1, start, end)
-            # Where a position behind w is once w is gone.
-            gone = tf.where(rest["masked_lm_positions"] >= end, end - start, 0)
-            rest["masked_lm_positions"] -= gone
-        column = tf.range(tf.shape(batch["input_word_ids"])[1])[tf.newaxis]
-        source = tf.where(column < start, column, column + end - start)
-        rest |= self._take(batch, rest["input_word_ids"], source)
-
-        column = tf.range(spans.MAX_TOKENS + 2)[tf.newaxis]
-        tokenizer, length = self.tokenizer, end - start
-        place = tf.minimum(start + column - 1, tf.shape(batch["input_word_ids"])[1] - 1)
-        words = tf.gather(batch["input_word_ids"], tf.maximum(place, 0), batch_dims=1)
-        words = tf.where(column <= length, words, tokenizer.pad_id)
-        words = tf.where(column == 0, tokenizer.cls_id, words)
-        words = tf.where(column == length + 1, tokenizer.sep_id, words)
-        ngram = {
-            "input_word_ids": words,
-            "input_mask": tf.cast(column <= length + 1, tf.int32),
-        }
-        return {"sentence": sentence, "ngram": ngram, "rest": rest}
-
-    def _take(self, batch, ids, source):
-        """Tokens from other places of their row; padding where there is none."""
-        length = tf.shape(ids)[1]
-        place = tf.minimum(source, length - 1)
-        mask = tf.gather(batch["input_mask"], place, batch_dims=1)
-        mask *= tf.cast(source < length, tf.int32)
-        ids = tf.gather(ids, place, batch_dims=1)
-        return {
-            "input_word_ids": tf.where(mask > 0, ids, self.tokenizer.pad_id),
-            "input_mask": mask,
-        }
-
-    def _masked(self, batch, draw, start, end):
-        """The sentence with the first tokens of a drawn order masked, none of w."""
-        ids = batch["input_word_ids"]
-        order = batch["input_order"][:, draw]
-        n_predictions = tf.shape(batch["masked_lm_weights"])[1]
-        # Stable: what is not in w keeps its order.
-        in_ngram = (order >= start) & (order < end)
-        kept = tf.argsort(tf.cast(in_ngram, tf.int32), axis=1, stable=True)
-        order = tf.gather(order, kept, batch_dims=1)
-        short = tf.maximum(n_predictions - tf.shape(order)[1], 0)
-        positions = tf.pad(order, [[0, 0], [0, short]])[:, :n_predictions]
-        used = batch["masked_lm_weights"] > 0
-        positions = tf.where(used, positions, 0)
-        chosen = tf.reduce_any(
-            (positions[:, :, tf.newaxis] == tf.range(tf.shape(ids)[1]))
-            & used[:, :, tf.newaxis],
-            axis=1,
-        )
-        return {
-            "input_word_ids": tf.where(
-                chosen, batch["input_replacements"][:, draw], ids
-            ),
-            "input_mask": batch["input_mask"],
-            "masked_lm_positions": positions,
-            "masked_lm_ids": tf.gather(ids, positions, batch_dims=1),
-        }
+        """The three inputs of the encoder, see `misad_inputs.split`."""
+        return misad_inputs.split(batch, start, end, self.tokenizer, self._is_released)
 
     # ------------------------------------------------------------------- loss
 
     def _losses(self, batch, training):
-        """The summed losses, float32 [terms], and all metrics."""
+        """The weighted summed losses, float32 [terms], and all metrics."""
         parts = self.split(batch, *self._choose(batch))
         vectors, terms, metrics = {}, [], {}
         for name, inputs in parts.items():
@@ -332,7 +299,8 @@ class MisadObjective(MaskedTextObjective):
             "cosine": (tf.reduce_sum(cosine * has_ngram), found),
             "found": (found, n_rows),
         }
-        return tf.stack([*terms, distance]), metrics
+        terms = [self.config.masked_lm_weight * term for term in terms]
+        return tf.stack([*terms, self.config.misad_weight * distance]), metrics
 
     def loss(self, batch):
         return self._losses(batch, training=True)

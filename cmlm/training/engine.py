@@ -147,6 +147,8 @@ def _build(config, directory, stacked_on, strategy) -> Run:
             logger.info("weights: %d layers of %s, repeated", layers, stacked_on)
         elif config.init_checkpoint:
             parts = checkpoints.initialize(model, config.init_checkpoint)
+            for objective in objectives.values():
+                objective.check_start(config.init_checkpoint, parts)
             logger.info("weights: %s from %s", ", ".join(parts), config.init_checkpoint)
     # Last: params.yaml marks a model_dir whose run could be built.
     if workers.is_chief(strategy):

@@ -1,0 +1,78 @@
+"""Files of n-grams and names, and text with marked n-grams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from cmlm.common import files
+from cmlm.errors import UserError
+
+# Separates a sentence from its marked n-grams.
+MARK = "\t"
+
+
+def write(ngrams: Iterable[tuple[str, float]], path: str) -> int:
+    """Writes n-grams and their scores atomically; returns their number.
+
+    Raises:
+        UserError: there is no n-gram.
+    """
+    number = 0
+    with files.atomic_text(path) as file:
+        for ngram, value in ngrams:
+            file.write(f"{ngram}\t{value:.6g}\n")
+            number += 1
+        if not number:
+            raise UserError(
+                f"no n-gram is left for {path}: lower --min_count or --threshold, or "
+                "give more text"
+            )
+    return number
+
+
+def read(path: str) -> list[str]:
+    """Reads the n-grams of a file; the scores are checked and dropped.
+
+    Raises:
+        UserError: the file is missing, empty, or a line is not `n-gram TAB number`.
+    """
+    if not tf.io.gfile.exists(path):
+        raise UserError(f"n-gram file {path} does not exist")
+    found = []
+    with files.open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            ngram, tab, value = line.rstrip("\r\n").rpartition("\t")
+            try:
+                good = bool(tab and ngram.strip()) and math.isfinite(float(value))
+            except ValueError:
+                good = False
+            if not good:
+                raise UserError(
+                    f"n-gram file {path} line {number} is {line.strip()[:60]!r}; "
+                    "allowed: an n-gram, a tab and a number, as python -m cmlm.ngrams "
+                    "writes them"
+                )
+            found.append(ngram)
+    if not found:
+        raise UserError(
+            f"n-gram file {path} is empty: python -m cmlm.ngrams writes one"
+        )
+    return found
+
+
+def read_entities(path: str) -> list[str]:
+    """Reads names, one a line, for example of a gazetteer; blank lines are skipped.
+
+    Raises:
+        UserError: the file is missing or empty.
+    """
+    if not tf.io.gfile.exists(path):
+        raise UserError(f"entity file {path} does not exist")
+    with files.open_text(path) as lines:
+        found = list(dict.fromkeys(filter(None, map(str.strip, lines))))
+    if not found:
+        raise UserError(f"entity file {path} is empty: one name a line is expected")
+    return found

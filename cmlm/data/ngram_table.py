@@ -1,0 +1,187 @@
+"""Finds n-grams and names in tokenised sentences, inside tf.data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.data.ngram_files import MARK
+from cmlm.data.spans import MAX_TOKENS
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+
+# Odd, so that no step of the hash loses a bit.
+_BASE = 0x9E3779B97F4A7C15 - (1 << 64)
+# Kinds of n-grams: pieces match anywhere, words match whole words only.
+_NONE, _PIECES, _WORDS = -1, 0, 1
+
+logger = logging.getLogger(__name__)
+
+
+def split_marks(lines: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
+    """Separates sentences from their marked n-grams.
+
+    Args:
+        lines: string [batch], a sentence and, after tabs, its n-grams.
+
+    Returns:
+        The sentences, string [batch], and the n-grams, ragged string [batch, (n)].
+    """
+    cells = tf.strings.split(lines, MARK)
+    return tf.strings.regex_replace(lines, f"{MARK}.*", ""), cells[:, 1:]
+
+
+class NgramFinder:
+    """Finds the n-grams of lists and of marks in sentences.
+
+    An n-gram is tokenised like the text and matches whole words. An n-gram with a unit
+    in `##` (from `cmlm.ngrams --unit=pieces`) consists of pieces of the vocabulary and
+    matches anywhere.
+
+    Args:
+        tokenizer: of the run.
+        lists: n-grams or names by the path of their file; found in every sentence.
+        marks: find the n-grams that each sentence is marked with, too.
+
+    Raises:
+        UserError: a list has no n-gram of known words and at most MAX_TOKENS tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        lists: Mapping[str, Sequence[str]] | None = None,
+        marks: bool = False,
+    ):
+        self._tokenizer = tokenizer
+        self._marks = marks
+        self._pieces = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                tf.constant(tokenizer.vocab), tf.range(len(tokenizer.vocab))
+            ),
+            default_value=tokenizer.unk_id,
+        )
+        table: dict[int, int] = {}
+        self._longest = MAX_TOKENS if marks else 0
+        for path, found in (lists or {}).items():
+            hashes, kinds, lengths = (
+                value.numpy() for value in self._hashed(tf.constant(found, tf.string))
+            )
+            usable = kinds != _NONE
+            if not usable.any():
+                raise UserError(
+                    f"{path}: none of its {len(found):,} n-grams has known words and "
+                    f"at most {MAX_TOKENS} tokens in this run's vocabulary"
+                )
+            logger.info(
+                "n-grams: %s: %d of %d are usable", path, usable.sum(), len(found)
+            )
+            self._longest = max(self._longest, int(lengths[usable].max()))
+            table |= zip(hashes[usable].tolist(), kinds[usable].tolist(), strict=True)
+        self._table = None
+        if table:
+            self._table = tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(
+                    np.array(list(table), np.int64),
+                    np.array(list(table.values()), np.int64),
+                ),
+                default_value=_NONE,
+            )
+
+    def _hashed(self, ngrams: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Hash int64, kind int64 and number of tokens int32 of n-grams, each [n]."""
+        unknown = self._tokenizer.unk_id
+        is_pieces = tf.strings.regex_full_match(ngrams, ".*##.*")
+        of_kind = []
+        for rows in (
+            self._tokenizer.tokenize(ngrams),
+            tf.ragged.map_flat_values(self._pieces.lookup, tf.strings.split(ngrams)),
+        ):
+            length = tf.cast(rows.row_lengths(), tf.int32)
+            ids = tf.cast(rows.to_tensor(unknown, shape=[None, MAX_TOKENS]), tf.int64)
+            used = tf.range(MAX_TOKENS) < length[:, tf.newaxis]
+            known = tf.reduce_all((ids != unknown) | ~used, axis=1)
+            good = known & (length > 0) & (length <= MAX_TOKENS)
+            hashes = tf.zeros_like(ids[:, 0])
+            for i in range(MAX_TOKENS):
+                hashes = tf.where(used[:, i], hashes * _BASE + ids[:, i] + 1, hashes)
+            of_kind.append((hashes, length, good))
+        words, pieces = of_kind
+        hashes, length, good = (
+            tf.where(is_pieces, b, a) for a, b in zip(words, pieces, strict=True)
+        )
+        kind = tf.where(is_pieces, tf.constant(_PIECES, tf.int64), _WORDS)
+        return hashes, tf.where(good, kind, _NONE), length
+
+    def __call__(
+        self,
+        ids: tf.Tensor,
+        seed: tf.Tensor | None,
+        marks: tf.RaggedTensor | None = None,
+    ) -> tf.Tensor:
+        """Finds the n-grams of every row that do not lie inside a longer one.
+
+        Args:
+            ids: int32 [batch, length], `[CLS] ... [SEP]`, padded.
+            seed: not used: nothing is drawn.
+            marks: ragged string [batch, (n)], from `split_marks`.
+
+        Returns:
+            int32 [batch, length], the end of the span that starts at a position, or 0.
+        """
+        del seed
+        length = tf.shape(ids)[1]
+        ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
+        continues = tf.gather(tf.constant(self._tokenizer.is_continuation), ids)
+        padding = [[0, 0], [0, self._longest]]
+        padded = tf.cast(tf.pad(ids, padding), tf.int64)
+        goes_on = tf.pad(continues, padding)
+        inside = tf.pad(ordinary, padding)
+        n_tokens = tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1, keepdims=True)
+        kinds_of = self._lookups(marks)
+        hashed = tf.zeros_like(padded[:, :length])
+        allowed = tf.ones_like(ordinary)
+        ends = tf.zeros_like(ids)
+        for n in range(1, self._longest + 1):
+            hashed = hashed * _BASE + padded[:, n - 1 : n - 1 + length] + 1
+            allowed &= inside[:, n - 1 : n - 1 + length]
+            whole_word = ~continues & ~goes_on[:, n : n + length]
+            found = tf.zeros_like(allowed)
+            for lookup in kinds_of:
+                kind = lookup(hashed)
+                found |= (kind == _PIECES) | ((kind == _WORDS) & whole_word)
+            found &= allowed & (n < n_tokens)
+            ends = tf.where(found, tf.range(length) + n, ends)
+        # A span lies inside another one that begins earlier and ends no earlier.
+        earlier = tf.range(length)[:, tf.newaxis] < tf.range(length)
+        covers = ends[:, :, tf.newaxis] >= ends[:, tf.newaxis]
+        ends = tf.where(tf.reduce_any(earlier & covers, axis=1), 0, ends)
+        # Ragged marks lose the shape inside tf.data.
+        return tf.ensure_shape(ends, ids.shape)
+
+    def _lookups(self, marks: tf.RaggedTensor | None) -> list:
+        """Functions from hashes int64 [batch, length] to kinds."""
+        lookups = [] if self._table is None else [self._table.lookup]
+        if self._marks:
+            hashes, kinds, _ = self._hashed(marks.flat_values)
+            hashes = marks.with_flat_values(hashes).to_tensor()[:, tf.newaxis]
+            kinds = marks.with_flat_values(kinds).to_tensor(_NONE)[:, tf.newaxis]
+
+            def of_marks(hashed):
+                same = hashed[:, :, tf.newaxis] == hashes
+                # -1 for an empty row of marks too.
+                return tf.reduce_max(
+                    tf.where(same, kinds, _NONE), axis=2, keepdims=False
+                )
+
+            lookups.append(of_marks)
+        return lookups
+
+    def possible(
+        self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
+    ) -> tf.Tensor:
+        """Whether each row has a span at all: bool [batch]."""
+        return tf.reduce_any(self(ids, None, marks) > 0, axis=1)

@@ -1,0 +1,96 @@
+"""A dictionary of numbers that may outgrow the memory."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+
+# Open runs; more runs are merged into one.
+_MAX_RUNS = 64
+
+
+class SortedCounts:
+    """A dictionary with sorted runs on disk; use it in a `with` statement.
+
+    Args:
+        combine: joins two values of one key, for example their sum; associative.
+        max_entries: keys in memory; more keys go to disk as a sorted run.
+    """
+
+    def __init__(self, combine: Callable[[float, float], float], max_entries: int):
+        self._combine = combine
+        self._max_entries = max_entries
+        self._entries: dict[str, float] = {}
+        self._runs: list[str] = []
+        self._number = itertools.count()
+
+    def __enter__(self):
+        self._directory = tempfile.TemporaryDirectory(prefix="ngrams-")
+        return self
+
+    def __exit__(self, *error):
+        self._directory.cleanup()
+
+    def update(self, values: Iterable[tuple[str, float]]) -> None:
+        """Adds values; a key must not contain a tab or a line feed."""
+        entries = self._entries
+        for key, value in values:
+            before = entries.get(key)
+            entries[key] = value if before is None else self._combine(before, value)
+            if len(entries) >= self._max_entries:
+                self._spill()
+
+    def items(self) -> Iterator[tuple[str, float]]:
+        """Yields all keys in order, each once."""
+        runs = [self._read(run) for run in self._runs]
+        if self._entries:
+            runs.append(iter(sorted(self._entries.items())))
+        return self._merge(runs)
+
+    def settle(self) -> None:
+        """Merges everything into one run on disk, for repeated reading."""
+        if self._runs:
+            self._write_run()
+            self._merge_runs()
+
+    def _spill(self) -> None:
+        self._write_run()
+        if len(self._runs) >= _MAX_RUNS:
+            self._merge_runs()
+
+    def _write_run(self) -> None:
+        self._runs.append(self._write(sorted(self._entries.items())))
+        self._entries.clear()
+
+    def _merge_runs(self) -> None:
+        merged = self._write(self._merge(map(self._read, self._runs)))
+        for run in self._runs:
+            os.remove(run)
+        self._runs = [merged]
+
+    def _merge(self, runs) -> Iterator[tuple[str, float]]:
+        runs = list(runs)
+        if len(runs) == 1:
+            yield from runs[0]
+            return
+        merged = heapq.merge(*runs, key=lambda entry: entry[0])
+        for key, entries in itertools.groupby(merged, key=lambda entry: entry[0]):
+            yield key, functools.reduce(self._combine, (value for _, value in entries))
+
+    def _write(self, entries) -> str:
+        path = os.path.join(self._directory.name, f"{next(self._number)}.tsv")
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            # repr keeps every float exactly.
+            file.writelines(f"{key}\t{value!r}\n" for key, value in entries)
+        return path
+
+    @staticmethod
+    def _read(path: str) -> Iterator[tuple[str, float]]:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            for line in file:
+                key, _, value = line.rstrip("\n").rpartition("\t")
+                yield key, float(value) if "." in value or "e" in value else int(value)
