@@ -600,6 +600,15 @@ def test_a_warm_start_keeps_the_pooling_of_the_recipe(
     assert (named + source_pooling in caplog.text) == (recipe_pooling != source_pooling)
 
 
+def test_a_source_without_a_pooler_names_the_poolings_that_need_none(tmp_path):
+    tensors = {k: v for k, v in torch_weights().items() if "pooler" not in k}
+    folder = write_folder(tmp_path / "bert", tensors)
+    config = run_settings(tmp_path, folder, ["model.pooling=pooler"])
+    message = "model.pooling is 'pooler'; allowed: mean, max, cls, as .* has no pooler"
+    with pytest.raises(UserError, match=message):
+        engine.build(config, str(tmp_path / "run"))
+
+
 def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
     folder = write_folder(tmp_path / "bert")
     config = run_settings(

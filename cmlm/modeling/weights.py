@@ -25,6 +25,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.errors import UserError
 from cmlm.modeling import pooling
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
@@ -152,6 +153,13 @@ def assign(
         optional |= {name for name in wanted if name.startswith(MASKED_LM)}
     missing = [name for name in variables if name not in weights]
     needed = [name for name in missing if name not in optional]
+    if needed and all(name.startswith(POOLER) for name in needed):
+        without = [n for n, p in pooling.POOLINGS.items() if not p.through_pooler]
+        raise fields.refused(
+            "model.pooling",
+            config.pooling,
+            f"{', '.join(without)}, as {source} has no pooler",
+        )
     if needed:
         raise UserError(f"{source} lacks {listed(needed)}")
     for name, array in weights.items():
