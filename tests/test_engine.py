@@ -1,4 +1,4 @@
-"""Whole runs: exact resume after kill -9, signals, best checkpoint, what is refused."""
+"""Whole runs: exact resume after kill -9, signals, best checkpoint, refusals."""
 
 import os
 import re
@@ -26,27 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> str:
     return toys.write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt")
-
-
-def stored(path) -> dict[str, np.ndarray]:
-    """Every number of a checkpoint, optimizer and random state included."""
-    reader = tf.train.load_checkpoint(str(path))
-    values = {
-        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
-    }
-    return {
-        name: value
-        for name, value in values.items()
-        if not isinstance(value, bytes) and not name.startswith("save_counter")
-    }
-
-
-def assert_equal_checkpoints(a, b) -> None:
-    want, got = stored(a), stored(b)
-    assert want.keys() == got.keys()
-    assert any("optimizer" in name for name in want)
-    different = [name for name in want if not np.array_equal(want[name], got[name])]
-    assert not different
 
 
 def command(text, directory, strategy, *settings) -> list[str]:
@@ -108,21 +87,7 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path, strategy):
     done = run(command(text, killed, strategy))
     assert done.returncode == 0, done.stderr
     assert "steps 10 to 20" in done.stderr
-    assert_equal_checkpoints(straight / "ckpt-20", killed / "ckpt-20")
-
-
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_resume_in_a_new_run_equals_a_straight_run(text, tmp_path, strategy):
-    config = toys.run_config(text, **{"trainer.train_steps": 6})
-    config.runtime.distribution_strategy = strategy
-    config.model.dropout_rate = config.model.attention_dropout_rate = 0.2
-    config.trainer.checkpoint_interval = 3
-    straight, second = toys.straight_and_resumed(config, tmp_path)
-    assert_equal_checkpoints(
-        straight.manager.latest_checkpoint, second.manager.latest_checkpoint
-    )
-    rows = metrics_log.read_metrics(str(tmp_path / "resumed" / model_dir.METRICS))
-    assert [row["step"] for row in rows] == [5, 6]
+    toys.assert_equal_checkpoints(straight / "ckpt-20", killed / "ckpt-20")
 
 
 @pytest.mark.large
@@ -179,10 +144,10 @@ def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
     assert not out
     assert re.search(r"step 20/20  cmlm/loss \d+\.\d+ .*lr .*examples/s", err)
     # A second run of the same command has nothing left to do and harms nothing.
-    before = stored(tmp_path / "ckpt-20")
+    before = toys.stored(tmp_path / "ckpt-20")
     again = engine.build(toys.run_config(text), str(tmp_path))
     engine.train(again)
-    assert stored(tmp_path / "ckpt-20").keys() == before.keys()
+    assert toys.stored(tmp_path / "ckpt-20").keys() == before.keys()
 
 
 def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
@@ -204,7 +169,7 @@ def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
         engine.train(run, validate=False)
     latest = tf.train.latest_checkpoint(str(tmp_path))
     assert latest.endswith("ckpt-2")
-    assert all(np.isfinite(value).all() for value in stored(latest).values())
+    assert all(np.isfinite(value).all() for value in toys.stored(latest).values())
 
 
 def test_an_update_that_is_not_finite_is_never_saved(text, tmp_path):
@@ -347,7 +312,9 @@ def test_bfloat16_trains_on_float32_weights(text, tmp_path):
     finally:
         distributed.set_precision("float32")
     assert np.isfinite(validation["cmlm/loss"])
-    floats = [value for value in stored(tmp_path / "ckpt-2").values() if value.ndim]
+    floats = [
+        value for value in toys.stored(tmp_path / "ckpt-2").values() if value.ndim
+    ]
     assert {value.dtype for value in floats if value.dtype.kind == "f"} == {
         np.dtype(np.float32)
     }

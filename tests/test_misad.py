@@ -1,4 +1,4 @@
-"""MiSAD: which spans are found, S, w and R, the losses, and any spread of a batch."""
+"""MiSAD: which spans are found; S, w and R; the losses; what is refused."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import toys
 
 from cmlm.common import fields, iterators
 from cmlm.common.keras import keras
-from cmlm.config import recipes
 from cmlm.data import languages, ngram_files, ngram_table, pipelines, spans
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
@@ -422,28 +421,6 @@ def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
     assert step["misad/found"] == pytest.approx(found.mean())
 
 
-@pytest.mark.parametrize(
-    "replicas, micro_batch_size, form", [(1, 2, "paper"), (2, 1, "released")]
-)
-def test_any_spread_gives_the_step_of_one_device(
-    one_device, two_replicas, tokenizer, batch, replicas, micro_batch_size, form
-):
-    reference = make(tokenizer, batch, one_device, form=form)
-    strategy = one_device if replicas == 1 else two_replicas
-    trainer = make(tokenizer, batch, strategy, micro_batch_size, form=form)
-    for name, part in reference.model.parts.items():
-        trainer.model.parts[name].set_weights(part.get_weights())
-    before = reference.model.encoder.get_weights()
-    want, got = reference.train(1), trainer.train(1)
-    assert got.keys() == want.keys()
-    for key in want:
-        np.testing.assert_allclose(got[key], want[key], rtol=2e-5, err_msg=key)
-    after = reference.model.encoder.get_weights()
-    for a, b in zip(trainer.model.encoder.get_weights(), after, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
-    assert max(np.abs(a - b).max() for a, b in zip(before, after)) > 1e-3
-
-
 def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer, batch):
     none = {
         key: np.zeros_like(value) if key.startswith("span_") else value
@@ -556,55 +533,3 @@ def test_text_of_which_nothing_can_be_taken_is_refused(
     (tmp_path / "text.txt").write_text("w3\nw20 w0 w1\tw0 w1\n")
     build()
     assert not caplog.text
-
-
-# -------------------------------------------------------------------- a run
-
-
-@pytest.mark.parametrize(
-    "strategy, form", [("one_device", "paper"), ("mirrored", "released")]
-)
-@pytest.mark.large
-def test_a_run_resumes_exactly(tmp_path, tokenizer, ngrams_file, strategy, form):
-    settings = {
-        "model.num_layers": 1,
-        "model.hidden_size": 16,
-        "model.num_attention_heads": 2,
-        "model.intermediate_size": 32,
-        "model.max_position_embeddings": 24,
-        "model.dropout_rate": 0.2,
-        "model.attention_dropout_rate": 0.2,
-        "vocabulary.file": tokenizer.vocab_file,
-        "task.misad.form": form,
-        "task.misad.candidates": "ngrams",
-        "task.misad.ngrams_file": ngrams_file,
-        "task.misad.max_candidates": 2,
-        "task.misad.train_data.global_batch_size": BATCH,
-        "task.misad.train_data.seq_length": SEQ,
-        "task.misad.train_data.shuffle_buffer_size": 50,
-        "task.misad.train_data.hold_out_fraction": 0.0,
-        "runtime.distribution_strategy": strategy,
-        "trainer.train_steps": 6,
-        "trainer.checkpoint_interval": 3,
-        "trainer.summary_interval": 1,
-        "trainer.best_checkpoint_metric": "",
-        "trainer.optimizer.warmup_steps": 2,
-    }
-    config = recipes.load(
-        "ulr/misad", (), [f"{key}={value}" for key, value in settings.items()]
-    )
-    config.task.misad.train_data.input_path = write_text(tmp_path)
-    config.validate()
-    toys.straight_and_resumed(config, tmp_path)
-    want, got = (
-        tf.train.load_checkpoint(str(tmp_path / name / "ckpt-6"))
-        for name in ("straight", "resumed")
-    )
-    names = want.get_variable_to_shape_map()
-    assert any("optimizer" in name for name in names)
-    for name in names:
-        if name.startswith(("save_counter", "_CHECKPOINTABLE")):
-            continue
-        np.testing.assert_array_equal(
-            want.get_tensor(name), got.get_tensor(name), err_msg=name
-        )

@@ -32,7 +32,7 @@ def configure(*arguments):
         return train.configure(), flags.FLAGS.model_dir
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """What a second stage starts from: the run of a first one, at its first step."""
     directory = tmp_path_factory.mktemp("start")

@@ -42,10 +42,9 @@ def batches():
     return [toys.pair_batch(batch=8, seed=seed) for seed in range(3)]
 
 
-@pytest.mark.parametrize("names", [("cmlm",), ("mlm",), ("cmlm", "mlm")])
-def test_two_replicas_equal_one_device(one_device, two_replicas, batches, names):
-    reference = build(one_device, batches, names)
-    trainer = build(two_replicas, batches, names)
+def test_two_replicas_equal_one_device(one_device, two_replicas, batches):
+    reference = build(one_device, batches)
+    trainer = build(two_replicas, batches)
     toys.copy_weights(reference.model, trainer.model)
     before = weights(reference)
     want, got = reference.train(1), trainer.train(1)
@@ -58,11 +57,10 @@ def test_two_replicas_equal_one_device(one_device, two_replicas, batches, names)
     assert max(moved) > 1e-3
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
-def test_micro_batches_equal_the_whole_batch(one_device, batches, micro_batch_size):
+def test_micro_batches_equal_the_whole_batch(one_device, batches):
     reference = build(one_device, batches)
-    trainer = build(one_device, batches, micro_batch_size=micro_batch_size)
-    assert trainer.gradients["cmlm"].micro_batches == 8 // micro_batch_size
+    trainer = build(one_device, batches, micro_batch_size=1)
+    assert trainer.gradients["cmlm"].micro_batches == 8
     toys.copy_weights(reference.model, trainer.model)
     for _ in range(2):
         want, got = reference.train(1), trainer.train(1)
@@ -109,18 +107,6 @@ def test_micro_batches_of_a_large_model_go_on_after_the_first_step(one_device, b
     for _ in range(3):
         trainer.train(1)
     assert trainer.step == 3
-
-
-def test_micro_batches_on_two_replicas(one_device, two_replicas, batches):
-    reference = build(one_device, batches)
-    trainer = build(two_replicas, batches, micro_batch_size=2)
-    assert trainer.gradients["cmlm"].micro_batches == 2
-    toys.copy_weights(reference.model, trainer.model)
-    want, got = reference.train(2), trainer.train(2)
-    for key in want:
-        np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
-    for a, b in zip(weights(trainer), weights(reference)):
-        np.testing.assert_allclose(a, b, atol=2e-6)
 
 
 def test_loss_is_the_mean_over_all_masked_words(one_device, batches):
@@ -238,16 +224,13 @@ def test_a_step_without_objective_is_an_error(one_device, batches):
         trainer.train(1)
 
 
-@pytest.mark.parametrize("names", [("cmlm",), ("mlm",)])
-def test_validation_is_the_same_on_two_replicas(
-    one_device, two_replicas, batches, names
-):
-    reference = build(one_device, batches, names)
-    trainer = build(two_replicas, batches, names)
+def test_validation_is_the_same_on_two_replicas(one_device, two_replicas, batches):
+    reference = build(one_device, batches)
+    trainer = build(two_replicas, batches)
     toys.copy_weights(reference.model, trainer.model)
     want, got = reference.evaluate(1), trainer.evaluate(1)
     # Shuffling neighbours stays within a replica's share.
-    for key in (f"{names[0]}/loss", f"{names[0]}/accuracy"):
+    for key in ("cmlm/loss", "cmlm/accuracy"):
         np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
 
 

@@ -158,10 +158,11 @@ def gather_replicas(value: tf.Tensor) -> tf.Tensor:
     replicas.
 
     Args:
-        value: [rows, ...], equally many rows on every replica.
+        value: [rows, ...]; the last batch of a validation may have fewer rows on one
+            replica than on another.
 
     Returns:
-        [replicas * rows, ...]; this replica's rows begin at `replica_offset(rows)`.
+        [rows of all replicas, ...]; this replica's begin at `replica_offset(rows)`.
     """
     replica = tf.distribute.get_replica_context()
     if replica.num_replicas_in_sync == 1:
@@ -169,7 +170,12 @@ def gather_replicas(value: tf.Tensor) -> tf.Tensor:
     return replica.all_gather(value, axis=0)
 
 
-def replica_offset(rows: int) -> tf.Tensor:
-    """Index of this replica's first row in the result of `gather_replicas`: int32."""
+def replica_offset(rows: tf.Tensor) -> tf.Tensor:
+    """Where this replica's rows begin in what `gather_replicas` returns: int32 [].
+
+    Args:
+        rows: this replica's number of rows, int32 [].
+    """
     replica = tf.distribute.get_replica_context()
-    return tf.cast(replica.replica_id_in_sync_group, tf.int32) * rows
+    counts = gather_replicas(tf.reshape(rows, [1]))
+    return tf.reduce_sum(counts[: replica.replica_id_in_sync_group])

@@ -1,0 +1,302 @@
+"""What every objective of the registry promises, on batches of its own pipeline.
+
+Its gradient is that of its loss; replicas, micro-batches and padding change nothing; it
+trains; a run of all objectives together logs each and resumes exactly. A new objective
+is covered without a line here, unless it needs a setting of its own in `SETTINGS`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.common.keras import keras
+from cmlm.config import recipes
+from cmlm.data.bitext import BitextDataConfig
+from cmlm.data.nli import NliDataConfig
+from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders import model_dir
+from cmlm.objectives import OBJECTIVES
+from cmlm.training import engine, metrics_log
+from cmlm.training.trainer import Trainer
+
+BATCH, SEQ, LEARNING_RATE = 8, 32, 0.1
+WORDS = "river boat water fish garden flower rain earth engine wheel road".split()
+# What an objective needs beside its defaults; `{}` is the folder of the data.
+SETTINGS = {"misad": {"ngrams_file": "{}/ngrams.tsv"}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Text, bitext with a hard negative and NLI in two languages, with a vocabulary."""
+    directory = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
+
+    def sentence(language):
+        chosen = random.choice(WORDS, random.integers(3, 12))
+        return " ".join(f"{word}{language}" for word in chosen) + " ."
+
+    for language, documents in (("en", 30), ("de", 10)):
+        text = [
+            "\n".join(sentence(language) for _ in range(8)) for _ in range(documents)
+        ]
+        (directory / f"{language}.txt").write_text("\n\n".join(text))
+        nli = [
+            f"{sentence(language)}\t{sentence(language)}\t{i % 3}" for i in range(60)
+        ]
+        (directory / f"{language}.tsv").write_text("\n".join(nli))
+    rows = ["\t".join(map(sentence, ("en", "de", "de"))) for _ in range(60)]
+    # Every pair twice: a batch holds texts that are no negatives of each other.
+    (directory / "bitext.tsv").write_text("\n".join(rows * 2))
+    ngrams = [f"{a}en {b}en\t1.5" for a, b in zip(WORDS, WORDS[1:])]
+    (directory / "ngrams.tsv").write_text("\n".join([*ngrams, "riveren\t1.0"]))
+    words = [f"{word}{language}" for word in WORDS for language in ("en", "de")]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
+    (directory / "vocab.txt").write_text("\n".join([*special, *words]))
+    return directory
+
+
+def configure(config, name: str, data: Path) -> None:
+    """Points an objective's configuration to its kind of data."""
+    for key, value in SETTINGS.get(name, {}).items():
+        setattr(config, key, value.format(data))
+    reads = config.train_data
+    if isinstance(reads, BitextDataConfig):
+        reads.input_path = f"en-de={data}/bitext.tsv"
+    else:
+        ending = "tsv" if isinstance(reads, NliDataConfig) else "txt"
+        reads.input_path = f"en={data}/en.{ending},de={data}/de.{ending}"
+    reads.global_batch_size, reads.seq_length = BATCH, SEQ
+    reads.shuffle_buffer_size, reads.hold_out_fraction = 50, 0.2
+    config.weight = 1.0
+    config.validate(name)
+
+
+class Case:
+    """An objective, two padded batches of its pipeline, and its first two steps.
+
+    Attributes:
+        batches: two of [BATCH, SEQ], as the pipeline gives them.
+        trainer: one device, whole batches, after both steps.
+        start, end: every weight by its name, before and after the steps.
+        gradients: of the first step, by the name of the weight.
+        metrics: of each step.
+    """
+
+    def __init__(self, name: str, data: Path):
+        self.name = name
+        self.config = OBJECTIVES[name].config_class()
+        configure(self.config, name, data)
+        self.found = self.config.load_data(str(data))
+        self.tokenizer = Tokenizer(str(data / "vocab.txt"))
+        whole = tf.distribute.InputContext(1, 0, 1)
+        pipeline = OBJECTIVES[name](**self._arguments(), static_shapes=True)
+        self.batches = list(pipeline.train_dataset(whole).take(2))
+        self.trainer = self.build(tf.distribute.OneDeviceStrategy("CPU:0"))
+        self.objective = self.trainer.objectives[name]
+        self.start = weights(self.trainer)
+        self.metrics = [self.trainer.train(1)]
+        middle = weights(self.trainer)
+        self.gradients = {
+            key: (old - middle[key]) / LEARNING_RATE for key, old in self.start.items()
+        }
+        self.metrics.append(self.trainer.train(1))
+        self.end = weights(self.trainer)
+
+    def _arguments(self):
+        model = toys.model(
+            num_layers=1,
+            vocab_size=len(self.tokenizer.vocab),
+            max_position_embeddings=2 * SEQ + 8,
+        )
+        return {
+            "name": self.name,
+            "config": self.config,
+            "model": model,
+            "tokenizer": self.tokenizer,
+            "data": self.found,
+        }
+
+    def build(self, strategy, micro_batch_size: int = 0) -> Trainer:
+        """A trainer on the batches, with plain SGD: its update is the gradient."""
+        with strategy.scope():
+            objective = toys.in_memory(OBJECTIVES[self.name], self.batches)(
+                **self._arguments()
+            )
+            for part in objective.trained_parts:
+                toys.randomize_part(objective.model.parts[part])
+            return Trainer(
+                objective.model,
+                {self.name: objective},
+                keras.optimizers.legacy.SGD(LEARNING_RATE),
+                strategy,
+                micro_batch_size=micro_batch_size,
+            )
+
+
+def variables(trainer: Trainer) -> dict[str, tf.Variable]:
+    """Every weight by its part and place in it; a shared one by the first part."""
+    found = {}
+    for part, layer in trainer.model.parts.items():
+        for number, weight in enumerate(layer.weights):
+            found.setdefault(weight.ref(), (f"{part}/{number} {weight.name}", weight))
+    return dict(found.values())
+
+
+def weights(trainer: Trainer) -> dict[str, np.ndarray]:
+    return {name: weight.numpy() for name, weight in variables(trainer).items()}
+
+
+@pytest.fixture(scope="module", params=list(OBJECTIVES))
+def case(request, data) -> Case:
+    return Case(request.param, data)
+
+
+def test_two_steps_train(case):
+    for metrics in case.metrics:
+        assert np.isfinite(list(metrics.values())).all()
+        assert metrics[f"{case.name}/loss"] > 0 and metrics["gradient_norm"] > 1e-3
+    moved = {
+        name.partition("/")[0]
+        for name, value in case.start.items()
+        if (case.end[name] != value).any()
+    }
+    assert moved == set(case.objective.trained_parts)
+    assert int(case.trainer.batches_seen[case.name]) == 2
+
+
+def test_gradient_is_that_of_the_loss(case):
+    """For each weight along a direction, against the difference of two losses."""
+    objective, batch = case.objective, case.batches[0]
+
+    @tf.function(autograph=False)
+    def loss():
+        losses, _ = objective.loss(batch)
+        return tf.reduce_sum(losses / objective.normalizer(batch))
+
+    found, random, step = variables(case.trainer), np.random.default_rng(0), 0.005
+    for name, variable in found.items():
+        variable.assign(case.start[name])
+    for name, variable in found.items():
+        gradient = case.gradients[name].astype(np.float64)
+        norm = np.linalg.norm(gradient)
+        # Mostly the gradient's own, so that the difference stands out from rounding.
+        direction = random.normal(size=gradient.shape)
+        direction /= np.linalg.norm(direction)
+        direction = direction / 2 + gradient / norm if norm else direction
+        losses = []
+        for sign in (1, -1):
+            variable.assign(case.start[name] + sign * step * direction)
+            losses.append(float(loss()))
+        variable.assign(case.start[name])
+        # The room is for rounding, and for the corners of ReLU and |u - v|.
+        np.testing.assert_allclose(
+            (losses[0] - losses[1]) / (2 * step),
+            np.sum(gradient * direction),
+            rtol=0.02,
+            atol=0.002,
+            err_msg=name,
+        )
+
+
+def test_replicas_and_micro_batches_change_nothing(case, two_replicas):
+    trainer = case.build(two_replicas, micro_batch_size=2)
+    for name, variable in variables(trainer).items():
+        variable.assign(case.start[name])
+    for want in case.metrics:
+        got = trainer.train(1)
+        assert got.keys() == want.keys()
+        for key in want:
+            np.testing.assert_allclose(got[key], want[key], rtol=1e-4, err_msg=key)
+    got = weights(trainer)
+    for name, want in case.end.items():
+        np.testing.assert_allclose(got[name], want, atol=5e-6, err_msg=name)
+
+
+def test_padding_changes_nothing(case):
+    batch = case.batches[0]
+    trimmed = case.objective.trim(batch)
+    assert all(len(trimmed[key]) == BATCH for key in batch)
+    narrower = {key for key in batch if trimmed[key].shape != batch[key].shape}
+    assert any(key.endswith("_word_ids") for key in narrower)
+    for key in narrower:
+        if key.endswith("_word_ids"):
+            assert not batch[key][..., trimmed[key].shape[-1] :].numpy().any(), key
+    want, want_metrics = case.objective.loss(batch)
+    got, metrics = case.objective.loss(trimmed)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for key in want_metrics:
+        np.testing.assert_allclose(metrics[key], want_metrics[key], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "names, values",
+    [
+        (tuple(OBJECTIVES), {}),
+        pytest.param(
+            # A family each: a sum over words, a ranking of texts, several terms.
+            ("cmlm", "bitext", "misad"),
+            {
+                "runtime.distribution_strategy": "mirrored",
+                "trainer.schedule": "interleaved",
+                "trainer.micro_batch_size": 2,
+                "task.misad.form": "released",
+            },
+            marks=pytest.mark.large,
+        ),
+    ],
+    ids=["all", "interleaved_on_two_replicas"],
+)
+def test_a_run_logs_each_objective_and_resumes_exactly(data, tmp_path, names, values):
+    """The rest of a run after its second step, bit for bit; dropout is on."""
+    settings = {
+        "model.preset": "tiny",
+        "model.num_layers": 1,
+        "model.hidden_size": 16,
+        "model.intermediate_size": 32,
+        "model.max_position_embeddings": 2 * SEQ + 8,
+        "model.num_views": 2,
+        "model.dropout_rate": 0.2,
+        "vocabulary.file": f"{data}/vocab.txt",
+        "runtime.distribution_strategy": "one_device",
+        "trainer.train_steps": 4,
+        "trainer.checkpoint_interval": 2,
+        "trainer.summary_interval": 1,
+        "trainer.validation_interval": 4,
+        "trainer.best_checkpoint_metric": "",
+        "trainer.optimizer.warmup_steps": 2,
+        **values,
+    }
+    config = recipes.load(
+        "cmlm/multilingual", (), [f"{key}={value}" for key, value in settings.items()]
+    )
+    for name in OBJECTIVES:
+        getattr(config.task, name).weight = 0.0
+    for name in names:
+        configure(getattr(config.task, name), name, data)
+    config.validate()
+    straight = tmp_path / "straight"
+    validation = engine.train(engine.build(config, str(straight)))
+    rows = metrics_log.read_metrics(str(straight / model_dir.METRICS))
+    trained = [row for row in rows if "train/gradient_norm" in row]
+    assert [row["step"] for row in trained] == [1, 2, 3, 4]
+    for name in names:
+        assert np.isfinite(validation[f"{name}/loss"])
+        losses = [row.get(f"train/{name}/loss", 0) for row in trained]
+        if config.trainer.schedule == "joint":
+            assert min(losses) > 0
+            assert all(row[f"train/{name}/gradient_norm"] > 0 for row in trained)
+        else:
+            assert max(losses) > 0
+
+    resumed = toys.rewind(straight, tmp_path / "resumed", step=2)
+    run = engine.build(config, str(resumed))
+    assert run.trainer.step == 2
+    engine.train(run, validate=False)
+    toys.assert_equal_checkpoints(straight / "ckpt-4", resumed / "ckpt-4")
+    # What came after the checkpoint was not logged twice.
+    rows = metrics_log.read_metrics(str(resumed / model_dir.METRICS))
+    trained = [row["step"] for row in rows if "train/gradient_norm" in row]
+    assert trained == [1, 2, 3, 4]
