@@ -27,11 +27,10 @@ COLUMNS: dict[str, str | None] = {
         for name in ("positions", "ids", "weights")
     },
     **{
-        f"{side}_{name}": f"{side}_mask"
+        f"{side}_{name}": None if name == "hash" else f"{side}_mask"
         for side in ("context", "source", "target", "negative", "premise", "hypothesis")
-        for name in ("word_ids", "mask")
+        for name in ("word_ids", "mask", "hash")
     },
-    **dict.fromkeys(("source_hash", "target_hash", "negative_hash")),
     **dict.fromkeys(("order_label", "nli_label")),
     **dict.fromkeys(("span_start", "span_end", "span_mask")),
 }
