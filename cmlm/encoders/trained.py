@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from cmlm.common import fields
 from cmlm.config import experiment
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -34,10 +35,8 @@ class Reading:
         if self.pooling is not None:
             pooling.check("--pooling", self.pooling)
         if self.sentence_vector not in (None, *SENTENCE_VECTORS):
-            raise UserError(
-                f"--sentence_vector is {self.sentence_vector!r}; allowed: "
-                f"{', '.join(SENTENCE_VECTORS)}"
-            )
+            allowed = ", ".join(SENTENCE_VECTORS)
+            raise fields.refused("--sentence_vector", self.sentence_vector, allowed)
 
     def given(self) -> str:
         """The flags that are set, as the user wrote them; "" if none is."""
@@ -111,8 +110,6 @@ def resolve_seq_length(
     if seq_length is None:
         return min(default or trained.seq_length, limit)
     if not 3 <= seq_length <= limit:
-        raise UserError(
-            f"--seq_length is {seq_length}; allowed: 3 to {limit}, the encoder's "
-            "positions without those of its conditions"
-        )
+        allowed = f"3 to {limit}, the encoder's positions without those of conditions"
+        raise fields.refused("--seq_length", seq_length, allowed)
     return seq_length

@@ -13,7 +13,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from cmlm.errors import UserError
+from cmlm.common import fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def check(name: str, mode: str) -> None:
         mode: its value.
     """
     if mode not in POOLINGS:
-        raise UserError(f"{name} is {mode!r}; allowed: {', '.join(POOLINGS)}")
+        raise fields.refused(name, mode, ", ".join(POOLINGS))
 
 
 def pool(
