@@ -51,6 +51,9 @@ def functional_encoder(tensors):
         num_attention_heads=HEADS,
         intermediate_size=INNER,
         max_sequence_length=POSITIONS,
+        type_vocab_size=2,
+        return_all_encoder_outputs=True,
+        dict_outputs=True,
         activation=lambda x: keras.activations.gelu(x, approximate=True),
     )
     there = huggingface.names(LAYERS)

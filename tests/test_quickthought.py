@@ -115,6 +115,9 @@ def test_stacking_and_pruning_reach_both_encoders(tmp_path):
 
 
 def test_another_number_of_encoders_is_named():
-    config = QuickThoughtConfig(encoders="three")
+    config = QuickThoughtConfig(weight=1.0, encoders="three")
+    config.train_data = config.train_data.replace(
+        input_path="a.txt", global_batch_size=8, seq_length=16
+    )
     with pytest.raises(UserError, match="encoders is '?three'?; allowed: one, two"):
         fields.check(config, "task.quickthought.")
