@@ -4,7 +4,7 @@ import importlib.metadata
 import platform
 
 # The version of this project, also `cmlm.__version__`.
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 _PACKAGES = (
     *("tensorflow", "tensorflow-text", "tf-models-official"),
     *("numpy", "scipy", "scikit-learn"),
