@@ -204,14 +204,14 @@ def test_berts_pooler_is_the_head_where_it_was_trained(trained):
     got = made.model.parts["glue"].dense.get_weights()
     np.testing.assert_array_equal(got[0], kernel)
     np.testing.assert_array_equal(got[1], bias)
-    assert training.Start(trained).head == "from BERT's pooler"
+    assert training.Start(trained).head(glue.TASKS["rte"]) == "from BERT's pooler"
     trained.encoder.bert.pooler_layer.set_weights([kernel, np.zeros_like(bias)])
     try:
         start = training.Start(trained)
         made = training.SentenceClassifier(
             start, glue.TASKS["rte"], training.Settings(), seed=0
         )
-        assert start.head == "new"
+        assert start.head(glue.TASKS["rte"]) == "new"
         assert (made.model.parts["glue"].dense.get_weights()[0] != kernel).any()
     finally:
         trained.encoder.bert.pooler_layer.set_weights([kernel, bias])
@@ -308,3 +308,37 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     assert wrong.returncode == 1 and not (tmp_path / "other").exists()
     (line,) = [at for at in wrong.stderr.splitlines() if at.startswith("error: ")]
     assert "dev.tsv, line 2: label 'maybe'; allowed: entailment, not_entail" in line
+
+
+def test_several_tasks_have_glues_average_and_a_report(directory, tmp_path):
+    for name, folder in (("rte", "RTE"), ("stsb", "STS-B")):
+        rows = [
+            (*row.texts, f"{row.label:.1f}" if name == "stsb" else label)
+            for row in pairs(24)
+            for label in ["entailment" if row.label > 2 else "not_entailment"]
+        ]
+        write(tmp_path / folder / "train.tsv", name, rows[:16])
+        write(tmp_path / folder / "dev.tsv", name, rows[16:])
+    output = tmp_path / "out"
+    done = run(
+        *(f"--model={directory}", "--task=stsb,rte", f"--data_dir={tmp_path}"),
+        *("--batch_size=8", "--epochs=1", "--seeds=0,1", f"--output={output}"),
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((output / "results.json").read_text())
+    single = {
+        name: json.loads((output / name / "results.json").read_text())
+        for name in ("rte", "stsb")
+    }
+    for results in single.values():
+        scores = [results["seeds"][seed]["score"] for seed in ("0", "1")]
+        assert results["max"]["score"] == max(scores)
+    glue_average = summary["averages"]["glue"]
+    assert glue_average["scored"] == ["rte accuracy", "stsb pearson"]
+    assert len(glue_average["missing"]) == 7
+    means = [single["rte"]["mean"]["accuracy"], single["stsb"]["mean"]["pearson"]]
+    assert glue_average["mean"] == pytest.approx(np.mean(means))
+    text = (output / "report.md").read_text()
+    # Published: BERT base on the development sets, over the same two parts.
+    assert "glue (2 of 9)" in text and "ULR-BERT base" in text
+    assert "ULR-BERT base" in (output / "report.html").read_text()

@@ -62,25 +62,28 @@ class Coverage:
         return float(np.mean(means))
 
 
-def coverage(scores: Scores) -> list[Coverage]:
-    """The groups of which a model has at least two parts.
+def cover(group: Group, scores: Scores) -> Coverage:
+    """The parts of a group that a model has.
 
     Args:
+        group: the group.
         scores: metrics to numbers, by task.
     """
-    found = []
-    for group in GROUPS:
-        keys, missing = {}, []
-        for part, wanted in group.parts.items():
-            there = tuple(key for key in wanted if key[1] in scores.get(key[0], {}))
-            if there:
-                keys[part] = there
-            absent = [task for task, metric in wanted if (task, metric) not in there]
-            if absent:
-                missing.append(f"{part} without {', '.join(absent)}" if there else part)
-        if len(keys) > 1:
-            found.append(Coverage(group, keys, tuple(missing)))
-    return found
+    keys, missing = {}, []
+    for part, wanted in group.parts.items():
+        there = tuple(key for key in wanted if key[1] in scores.get(key[0], {}))
+        if there:
+            keys[part] = there
+        absent = [task for task, metric in wanted if (task, metric) not in there]
+        if absent:
+            missing.append(f"{part} without {', '.join(absent)}" if there else part)
+    return Coverage(group, keys, tuple(missing))
+
+
+def coverage(scores: Scores) -> list[Coverage]:
+    """The groups of which a model has at least two parts; see `cover`."""
+    found = [cover(group, scores) for group in GROUPS]
+    return [item for item in found if len(item.keys) > 1]
 
 
 def flat(scores: Scores) -> dict[Key, float]:

@@ -7,7 +7,7 @@ import html
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.evaluation import tables
@@ -72,7 +72,7 @@ def page(results: Mapping[str, Any]) -> str:
 
     body = ["<h1>Evaluation</h1>", _about_html(results)]
     for table in tables.tables(results, ablations=True):
-        body += [f"<h2>{html.escape(table.family)}</h2>", _html_table(table)]
+        body += [f"<h2>{html.escape(table.family)}</h2>", html_table(table)]
         lines = map(html.escape, tables.notes(results, table))
         body.append(f"<p class=note>{'<br>'.join(lines)}</p>")
     body.append("<h2>Pictures</h2>")
@@ -86,13 +86,19 @@ def page(results: Mapping[str, Any]) -> str:
             f"<figcaption>{said}</figcaption></figure>"
         )
     body.append(f"<p class=note>{html.escape(_failed(results))}</p>")
+    return document("Evaluation", body)
+
+
+def document(title: str, body: Sequence[str]) -> str:
+    """An HTML page with the report's style."""
     return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Evaluation</title>"
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
         f"<style>{_STYLE}</style>" + "\n".join(body) + "</html>\n"
     )
 
 
-def _html_table(table: tables.Table) -> str:
+def html_table(table: tables.Table) -> str:
+    """A table as HTML; published rows show their source as a tooltip."""
     heads = table.heads
     rows = ["<tr>" + "".join(f"<th>{html.escape(head)}" for head in ["", *heads])]
     for name, source, numbers in table.rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.evaluation import averages, published
@@ -129,14 +129,33 @@ def _table(
         for item in averages.coverage(model["scores"]):
             if item.group.family == family:
                 groups.setdefault(item.group.name, item)
+    scores = {name: model["scores"] for name, model in results["models"].items()}
+    rows = [row for row in published.ROWS if ablations or not row.is_ablation]
+    return build(family, columns, groups, scores, rows)
+
+
+def build(
+    family: str,
+    columns: Sequence[tuple[str, str]],
+    groups: Mapping[str, averages.Coverage],
+    models: Mapping[str, averages.Scores],
+    others: Sequence[published.Row],
+) -> Table:
+    """A table of models above published rows.
+
+    Args:
+        family: its name.
+        columns: (task, metric) of each column.
+        groups: the averages that follow the columns, by name.
+        models: the scores of each model.
+        others: published rows; those without a number in the columns are left out.
+    """
     columns = [*columns, *((AVERAGE, name) for name in groups)]
     rows = [
-        (name, "", _numbers(columns, groups, averages.flat(model["scores"])))
-        for name, model in results["models"].items()
+        (name, "", _numbers(columns, groups, averages.flat(scores)))
+        for name, scores in models.items()
     ]
-    for row in published.ROWS:
-        if row.is_ablation and not ablations:
-            continue
+    for row in others:
         numbers = _numbers(columns, groups, row.scores, row.averages)
         if any(number is not None for number in numbers):
             rows.append((row.model, row.source, numbers))

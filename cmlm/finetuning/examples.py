@@ -1,4 +1,4 @@
-"""Examples as token ids, in little memory, and batches of like length."""
+"""Examples as token ids, and batches of similar length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cmlm.data.tokenization import Tokenizer
 from cmlm.finetuning.tasks import Row
 
 _ROWS_AT_ONCE = 4096
-# Batches whose examples are sorted by length together. More would leave less padding,
-# and less chance in what meets in a batch.
+# The examples of this many batches are sorted by length together. More batches leave
+# less padding, but batches that are less random.
 _WINDOW = 32
 
 
@@ -23,14 +23,16 @@ class Examples:
     """Tokenised sentences or pairs of them.
 
     Attributes:
-        ids: int32 [tokens], all examples one after the other, each
+        ids: int32 [tokens], all sequences one after the other, each
             `[CLS] ... [SEP]` or `[CLS] ... [SEP] ... [SEP]`.
-        starts: int64 [n + 1], where each begins.
-        second: int32 [n], tokens before the second text, or all.
-        labels: float32 [n], the class or the score; NaN where there is none.
-        indices: what predictions are handed in under.
-        pad_id: what a batch is padded with.
-        truncated: how many examples were cut.
+        starts: int64 [n * parts + 1], where each sequence begins.
+        second: int32 [n * parts], tokens before a sequence's second text, or all.
+        labels: float32 [n], the class or the score; NaN without a label.
+        indices: the numbers under which predictions are submitted.
+        pad_id: the padding token.
+        truncated: how many sequences were cut.
+        parts: sequences of an example: 1, or 2 if its two texts are encoded on their
+            own.
     """
 
     ids: np.ndarray
@@ -40,14 +42,15 @@ class Examples:
     indices: list[str]
     pad_id: int
     truncated: int
+    parts: int = 1
 
     def __len__(self) -> int:
         return len(self.indices)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example, int64 [n]."""
-        return np.diff(self.starts)
+        """Tokens of each example's longest sequence, int64 [n]."""
+        return np.diff(self.starts).reshape(-1, self.parts).max(axis=1)
 
     def batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The encoder's inputs for some examples.
@@ -56,9 +59,11 @@ class Examples:
             rows: int [batch].
 
         Returns:
-            `input_word_ids`, `input_mask` and `input_type_ids` int32 [batch, longest].
+            `input_word_ids`, `input_mask` and `input_type_ids` int32
+            [batch * parts, longest]; the sequences of an example follow each other.
         """
-        lengths = self.lengths[rows][:, np.newaxis]
+        rows = (rows[:, np.newaxis] * self.parts + np.arange(self.parts)).ravel()
+        lengths = np.diff(self.starts)[rows][:, np.newaxis]
         column = np.arange(lengths.max())
         inside = column < lengths
         place = np.minimum(self.starts[rows][:, np.newaxis] + column, len(self.ids) - 1)
@@ -70,15 +75,27 @@ class Examples:
         }
 
 
-def encode(rows: Iterable[Row], tokenizer: Tokenizer, seq_length: int) -> Examples:
+def encode(
+    rows: Iterable[Row], tokenizer: Tokenizer, seq_length: int, apart: bool = False
+) -> Examples:
     """Tokenises examples as they are read.
 
     Args:
         rows: all with one text, or all with two.
         tokenizer: of the encoder.
-        seq_length: the longest example in tokens. Of a pair that does not fit each
-            text is cut to half of the room, or to what the other leaves.
+        seq_length: the longest sequence in tokens. If a pair does not fit, each text is
+            cut to half of the room, or to the room that the other text leaves.
+        apart: encode the two texts of a pair as two sequences.
     """
+    if apart:
+        rows = list(rows)
+        alone = encode(
+            (Row((text,), row.label, row.index) for row in rows for text in row.texts),
+            tokenizer,
+            seq_length,
+        )
+        labels, indices = alone.labels[::2], alone.indices[::2]
+        return dataclasses.replace(alone, labels=labels, indices=indices, parts=2)
     rows = iter(rows)
     ids, lengths, labels, indices, truncated = [], [], [], [], 0
     while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
@@ -96,7 +113,7 @@ def encode(rows: Iterable[Row], tokenizer: Tokenizer, seq_length: int) -> Exampl
         indices += [row.index for row in chunk]
     ids = np.concatenate(ids)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    # No text has [SEP] in it: the tokenizer splits at brackets.
+    # No text contains [SEP]: the tokenizer splits at brackets.
     separators = np.flatnonzero(ids == tokenizer.sep_id)
     first = separators[np.searchsorted(separators, starts[:-1])]
     return Examples(
@@ -113,15 +130,15 @@ def encode(rows: Iterable[Row], tokenizer: Tokenizer, seq_length: int) -> Exampl
 def epoch(
     lengths: np.ndarray, batch_size: int, random: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """One pass over all examples in random batches of like length.
+    """One pass over all examples in random batches of similar length.
 
     Args:
         lengths: int [n], in tokens.
         batch_size: examples of a batch; one batch may have fewer.
-        random: what is drawn is all drawn from it.
+        random: the source of all draws.
 
     Returns:
-        Indices into `lengths`, every one once.
+        Indices into `lengths`, each once.
     """
     order = random.permutation(len(lengths))
     batches = []

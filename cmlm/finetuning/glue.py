@@ -1,7 +1,7 @@
-"""GLUE's tasks: its public files as they are, and the files it takes back.
+"""GLUE's tasks: reads its public files and writes predictions to submit.
 
 Wang et al., 2019, https://arxiv.org/abs/1804.07461; https://gluebenchmark.com. The
-files are tab-separated without any quoting: a `"` is text. All but CoLA's name their
+files are tab-separated without quoting: a `"` is text. All files but CoLA's name their
 columns in the first line.
 """
 
@@ -28,13 +28,13 @@ _LOWEST, _HIGHEST = 0.0, 5.0  # of STS-B's scores
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueTask(Task):
-    """A task whose files are tab-separated.
+    """A task with tab-separated files.
 
     Attributes:
-        texts: columns of the one or two sentences.
-        label: column of the label or score.
-        columns: of files with labels that do not name them.
-        may_be_damaged: leave out rows that are too short, which QQP is known to have.
+        texts: the columns of the one or two sentences.
+        label: the column of the label or score.
+        columns: the names of all columns, for labelled files that do not name them.
+        may_be_damaged: leave out rows that are too short; QQP has some.
     """
 
     within: str = "glue"
@@ -47,8 +47,7 @@ class GlueTask(Task):
         """See `Task.read`.
 
         Raises:
-            UserError: a column is missing, a row is too short, or a label is outside
-                the task's set.
+            UserError: a column is missing, a row is too short, or a label is unknown.
         """
         wanted = (*self.texts, self.label) if with_labels else self.texts
         damaged = number = 0
@@ -61,7 +60,7 @@ class GlueTask(Task):
             if missing:
                 raise UserError(
                     f"{path}, line 1: no column {', '.join(map(repr, missing))}; "
-                    f"{self.name} has {', '.join(map(repr, wanted))}"
+                    f"{self.name} needs {', '.join(map(repr, wanted))}"
                 )
             places = [names.index(column) for column in wanted]
             index = next((names.index(name) for name in _INDEX if name in names), None)
@@ -85,7 +84,7 @@ class GlueTask(Task):
                 )
                 number += 1
         if damaged:
-            logger.info("%s: %d rows are too short and left out", path, damaged)
+            logger.info("%s: left out %d rows that are too short", path, damaged)
         if not number:
             raise UserError(f"{path} has no examples")
 
@@ -167,7 +166,7 @@ TASKS = {
             tests=(
                 ("MNLI-m.tsv", "test_matched.tsv"),
                 ("MNLI-mm.tsv", "test_mismatched.tsv"),
-                # GLUE's diagnostic set is answered by whoever does MNLI.
+                # Submissions for MNLI answer GLUE's diagnostic set too.
                 ("AX.tsv", "../diagnostic/diagnostic.tsv"),
             ),
         ),
@@ -188,13 +187,13 @@ TASKS = {
 def write_predictions(
     file: TextIO, task: Task, indices: Iterable[str], predicted: np.ndarray
 ) -> None:
-    """Writes predictions as https://gluebenchmark.com takes them.
+    """Writes predictions in the form of https://gluebenchmark.com.
 
-    A score outside of 0 to 5 is handed in as the nearest that is inside.
+    A score outside 0 to 5 is replaced by the nearest score inside.
 
     Args:
         file: to write to.
-        task: says what a label is called.
+        task: names the labels.
         indices: of the examples.
         predicted: [n], classes or scores.
     """

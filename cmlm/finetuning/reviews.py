@@ -1,19 +1,44 @@
-"""Amazon reviews: fine-tuned on English, tested on every language (CMLM's transfer).
+"""Amazon reviews: fine-tuned on English, tested on every language.
 
-The files are those of `evaluation.transfer`, which leaves the encoder as it is.
+Yang et al., 2020, section 4.5.2 and table 6. Files, split and texts are those of
+`evaluation.transfer`, which keeps the encoder frozen. Title and text are encoded on
+their own, pooled as the encoder was trained, and classified on [u, v, |u - v|, u * v].
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from cmlm.common import files
-from cmlm.evaluation import transfer
+from cmlm.evaluation import base, reading, transfer
 from cmlm.finetuning.tasks import Row, Task
 
 
 class ReviewsTask(Task):
-    """A task whose files are those of `evaluation.transfer`."""
+    """A task on the files of `evaluation.transfer`.
+
+    The names of its files are `train` (90 % of English), `dev` (10 % of English) and
+    the languages, whose test reviews of all domains are held out.
+    """
+
+    def find(self, source: reading.DataDir, name: str) -> list[str]:
+        """See `Task.find`."""
+        if name in (self.train, "dev"):
+            return transfer.find_reviews(source, "en", "train")
+        return transfer.find_reviews(source, name, "test")
+
+    def examples(
+        self, name: str, paths: Sequence[str], with_labels: bool = True
+    ) -> Iterator[Row]:
+        """See `Task.examples`."""
+        rows = [row for path in paths for row in self.read(path, with_labels)]
+        if name not in (self.train, "dev"):
+            return iter(rows)
+        labels = np.array([row.label for row in rows])
+        train, dev = transfer.split(labels, base.SEED)
+        return (rows[row] for row in (train if name == self.train else dev))
 
     def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
         """See `Task.read`."""
@@ -31,9 +56,8 @@ TASK = ReviewsTask(
     within="amazon-reviews",
     labels=("negative", "positive"),
     figures=("accuracy",),
-    train=transfer.path_of("english", "train"),
-    dev=tuple(
-        (transfer.CODES[language], transfer.path_of(language, "test"))
-        for language in ("english", "german", "french")
-    ),
+    train="train",
+    dev=(("dev", "dev"),),
+    heldout=tuple((language, language) for language in transfer.FOLDERS),
+    head="vectors",
 )

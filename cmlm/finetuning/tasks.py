@@ -1,10 +1,10 @@
-"""A task to fine-tune for: its files, its rows, its figures."""
+"""A task to fine-tune for: its files, its examples, its scores."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from sklearn.metrics import matthews_corrcoef
@@ -33,7 +33,7 @@ class Row:
     Attributes:
         texts: one sentence or two.
         label: the class, or the score; None in a test file.
-        index: what a prediction is handed in under.
+        index: the number under which a prediction is submitted.
     """
 
     texts: tuple[str, ...]
@@ -43,17 +43,22 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task, without the form of its files.
+    """A task; subclasses read its files.
 
     Attributes:
-        name: as `--task` has it.
-        folder: of its files in what is given away.
-        within: the folder that may have `folder` in it.
-        labels: class 0 first; none where a score is asked for.
-        figures: of the task; its score is their mean.
+        name: the name in `--task`.
+        folder: the folder of its files.
+        within: the folder that may hold `folder`.
+        labels: the classes, class 0 first; empty if the task asks for a score.
+        figures: the metrics of the task; its score is their mean over `dev`.
         train: the file to train on.
-        dev: part ("" for the only one) and file.
-        tests: file to hand in, and file to predict for.
+        dev: parts ("" for a single one) and their files. They choose the best seed.
+        heldout: parts and files with labels that are scored, but choose nothing. A
+            missing one is left out.
+        tests: files to submit, and the files to predict for.
+        head: `cls`, a classifier over [CLS] of the text or of both texts together; or
+            `vectors`, a classifier on [u, v, |u - v|, u * v] of the sentence vectors of
+            two texts, each pooled as the encoder was trained.
     """
 
     name: str
@@ -63,7 +68,9 @@ class Task:
     figures: tuple[str, ...]
     train: str = "train.tsv"
     dev: tuple[tuple[str, str], ...] = (("", "dev.tsv"),)
+    heldout: tuple[tuple[str, str], ...] = ()
     tests: tuple[tuple[str, str], ...] = ()
+    head: str = "cls"
 
     @property
     def is_regression(self) -> bool:
@@ -71,36 +78,51 @@ class Task:
 
     @property
     def num_outputs(self) -> int:
-        """Columns of the head: one a class, or one score."""
+        """The head's outputs: one for each class, or one score."""
         return len(self.labels) or 1
 
     def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
-        """Reads a file row by row.
+        """Reads a file example by example.
 
         Args:
             path: of the file, plain or gzip.
-            with_labels: whether labels are wanted; False for test files.
+            with_labels: False for test files, which have no labels.
 
         Raises:
-            UserError: the file is not of the form of the task's.
+            UserError: the file does not have the task's form.
         """
         raise NotImplementedError
+
+    def find(self, source: reading.DataDir, name: str) -> list[str]:
+        """The paths of a file of the task, by its name in `train`, `dev` and so on.
+
+        Raises:
+            reading.MissingData: it is missing.
+        """
+        return [find_file(source, self, name)]
+
+    def examples(
+        self, name: str, paths: Sequence[str], with_labels: bool = True
+    ) -> Iterator[Row]:
+        """The examples of a file, by its name; `paths` are what `find` returns."""
+        for path in paths:
+            yield from self.read(path, with_labels)
 
 
 def find_file(source: reading.DataDir, task: Task, name: str) -> str:
     """The path of a task's file.
 
-    It lies in the task's folder, there or within GLUE's, or `source` is the task's
-    folder itself.
+    The file lies in the task's folder, directly or within GLUE's folder, or `source` is
+    the task's folder itself.
 
     Raises:
-        reading.MissingData: it is not there.
+        reading.MissingData: the file is missing.
     """
     return source.find(f"{task.folder}/{name}", name, within=task.within)
 
 
 def checksum(path: str) -> str:
-    """SHA-256 of a file as it lies."""
+    """SHA-256 of a file, not unpacked."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -110,31 +132,39 @@ def score(
     predicted: Mapping[str, np.ndarray],
     gold: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-    """GLUE's figures of a task, each times 100.
+    """The metrics of a task, each times 100.
 
     Args:
-        task: says which.
-        predicted, gold: [n] of every dev file, classes or scores.
+        task: the task.
+        predicted, gold: [n] for every dev file and held-out file, classes or scores.
 
     Returns:
-        The figures, `FIGURE/PART` where there are several dev files, and `score`, their
-        mean, by which GLUE ranks.
+        The metrics, `METRIC/PART` if there are several parts, and `score`, their mean
+        over `dev`, by which GLUE ranks.
     """
-    found = {}
-    for part, name in task.dev:
+
+    def measure(part: str, name: str) -> dict[str, float]:
         suffix = f"/{part}" if part else ""
-        for figure in task.figures:
-            value = _FIGURES[figure](predicted[name], gold[name])
-            found[f"{figure}{suffix}"] = value
-    return {**found, "score": float(np.mean(list(found.values())))}
+        return {
+            f"{figure}{suffix}": _FIGURES[figure](predicted[name], gold[name])
+            for figure in task.figures
+        }
+
+    dev, heldout = {}, {}
+    for part, name in task.dev:
+        dev |= measure(part, name)
+    for part, name in task.heldout:
+        if name in predicted:
+            heldout |= measure(part, name)
+    return {**dev, **heldout, "score": float(np.mean(list(dev.values())))}
 
 
 def constant(task: Task, labels: np.ndarray) -> float:
-    """What someone says who has seen the training labels and no text.
+    """The best constant prediction, from the training labels alone.
 
     Args:
-        task: whose labels they are.
-        labels: float [n].
+        task: the task.
+        labels: its training labels, float [n].
 
     Returns:
         The most frequent class, or the mean score.

@@ -1,4 +1,4 @@
-"""An encoder with a head over [CLS], trained on labels from first to last weight."""
+"""Fine-tuning: an encoder and a classification head, all weights trained."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Settings:
     Attributes:
         epochs: passes over the training examples.
         batch_size: examples of a step.
-        learning_rate: of AdamW, after the warm-up; decays linearly to 0.
-        warmup_share: share of the steps in which it grows from 0.
-        weight_decay: decoupled; layer norms and biases are left out.
-        dropout_rate: everywhere in the encoder and before the logits, whatever the
-            encoder was trained with.
+        learning_rate: of AdamW after the warm-up; it decays linearly to 0.
+        warmup_share: the share of the steps in which the rate grows from 0.
+        weight_decay: decoupled; layer norms and biases are not decayed.
+        dropout_rate: in the whole encoder and before the logits; it replaces the rate
+            that the encoder was trained with.
     """
 
     epochs: int = fields.ranged(3, at_least=1)
@@ -52,24 +52,28 @@ class Settings:
 class Start:
     """The weights that every seed starts from.
 
-    BERT's pooler is the head's first layer where it has ever been trained, as in the
-    original checkpoints; elsewhere that layer is drawn with the seed.
+    A trained BERT pooler, as in the original checkpoints, becomes the first layer of
+    the head over [CLS]. If the pooler was never trained, that layer is random.
 
     Args:
-        trained: the encoder; it need not be kept.
+        trained: the encoder. Only its weights are kept.
     """
 
     def __init__(self, trained: TrainedEncoder):
         bert = trained.encoder.bert
         self._weights = bert.get_weights()
         kernel, bias = bert.pooler_layer.get_weights()
-        # A bias begins at 0 and only training moves it.
+        # A bias starts at 0, and only training changes it.
         self.pooler = (kernel, bias) if bias.any() else None
         self._config = trained.config.model
+        projection = trained.encoder.projection
+        self._projection = None if projection is None else projection.get_weights()
 
-    @property
-    def head(self) -> str:
-        """What the head's first layer starts from, for people."""
+    def head(self, task: Task) -> str:
+        """What the head starts from, for people."""
+        if task.head == "vectors":
+            config = self._config
+            return f"new, on {config.sentence_vector} {config.pooling} vectors"
         return "new" if self.pooler is None else "from BERT's pooler"
 
     def build(self, task: Task, dropout_rate: float) -> SentenceModel:
@@ -78,12 +82,17 @@ class Start:
             dropout_rate=dropout_rate,
             attention_dropout_rate=dropout_rate,
             drophead_rate=0.0,
-            # Only [CLS] is looked at: nothing else is built, or decays untrained.
-            pooling="cls",
-            sentence_vector="pooled",
         )
+        if task.head == "cls":
+            # The head reads [CLS]: no other weights are built, or decayed untrained.
+            config = config.replace(pooling="cls", sentence_vector="pooled")
         model = SentenceModel(config)
         model.encoder.bert.set_weights(self._weights)
+        if task.head == "vectors":
+            if self._projection is not None:
+                model.encoder.projection.set_weights(self._projection)
+            model.pair_classifier(_HEAD, task.num_outputs)
+            return model
         head = model.classifier(_HEAD, task.num_outputs)
         if self.pooler is not None:
             head.dense.set_weights(self.pooler)
@@ -95,13 +104,17 @@ class SentenceClassifier:
 
         logits = W2 dropout(tanh(W1 h_[CLS] + b1)) + b2          (Devlin et al., 2018)
 
+    for the head `cls`, and for the head `vectors`, with the sentence vectors u and v,
+
+        logits = W [u, v, |u - v|, u * v] + b                      (CMLM, section 4.5.2)
+
     with cross-entropy for classes and the squared error for a score.
 
     Args:
-        start: weights to begin with.
-        task: what the head is for.
-        settings: how it is trained.
-        seed: of head, dropout and the order of the examples.
+        start: the weights to start from.
+        task: the task of the head.
+        settings: how to train.
+        seed: of the head, of dropout and of the order of the examples.
     """
 
     def __init__(self, start: Start, task: Task, settings: Settings, seed: int):
@@ -126,13 +139,13 @@ class SentenceClassifier:
 
         Args:
             examples: with labels.
-            report: called as (step, loss, learning rate) after every step.
+            report: called with (step, loss, learning rate) after every step.
 
         Returns:
             The mean loss of the last epoch.
 
         Raises:
-            UserError: the loss is no number any more.
+            UserError: the loss is not finite.
         """
         settings = self._settings
         steps = settings.epochs * settings.steps_per_epoch(len(examples))
@@ -148,7 +161,7 @@ class SentenceClassifier:
             for part in ("encoder", _HEAD)
             for variable in self.model.parts[part].trainable_variables
         ]
-        # Not in the traced step, which must make no variables.
+        # Here, because the traced step must not create variables.
         self._optimizer._create_all_weights(self._variables)
         step, losses = 0, []
         for number in range(settings.epochs):
@@ -163,8 +176,8 @@ class SentenceClassifier:
                 if not math.isfinite(loss):
                     raise UserError(
                         f"the loss is not finite in step {step}, seed {self._seed}: "
-                        f"--learning_rate={settings.learning_rate:g} is too high, or "
-                        "the encoder's weights are"
+                        f"--learning_rate={settings.learning_rate:g} may be too high, "
+                        "or a weight of the encoder is not finite"
                     )
                 losses.append(loss)
                 report(step, loss, rate)
@@ -174,7 +187,7 @@ class SentenceClassifier:
         """Predictions, dropout off.
 
         Returns:
-            [n]: int64, the most probable class; or float32, the score.
+            [n]: the most probable class, int64, or the score, float32.
         """
         outputs = np.empty([len(examples), self._task.num_outputs], np.float32)
         for rows in batching.length_batches(examples.lengths):
@@ -186,23 +199,28 @@ class SentenceClassifier:
     def _outputs(self, features, training=False) -> tf.Tensor:
         outputs = self.model.encoder(features, training=training)
         head = self.model.parts[_HEAD]
+        if self._task.head == "vectors":
+            vectors = tf.cast(outputs["default"], tf.float32)
+            u, v = vectors[0::2], vectors[1::2]
+            pair = tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
+            return tf.cast(head(pair), tf.float32)
         logits = head(outputs["sequence_output"], training=training)
         return tf.cast(logits, tf.float32)
 
     def _train_step(self, features, labels) -> tf.Tensor:
-        # What dropout draws is a function of the seed and the step.
+        # The draws of dropout are a function of the seed and the step.
         self.model.reset_dropout(self._optimizer.iterations)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self._losses(features, labels))
         gradients = [
-            # The embedding table's is sparse, with rows that come more than once.
+            # The embedding table's gradient is sparse and repeats rows.
             tf.convert_to_tensor(gradient)
             for gradient in tape.gradient(loss, self._variables)
         ]
         gradients, _ = tf.clip_by_global_norm(gradients, self._config.clip_norm)
         self._optimizer.apply_gradients(
             zip(gradients, self._variables, strict=True),
-            # Or Model Garden's optimizer would clip a second time, its own way.
+            # Otherwise Model Garden's optimizer would clip a second time.
             experimental_aggregate_gradients=False,
         )
         return loss

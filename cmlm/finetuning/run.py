@@ -1,0 +1,210 @@
+"""Fine-tunes an encoder for one task with several seeds, and scores each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cmlm.common.progress import ProgressLine
+from cmlm.encoders import identity, opening
+from cmlm.encoders.trained import TrainedEncoder, resolve_seq_length
+from cmlm.evaluation import reading
+from cmlm.finetuning import examples, tasks, training
+from cmlm.finetuning.examples import Examples
+
+GLUE_LENGTH = 128
+
+
+@dataclasses.dataclass
+class Outcome:
+    """The result of a task.
+
+    Attributes:
+        task: the task.
+        results: what results.json holds.
+        rows: the rows of the printed table: seeds, mean, deviation, constant.
+        predictions: for each file to submit the indices and the predictions of the
+            best seed.
+    """
+
+    task: tasks.Task
+    results: dict[str, Any]
+    rows: dict[str, dict[str, float]]
+    predictions: dict[str, tuple[list[str], np.ndarray]]
+
+
+@dataclasses.dataclass
+class Data:
+    """The files of a task, tokenised.
+
+    Attributes:
+        parts: the examples of each file, by name.
+        paths: the paths of each file.
+        tests: the file to submit, by the name of its test file.
+    """
+
+    parts: dict[str, Examples]
+    paths: dict[str, list[str]]
+    tests: dict[str, str]
+
+
+def read(
+    task: tasks.Task,
+    source: reading.DataDir,
+    trained: TrainedEncoder,
+    seq_length: int,
+) -> Data:
+    """Reads and tokenises the files of a task.
+
+    Raises:
+        MissingData: a file to train on, or to choose the best seed by, is missing. A
+            missing test file or held-out file is named on stderr.
+    """
+    paths = {
+        name: task.find(source, name)
+        for name in (task.train, *(name for _, name in task.dev))
+    }
+    tests = {}
+    for _, name in task.heldout:
+        try:
+            paths[name] = task.find(source, name)
+        except reading.MissingData as error:
+            print(f"no score for {name}: {error}", file=sys.stderr)
+    for answer, name in task.tests:
+        try:
+            paths[name] = task.find(source, name)
+            tests[name] = answer
+        except reading.MissingData as error:
+            print(f"no predictions in {answer}: {error}", file=sys.stderr)
+    parts = {
+        name: examples.encode(
+            task.examples(name, found, with_labels=name not in tests),
+            trained.tokenizer,
+            seq_length,
+            apart=task.head == "vectors",
+        )
+        for name, found in paths.items()
+    }
+    return Data(parts, paths, tests)
+
+
+def finetune(
+    model: str,
+    task: tasks.Task,
+    source: reading.DataDir,
+    settings: training.Settings,
+    seeds: Sequence[int],
+    seq_length: int | None,
+) -> Outcome:
+    """Fine-tunes an encoder once for each seed.
+
+    Args:
+        model: what `opening.open_trained` opens.
+        task: the task.
+        source: the folder with the task's files.
+        settings: how to train.
+        seeds: at least one.
+        seq_length: the longest sequence in tokens; None takes 128 for a head over [CLS]
+            and the trained length for a head on sentence vectors.
+
+    Raises:
+        UserError: the model or a file is missing or damaged, or the loss is not finite.
+    """
+    trained = opening.open_trained(model)
+    # GLUE's usual length, or the length that sentence vectors were trained with.
+    default = None if task.head == "vectors" else GLUE_LENGTH
+    seq_length = resolve_seq_length(trained, seq_length, default=default)
+    data = read(task, source, trained, seq_length)
+    train = data.parts[task.train]
+    steps = settings.epochs * settings.steps_per_epoch(len(train))
+    sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.parts.items())
+    cut = sum(part.truncated for part in data.parts.values())
+    print(f"{task.name}: {sizes}; {cut:,} cut at {seq_length} tokens", file=sys.stderr)
+
+    info = identity.describe(trained, seq_length)
+    start = training.Start(trained)
+    # The models that start from its weights need its memory.
+    del trained
+    print(
+        f"{model}: {steps:,} steps of {settings.batch_size}, AdamW "
+        f"{settings.learning_rate:g}, head {start.head(task)}, "
+        f"seeds {', '.join(map(str, seeds))}",
+        file=sys.stderr,
+    )
+    gold = {name: part.labels for name, part in data.parts.items()}
+    scores, answers = {}, {}
+    for seed in seeds:
+        classifier = training.SentenceClassifier(start, task, settings, seed)
+        line = ProgressLine(steps, 0)
+
+        def tell(step, loss, rate, line=line):
+            line.update(step, {"loss": loss, "lr": rate}, settings.batch_size)
+
+        loss = classifier.train(train, tell)
+        predicted = {
+            name: classifier.predict(part)
+            for name, part in data.parts.items()
+            if part is not train
+        }
+        scores[seed] = {**tasks.score(task, predicted, gold), "train_loss": loss}
+        print(f"seed {seed}: {scores[seed]['score']:.2f} on dev", file=sys.stderr)
+        if seed == best(scores):
+            answers = {name: predicted[name] for name in data.tests}
+        # Keras layers refer to each other: Python alone would keep two models.
+        del classifier
+        gc.collect()
+
+    guess = tasks.constant(task, train.labels)
+    guesses = {name: np.full(len(part), guess) for name, part in data.parts.items()}
+    summary = {"mean": over(statistics.fmean, scores)}
+    if len(seeds) > 1:
+        summary["std"] = over(statistics.stdev, scores)
+        summary["max"] = over(max, scores)
+    summary["constant"] = tasks.score(task, guesses, gold)
+    results = {
+        "task": task.name,
+        "model": {"path": model, **info},
+        "settings": {
+            **vars(settings),
+            "seq_length": seq_length,
+            "head": start.head(task),
+        },
+        "data": {name: _describe(data, name) for name in data.parts},
+        "seeds": {str(seed): figures for seed, figures in scores.items()},
+        **summary,
+        "best_seed": best(scores),
+    }
+    rows = {f"seed {seed}": scores[seed] for seed in seeds}
+    predictions = {
+        answer: (data.parts[name].indices, answers[name])
+        for name, answer in data.tests.items()
+    }
+    return Outcome(task, results, {**rows, **summary}, predictions)
+
+
+def _describe(data: Data, name: str) -> dict[str, Any]:
+    paths = data.paths[name]
+    checksums = [tasks.checksum(path) for path in paths]
+    return {
+        "path": paths[0] if len(paths) == 1 else paths,
+        "sha256": checksums[0] if len(paths) == 1 else checksums,
+        "examples": len(data.parts[name]),
+        "truncated": data.parts[name].truncated,
+    }
+
+
+def best(scores: dict[int, dict[str, float]]) -> int:
+    """The seed with the highest score; of equal ones the first."""
+    return max(scores, key=lambda seed: scores[seed]["score"])
+
+
+def over(statistic, scores: dict[int, dict[str, float]]) -> dict[str, float]:
+    """A statistic over the seeds, of each metric."""
+    rows = list(scores.values())
+    return {name: statistic([row[name] for row in rows]) for name in rows[0]}
