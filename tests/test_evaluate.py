@@ -14,6 +14,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
+from cmlm.encoders import opening, pcr
 from cmlm.errors import UserError
 from cmlm.evaluation import (
     classifier,
@@ -353,3 +354,93 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     for name, model in again["models"].items():
         assert model["encoded"] == 0
         assert model["scores"] == results["models"][name]["scores"]
+
+
+SIDES = {
+    "deu": ["the cat", "a dog ran", "far away", "on the mat", "sat"],
+    "eng": ["a cat", "the dog ran away", "far", "the mat", "ran on"],
+}
+
+
+def accuracy(x, y):
+    """How often row i of y is the nearest to row i of x, times 100."""
+    x, y = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
+    return 100 * np.mean((x @ y.T).argmax(axis=1) == np.arange(len(x)))
+
+
+def evaluate(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "cmlm.evaluate", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture
+def tatoeba(tmp_path):
+    for side, texts in SIDES.items():
+        path = tmp_path / "data" / "tatoeba" / f"tatoeba.deu-eng.{side}"
+        write(path, "\n".join(texts) + "\n")
+    return f"--data_dir={tmp_path / 'data'}", "--tasks=tatoeba"
+
+
+def test_command_removes_components_of_a_file(tmp_path, tatoeba):
+    source = model_dirs.write(tmp_path / "model_dir")
+    trained = opening.open_trained(source)
+    fitted = model_dirs.fit(trained)
+    pcr.save(str(tmp_path / "pcr.npz"), fitted)
+    output = tmp_path / "out.json"
+    result = evaluate(
+        *(*tatoeba, f"--model={source}", f"--pcr={tmp_path / 'pcr.npz'}"),
+        f"--output={output}",
+    )
+    assert result.returncode == 0, result.stderr
+    model = json.loads(output.read_text())["models"][f"{source} + PCR"]
+    assert model["pcr"]["languages"] == list(fitted.languages)
+    x, y = (model_dirs.oracle_vectors(trained, texts) for texts in SIDES.values())
+    # Of the two languages the file has components of German, and of English or not.
+    sides = []
+    for language, vectors in (("de", x), ("en", y)):
+        known = fitted.languages.get(language)
+        if known is not None:
+            for c in known.components.astype(float):
+                vectors = vectors - np.outer(vectors @ c, c)
+        sides.append(vectors)
+    assert model["scores"]["tatoeba"]["accuracy_forward"] == pytest.approx(
+        accuracy(*sides)
+    )
+    # Components of another model are refused.
+    other = evaluate(
+        *(*tatoeba, f"--model=bow:{source}", f"--pcr={tmp_path / 'pcr.npz'}")
+    )
+    assert other.returncode == 1 and "fitted with another model" in other.stderr
+
+
+def test_mean_of_models_is_that_of_runs_with_different_seeds(tmp_path, tatoeba):
+    first = model_dirs.write(tmp_path / "first")
+    both = f"languages:de={first},en=bow:{first}"
+    output = tmp_path / "out.json"
+    names = [first, f"bow:{first}", both]
+    result = evaluate(
+        *(*tatoeba, *(f"--model={name}" for name in names)),
+        *("--mean_of_models", f"--output={output}"),
+    )
+    assert result.returncode == 0, result.stderr
+    models = json.loads(output.read_text())["models"]
+    assert list(models) == [*names, "mean of 3 models"]
+    for metric in ("accuracy", "accuracy_forward/de"):
+        name, slash, part = metric.partition("/")
+        values = [models[model]["scores"]["tatoeba"][metric] for model in names]
+        mean = models["mean of 3 models"]["scores"]["tatoeba"]
+        assert mean[metric] == pytest.approx(np.mean(values))
+        std = np.std(values, ddof=1)
+        assert mean[f"{name}_std{slash}{part}"] == pytest.approx(std)
+    # German by the model, English by its bag of words.
+    german, english = (
+        opening.open_encoder(name).encode(SIDES[side])
+        for name, side in ((first, "deu"), (f"bow:{first}", "eng"))
+    )
+    expected = accuracy(german, english)
+    assert models[both]["scores"]["tatoeba"]["accuracy_forward"] == expected

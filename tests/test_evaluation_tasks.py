@@ -21,6 +21,7 @@ from cmlm.evaluation import (
     lexical,
     linking,
     mining,
+    paraphrase,
     qa,
     reading,
     senteval_files,
@@ -353,7 +354,19 @@ def test_geogranno_and_qnli(tmp_path):
     assert data.gold == [{0, 1}, {1}]
     vectors = {"q1": [1, 0], "q2": [1, 0], "p1": [1, 0], "p2": [0, 1]}
     scores = task.score(data, Table(vectors).encode)
-    assert scores == {"accuracy": 50, "accuracy@5": 100, "accuracy@10": 100}
+    assert scores == {
+        **{"accuracy": 50, "accuracy@5": 100, "accuracy@10": 100},
+        **{"accuracy@10/query 1-6": 100, "accuracy@10/difference 0+": 100},
+    }
+    questions = ["a b c d e f g", "a"]
+    lengths = paraphrase._by_length(
+        paraphrase.Paraphrases(questions, ["a b", "a b c d"], [{0, 1}, {1}])
+    )
+    assert {name: rows.tolist() for name, rows in lengths.items()} == {
+        **{"query 1-6": [False, True], "query 7-8": [True, False]},
+        **{"query 9-15": [False, False], "difference 0+": [True, True]},
+        **{"difference 2+": [True, True], "difference 3+": [True, True]},
+    }
     write(tmp_path / "geogranno" / "dev_geo_granno.json", ["[1]"])
     with pytest.raises(UserError, match="line 1: not a JSON object"):
         read("geogranno", tmp_path)

@@ -1,4 +1,4 @@
-"""The averages that papers print: which scores each of them is the mean of."""
+"""The averages that papers print, and the scores that each of them is the mean of."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Coverage:
 
     Attributes:
         group: the group.
-        keys: the scores that are there, by part.
+        keys: the scores that the results hold, by part.
         missing: the parts that are missing, wholly or in some of their scores.
     """
 
@@ -55,7 +55,7 @@ class Coverage:
         return f"{self.group.name} ({found})"
 
     def mean(self, scores: Mapping[Key, float]) -> float | None:
-        """The mean over the parts that are there; None if a score is missing."""
+        """The mean over the scored parts; None if `scores` lacks one of their scores."""
         if any(key not in scores for keys in self.keys.values() for key in keys):
             return None
         means = [np.mean([scores[key] for key in keys]) for keys in self.keys.values()]

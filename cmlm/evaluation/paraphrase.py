@@ -19,6 +19,10 @@ from cmlm.errors import UserError
 from cmlm.evaluation import base, reading, search
 
 _TOPS = (1, 5, 10)
+# Groups of ULR's table 9: words of the query, and how far its length is from that of
+# the phrase.
+_QUERY_WORDS = ((1, 6), (7, 8), (9, 15))
+_DIFFERENCES = (0, 2, 3)
 
 
 @dataclasses.dataclass
@@ -73,11 +77,40 @@ class Geogranno(base.Task[Paraphrases]):
                 for found, right in zip(rows.tolist(), data.gold, strict=True)
             ]
         )
-        return {
+        scores = {
             "accuracy" if top == 1 else f"accuracy@{top}": 100
             * float(hits[:, :top].any(axis=1).mean())
             for top in _TOPS
         }
+        found = hits.any(axis=1)
+        return scores | {
+            f"accuracy@{max(_TOPS)}/{group}": 100 * float(found[rows].mean())
+            for group, rows in _by_length(data).items()
+            if rows.any()
+        }
+
+
+def _by_length(data: Paraphrases) -> dict[str, np.ndarray]:
+    """The queries of each group of ULR's table 9, bool [n] by group.
+
+    Lengths are in words. The difference is to the nearest in length of the phrases that
+    the query was paired with.
+    """
+    words = np.array([len(text.split()) for text in data.questions])
+    phrases = np.array([len(text.split()) for text in data.phrases])
+    differences = np.array(
+        [
+            np.abs(phrases[list(right)] - own).min()
+            for own, right in zip(words, data.gold, strict=True)
+        ]
+    )
+    return {
+        **{
+            f"query {low}-{high}": (low <= words) & (words <= high)
+            for low, high in _QUERY_WORDS
+        },
+        **{f"difference {low}+": differences >= low for low in _DIFFERENCES},
+    }
 
 
 TASKS = [Geogranno()]

@@ -60,7 +60,7 @@ class ModelScores:
 
 
 def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str, str]]:
-    """Reads the data sets that are there.
+    """Reads the data sets of tasks.
 
     Args:
         tasks: the tasks.

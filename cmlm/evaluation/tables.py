@@ -218,7 +218,7 @@ def markdown(table: Table) -> str:
 
 
 def notes(results: Results, table: Table) -> list[str]:
-    """Lines below a table: protocols, what an average is of, and what it lacks."""
+    """Lines below a table: protocols, and the parts of each average."""
     lines: dict[str, list[str]] = {}
     for task, _ in table.columns:
         if task != AVERAGE:
