@@ -55,7 +55,7 @@ class Coverage:
         return f"{self.group.name} ({found})"
 
     def mean(self, scores: Mapping[Key, float]) -> float | None:
-        """The mean over the scored parts; None if `scores` lacks one of their scores."""
+        """The mean over the scored parts; None if `scores` lacks a score of them."""
         if any(key not in scores for keys in self.keys.values() for key in keys):
             return None
         means = [np.mean([scores[key] for key in keys]) for keys in self.keys.values()]
