@@ -125,7 +125,7 @@ def test_a_wrong_row_is_one_line(tmp_path, name, rows, message):
 
 def test_another_tasks_file_is_refused(tmp_path):
     path = write(tmp_path / "train.tsv", "rte", [("a", "b", "entailment")])
-    message = "no column 'question', 'sentence'; qnli has"
+    message = "no column 'question', 'sentence'; qnli needs"
     with pytest.raises(UserError, match=message):
         list(glue.TASKS["qnli"].read(path))
     # Test files have no labels.
