@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from cmlm.data import tokenization, vocabulary_file
+from cmlm.data import vocabulary_file
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import pooling, weights
@@ -187,7 +187,9 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
                 "unk_token": "[UNK]",
                 "continuing_subword_prefix": "##",
                 # Counted in characters there; in bytes here.
-                "max_input_chars_per_word": tokenization.MAX_WORD_BYTES // 3,
+                "max_input_chars_per_word": (
+                    tokenizer.max_word_characters or tokenizer.max_word_bytes // 3
+                ),
                 "vocab": ids,
             },
         },

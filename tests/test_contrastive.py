@@ -173,9 +173,14 @@ def test_cached_gradients_replay_dropout(strategy, request):
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-@pytest.mark.parametrize("negatives", [0, 2])
-def test_loss_by_its_formula(one_device, similarity, negatives):
+@pytest.mark.parametrize("negatives, absent", [(0, 0), (2, 0), (2, 5)])
+def test_loss_by_its_formula(one_device, similarity, negatives, absent):
+    """With `absent`, some rows have fewer hard negatives than others, or none."""
     batch = toys.bitext_batch(BATCH, negatives, duplicates=True)
+    exists = np.ones(BATCH * negatives, np.int32)
+    exists[-absent or len(exists) :] = 0
+    if negatives:
+        batch["negative_exists"] = tf.constant(exists.reshape(BATCH, negatives))
     values = {"similarity": similarity, "margin": 0.2, "scale": 3.0}
     trainer = build(one_device, [batch], **values)
     objective = trainer.objectives["bitext"]
@@ -191,8 +196,9 @@ def test_loss_by_its_formula(one_device, similarity, negatives):
     )  # fmt: skip
     candidates, excluded = vectors[:, 1], related
     if negatives:
-        candidates = np.concatenate([candidates, vectors[:, 2:].reshape(-1, 16)])
-        hashes = batch["negative_hash"].numpy().reshape(-1)
+        hard = vectors[:, 2:].reshape(-1, 16)[exists > 0]
+        candidates = np.concatenate([candidates, hard])
+        hashes = batch["negative_hash"].numpy().reshape(-1)[exists > 0]
         equal = (target[:, None] == hashes) | (source[:, None] == hashes)
         excluded = np.concatenate([related, equal], axis=1)
     settings = (np.arange(BATCH), 0.2, 3.0)
@@ -207,6 +213,8 @@ def test_loss_by_its_formula(one_device, similarity, negatives):
     np.fill_diagonal(excluded, False)
     total, count = metrics["excluded"]
     assert (float(total), float(count)) == (excluded.sum(), BATCH)
+    total, count = metrics["candidates"]
+    assert (float(total), float(count)) == ((~excluded).sum(), BATCH)
 
 
 def test_duplicates_are_no_negatives(one_device):

@@ -33,6 +33,7 @@ def test_english_cmlm_has_the_papers_numbers():
     assert cmlm.train_data.seq_length == 256
     assert cmlm.masking.predictions(256) == 80
     assert round(cmlm.masking.rate * 256) == 80
+    assert cmlm.passages
     assert optimizer.type == "lamb" and optimizer.learning_rate == 1e-3
     assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
     assert optimizer.warmup_steps == 10_000
@@ -146,6 +147,36 @@ def test_an_empty_value_is_an_empty_text():
     config = recipes.load("cmlm/english", (), ["trainer.best_checkpoint_metric="])
     config.validate()
     assert config.trainer.best_checkpoint_metric == ""
+
+
+@pytest.mark.parametrize("number", [40, 60, 80, 100])
+def test_a_number_of_masks_takes_effect_or_is_refused(number):
+    """CMLM's appendix B: so many of 256; the limit alone would mask 80 of them."""
+    name, rate = "task.cmlm.masking.max_predictions", number / 256
+    if number == 80:
+        config = recipes.load("cmlm/english", (), [f"{name}={number}"])
+    else:
+        with pytest.raises(UserError, match=f"masking.rate={rate:g} masks {number} of"):
+            recipes.load("cmlm/english", (), [f"{name}={number}"])
+        config = recipes.load(
+            "cmlm/english", (), [f"{name}={number},task.cmlm.masking.rate={rate}"]
+        )
+    assert config.task.cmlm.masking.predictions(256) == number
+    # LaBSE's limit stays a limit, and a file that is read back is not refused.
+    old = recipes.load("cmlm/english")
+    old.task.cmlm.masking.max_predictions, old.task.cmlm.train_data.seq_length = 80, 64
+    assert old.task.cmlm.masking.predictions(64) == 20
+    assert recipes.load("labse/pretrain").task.mlm.masking.predictions(512) == 80
+
+
+def test_steps_or_epochs_whichever_is_named():
+    assert recipes.load("mirror/sentence").trainer.epochs == 1
+    steps = recipes.load("mirror/sentence", (), ["trainer.train_steps=70"]).trainer
+    assert (steps.epochs, steps.train_steps) == (0, 70)
+    assert recipes.load("mirror/sentence", (), ["trainer.epochs=2"]).trainer.epochs == 2
+    both = ["trainer.epochs=2", "task.mlm.weight=1"]
+    with pytest.raises(UserError, match="trainer.epochs is 2; allowed: 0"):
+        recipes.load("mirror/sentence", (), both).validate()
 
 
 def test_later_overrides_win_and_files_come_first(tmp_path):

@@ -521,6 +521,7 @@ def run_settings(tmp_path, folder, more=()):
         "model.num_views=3",
         "task.cmlm.train_data.global_batch_size=8",
         "task.cmlm.train_data.seq_length=16",
+        "task.cmlm.passages=false",
         "trainer.optimizer.warmup_steps=2",
         "trainer.train_steps=20",
         *more,

@@ -59,8 +59,11 @@ def words(tokenizer, ids) -> list[str]:
     return [tokenizer.vocab[i] for i in ids if i > 4]
 
 
-def test_training_draws_both_languages_anew_in_every_epoch(files, tokenizer):
-    dataset = pipelines.nli_pairs(feed(files, tokenizer, "train"))
+@pytest.mark.parametrize("same_language", [False, True])
+def test_training_draws_both_languages_anew_in_every_epoch(
+    files, tokenizer, same_language
+):
+    dataset = pipelines.nli_pairs(feed(files, tokenizer, "train"), same_language)
     drawn, rows = collections.Counter(), collections.defaultdict(set)
     for batch in dataset.take(60).as_numpy_iterator():
         assert batch["premise_word_ids"].shape[:2] == (8, 1)
@@ -75,9 +78,20 @@ def test_training_draws_both_languages_anew_in_every_epoch(files, tokenizer):
             assert h[0] == f"h{number}" and label == number % 3
             drawn[p[1], h[1]] += 1
             rows[number].add((p[1], h[1]))
-    assert len(drawn) == 9
-    assert min(drawn.values()) > 480 / 9 / 2
+    assert len(drawn) == (9 if same_language else 6)
+    assert min(drawn.values()) > 480 / len(drawn) / 2
     assert max(len(pairs) for pairs in rows.values()) > 3
+    equal = sum(count for (p, h), count in drawn.items() if p == h)
+    assert (equal > 0) == same_language
+
+
+def test_one_language_is_that_of_both_sides(files, tokenizer):
+    files = {"de": files["de"]}
+    dataset = pipelines.nli_pairs(feed(files, tokenizer, "train"))
+    for batch in dataset.take(3).as_numpy_iterator():
+        for side in ("premise", "hypothesis"):
+            for ids in batch[f"{side}_word_ids"][:, 0]:
+                assert words(tokenizer, ids)[1] == "de"
 
 
 def test_skipping_gives_what_would_have_come(files, tokenizer):
@@ -160,9 +174,9 @@ def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
 @pytest.mark.parametrize(
     "lines, message",
     [
-        (["a\tb\tneutral"] * 59, "different length: en 60, bad 59"),
-        (["a\tb"] * 60, "line 1 has 2 columns; allowed are 3"),
-        (["a\tb\tperhaps"] * 60, "line 1 has the label 'perhaps'; allowed: entail"),
+        (["a\tb\tneutral"] * 59, "different lengths, en 60, bad 59"),
+        (["a\tb"] * 60, "line 1 has 2 columns; allowed: 3"),
+        (["a\tb\tperhaps"] * 60, "line 1 has label 'perhaps'; allowed: entail"),
         ([], "is empty"),
     ],
 )

@@ -1,10 +1,11 @@
 """Batches of two texts: packed into one sequence, side by side, or a text twice."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import bitext as bitext_lib
 from cmlm.data import languages, masking, pipelines, streams
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
@@ -80,9 +81,7 @@ def segments(row, tokenizer) -> list[list[str]]:
 
 
 def test_tlm_packs_a_text_and_its_translation_in_either_order(bitext, tokenizer):
-    dataset = pipelines.masked_pairs(
-        feed(bitext, tokenizer), MaskingConfig(), bitext_lib.rows
-    )
+    dataset = pipelines.masked_pairs(feed(bitext, tokenizer), MaskingConfig())
     found, english_first = set(), 0
     for row in rows(dataset):
         first, second = segments(row, tokenizer)
@@ -162,6 +161,92 @@ def test_languages_of_a_bitext_are_mixed(tmp_path, bitext, tokenizer):
     batches = list(pipelines.bitext_pairs(given).take(40).as_numpy_iterator())
     first = np.concatenate([batch["source_word_ids"][:, 1] for batch in batches])
     assert 0.35 < np.mean(first >= 7 + 2 * N) < 0.65
+
+
+@pytest.mark.parametrize("make", ["bitext_pairs", "masked_pairs"])
+def test_languages_with_and_without_hard_negatives_mix(
+    tmp_path, bitext, tokenizer, make
+):
+    (tmp_path / "other.tsv").write_text("\n".join(f"n{i}\td{i}" for i in range(N)))
+    corpus = languages.Corpus(
+        {"en-de": bitext, "xx-de": [str(tmp_path / "other.tsv")]},
+        {"en-de": N, "xx-de": N},
+    )
+    config = feed(bitext, tokenizer).config
+    given = pipelines.Feed(config, tokenizer, corpus, 8, "train")
+    if make == "masked_pairs":
+        assert next(iter(pipelines.masked_pairs(given, MaskingConfig())))
+        return
+    found = list(pipelines.bitext_pairs(given).take(20).as_numpy_iterator())
+    english = np.concatenate([b["source_word_ids"][:, 1] < 7 + N for b in found])
+    exists = np.concatenate([b["negative_exists"][:, 0] for b in found])
+    np.testing.assert_array_equal(exists, english)
+    assert 0 < exists.sum() < len(exists)
+
+
+@pytest.mark.parametrize("make", ["bitext_pairs", "neighbours", "copies"])
+def test_batches_of_contrastive_objectives_are_random_and_sorted_inside(
+    text, bitext, tokenizer, make
+):
+    """The lengths in a batch vary as in the text; micro-batches are narrower."""
+    given = feed(bitext if make == "bitext_pairs" else text, tokenizer, "train")
+    dataset = (
+        pipelines.copies(given, SpanConfig(length=0), 0.0)
+        if make == "copies"
+        else getattr(pipelines, make)(given)
+    )
+    deviations, lengths = [], []
+    for batch in dataset.take(40).as_numpy_iterator():
+        longest = np.maximum(
+            batch["source_mask"].sum(axis=1), batch["target_mask"].sum(axis=1)
+        )
+        np.testing.assert_array_equal(longest, np.sort(longest))
+        deviations.append(longest.std())
+        lengths.append(longest)
+    assert np.mean(deviations) > 0.8 * np.concatenate(lengths).std()
+    static = feed(text, tokenizer, "train", static_shapes=True)
+    assert next(iter(pipelines.neighbours(static)))["source_mask"].shape == (8, 24)
+
+
+def test_a_copy_is_made_of_every_distinct_string_once(tmp_path, tokenizer):
+    (tmp_path / "twice.txt").write_text("\n".join(f"e{i % 50}" for i in range(N)))
+    given = feed([str(tmp_path / "twice.txt")], tokenizer)
+    found = [
+        row["source_hash"] for row in rows(pipelines.copies(given, SpanConfig(), 0))
+    ]
+    assert len(found) == len(set(found)) == 50
+
+
+@pytest.mark.parametrize("make", ["copies", "masked_texts"])
+@pytest.mark.parametrize("batch_size", [16, 50])
+def test_an_epoch_has_every_example_once(text, tokenizer, make, batch_size):
+    """120 sentences: batches of their own for each epoch, the rest left out."""
+    per_epoch = N // batch_size
+
+    def build(**values):
+        given = feed(text, tokenizer, "train")
+        given = dataclasses.replace(
+            given,
+            batch_size=batch_size,
+            epoch_examples=per_epoch * batch_size,
+            **values,
+        )
+        if make == "copies":
+            return pipelines.copies(given, SpanConfig(length=0), 0.0)
+        return pipelines.masked_texts(
+            given, MaskingConfig(mask_token_share=0.0, random_token_share=0.0)
+        )
+
+    key = "source_word_ids" if make == "copies" else "input_word_ids"
+    found = [b[key][:, 1] for b in build().take(3 * per_epoch).as_numpy_iterator()]
+    epochs = [np.concatenate(found[i * per_epoch :][:per_epoch]) for i in range(3)]
+    for epoch in epochs:
+        assert len(set(epoch)) == len(epoch) == per_epoch * batch_size
+    assert list(epochs[0]) != list(epochs[1])
+    for skip in (1, per_epoch, 2 * per_epoch + 1):
+        rest = build(skip_batches=skip).take(3 * per_epoch - skip)
+        for want, got in zip(found[skip:], rest.as_numpy_iterator(), strict=True):
+            np.testing.assert_array_equal(want, got[key][:, 1])
 
 
 def test_neighbours_are_side_by_side_in_the_text(text, tokenizer):
@@ -253,5 +338,5 @@ def test_skipping_gives_what_would_have_come(text, bitext, tokenizer, make):
 
 
 def test_streams_refuse_a_part_that_is_none(text):
-    with pytest.raises(ValueError, match="part 'test': allowed are train, validation"):
+    with pytest.raises(ValueError, match="part is 'test'; allowed: train, validation"):
         list(streams.sentences(text, part="test"))

@@ -194,6 +194,7 @@ def shrink(config) -> None:
     config.model.hidden_size, config.model.num_attention_heads = 16, 2
     config.model.intermediate_size = 32
     config.trainer.train_steps = 1
+    config.trainer.epochs, config.task.cmlm.passages = 0, False
     config.trainer.stacking_steps = (1,) * n_stages
     config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
     for objective in config.task.enabled().values():

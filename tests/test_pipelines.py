@@ -1,5 +1,6 @@
 """Batches hold the pairs of the text, repeat exactly, and resume exactly."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -259,6 +260,34 @@ def test_hosts_differ_in_text_and_in_random_numbers(data):
         batches.append(batch)
         assert host.input_pipeline_id == number
     assert not equal(*batches)
+
+
+def test_passages_have_the_masks_of_full_sequences(data, caplog):
+    """80 of 256 tokens, as single sentences cannot have them."""
+    caplog.set_level("INFO")
+    masking = MaskingConfig()
+    tokenizer, files = data
+    config = TextDataConfig(
+        input_path="-", global_batch_size=8, seq_length=32, hold_out_fraction=0.0
+    )
+    corpus = languages.Corpus({"": files}, {"": len(files)})
+    feed = pipelines.Feed(config, tokenizer, corpus, 8, "train")
+    full = rows = 0
+    for batch in take(pipelines.conditional_pairs(feed, masking, passages=True), 10):
+        for (d, s), (e, t) in places([batch]):
+            assert d == e and s != t
+        lengths = batch["input_mask"].sum(axis=1)
+        full += (lengths == 32).sum()
+        rows += len(lengths)
+        counts = batch["masked_lm_weights"].sum(axis=1)
+        assert (counts[lengths == 32] == 10).all()  # 31.25 % of 32
+    assert full > rows / 3
+    assert "0 of the first 10 documents fit into one passage of 32 tokens" in (
+        caplog.text
+    )
+    longer = dataclasses.replace(feed, config=config.replace(seq_length=2000))
+    with pytest.raises(UserError, match="no document of more than one passage"):
+        pipelines.conditional_pairs(longer, masking, passages=True)
 
 
 def test_both_sides_are_cut_at_seq_length(data):

@@ -1,6 +1,7 @@
 """Pairs are exactly the neighbours inside documents, whatever the file layout."""
 
 import collections
+import itertools
 
 import pytest
 import tensorflow as tf
@@ -30,10 +31,10 @@ def test_pairs_are_the_neighbours_of_every_document(tmp_path, monkeypatch, chunk
 
 
 def expected_passages(documents, n_tokens):
-    """Sentence by sentence, as a person would fill them."""
-    passages = []
+    """The passages of each document, filled sentence by sentence."""
+    found = []
     for lines in documents:
-        begin, last = 0, None
+        begin, last, passages = 0, None, []
         for line in lines:
             number = begin // n_tokens
             if number == last:
@@ -41,12 +42,16 @@ def expected_passages(documents, n_tokens):
             else:
                 passages.append(line)
             begin, last = begin + len(line.split()), number
-    return passages
+        found.append(passages)
+    return found
 
 
+@pytest.mark.parametrize("chunk", [5, 4096])
 @pytest.mark.parametrize("n_tokens", [1, 9, 1000])
-def test_passages_are_sentences_in_a_row(tmp_path, n_tokens):
+def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chunk):
+    monkeypatch.setattr(streams, "LINES_PER_CHUNK", chunk)
     paths, documents = make_corpus(tmp_path)
+    expected = expected_passages(documents, n_tokens)
 
     def words(lines):
         return tf.strings.split(lines).row_lengths()
@@ -56,8 +61,14 @@ def test_passages_are_sentences_in_a_row(tmp_path, n_tokens):
         passage.decode()
         for passage in streams.passages(paths, **settings).as_numpy_iterator()
     ]
-    assert sorted(found) == sorted(expected_passages(documents, n_tokens))
-    # No passage leads over what is held out.
+    assert sorted(found) == sorted(itertools.chain.from_iterable(expected))
+    pairs = streams.passage_pairs(paths, **settings).as_numpy_iterator()
+    decoded = [(first.decode(), second.decode()) for first, second in pairs]
+    assert sorted(decoded) == sorted(neighbours(expected))
+    starts = [*streams.passage_starts(paths, "all", 0.0, **settings)]
+    assert sum(map(bool, starts)) == len(documents)
+    assert len(starts) == len(found)
+    # No passage contains text of both parts.
     text = "\n".join(" ".join(lines) for lines in documents)
     parts = [
         [p.decode() for p in streams.passages(paths, part, 0.2, **settings)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text as tf_text
+from tensorflow_text.python.ops import bert_tokenizer
 
 from cmlm.data.tokenization import Tokenizer
 
@@ -63,6 +64,59 @@ def test_a_sentence_without_spaces_is_not_one_unknown_word(tmp_path):
     ids = Tokenizer(str(tmp_path / "vocab.txt"), False).tokenize(tf.constant([thai]))
     assert "".join(vocab[i].removeprefix("##") for i in ids[0]) == thai
     assert len(thai.encode()) > 100
+
+
+LONG = [
+    "cat " + "a" * 100 + " cat",
+    "cat " + "a" * 101 + ", cats",
+    "CafÉ" + "é" * 96,  # a hundred characters, more bytes; none has an accent
+    "é" * 97 + "CafÉ",
+    "ก" * 100 + " " + "ก" * 101 + "!",
+    "a" * 60 + "-" + "a" * 60 + "日本",
+    "",
+]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_long_words_are_unknown_as_at_hugging_face(tmp_path, lower_case):
+    """Its WordPiece: a word of more than 100 characters, or a stuck one, is [UNK]."""
+    letters = [*"acfte!,-éก日本"]
+    vocab = [*VOCAB[:5], *letters, *(f"##{letter}" for letter in letters)]
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(vocab))
+    ids = {piece: number for number, piece in enumerate(vocab)}
+
+    def word_piece(word):
+        found, start = [], 0
+        while start < len(word) <= 100:
+            ends = range(len(word), start, -1)
+            mark = "##" if start else ""
+            end = next((e for e in ends if mark + word[start:e] in ids), None)
+            if end is None:
+                return [ids["[UNK]"]]
+            found.append(ids[mark + word[start:end]])
+            start = end
+        return found or [ids["[UNK]"]]
+
+    words = bert_tokenizer.BasicTokenizer(lower_case).tokenize(LONG).to_list()
+    expected = [[i for w in line for i in word_piece(w.decode())] for line in words]
+    tokenizer = Tokenizer(str(path), lower_case, 400, max_word_characters=100)
+    assert tokenizer.tokenize(tf.constant(LONG)).to_list() == expected
+    # The graph is the same for lines without a long word.
+    short = ["a cat", "", "日a"]
+    plain = Tokenizer(str(path), lower_case).tokenize(tf.constant(short))
+    assert tokenizer.tokenize(tf.constant(short)).to_list() == plain.to_list()
+    unlimited = Tokenizer(str(path), lower_case).tokenize(tf.constant(LONG))
+    assert unlimited.to_list() != expected
+
+
+def test_long_words_are_unknown_as_at_tf_text(vocab_file):
+    """tf-text's default, which published TF Hub preprocessors are made with."""
+    oracle = tf_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)
+    text = ["cat " + "un" * n + " cat" for n in (49, 50, 51)]
+    expected = oracle.tokenize(text).merge_dims(1, 2).to_list()
+    tokenizer = Tokenizer(vocab_file, max_word_bytes=100)
+    assert tokenizer.tokenize(tf.constant(text)).to_list() == expected
 
 
 def test_special_ids_follow_the_vocabulary(vocab_file):

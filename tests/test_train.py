@@ -51,6 +51,7 @@ def shrink(config) -> None:
     config.model.intermediate_size = 32
     config.vocabulary.size = 200
     config.trainer.train_steps = config.trainer.validation_steps = 2
+    config.trainer.epochs, config.task.cmlm.passages = 0, False
     config.trainer.stacking_steps = (2,) * stages_before
     config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
     for objective in config.task.enabled().values():

@@ -136,6 +136,8 @@ def bitext_batch(
         hashes = random.integers(1, 1 << 60, shape)
         features[f"{name}_word_ids"], features[f"{name}_mask"] = ids, mask
         features[f"{name}_hash"] = hashes
+    if negatives:
+        features["negative_exists"] = np.ones([batch, negatives])
     if duplicates:
         for key in ("word_ids", "mask", "hash"):
             features[f"target_{key}"][-1] = features[f"target_{key}"][0]
@@ -215,6 +217,7 @@ def run_config(text: str, **values) -> experiment.ExperimentConfig:
         "model.num_views": 3,
         "vocabulary.size": 200,
         "task.cmlm.train_data.global_batch_size": 8,
+        "task.cmlm.passages": "false",
         "task.cmlm.train_data.seq_length": 16,
         "task.cmlm.train_data.shuffle_buffer_size": 200,
         "task.cmlm.train_data.hold_out_fraction": 0.2,

@@ -23,7 +23,11 @@ class TrainerConfig(hyperparams.Config):
     """Length, intervals and memory of a run, and its optimizer.
 
     Attributes:
-        train_steps: weight updates of the whole run.
+        train_steps: weight updates of the whole run, unless `epochs` is set.
+        epochs: passes over the training data, for runs with one objective. The run then
+            takes as many steps as these passes have whole batches. In each epoch every
+            example is used at most once, in a new order; examples beyond the last whole
+            batch are left out, others in every epoch. 0: `train_steps` decides.
         schedule: how several objectives share the steps: `joint` sums their weighted
             losses in every step; `interleaved` draws one objective for each step, in
             proportion to the weights.
@@ -56,6 +60,7 @@ class TrainerConfig(hyperparams.Config):
     """
 
     train_steps: int = fields.ranged(1_000_000, at_least=1)
+    epochs: int = fields.ranged(0, at_least=0)
     schedule: str = fields.one_of("joint", SCHEDULES)
     micro_batch_size: int = fields.ranged(0, at_least=0)
     steps_per_loop: int = fields.ranged(100, at_least=1)
@@ -141,6 +146,13 @@ class ExperimentConfig(hyperparams.Config):
                 self.model.num_layers,
                 f"multiples of {2**stages}, as trainer.stacking_steps has {stages} "
                 "stages",
+            )
+        if self.trainer.epochs and (len(enabled) > 1 or stages):
+            raise fields.refused(
+                "trainer.epochs",
+                self.trainer.epochs,
+                "0 (trainer.train_steps decides) for several objectives and for"
+                " trainer.stacking_steps",
             )
         best = self.trainer.best_checkpoint_metric
         # Which metrics the tasks of `evals` have is known once they are read.

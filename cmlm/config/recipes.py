@@ -6,12 +6,13 @@ the paper leaves open, and ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from official.core import exp_factory
 
+from cmlm.common import fields
 from cmlm.config.experiment import ExperimentConfig, TrainerConfig
-from cmlm.config.overrides import override
+from cmlm.config.overrides import given, override
 from cmlm.data.builtin import PYTHON_DOCS
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
@@ -19,6 +20,7 @@ from cmlm.errors import UserError
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import OBJECTIVES, TaskConfig
+from cmlm.objectives.masked_text import MaskedTextConfig
 from cmlm.vocabulary.learning import VocabularyConfig
 
 _names: list[str] = []
@@ -94,7 +96,7 @@ def cmlm_english() -> ExperimentConfig:
     --vocab_file. Without it the run learns one of that size.
     """
     task = _task(2048, 256, PYTHON_DOCS)
-    task.cmlm.weight = 1.0
+    task.cmlm.weight, task.cmlm.passages = 1.0, True
     task.cmlm.masking = _masking(80 / 256)
     return ExperimentConfig(
         model=EncoderConfig(preset="base", num_views=15, pooling="mean"),
@@ -123,7 +125,7 @@ def cmlm_multilingual() -> ExperimentConfig:
     (`train_data.sampling_exponent`) is ours, so that small languages are seen at all.
     """
     task = _task(2048, 256)
-    task.cmlm.weight = 1.0
+    task.cmlm.weight, task.cmlm.passages = 1.0, True
     task.cmlm.masking = _masking(80 / 256)
     task.bitext.weight = 0.2
     task.bitext.margin = 0.3
@@ -209,7 +211,7 @@ def labse_dual_encoder() -> ExperimentConfig:
 
 
 def _mirror(
-    scale: float, seq_length: int, span: int, pooling: str, train_steps: int
+    scale: float, seq_length: int, span: int, pooling: str, epochs: int
 ) -> ExperimentConfig:
     """What sentences and words have in common.
 
@@ -228,9 +230,10 @@ def _mirror(
         ),
         task=task,
         trainer=TrainerConfig(
-            train_steps=train_steps,
+            epochs=epochs,
+            train_steps=epochs * 50,  # of 10,000 strings
             summary_interval=10,
-            validation_interval=train_steps,
+            validation_interval=epochs * 50,
             checkpoint_interval=50,
             optimizer=OptimizerConfig(
                 type="adamw",
@@ -253,9 +256,7 @@ def mirror_sentence() -> ExperimentConfig:
     10,000 strings once, batch 200, 50 tokens, a span of 5 characters masked, dropout
     0.1, temperature 0.04, AdamW 2e-5. Mean pooling, BERT's for sentences (appendix B).
     """
-    return _mirror(
-        scale=1 / 0.04, seq_length=50, span=5, pooling="mean", train_steps=50
-    )
+    return _mirror(scale=1 / 0.04, seq_length=50, span=5, pooling="mean", epochs=1)
 
 
 @_recipe("mirror/word")
@@ -265,7 +266,7 @@ def mirror_word() -> ExperimentConfig:
     10,000 strings twice, 25 tokens, no span masked, temperature 0.2, [CLS] (appendix
     B); the rest as for sentences.
     """
-    return _mirror(scale=1 / 0.2, seq_length=25, span=0, pooling="cls", train_steps=100)
+    return _mirror(scale=1 / 0.2, seq_length=25, span=0, pooling="cls", epochs=2)
 
 
 # ----------------------------------------------------------------------- ULR
@@ -327,4 +328,37 @@ def load(
         )
     config = exp_factory.get_exp_config(experiment)
     override(config, config_files, overrides)
+    named = given(config_files, overrides)
+    if "trainer.train_steps" in named and "trainer.epochs" not in named:
+        config.trainer.epochs = 0
+    for name, objective in config.task.enabled().items():
+        if isinstance(objective, MaskedTextConfig):
+            _refuse_masks_without_effect(f"task.{name}", objective, named)
     return config
+
+
+def _refuse_masks_without_effect(
+    prefix: str, objective: MaskedTextConfig, named: Collection[str]
+) -> None:
+    """Refuses a limit of masks, named alone, that is not what `rate` gives.
+
+    Above it the limit would have no effect; below it, short and long texts would have
+    different shares of masks. A limit beside a named rate is meant as a limit.
+
+    Raises:
+        UserError: names the rate that masks so many tokens of a full sequence.
+    """
+    limit, length = objective.masking.max_predictions, objective.train_data.seq_length
+    if f"{prefix}.masking.max_predictions" not in named or not limit:
+        return
+    if f"{prefix}.masking.rate" in named:
+        return
+    unlimited = objective.masking.replace(max_predictions=0).predictions(length)
+    if limit != unlimited:
+        raise fields.refused(
+            f"{prefix}.masking.max_predictions",
+            limit,
+            f"{unlimited}, the masks of {length} tokens at rate"
+            f" {objective.masking.rate:g}; {prefix}.masking.rate={limit / length:g}"
+            f" masks {limit} of {length}",
+        )

@@ -1,13 +1,14 @@
 """From texts to batches: streamed, shuffled, deterministic, and exact to resume.
 
-Texts travel as strings; a batch becomes features at the very end. All of its random
-choices come from (seed, host, number of the batch), so that skipped batches cost
-neither tokenising nor masking, nor a change of what follows.
+Texts travel as strings and become features at the very end. All random choices of a
+batch come from (seed, host, number of the batch). Skipped batches are therefore neither
+tokenised nor masked, and skipping them does not change the batches that follow.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
@@ -17,8 +18,8 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 
-# What the last axis of each tensor of a batch counts: the tokens of which this tensor
-# is the mask (0 in padding), or None for a tensor with no such axis.
+# What the last axis of each tensor of a batch counts: tokens, given by the name of the
+# tensor that is 0 in their padding; or None, if the axis is not padded.
 COLUMNS: dict[str, str | None] = {
     **{f"input_{name}": "input_mask" for name in ("word_ids", "mask", "type_ids")},
     **{f"input_{name}": "input_mask" for name in ("order", "replacements")},
@@ -31,12 +32,12 @@ COLUMNS: dict[str, str | None] = {
         for side in ("context", "source", "target", "negative", "premise", "hypothesis")
         for name in ("word_ids", "mask", "hash")
     },
-    **dict.fromkeys(("order_label", "nli_label")),
+    **dict.fromkeys(("negative_exists", "order_label", "nli_label")),
     **dict.fromkeys(("span_start", "span_end", "span_mask")),
 }
 
-# Rows to sort by length at a time, and bounds for the batches they make: enough that
-# those of a batch are alike, few enough to be there soon.
+# Rows that are sorted by length at a time, with bounds for the number of batches they
+# make: enough for batches of similar length, and few enough to be ready soon.
 _WINDOW = 16_384
 _FEWEST_BATCHES, _MOST_BATCHES = 8, 128
 # A language that is drawn rarely is still shuffled.
@@ -45,23 +46,29 @@ _LEAST_SHUFFLE_BUFFER = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """What a pipeline reads, and whom it feeds.
+    """The source and the receiver of a pipeline's batches.
 
-    Every pipeline takes one. For `train` it repeats for ever, each epoch in a new
-    order with new masks, all batches of the same size; for `validation` and `all` it is
-    one pass in a fixed order with fixed masks, of which one batch may be smaller.
-    Sequences are padded to the longest of their batch.
+    Every pipeline takes a Feed. For `train` it repeats forever, each epoch in a new
+    order with new masks, and all batches have the same size. For `validation` and `all`
+    it is one pass in a fixed order with fixed masks, and the last batch may be smaller.
+    Sequences are padded to the longest one of their batch.
 
     Attributes:
-        config: sequence length, buckets, shuffling, hold-out, seed.
+        config: sequence length, shuffling, hold-out and seed.
         tokenizer: strings to ids.
         corpus: files in the training format.
         batch_size: examples in a batch of one replica.
         part: `train`, `validation` or `all`.
         input_context: splits the data among hosts.
-        skip_batches: leave out this many batches at the start; the rest is what it
-            would have been.
+        skip_batches: number of batches to leave out at the start; the others stay the
+            same.
         static_shapes: give every batch the same shape, as TPUs need.
+        epoch_examples: examples of an epoch, a multiple of the global batch. Each epoch
+            then has so many examples of the training part, each at most once, in
+            batches of its own; the examples of all languages are shuffled together. 0:
+            epochs run into each other, and languages are drawn by `sampling_exponent`.
+        unbatched: give the examples themselves instead of batches, as strings in one
+            pass, so that they can be counted.
     """
 
     config: DataConfig
@@ -72,44 +79,60 @@ class Feed:
     input_context: tf.distribute.InputContext | None = None
     skip_batches: int = 0
     static_shapes: bool = False
+    epoch_examples: int = 0
+    unbatched: bool = False
+
+    @property
+    def is_training(self) -> bool:
+        return self.part == "train"
 
 
 def batches(
     source: Callable[..., tf.data.Dataset],
     to_features: Callable[..., dict[str, tf.Tensor]],
     feed: Feed,
+    *,
+    random: bool = False,
 ) -> tf.data.Dataset:
-    """Shuffles, batches and finishes tuples of strings.
+    """Shuffles and batches tuples of strings and turns them into features.
 
     Args:
-        source: as `streams.sentence_pairs`; gives a dataset of tuples of strings.
+        source: as `streams.sentence_pairs`; returns a dataset of tuples of strings.
         to_features: (seed int [2], string [batch], ...) -> features of a batch.
-        feed: says from where and for whom.
+        feed: see `Feed`.
+        random: draw the examples of a batch at random, for losses that compare the
+            examples of a batch with each other. The rows of a batch are then sorted by
+            length, so that its micro-batches need less padding. False: batches hold
+            examples of similar length if `feed.config.length_buckets` is set.
     """
-    config, training = feed.config, feed.part == "train"
+    config = feed.config
     dataset = _examples(source, feed)
+    if feed.unbatched:
+        return dataset
+    if random and not feed.is_training:
+        # Text in its own order would have neighbours in one batch.
+        dataset = dataset.shuffle(
+            config.shuffle_buffer_size, config.seed, reshuffle_each_iteration=False
+        )
     pipeline_id = feed.input_context.input_pipeline_id if feed.input_context else 0
     window_seed, batch_seed = tf.unstack(
         tf.random.experimental.stateless_split([config.seed, pipeline_id], 2)
     )
-    if config.length_buckets and not feed.static_shapes:
-        dataset = _batch_by_length(
-            dataset,
-            feed.tokenizer,
-            config.seq_length,
-            feed.batch_size,
-            window_seed,
-            feed.skip_batches,
-            drop_remainder=training,
-        )
+    by_length = config.length_buckets and not feed.static_shapes
+    if by_length and not random:
+        dataset = _batch_by_length(dataset, feed, window_seed)
+    elif feed.epoch_examples:
+        dataset = dataset.batch(feed.batch_size, drop_remainder=True).repeat()
+        dataset = dataset.skip(feed.skip_batches)
     else:
         dataset = dataset.skip(feed.skip_batches * feed.batch_size).batch(
-            feed.batch_size, drop_remainder=training
+            feed.batch_size, drop_remainder=feed.is_training
         )
 
     def finish(number, texts):
         seed = tf.random.experimental.stateless_fold_in(batch_seed, number)
-        return to_features(seed, *texts)
+        features = to_features(seed, *texts)
+        return sort_by_length(features) if by_length and random else features
 
     return (
         dataset.enumerate(start=feed.skip_batches)
@@ -119,67 +142,81 @@ def batches(
 
 
 def _examples(source: Callable[..., tf.data.Dataset], feed: Feed) -> tf.data.Dataset:
-    """Tuples of strings of all languages: shuffled and without end for training."""
-    config, training = feed.config, feed.part == "train"
-    if training:
-        shares = feed.corpus.probabilities(config.sampling_exponent)
-    else:
-        shares = feed.corpus.probabilities(1.0)
-    datasets = {}
-    for language, files in feed.corpus.files.items():
-        dataset = source(
+    """Returns the examples of all languages as tuples of strings.
+
+    For training they are shuffled and repeat forever, or, with `feed.epoch_examples`,
+    are those of one epoch.
+    """
+    config = feed.config
+    datasets = {
+        language: source(
             files,
             feed.part,
             config.hold_out_fraction,
             feed.input_context,
-            seed=config.seed if training else None,
+            seed=config.seed if feed.is_training else None,
         )
-        if training:
-            # Repeating nothing for ever would be a run that hangs.
-            if not any(True for _ in dataset.take(1)):
-                raise UserError(
-                    f"no text is left to train on in {config.input_path} with"
-                    f" hold_out_fraction={config.hold_out_fraction}: allowed is more"
-                    " text, a smaller fraction, or validation text of its own"
-                )
-            buffer = round(shares[language] * config.shuffle_buffer_size)
-            if len(feed.corpus.files) > 1:
-                buffer = max(buffer, _LEAST_SHUFFLE_BUFFER)
-            dataset = dataset.shuffle(
-                buffer, seed=config.seed, reshuffle_each_iteration=True
-            ).repeat()
-        datasets[language] = dataset
-    return languages.mix(datasets, shares, config.seed)
+        for language, files in feed.corpus.files.items()
+    }
+    if feed.unbatched:
+        return functools.reduce(lambda a, b: a.concatenate(b), datasets.values())
+    if not feed.is_training:
+        return languages.mix(datasets, feed.corpus.probabilities(1.0), config.seed)
+    for dataset in datasets.values():
+        # A run that repeats an empty dataset would hang.
+        if not any(True for _ in dataset.take(1)):
+            raise UserError(
+                f"no text is left to train on in {config.input_path} with"
+                f" hold_out_fraction={config.hold_out_fraction}; allowed: more text, a"
+                " smaller fraction, or validation text of its own"
+            )
+    if feed.epoch_examples:
+        together = functools.reduce(lambda a, b: a.concatenate(b), datasets.values())
+        return together.shuffle(
+            config.shuffle_buffer_size, config.seed, reshuffle_each_iteration=True
+        ).take(feed.epoch_examples)
+    shares = feed.corpus.probabilities(config.sampling_exponent)
+    least = _LEAST_SHUFFLE_BUFFER if len(datasets) > 1 else 1
+    endless = {
+        language: dataset.shuffle(
+            max(round(shares[language] * config.shuffle_buffer_size), least),
+            config.seed,
+            reshuffle_each_iteration=True,
+        ).repeat()
+        for language, dataset in datasets.items()
+    }
+    return languages.mix(endless, shares, config.seed)
 
 
 def _batch_by_length(
-    dataset: tf.data.Dataset,
-    tokenizer: Tokenizer,
-    seq_length: int,
-    batch_size: int,
-    seed: tf.Tensor,
-    skip_batches: int,
-    drop_remainder: bool,
+    dataset: tf.data.Dataset, feed: Feed, seed: tf.Tensor
 ) -> tf.data.Dataset:
-    """Batches tuples of strings so that a batch holds sentences of like length.
+    """Batches tuples of strings so that a batch holds examples of similar length.
 
-    A window of many batches is sorted by length, cut into batches, and these are
+    A window of many batches is sorted by length and cut into batches, which are then
     shuffled. Unlike buckets that fill one by one, each window gives a known number of
-    batches: skipped ones are never tokenised. The length of an example is that of its
-    longest text.
+    batches, so skipped batches are never tokenised. The length of an example is that of
+    its longest text.
 
     Args:
-        dataset: of tuples of string [] or [texts].
-        tokenizer: says how many tokens a string has.
-        seq_length: longer strings count as this long.
-        batch_size: rows of a batch.
+        dataset: tuples of string [] or [texts]; with `feed.epoch_examples`, one epoch.
+        feed: see `Feed`.
         seed: int [2], for the order of the batches in a window.
-        skip_batches: leave out this many batches at the start.
-        drop_remainder: leave out a last window that is not full.
     """
+    batch_size, tokenizer = feed.batch_size, feed.tokenizer
     per_window = min(max(_WINDOW // batch_size, _FEWEST_BATCHES), _MOST_BATCHES)
     window = per_window * batch_size
-    n_windows, n_batches = divmod(skip_batches, per_window)
+    if feed.epoch_examples:
+        per_epoch = feed.epoch_examples // batch_size
+        epochs, rest = divmod(feed.skip_batches, per_epoch)
+        n_windows, n_batches = divmod(rest, per_window)
+        n_windows += epochs * -(-per_epoch // per_window)
+        windows = dataset.batch(window).repeat().skip(n_windows)
+    else:
+        n_windows, n_batches = divmod(feed.skip_batches, per_window)
+        windows = dataset.skip(n_windows * window).batch(
+            window, drop_remainder=feed.is_training
+        )
 
     def longest_text(texts):
         n_rows = tf.shape(texts)[0]
@@ -188,7 +225,7 @@ def _batch_by_length(
 
     def cut(number, texts):
         lengths = tf.stack([longest_text(column) for column in texts])
-        longest = tf.minimum(tf.reduce_max(lengths, axis=0), seq_length - 2)
+        longest = tf.minimum(tf.reduce_max(lengths, axis=0), feed.config.seq_length - 2)
         by_length = tf.argsort(longest, stable=True)
         n_cuts = (tf.size(by_length) + batch_size - 1) // batch_size
         order = tf.random.experimental.stateless_shuffle(
@@ -200,20 +237,41 @@ def _batch_by_length(
         def one(cut_number):
             begin = cut_number * batch_size
             rows = by_length[begin : begin + batch_size]
-            if drop_remainder:
+            if feed.is_training:
                 rows = tf.ensure_shape(rows, [batch_size])
             return tuple(tf.gather(text, rows) for text in texts)
 
         return tf.data.Dataset.from_tensor_slices(order).map(one)
 
     return (
-        dataset.skip(n_windows * window)
-        .batch(window, drop_remainder=drop_remainder)
-        .enumerate(start=n_windows)
+        windows.enumerate(start=n_windows)
         .map(cut, num_parallel_calls=2, deterministic=True)
         .flat_map(cut_batches)
         .skip(n_batches)
     )
+
+
+def sort_by_length(
+    batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
+) -> dict[str, tf.Tensor]:
+    """Sorts the rows of a batch by the tokens of their longest text, ascending.
+
+    Args:
+        batch: tensors whose names are in `columns`, with rows along the first axis.
+        columns: see `COLUMNS`.
+    """
+    lengths = [
+        tf.reshape(
+            tf.reduce_sum(tf.cast(batch[mask], tf.int32), axis=-1),
+            [tf.shape(batch[mask])[0], -1],
+        )
+        for mask in sorted({columns[name] for name in batch} - {None})
+    ]
+    order = tf.argsort(tf.reduce_max(tf.concat(lengths, axis=1), axis=1), stable=True)
+    return {
+        name: tf.ensure_shape(tf.gather(value, order), value.shape)
+        for name, value in batch.items()
+    }
 
 
 def trim(

@@ -1,7 +1,8 @@
-"""Translations as lines of tab-separated text: `source<TAB>target`.
+"""Bitext: translation pairs as lines of tab-separated text, `source<TAB>target`.
 
-Further columns are hard negatives of the target: texts that look like the translation
-and are none. All lines of a corpus have as many columns as its first good one.
+Further columns are hard negatives: texts that resemble the target but are no
+translation of the source (LaBSE, appendix B). All lines of one language pair have as
+many columns as its first good line; language pairs may differ.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.data.inspection import share_read
 from cmlm.errors import UserError
 
-# Of the lines of a corpus; more are a sign of another format.
+# A larger share of bad lines means another format.
 MAX_BAD_SHARE = 0.01
 _LINES_TO_INSPECT = 2_000_000
 
 
 @dataclasses.dataclass
 class BitextDataConfig(DataConfig):
-    """Translations to train on, `.tsv` or `.tsv.gz`.
+    """Bitext to train on, `.tsv` or `.tsv.gz`.
 
     `input_path` may name pairs of languages: `en-de=FILES,en-fr=FILES`.
     """
@@ -42,15 +43,15 @@ class BitextDataConfig(DataConfig):
 
 @dataclasses.dataclass
 class BitextReport:
-    """What a bitext holds, and what is wrong with it.
+    """The size of a bitext and its faults.
 
     Attributes:
         files: files read.
-        columns: of every good line.
+        columns: columns of every good line.
         pairs: good lines.
         wrong_columns: lines with another number of columns.
-        empty_sides: lines of which a column is empty.
-        share: of the bytes on disk that were read, 1 if all were.
+        empty_sides: lines with an empty column.
+        share: bytes read as a share of all bytes on disk.
     """
 
     files: int = 0
@@ -61,7 +62,7 @@ class BitextReport:
     share: float = 1.0
 
     def estimated_pairs(self) -> int:
-        """Pairs of the whole corpus, as far as the part read is like the rest."""
+        """Estimates the pairs of the whole corpus from the part that was read."""
         return round(self.pairs / self.share)
 
     @property
@@ -75,15 +76,15 @@ class BitextReport:
         if self.bad:
             text += (
                 f"; left out: {self.wrong_columns:,} lines without {self.columns} "
-                f"columns, {self.empty_sides:,} with an empty one"
+                f"columns, {self.empty_sides:,} lines with an empty column"
             )
         if self.share < 1:
-            text += f"; of the first {self.pairs + self.bad:,} lines"
+            text += f"; counted in the first {self.pairs + self.bad:,} lines only"
         return text
 
 
 def count_columns(files: list[str]) -> int:
-    """Columns of the first line that has two or more, none of them empty; else 0."""
+    """Returns the columns of the first good line: two or more, none empty; else 0."""
     for path in files:
         with files_lib.open_text(path) as lines:
             for line in itertools.islice(lines, 1000):
@@ -95,6 +96,10 @@ def count_columns(files: list[str]) -> int:
 
 def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> BitextReport:
     """Counts pairs and bad lines.
+
+    Args:
+        files: paths of TSV files.
+        max_lines: lines to read at most.
 
     Raises:
         UserError: there is no pair, or more than MAX_BAD_SHARE of the lines are bad.
@@ -128,14 +133,14 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> BitextRepor
         report.share = share_read(files, report.files, size)
     if not report.pairs:
         raise UserError(
-            f"bitext {files[0]} has no line of the form source<TAB>target: allowed are "
-            "two or more columns, none empty"
+            f"bitext {files[0]} has no line of the form source<TAB>target; allowed: two"
+            " or more columns, none empty"
         )
     if report.bad > MAX_BAD_SHARE * seen:
         raise UserError(
-            f"{report.bad:,} of {seen:,} lines of bitext {files[0]} and the like are "
-            f"not {report.columns} columns with text in each, the first is {first_bad};"
-            f" allowed are {MAX_BAD_SHARE:.0%}"
+            f"{report.bad:,} of {seen:,} lines of bitext {files[0]} do not have"
+            f" {report.columns} columns with text, {first_bad} first; allowed: at most"
+            f" {MAX_BAD_SHARE:.0%}"
         )
     return report
 
@@ -146,23 +151,26 @@ def rows(
     hold_out_fraction: float = 0.0,
     input_context: tf.distribute.InputContext | None = None,
     seed: int | None = None,
+    *,
+    columns: int | None = None,
 ) -> tf.data.Dataset:
-    """Returns the good lines of a bitext: one pass, streamed.
+    """Returns the good lines of a bitext, in one streamed pass.
 
-    Held-out lines are chosen by a fingerprint of their source, so that all
-    translations of one text are on the same side.
+    Held-out lines are chosen by a fingerprint of their source, so all translations of a
+    text belong to the same part.
 
     Args:
-        files: paths of TSV files, all with as many columns.
-        part: see `streams.sentence_pairs`, as for the rest.
+        files: paths of TSV files, all with the same number of columns.
+        part, input_context, seed: see `streams.sentence_pairs`.
         hold_out_fraction: share of the lines that is validation.
-        input_context: see `streams.sentence_pairs`.
-        seed: see `streams.sentence_pairs`.
+        columns: columns to return, at least 2: surplus ones are left out, missing ones
+            are "". None returns the columns of the files.
 
     Returns:
-        Dataset of tuples of string [], one a column.
+        Dataset of tuples of string [], one for each column.
     """
-    columns = count_columns(files)
+    own = count_columns(files)
+    columns = columns or own
 
     def read(path):
         return streams.read_lines(path).map(split).unbatch()
@@ -172,7 +180,8 @@ def rows(
         values = tf.strings.substr(cells.values, 0, streams.MAX_SENTENCE_BYTES)
         cells = cells.with_values(tf.strings.strip(values))
         shortest = tf.reduce_min(tf.strings.length(cells), axis=1)
-        good = (cells.row_lengths() == columns) & (shortest > 0)
+        good = (cells.row_lengths() == own) & (shortest > 0)
+        # Cuts surplus columns and fills missing ones with "".
         table = tf.ragged.boolean_mask(cells, good).to_tensor(shape=[None, columns])
         document = tf.strings.to_hash_bucket_fast(table[:, 0], 1 << 62)
         chosen = streams.in_part(

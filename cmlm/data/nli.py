@@ -1,6 +1,6 @@
 """Natural language inference: `premise<TAB>hypothesis<TAB>label`, one file a language.
 
-The files of different languages are translations of each other, line by line, as in
+The files of different languages are line-by-line translations of each other, as in
 XNLI. A premise can then be read in one language and its hypothesis in another.
 """
 
@@ -17,7 +17,7 @@ from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.errors import UserError
 
 LABELS = ("entailment", "neutral", "contradiction")
-# What else stands for them, in files of this format.
+# All spellings of the labels that files may use.
 _SPELLINGS = {
     **{label: number for number, label in enumerate(LABELS)},
     **{str(number): number for number in range(len(LABELS))},
@@ -43,8 +43,8 @@ class NliDataConfig(DataConfig):
                 f"{language} {size:,}" for language, size in found.sizes.items()
             )
             raise UserError(
-                f"input_path={self.input_path!r} has files of different length: "
-                f"{lengths} lines; allowed are translations of each other, line by line"
+                f"input_path={self.input_path!r} has files of different lengths,"
+                f" {lengths} lines; allowed: line-by-line translations of each other"
             )
         return found
 
@@ -60,8 +60,8 @@ def _check(path: str) -> int:
     """Counts the lines of a file.
 
     Raises:
-        UserError: a line is not of the format. Lines are not left out: that of the next
-            language would no longer be its translation.
+        UserError: a line is of another format. It cannot be left out, because the
+            lines of different languages must correspond.
     """
     count = 0
     with files_lib.open_text(path) as lines:
@@ -69,16 +69,18 @@ def _check(path: str) -> int:
             cells = line.rstrip("\r\n").split("\t")
             if len(cells) != 3:
                 raise UserError(
-                    f"{path} line {count} has {len(cells)} columns; allowed are 3: "
-                    "premise, hypothesis, label"
+                    f"{path} line {count} has {len(cells)} columns; allowed: 3"
+                    " (premise, hypothesis, label)"
                 )
             if cells[2].strip().lower() not in _SPELLINGS:
                 raise UserError(
-                    f"{path} line {count} has the label {cells[2]!r}; allowed: "
+                    f"{path} line {count} has label {cells[2]!r}; allowed: "
                     f"{', '.join(LABELS)}, or 0, 1, 2"
                 )
     if not count:
-        raise UserError(f"{path} is empty: allowed are premise, hypothesis, label")
+        raise UserError(
+            f"{path} is empty; allowed: lines of premise, hypothesis, label"
+        )
     return count
 
 
@@ -88,21 +90,26 @@ def rows(
     hold_out_fraction: float = 0.0,
     input_context: tf.distribute.InputContext | None = None,
     seed: int | None = None,
+    *,
+    same_language: bool = False,
 ) -> tf.data.Dataset:
-    """Returns the pairs: one pass, streamed.
+    """Returns labelled pairs, in one streamed pass.
 
     Args:
-        files: language to paths, all with equal numbers of lines in all.
-        part: see `streams.sentence_pairs`, as for the rest. Held-out lines are chosen
-            by a fingerprint of the first language's premise.
-        hold_out_fraction: see `streams.sentence_pairs`.
-        input_context: see `streams.sentence_pairs`.
-        seed: where it is given, premise and hypothesis are each drawn in one language,
-            anew in every pass over the dataset; None gives them in all languages.
+        files: language to paths; all languages have the same number of lines.
+        part: `train`, `validation` or `all`. Held-out lines are chosen by a fingerprint
+            of the first language's premise.
+        hold_out_fraction: share of the lines that is validation.
+        input_context: splits the lines among hosts.
+        seed: draws one language for the premise and one for the hypothesis of each
+            pair, anew in every pass over the dataset; None returns all languages.
+        same_language: whether both may be drawn in the same language. False draws two
+            different ones, as CMLM has it (section 4.3: "the premise u and hypothesis v
+            are in different languages"), if there are two.
 
     Returns:
         Dataset of (premises string [languages], hypotheses string [languages], label
-        string []), [1] instead of [languages] where they are drawn.
+        string []), where `languages` is 1 if they are drawn.
     """
     parts = []
     for paths in files.values():
@@ -132,8 +139,12 @@ def rows(
 
     def draw(row, number):
         premises, hypotheses, label = row
-        n = tf.cast(len(files), tf.int64)
-        first, second = number % n, (number // n) % n
+        n = len(files)
+        first = number % n
+        if same_language or n == 1:
+            second = (number // n) % n
+        else:
+            second = (first + 1 + (number // n) % (n - 1)) % n
         return (
             premises[first][tf.newaxis],
             hypotheses[second][tf.newaxis],
@@ -151,7 +162,7 @@ def _cells(line: tf.Tensor) -> tf.Tensor:
 
 
 def label_ids(labels: tf.Tensor) -> tf.Tensor:
-    """Labels as numbers, their place in `LABELS`: string [n] -> int32 [n]."""
+    """Returns the place of each label in `LABELS`: string [n] -> int32 [n]."""
     labels = tf.strings.lower(labels)
     numbers = tf.zeros_like(labels, tf.int32)
     for spelling, number in _SPELLINGS.items():

@@ -1,4 +1,4 @@
-"""What a batch of each objective holds: from strings to features.
+"""The batches of each objective: which texts they read and which features they hold.
 
 Texts are tokenised, masked and swapped here, at the very end of a pipeline.
 """
@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cmlm.data import bitext, languages, masking, ngram_table, nli, spans, streams
 from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
+from cmlm.errors import UserError
+
+# Passages of each language to look at for documents that give no pair.
+_LOOKED_AT = 2_000
+
+logger = logging.getLogger(__name__)
 
 
-def conditional_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
-    """Returns batches of neighbouring sentences, the second of each pair masked.
+def conditional_pairs(
+    feed: Feed, masking_config: MaskingConfig, passages: bool = False
+) -> tf.data.Dataset:
+    """Returns batches of pairs of consecutive texts, the second of each pair masked.
 
-    Which of two neighbours comes first is drawn for each pair.
+    The order of a pair is swapped half of the time (CMLM, section 3).
+
+    Args:
+        feed: what is read.
+        masking_config: how it is masked.
+        passages: whether a text is a passage that fills a sequence, not a sentence.
 
     Returns:
         Dataset of dicts: `context_word_ids`, `context_mask`, `input_word_ids`,
@@ -42,7 +58,12 @@ def conditional_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Data
             **_masked(tf.where(swap, ids[0], ids[1]), feed, masking_config, mask_seed),
         }
 
-    return batches(streams.sentence_pairs, to_features, feed)
+    source = streams.sentence_pairs
+    if passages:
+        source = functools.partial(streams.passage_pairs, **_passage_settings(feed))
+        if feed.is_training and not feed.unbatched:
+            _report_passages(feed)
+    return batches(source, to_features, feed)
 
 
 def masked_texts(
@@ -53,8 +74,7 @@ def masked_texts(
     Args:
         feed: what is read.
         masking_config: how it is masked.
-        passages: whether a text is a stretch of a document that fills a sequence, not
-            a sentence.
+        passages: whether a text is a passage that fills a sequence, not a sentence.
 
     Returns:
         Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length] and
@@ -67,32 +87,63 @@ def masked_texts(
 
     source = streams.sentences
     if passages:
-        source = functools.partial(
-            streams.passages,
-            count_tokens=lambda text: feed.tokenizer.tokenize(text).row_lengths(),
-            n_tokens=feed.config.seq_length - 2,
-        )
+        source = functools.partial(streams.passages, **_passage_settings(feed))
     return batches(_single(source), to_features, feed)
 
 
-def masked_pairs(
-    feed: Feed, masking_config: MaskingConfig, source: Callable[..., tf.data.Dataset]
-) -> tf.data.Dataset:
-    """Returns batches of two texts in one masked sequence, `[CLS] a [SEP] b [SEP]`.
+def _passage_settings(feed: Feed) -> dict[str, Any]:
+    """Passages of so many tokens that [CLS] and [SEP] fit as well."""
+    return {
+        "count_tokens": lambda text: feed.tokenizer.tokenize(text).row_lengths(),
+        "n_tokens": feed.config.seq_length - 2,
+    }
 
-    Which of the two comes first is drawn for each pair.
+
+def _report_passages(feed: Feed) -> None:
+    """Logs how many documents are too short for a pair of passages.
+
+    Raises:
+        UserError: no document is long enough.
+    """
+    for language, files in feed.corpus.files.items():
+        starts = streams.passage_starts(
+            files, feed.part, feed.config.hold_out_fraction, **_passage_settings(feed)
+        )
+        opens = np.array([*starts.take(_LOOKED_AT).as_numpy_iterator()], bool)
+        single = int(np.sum(opens & np.append(opens[1:], len(opens) < _LOOKED_AT)))
+        what = f"{language}: passages" if language else "passages"
+        logger.info(
+            "%s: %d of the first %d documents fit into one passage of %d tokens and"
+            " give no pair",
+            what,
+            single,
+            opens.sum(),
+            feed.config.seq_length,
+        )
+        if opens.all() and len(opens) < _LOOKED_AT:
+            raise UserError(
+                f"text {files[0]} has no document of more than one passage of"
+                f" seq_length={feed.config.seq_length} tokens; allowed: longer"
+                " documents, a shorter seq_length, or pairs of sentences"
+                " (task.cmlm.passages=false)"
+            )
+
+
+def masked_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
+    """Returns batches of translations in one masked sequence, `[CLS] a [SEP] b [SEP]`.
+
+    The order of a pair is swapped half of the time.
 
     Args:
-        feed: what is read.
+        feed: reads a bitext.
         masking_config: how it is masked.
-        source: `streams.sentence_pairs` or `bitext.rows`.
 
     Returns:
         As `masked_texts`, and `input_type_ids` int32 [batch, length], 1 for the
         second text.
     """
 
-    def to_features(seed, first, second, *_):
+    def to_features(seed, first, second):
         swap_seed, mask_seed = tf.unstack(
             tf.random.experimental.stateless_split(seed, 2)
         )
@@ -100,23 +151,23 @@ def masked_pairs(
         first, second = tf.where(swap, second, first), tf.where(swap, first, second)
         return _masked_pair(first, second, feed, masking_config, mask_seed)
 
-    return batches(source, to_features, feed)
+    return batches(functools.partial(bitext.rows, columns=2), to_features, feed)
 
 
 def ordered_pairs(
     feed: Feed, masking_config: MaskingConfig, wrong: str
 ) -> tf.data.Dataset:
-    """Returns batches as `masked_pairs` of neighbours, half of them not as in the text.
+    """Returns batches of consecutive sentences, half of the pairs made wrong.
 
     Args:
         feed: what is read.
         masking_config: how it is masked.
-        wrong: what these are: `random`, the second sentence is that of another pair of
-            the batch (BERT's next-sentence prediction), or `swapped`, the two have
-            changed places (ALBERT's sentence-order prediction).
+        wrong: `random` takes the second sentence from another pair of the batch (BERT's
+            next-sentence prediction); `swapped` exchanges the two (ALBERT's
+            sentence-order prediction).
 
     Returns:
-        As `masked_pairs`, and `order_label` int32 [batch], 1 for a pair as it stands in
+        As `masked_pairs`, and `order_label` int32 [batch], 1 for a pair in the order of
         the text.
     """
 
@@ -137,11 +188,12 @@ def ordered_pairs(
             "order_label": tf.cast(right, tf.int32),
         }
 
-    return batches(streams.sentence_pairs, to_features, feed)
+    # A wrong second sentence must not have the right length.
+    return batches(streams.sentence_pairs, to_features, feed, random=wrong == "random")
 
 
 def neighbours(feed: Feed) -> tf.data.Dataset:
-    """Returns batches of neighbouring sentences as source and target.
+    """Returns random batches of consecutive sentences as source and target.
 
     Returns:
         Dataset of dicts: `source_word_ids`, `source_mask`, `target_word_ids`,
@@ -152,34 +204,44 @@ def neighbours(feed: Feed) -> tf.data.Dataset:
     def to_features(_, source, target):
         return {**_side("source", source, feed), **_side("target", target, feed)}
 
-    return batches(streams.sentence_pairs, to_features, feed)
+    return batches(streams.sentence_pairs, to_features, feed, random=True)
 
 
 def bitext_pairs(feed: Feed) -> tf.data.Dataset:
-    """Returns batches of translations, with hard negatives where the files have them.
+    """Returns random batches of translations, with hard negatives if any file has some.
 
     Returns:
         As `neighbours`; with hard negatives also `negative_word_ids`, `negative_mask`
-        int32 [batch, negatives, length] and `negative_hash` int64 [batch, negatives].
+        int32 [batch, negatives, length], `negative_hash` int64 [batch, negatives], and
+        `negative_exists` int32 [batch, negatives], 0 where an example has fewer hard
+        negatives than the languages with the most.
     """
+    columns = max(map(bitext.count_columns, feed.corpus.files.values()))
 
     def to_features(_, source, target, *negatives):
         features = {**_side("source", source, feed), **_side("target", target, feed)}
         if negatives:
-            features |= _sides("negative", tf.stack(negatives, axis=1), feed)
+            texts = tf.stack(negatives, axis=1)
+            exists = tf.cast(tf.strings.length(texts) > 0, tf.int32)
+            features |= _sides("negative", texts, feed)
+            features["negative_exists"] = exists
         return features
 
-    return batches(bitext.rows, to_features, feed)
+    source = functools.partial(bitext.rows, columns=columns)
+    return batches(source, to_features, feed, random=True)
 
 
 def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Dataset:
-    """Returns batches of sentences and changed copies of them, as Mirror-BERT's views.
+    """Returns random batches of sentences and masked copies: Mirror-BERT's two views.
+
+    Each distinct string is read once (section 2.1: "a set of non-duplicated strings");
+    the strings of a pass are held in memory to find the duplicates.
 
     Args:
         feed: what is read.
-        span: what is masked in the copy.
-        mask_rate: share of the tokens masked besides, in both, independently. A text
-            of which nothing would be left, such as a single word, is spared.
+        span: span that is masked in the copy.
+        mask_rate: share of other tokens that is masked in both, independently. A text
+            whose tokens would all be masked, such as a single word, stays unmasked.
 
     Returns:
         As `neighbours`; source and target have the same hash.
@@ -201,7 +263,6 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
             if mask_rate:
                 config = MaskingConfig(
                     rate=mask_rate,
-                    max_predictions=feed.config.seq_length,
                     mask_token_share=1.0,
                     random_token_share=0.0,
                 )
@@ -215,7 +276,10 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
             features[f"{name}_hash"] = _hash(text)
         return features
 
-    return batches(_single(streams.sentences), to_features, feed)
+    def distinct(*args, **kwargs):
+        return streams.sentences(*args, **kwargs).unique().map(lambda text: (text,))
+
+    return batches(distinct, to_features, feed, random=True)
 
 
 def sentences_with_spans(
@@ -225,7 +289,7 @@ def sentences_with_spans(
     n_spans: int,
     draws: int,
 ) -> tf.data.Dataset:
-    """Returns batches of sentences, spans in them, and masks that spare any one span.
+    """Returns batches of sentences with candidate spans and masks that avoid a span.
 
     Args:
         feed: what is read. A tab ends a sentence; its marked n-grams follow.
@@ -235,8 +299,8 @@ def sentences_with_spans(
         draws: independent masks of a sentence.
 
     Returns:
-        Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length], not
-        masked; `span_start`, `span_end`, `span_mask` int32 [batch, n_spans], see
+        Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length],
+        unmasked; `span_start`, `span_end`, `span_mask` int32 [batch, n_spans], see
         `spans.draw`; `input_order`, `input_replacements` int32 [batch, draws, length]
         and `masked_lm_weights` float32 [batch, predictions], see `spans.prepare_masks`.
     """
@@ -265,13 +329,17 @@ def sentences_with_spans(
     return batches(_single(streams.sentences), to_features, feed)
 
 
-def nli_pairs(feed: Feed) -> tf.data.Dataset:
+def nli_pairs(feed: Feed, same_language: bool = False) -> tf.data.Dataset:
     """Returns batches of premises and hypotheses.
+
+    Args:
+        feed: reads NLI data.
+        same_language: see `nli.rows`.
 
     Returns:
         Dataset of dicts: `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
         `hypothesis_mask` int32 [batch, languages, length] and `nli_label` int32
-        [batch]. For training, languages is 1: a language drawn for each side.
+        [batch]. In training there is one language a side, drawn for each pair.
     """
 
     def to_features(_, premises, hypotheses, label):
@@ -281,23 +349,24 @@ def nli_pairs(feed: Feed) -> tf.data.Dataset:
             "nli_label": nli.label_ids(label),
         }
 
-    # The files are read together: to the shuffle they are one corpus.
+    # The files of all languages are read together, so they are one corpus here.
     together = languages.Corpus({"": feed.corpus.files}, {"": 1})
-    return batches(nli.rows, to_features, dataclasses.replace(feed, corpus=together))
+    source = functools.partial(nli.rows, same_language=same_language)
+    return batches(source, to_features, dataclasses.replace(feed, corpus=together))
 
 
 # ------------------------------------------------------------------- features
 
 
 def _encode(text: tf.Tensor, feed: Feed) -> tf.Tensor:
-    """Tokenises and pads to the longest row, or to seq_length: int32 [n, length]."""
+    """Tokenises and pads to the longest row or to seq_length: int32 [n, length]."""
     tokens = feed.tokenizer.encode(text, feed.config.seq_length)
     return _pad(tokens, text.shape[0], feed)
 
 
 def _pad(tokens: tf.RaggedTensor, n_rows: int | None, feed: Feed) -> tf.Tensor:
     is_static = feed.static_shapes or not feed.config.length_buckets
-    # Row counts of ragged tensors are not static even where those of the text are.
+    # A ragged tensor has no static row count even if the text has one.
     shape = [n_rows, feed.config.seq_length if is_static else None]
     return tokens.to_tensor(feed.tokenizer.pad_id, shape=shape)
 
@@ -342,7 +411,7 @@ def _hash(text: tf.Tensor) -> tf.Tensor:
 
 
 def _sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """The same of string [n, texts], with an axis more."""
+    """Several texts of each row, from string [n, texts]: as `_side`, one more axis."""
     features = {}
     for key, value in _side(name, tf.reshape(texts, [-1]), feed).items():
         shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)
@@ -353,5 +422,5 @@ def _sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
 
 
 def _single(source: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
-    """A source of strings as one of tuples."""
+    """Wraps a source of strings as a source of tuples."""
     return lambda *args, **kwargs: source(*args, **kwargs).map(lambda text: (text,))

@@ -1,24 +1,23 @@
-"""Text in the training format as streams of sentences, passages and pairs.
+"""Streams text in the training format as sentences, passages, or pairs of either.
 
-Lines are read in chunks, and each chunk is worked on as a whole: cheap for millions of
-lines, and flat in memory however many there are.
+Lines are read in chunks and each chunk is processed as a whole. This is fast for
+millions of lines and needs the same memory for any corpus.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from cmlm.common import iterators
 
 LINES_PER_CHUNK = 4096
-# A sentence is cut here before it is tokenised, so that no line, however long, costs
-# more than this in the shuffle buffer: 64 bytes a token for 256 tokens.
+# A line is cut here before it is tokenised, which bounds the memory of the shuffle
+# buffer. It leaves 64 bytes a token for 256 tokens.
 MAX_SENTENCE_BYTES = 16_384
-# Held-out text is chosen in blocks of this many lines of a document: small enough for
-# a corpus of one document to have some, large enough to lose few pairs at the borders.
+# Held-out text is chosen in blocks of so many lines of a document. Smaller blocks lose
+# more pairs at their borders; larger ones may leave a small corpus without any.
 HOLD_OUT_BLOCK = 128
 
 _PARTS = ("train", "validation", "all")
@@ -32,12 +31,49 @@ def sentences(
     input_context: tf.distribute.InputContext | None = None,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """Returns the sentences of a corpus, as string scalars; see `sentence_pairs`."""
+    """Returns the sentences of a corpus: string []. Arguments as `sentence_pairs`."""
 
-    def give(chunk):
-        return chunk.lines[chunk.kept]
+    def read(path):
+        chunks = _read_chunks(path, part, hold_out_fraction)
+        return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
 
-    return _elements(files, part, hold_out_fraction, input_context, seed, give)
+    return read_files(files, read, input_context, seed)
+
+
+def sentence_pairs(
+    files: list[str],
+    part: str = "all",
+    hold_out_fraction: float = 0.0,
+    input_context: tf.distribute.InputContext | None = None,
+    seed: int | None = None,
+) -> tf.data.Dataset:
+    """Returns all pairs of consecutive sentences of a corpus, in one streamed pass.
+
+    A pair is two consecutive lines of one document. Whether a line is held out depends
+    on a fingerprint of its document's first line and on its block of `HOLD_OUT_BLOCK`
+    lines, not on the seed, the order of the files or the number of hosts. Both lines
+    of a pair belong to the same part, so training and validation pairs share no line.
+
+    Args:
+        files: paths in the training format.
+        part: `train`, `validation`, or `all` to ignore the hold-out.
+        hold_out_fraction: share of the blocks that is validation.
+        input_context: splits the data among hosts, by file if each host gets at least
+            one, else by example. The shares differ slightly in size.
+        seed: reads the files in a new random order in each pass over the dataset; a
+            rebuilt dataset repeats these orders. None keeps the order of `files`.
+
+    Returns:
+        Dataset of (string [], string []).
+    """
+
+    def read(path):
+        chunks = _read_chunks(path, part, hold_out_fraction)
+        return chunks.map(
+            lambda lines, previous, _, joined: (previous[joined], lines[joined])
+        ).unbatch()
+
+    return read_files(files, read, input_context, seed)
 
 
 def passages(
@@ -50,99 +86,73 @@ def passages(
     count_tokens: Callable[[tf.Tensor], tf.Tensor],
     n_tokens: int,
 ) -> tf.data.Dataset:
-    """Returns stretches of documents: sentences in a row, joined by a space.
+    """Returns passages: consecutive sentences of a document, joined by spaces.
 
-    A document is measured off in steps of `n_tokens`, and a passage is the sentences
-    that begin within one: up to a sentence longer or shorter than the step. It ends
-    early with its document, or with a chunk of the file.
+    A document is divided into steps of `n_tokens` tokens, and a passage holds the
+    sentences that begin within one step. It is therefore longer or shorter than a step
+    by up to a sentence, and a document's last passage may be short.
 
     Args:
-        files: see `sentence_pairs`, as for the rest.
-        part: see `sentence_pairs`.
-        hold_out_fraction: see `sentence_pairs`.
-        input_context: see `sentence_pairs`.
-        seed: see `sentence_pairs`.
-        count_tokens: string [n] -> int [n].
-        n_tokens: of a passage.
+        files, part, hold_out_fraction, input_context, seed: see `sentence_pairs`.
+        count_tokens: string [n] -> int [n], the tokens of each sentence.
+        n_tokens: length of a step.
 
     Returns:
         Dataset of string [].
     """
 
-    def give(chunk):
-        lines = chunk.lines[chunk.kept]
-        # A run is what is kept of a document without a gap.
-        run = tf.cumsum(tf.cast(~chunk.joined[chunk.kept], tf.int32))
-        ends = tf.cumsum(tf.cast(count_tokens(lines), tf.int32))
-        begins = tf.concat([[0], ends[:-1]], axis=0)[: tf.size(lines)]
-        first = tf.gather(tf.math.segment_min(begins, run), run)
-        number = (begins - first) // n_tokens
-        goes_on = (run[1:] == run[:-1]) & (number[1:] == number[:-1])
-        opens = tf.concat([tf.ones_like(run[:1]), tf.cast(~goes_on, tf.int32)], axis=0)
-        passage = tf.RaggedTensor.from_value_rowids(lines, tf.cumsum(opens) - 1)
-        return tf.strings.reduce_join(passage, axis=1, separator=" ")
+    def read(path):
+        chunks = _read_chunks(path, part, hold_out_fraction)
+        found = _join_passages(chunks, count_tokens, n_tokens)
+        return found.map(lambda passages, *_: passages).unbatch()
 
-    return _elements(files, part, hold_out_fraction, input_context, seed, give)
+    return read_files(files, read, input_context, seed)
 
 
-def sentence_pairs(
+def passage_pairs(
     files: list[str],
     part: str = "all",
     hold_out_fraction: float = 0.0,
     input_context: tf.distribute.InputContext | None = None,
     seed: int | None = None,
+    *,
+    count_tokens: Callable[[tf.Tensor], tf.Tensor],
+    n_tokens: int,
 ) -> tf.data.Dataset:
-    """Returns the pairs of neighbours of a corpus: one pass, streamed.
+    """Returns all pairs of consecutive passages of one document.
 
-    A pair is two lines that follow each other in one document. Held-out text is
-    chosen by a fingerprint of the document's first line and the block of
-    `HOLD_OUT_BLOCK` lines a line is in: it stays the same whatever the seed, the
-    order of the files or the number of hosts. Both lines of a pair are in its part,
-    so no line of a validation pair is in a training pair.
-
-    Args:
-        files: paths in the training format.
-        part: `train`, `validation`, or `all`, which holds out nothing.
-        hold_out_fraction: share of the blocks that is validation.
-        input_context: splits the data among hosts: by file if each host gets at least
-            one, else by element. The shares differ a little in size.
-        seed: reads the files in a new random order in each pass over the dataset,
-            a rebuilt dataset in the same orders; None keeps their order.
+    A document that fits into one passage has no pair. Arguments as `passages`.
 
     Returns:
         Dataset of (string [], string []).
     """
 
-    def give(chunk):
-        return chunk.previous[chunk.joined], chunk.lines[chunk.joined]
+    def read(path):
+        chunks = _read_chunks(path, part, hold_out_fraction)
+        found = _join_passages(chunks, count_tokens, n_tokens)
+        return found.map(
+            lambda passages, previous, joined: (previous[joined], passages[joined])
+        ).unbatch()
 
-    return _elements(files, part, hold_out_fraction, input_context, seed, give)
-
-
-class _Chunk(NamedTuple):
-    """Some lines of a file in a row.
-
-    Attributes:
-        lines: string [lines].
-        previous: string [lines], the one before each; the first one's is in the chunk
-            before.
-        kept: bool [lines], which are sentences of the part that is read.
-        joined: bool [lines], which of these follow another one of their document.
-    """
-
-    lines: tf.Tensor
-    previous: tf.Tensor
-    kept: tf.Tensor
-    joined: tf.Tensor
+    return read_files(files, read, input_context, seed)
 
 
-def _elements(files, part, hold_out_fraction, input_context, seed, give):
-    return read_files(
-        files,
-        lambda path: _read_file(path, part, hold_out_fraction, give),
-        input_context,
-        seed,
-    )
+def passage_starts(
+    files: list[str],
+    part: str,
+    hold_out_fraction: float,
+    *,
+    count_tokens: Callable[[tf.Tensor], tf.Tensor],
+    n_tokens: int,
+) -> tf.data.Dataset:
+    """Returns for each passage whether it opens a document: bool [], file by file."""
+
+    def read(path):
+        chunks = _read_chunks(path, part, hold_out_fraction)
+        found = _join_passages(chunks, count_tokens, n_tokens)
+        return found.map(lambda _, __, joined: ~joined).unbatch()
+
+    return tf.data.Dataset.from_tensor_slices(files).flat_map(read)
 
 
 def read_files(
@@ -151,7 +161,12 @@ def read_files(
     input_context: tf.distribute.InputContext | None,
     seed: int | None,
 ) -> tf.data.Dataset:
-    """Interleaves what `read` gives for each file; arguments as `sentence_pairs`."""
+    """Interleaves the datasets that `read` makes of each file.
+
+    Args:
+        files, input_context, seed: see `sentence_pairs`.
+        read: path, string [] -> dataset.
+    """
     shard = (
         (input_context.num_input_pipelines, input_context.input_pipeline_id)
         if input_context is not None
@@ -179,11 +194,17 @@ def read_lines(path: tf.Tensor) -> tf.data.Dataset:
     return tf.data.TextLineDataset(path, compression).batch(LINES_PER_CHUNK)
 
 
-def _read_file(path, part, hold_out_fraction, give) -> tf.data.Dataset:
-    """Streams the elements that `give` makes of each _Chunk of one file."""
-    # What a chunk must know of the one before: its last line ("" where no document is
-    # open), whether that line is in this part, the fingerprint of the open document
-    # and how many lines of it have gone by.
+def _read_chunks(path, part, hold_out_fraction) -> tf.data.Dataset:
+    """Streams one file as chunks of consecutive lines.
+
+    Returns:
+        Dataset of tuples: `lines` string [n]; `previous` string [n], the line before
+        each; `kept` bool [n], the sentences of the part; `joined` bool [n], the kept
+        sentences that follow another kept sentence of their document.
+    """
+    # Carried from chunk to chunk: the last line ("" if no document is open), whether
+    # that line is in this part, the fingerprint of the open document and how many of
+    # its lines have been read.
     start = (
         tf.constant(""),
         tf.constant(False),
@@ -217,13 +238,79 @@ def _read_file(path, part, hold_out_fraction, give) -> tf.data.Dataset:
             document[-1],
             line_in_document[-1] + 1,
         )
-        return state, give(_Chunk(lines, previous, filled & kept, follows & both_kept))
+        return state, (lines, previous, filled & kept, follows & both_kept)
 
-    return read_lines(path).scan(start, step).unbatch()
+    return read_lines(path).scan(start, step)
+
+
+def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:
+    """Joins the sentences of one file's chunks into passages.
+
+    Args:
+        chunks: from `_read_chunks`.
+        count_tokens, n_tokens: see `passages`.
+
+    Returns:
+        Dataset of tuples, one a chunk: `passages` string [n]; `previous` string [n],
+        the passage before each; `joined` bool [n], whether both are of one document.
+    """
+    # Carried from chunk to chunk: the last complete passage; the open passage ("" for
+    # none), whether it is joined to the complete one, its number in its run, and the
+    # tokens of the run so far. A run is consecutive sentences of one document.
+    start = (
+        tf.constant(""),
+        tf.constant(""),
+        tf.constant(False),
+        tf.constant(0),
+        tf.constant(0),
+    )
+
+    def step(state, lines, joined):
+        complete, text, text_joined, number, position = state
+        counts = tf.cast(count_tokens(lines), tf.int32)
+        # The tokens before each line, counted from the start of the open run.
+        ends = position + tf.cumsum(counts)
+        begins = tf.concat([[position], ends], axis=0)[:-1]
+        # Lines at which a run begins; run 0 is the open one.
+        openings = tf.where(~joined)[:, 0]
+        run = tf.cumsum(tf.cast(~joined, tf.int32))
+        origins = tf.concat([[0], tf.gather(begins, openings)], axis=0)
+        origin = tf.gather(origins, run)
+        numbers = (begins - origin) // n_tokens
+        before = tf.concat([[number], numbers], axis=0)[:-1]
+        opens = ~joined | (numbers != before)
+
+        texts = tf.concat([[text], lines], axis=0)
+        of = tf.concat([[0], tf.cumsum(tf.cast(opens, tf.int32))], axis=0)
+        found = tf.strings.reduce_join(
+            tf.RaggedTensor.from_value_rowids(texts, of), axis=1, separator=" "
+        )
+        found_joined = tf.concat([[text_joined], joined[opens]], axis=0)
+        # The last passage may go on in the next chunk; the first may be no passage.
+        done = tf.strings.length(found[:-1]) > 0
+        given, given_joined = found[:-1][done], found_joined[:-1][done]
+        previous = tf.concat([[complete], given], axis=0)
+        state = (
+            previous[-1],
+            found[-1],
+            found_joined[-1],
+            tf.concat([[number], numbers], axis=0)[-1],
+            tf.concat([[position], ends - origin], axis=0)[-1],
+        )
+        return state, (given, previous[:-1], given_joined)
+
+    # An empty last line that opens a run completes the last passage.
+    end = tf.data.Dataset.from_tensors((tf.constant([""]), tf.constant([False])))
+    sentences_of_part = chunks.map(
+        lambda lines, _, kept, joined: (lines[kept], joined[kept])
+    )
+    return sentences_of_part.concatenate(end).scan(
+        start, lambda state, element: step(state, *element)
+    )
 
 
 def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
-    """Tells which lines are in a part: bool [lines].
+    """Tells which lines belong to a part: bool [lines].
 
     Args:
         document: int64 [lines], fingerprint of each line's document.
@@ -232,7 +319,7 @@ def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
         hold_out_fraction: share of the blocks that is validation.
     """
     if part not in _PARTS:
-        raise ValueError(f"part {part!r}: allowed are {', '.join(_PARTS)}")
+        raise ValueError(f"part is {part!r}; allowed: {', '.join(_PARTS)}")
     if part == "all":
         return tf.ones_like(line_in_document, tf.bool)
     block = tf.strings.join(

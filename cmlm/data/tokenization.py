@@ -14,6 +14,8 @@ from cmlm.data import vocabulary_file
 # of three bytes a character. tf-text's default of 100 bytes would lose two thirds of
 # all Thai, which is written without spaces between words.
 MAX_WORD_BYTES = 600
+# Letters that hardly any vocabulary has: one of them stands for a word that is [UNK].
+_RARE_LETTERS = range(0xA66E, 0x14400)
 
 
 class Tokenizer(tf.Module):
@@ -25,7 +27,8 @@ class Tokenizer(tf.Module):
     Attributes:
         vocab_file: path of the vocabulary.
         lower_case: whether text is lower-cased and stripped of accents.
-        max_word_bytes: longer words are [UNK].
+        max_word_bytes: words of more bytes are [UNK].
+        max_word_characters: words of more characters are [UNK]; 0: no such limit.
         vocab: tuple of str, the tokens by id.
         vocab_size: number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
@@ -37,16 +40,25 @@ class Tokenizer(tf.Module):
     Args:
         vocab_file: a WordPiece vocabulary, one token a line.
         lower_case: whether the vocabulary was learnt from lower-cased text.
+        max_word_bytes, max_word_characters: see above. Published encoders have limits
+            of their own: tf-text 100 bytes, Hugging Face 100 characters.
 
     Raises:
         UserError: the vocabulary is not usable, see `vocabulary_file.load`.
     """
 
-    def __init__(self, vocab_file: str, lower_case: bool = True):
+    def __init__(
+        self,
+        vocab_file: str,
+        lower_case: bool = True,
+        max_word_bytes: int = MAX_WORD_BYTES,
+        max_word_characters: int = 0,
+    ):
         super().__init__(name="tokenizer")
         self.vocab_file = vocab_file
         self.lower_case = lower_case
-        self.max_word_bytes = MAX_WORD_BYTES
+        self.max_word_bytes = max_word_bytes
+        self.max_word_characters = max_word_characters
         vocab = vocabulary_file.load(vocab_file)
         self.vocab_size = len(vocab)
         (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id) = (
@@ -66,6 +78,10 @@ class Tokenizer(tf.Module):
         )
         # tf.Module would wrap a list to track it; it leaves a tuple alone.
         self.vocab = tuple(vocab)
+        if max_word_characters:
+            self._splitter = WordSplitter(lower_case)
+            known = set(vocab)
+            self._unknown = next(c for c in map(chr, _RARE_LETTERS) if c not in known)
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenises texts without special tokens.
@@ -76,9 +92,36 @@ class Tokenizer(tf.Module):
         Returns:
             int32 [n, (tokens)]; an empty string has no tokens.
         """
-        return self._wordpiece.tokenize(
-            tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+        if self.max_word_characters:
+            text = self._without_long_words(text)
+        return self._wordpiece.tokenize(text)
+
+    def is_long(self, word: str) -> bool:
+        """Tells whether a normalised word is [UNK] because of its length."""
+        return len(word.encode()) > self.max_word_bytes or (
+            0 < self.max_word_characters < len(word)
         )
+
+    def _without_long_words(self, text: tf.Tensor) -> tf.Tensor:
+        """Replaces words of more than `max_word_characters` with an unknown letter."""
+        text = tf.reshape(text, [-1])
+        lines, splits, begins, ends = self._splitter.locate(text)
+
+        def replace():
+            row = tf.ragged.row_splits_to_segment_ids(splits)
+            cut = [tf.cast(n, tf.int32) for n in (begins, ends - begins)]
+            words = tf.strings.substr(tf.gather(lines, row), *cut)
+            is_long = (
+                tf.strings.length(words, unit="UTF8_CHAR") > self.max_word_characters
+            )
+            words = tf.where(is_long, self._unknown, words)
+            by_line = tf.RaggedTensor.from_row_splits(words, splits, validate=False)
+            return tf.strings.reduce_join(by_line, axis=1, separator=" ")
+
+        # A word of so many characters has at least as many bytes.
+        may_be_long = tf.reduce_any(ends - begins > self.max_word_characters)
+        return tf.cond(may_be_long, replace, lambda: text)
 
     def encode(self, text: tf.Tensor, seq_length: int) -> tf.RaggedTensor:
         """Tokenises texts and adds the special tokens.

@@ -19,7 +19,6 @@ from cmlm.common import files
 from cmlm.common.keras import keras
 from cmlm.config import experiment, overrides
 from cmlm.data import vocabulary_file
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints
@@ -86,7 +85,7 @@ def load_encoder(
     vocab_file = os.path.join(model_dir, vocabulary_file.FILE_NAME)
     if not tf.io.gfile.exists(vocab_file):
         raise UserError(f"--model_dir={model_dir} has no {vocabulary_file.FILE_NAME}")
-    tokenizer = Tokenizer(vocab_file, config.vocabulary.lower_case)
+    tokenizer = config.vocabulary.tokenizer(vocab_file)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
             f"{vocab_file} has {tokenizer.vocab_size} entries, "

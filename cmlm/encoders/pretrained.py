@@ -16,7 +16,6 @@ from collections.abc import Collection
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.data import vocabulary_file
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, encoder, foreign
@@ -89,6 +88,9 @@ def adopt(
                 f"model.{name} is {stated}, {source.path} makes it {value}"
                 f"{remark.get(name, '')}"
             )
+    for name in ("max_word_bytes", "max_word_characters"):
+        if f"vocabulary.{name}" not in given:
+            setattr(config.vocabulary, name, getattr(source, name))
     if source.lower_case is not None:
         lower_case = config.vocabulary.lower_case
         if "vocabulary.lower_case" not in given:
@@ -174,7 +176,7 @@ def load_encoder(
     limit = config.model.max_position_embeddings - config.model.num_views
     return TrainedEncoder(
         encoder=model.encoder,
-        tokenizer=Tokenizer(vocab, config.vocabulary.lower_case),
+        tokenizer=config.vocabulary.tokenizer(vocab),
         config=config,
         checkpoint=path,
         vocab_file=vocab,

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from cmlm.common import files
 from cmlm.data import vocabulary_file
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning
@@ -78,8 +77,8 @@ def prune(
     config = model_dir.read_config(source)
     folder = os.path.join(source, model_dir.BEST) if prefix else source
     checkpoint = checkpoints.find(folder)
-    tokenizer = Tokenizer(
-        os.path.join(source, vocabulary_file.FILE_NAME), config.vocabulary.lower_case
+    tokenizer = config.vocabulary.tokenizer(
+        os.path.join(source, vocabulary_file.FILE_NAME)
     )
     with files.atomic_directory(output, overwrite) as new:
         kept = pieces.needed(tokenizer, read())

@@ -128,6 +128,8 @@ class Objective(tf.Module, abc.ABC):
         self.tokenizer = tokenizer
         self.data = data
         self.static_shapes = static_shapes
+        # Set by the engine for runs of whole epochs, see `Feed.epoch_examples`.
+        self.epoch_examples = 0
 
     # Names of the metrics that `loss` returns; the loss itself comes first.
     train_metrics: tuple[str, ...] = ("loss",)
@@ -158,7 +160,20 @@ class Objective(tf.Module, abc.ABC):
         self, input_context: tf.distribute.InputContext, skip_batches: int = 0
     ) -> tf.data.Dataset:
         """Returns endless per-replica batches, after the first `skip_batches`."""
-        return self._dataset(self.data.train, "train", input_context, skip_batches)
+        return self._dataset(
+            self.data.train,
+            "train",
+            input_context,
+            skip_batches=skip_batches,
+            epoch_examples=self.epoch_examples,
+        )
+
+    def count_examples(self) -> int:
+        """Counts the training examples by reading them once."""
+        examples = self._dataset(
+            self.data.train, "train", tf.distribute.InputContext(), unbatched=True
+        )
+        return int(examples.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
 
     def validation_dataset(
         self, input_context: tf.distribute.InputContext
@@ -168,7 +183,7 @@ class Objective(tf.Module, abc.ABC):
             return self._dataset(self.data.validation, "all", input_context)
         return self._dataset(self.data.train, "validation", input_context)
 
-    def _dataset(self, found, part, input_context, skip_batches=0):
+    def _dataset(self, found, part, input_context, **values):
         config = self.config.train_data
         if self.data.validation is not None:
             config = config.replace(hold_out_fraction=0.0)
@@ -180,8 +195,8 @@ class Objective(tf.Module, abc.ABC):
                 input_context.get_per_replica_batch_size(self.global_batch_size),
                 part,
                 input_context,
-                skip_batches,
-                self.static_shapes,
+                static_shapes=self.static_shapes,
+                **values,
             )
         )
 

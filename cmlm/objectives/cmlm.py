@@ -20,9 +20,14 @@ class CmlmConfig(MaskedTextConfig):
     Attributes:
         skip: the ablation `skip` (section 5.1): the head sees all projected vectors
             beside the output at a masked position.
+        passages: whether s1 and s2 are consecutive passages of a document, each filled
+            with sentences up to `seq_length`, instead of consecutive sentences. The
+            numbers of the paper (256 tokens, 80 of them masked; section 3 and appendix
+            B) need passages; the abstract speaks of adjacent sentences.
     """
 
     skip: bool = False
+    passages: bool = False
 
     def check_data(self, data: Data) -> None:
         super().check_data(data)
@@ -56,7 +61,9 @@ class CmlmObjective(MaskedTextObjective):
         return ["encoder", "projection", self.conditional.masked_lm.name]
 
     def make_dataset(self, feed):
-        return pipelines.conditional_pairs(feed, self.config.masking)
+        return pipelines.conditional_pairs(
+            feed, self.config.masking, self.config.passages
+        )
 
     def loss(self, batch):
         logits = self.conditional(batch, training=True)

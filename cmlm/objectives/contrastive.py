@@ -57,8 +57,10 @@ class ContrastiveObjective(EmbeddingObjective):
 
     A batch holds `source_word_ids`, `source_mask`, `target_word_ids`, `target_mask`
     int32 [rows, length], `source_hash`, `target_hash` int64 [rows]; with hard negatives
-    `negative_word_ids`, `negative_mask` int32 [rows, negatives, length] and
-    `negative_hash` int64 [rows, negatives].
+    `negative_word_ids`, `negative_mask` int32 [rows, negatives, length],
+    `negative_hash` int64 [rows, negatives], and `negative_exists` int32 [rows,
+    negatives], 0 where a row has fewer hard negatives; what stands there is no
+    candidate.
 
     Metrics, means over the pairs of the global batch: `loss`, both directions summed;
     `accuracy`, how often a source finds its target, and `reverse_accuracy`, how often
@@ -110,10 +112,12 @@ class ContrastiveObjective(EmbeddingObjective):
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
         not_source = not_target = pool.related()
-        candidates = pool.all_targets
+        candidates, absent = pool.all_targets, None
         if "negative_hash" in batch:
             candidates = tf.concat([candidates, pool.all_negatives], axis=0)
+            absent = tf.pad(pool.absent(), [[tf.shape(pool.all_targets)[0], 0]])
             not_target = tf.concat([not_target, pool.equals_negative()], axis=1)
+            not_target |= absent
         settings = (self.config.margin, self.config.scale)
         forward, similarities = losses.additive_margin_softmax(
             pool.sources, candidates, pool.own, not_target, *settings
@@ -122,7 +126,7 @@ class ContrastiveObjective(EmbeddingObjective):
             pool.targets, pool.all_sources, pool.own, not_source, *settings
         )
         loss = tf.reduce_sum(forward + backward)
-        metrics = ranking_metrics(similarities, pool.own, not_target)
+        metrics = ranking_metrics(similarities, pool.own, not_target, absent)
         backward_metrics = ranking_metrics(reverse, pool.own, not_source)
         metrics["reverse_accuracy"] = backward_metrics["accuracy"]
         metrics["loss"] = (loss, self.normalizer(batch))
@@ -148,6 +152,7 @@ class Pool:
         self._gather = distributed.gather_replicas if cross_replica else tf.identity
         self._pairs = tf.stack([batch["source_hash"], batch["target_hash"]], axis=1)
         self._negatives = batch.get("negative_hash")
+        self._exists = batch.get("negative_exists")
         everything = self._gather(embeddings)
         self.sources, self.targets = embeddings[:, 0], embeddings[:, 1]
         self.all_sources, self.all_targets = everything[:, 0], everything[:, 1]
@@ -169,6 +174,10 @@ class Pool:
     def equals_negative(self) -> tf.Tensor:
         """Bool [rows, all negatives]: whether a negative is a text of the pair."""
         return self._has(tf.reshape(self._gather(self._negatives), [-1]))
+
+    def absent(self) -> tf.Tensor:
+        """Bool [all negatives]: whether the row has no hard negative in that place."""
+        return tf.reshape(self._gather(self._exists), [-1]) == 0
 
     def _has(self, texts: tf.Tensor) -> tf.Tensor:
         """Bool [rows, n]: whether a pair has a text; `texts` are int64 [n] hashes."""
@@ -193,8 +202,15 @@ def rank(config: ContrastiveConfig, pool: Pool) -> tuple[tf.Tensor, dict[str, Me
     return loss, ranking_metrics(similarities, pool.own, excluded)
 
 
-def ranking_metrics(similarities, positives, excluded) -> dict[str, Metric]:
-    """Metrics of one direction, summed over queries; arguments as in the loss."""
+def ranking_metrics(
+    similarities, positives, excluded, absent=None
+) -> dict[str, Metric]:
+    """Metrics of one direction, summed over queries.
+
+    Args:
+        similarities, positives, excluded: as in `losses.additive_margin_softmax`.
+        absent: bool [candidates], excluded places without a text; None: no such place.
+    """
     shape = tf.shape(similarities)
     is_positive = tf.one_hot(positives, shape[1], on_value=True, off_value=False)
     excluded &= ~is_positive
@@ -211,7 +227,10 @@ def ranking_metrics(similarities, positives, excluded) -> dict[str, Metric]:
     return {
         "accuracy": (total(positive > hardest), count),
         "candidates": (total(~excluded), count),
-        "excluded": (total(excluded), count),
+        "excluded": (
+            total(excluded if absent is None else excluded & ~absent),
+            count,
+        ),
         "positive_similarity": (tf.reduce_sum(positive), count),
         "negative_similarity": (tf.reduce_sum(negatives), total(is_negative)),
     }

@@ -17,17 +17,21 @@ class NliConfig(ObjectiveConfig):
 
     Attributes:
         train_encoder: false trains the classifier only and keeps the encoder.
+        same_language: whether a premise and its hypothesis may be in the same language.
+            The paper's are in different ones.
     """
 
     train_data: nli.NliDataConfig = dataclasses.field(default_factory=nli.NliDataConfig)
     train_encoder: bool = True
+    same_language: bool = False
 
 
 class NliObjective(Objective):
     """Cross-lingual NLI of CMLM, https://arxiv.org/abs/2012.14388, section 4.3.
 
     A softmax over W [u, v, |u - v|, u * v], where u is the vector of the premise and v
-    that of the hypothesis. The data draws a language for each of the two.
+    that of the hypothesis. Two different languages are drawn for each pair, if there
+    are two.
 
     A batch holds `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
     `hypothesis_mask` int32 [rows, languages, length] and `nli_label` int32 [rows]. In
@@ -52,7 +56,7 @@ class NliObjective(Objective):
         return [*encoder, self.classifier.name]
 
     def make_dataset(self, feed):
-        return pipelines.nli_pairs(feed)
+        return pipelines.nli_pairs(feed, self.config.same_language)
 
     def normalizer(self, batch):
         return tf.cast(tf.size(batch["nli_label"]), tf.float32)

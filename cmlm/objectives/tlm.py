@@ -27,4 +27,4 @@ class TlmObjective(MlmObjective):
     config_class = TlmConfig
 
     def make_dataset(self, feed):
-        return pipelines.masked_pairs(feed, self.config.masking, bitext.rows)
+        return pipelines.masked_pairs(feed, self.config.masking)

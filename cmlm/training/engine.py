@@ -22,9 +22,10 @@ from cmlm.common import distributed, workers
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
+from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, optimization, stacking
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import OBJECTIVES
+from cmlm.objectives import OBJECTIVES, Objective
 from cmlm.training import agreement, inputs
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
@@ -109,6 +110,8 @@ def _build(config, directory, stacked_on, strategy) -> Run:
             )
             for name, objective in config.task.enabled().items()
         }
+        if config.trainer.epochs:
+            _count_steps(config, objectives, strategy)
         optimizer = optimization.build_optimizer(
             config.trainer.optimizer, config.trainer.train_steps
         )
@@ -159,6 +162,43 @@ def _build(config, directory, stacked_on, strategy) -> Run:
     encoder = opening.live(model, tokenizer, seq_length)
     score = functools.partial(tasks.score, encoder)
     return Run(directory, config, trainer, manager, strategy, score)
+
+
+def _count_steps(
+    config: experiment.ExperimentConfig,
+    objectives: dict[str, Objective],
+    strategy: tf.distribute.Strategy,
+) -> None:
+    """Sets `trainer.train_steps` from `trainer.epochs`, for the only objective.
+
+    Raises:
+        UserError: there are several workers, or fewer examples than a batch.
+    """
+    epochs = config.trainer.epochs
+    if workers.cluster(strategy)[1] > 1:
+        raise UserError(
+            f"trainer.epochs is {epochs}; allowed with several workers: 0"
+            " (trainer.train_steps decides), as each of them reads its own files"
+        )
+    ((name, objective),) = objectives.items()
+    examples, batch = objective.count_examples(), objective.global_batch_size
+    steps = examples // batch
+    if not steps:
+        raise UserError(
+            f"task.{name}.train_data.global_batch_size is {batch}; allowed: at most the"
+            f" {examples} training examples, as trainer.epochs is {epochs}"
+        )
+    objective.epoch_examples = steps * batch
+    config.trainer.train_steps = epochs * steps
+    logger.info(
+        "epochs: %d of %s examples in %d batches of %d; %d examples are left out of"
+        " each",
+        epochs,
+        f"{examples:,}",
+        steps,
+        batch,
+        examples - steps * batch,
+    )
 
 
 # ------------------------------------------------------------------- running

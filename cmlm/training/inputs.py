@@ -96,7 +96,7 @@ def prepare(
             "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
             "vocabulary": path,
             "digest": _digest(path),
-            "lower_case": config.vocabulary.lower_case,
+            "rules": config.vocabulary.as_dict(),
         }
 
     def corpus(values):
@@ -107,15 +107,15 @@ def prepare(
         name: Data(corpus(entry["train"]), corpus(entry["validation"]))
         for name, entry in found["data"].items()
     }
-    path, lower_case = found["vocabulary"], found["lower_case"]
+    path = found["vocabulary"]
     if not workers.is_chief(strategy):
         _await_file(path, found["digest"])
         parts = [part for e in data.values() for part in (e.train, e.validation)]
         for paths in languages.merge(filter(None, parts)).values():
             for each in paths:
                 _await_file(each)
-    tokenizer = Tokenizer(path, lower_case)
-    config.vocabulary.lower_case = lower_case
+    config.vocabulary.adopt_rules(learning.VocabularyConfig(**found["rules"]))
+    tokenizer = config.vocabulary.tokenizer(path)
     config.model.vocab_size = tokenizer.vocab_size
     return data, tokenizer
 

@@ -50,8 +50,9 @@ def adopt_for_run(
     for field in dataclasses.fields(config.model):
         if f"model.{field.name}" not in given:
             setattr(config.model, field.name, getattr(begun.model, field.name))
-    if "vocabulary.lower_case" not in given:
-        config.vocabulary.lower_case = begun.vocabulary.lower_case
+    for field in ("lower_case", "max_word_bytes", "max_word_characters"):
+        if f"vocabulary.{field}" not in given:
+            setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
 
 
 def _adopt_shape(config: experiment.ExperimentConfig, given: Collection[str]) -> None:
@@ -118,5 +119,5 @@ def vocabulary_settings(
             f"--vocab_file={settings.file} differs from {own}, the vocabulary of the "
             f"weights in {start}; leave --vocab_file out"
         )
-    settings.lower_case = model_dir.read_config(folder).vocabulary.lower_case
+    settings.adopt_rules(model_dir.read_config(folder).vocabulary)
     return settings.replace(file=own)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from official.modeling import hyperparams
 
 from cmlm.common import fields
-from cmlm.data import languages, vocabulary_file
+from cmlm.data import languages, tokenization, vocabulary_file
 from cmlm.errors import UserError
 from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
@@ -44,8 +44,13 @@ class VocabularyConfig(hyperparams.Config):
             give fewer.
         lower_case: lower-case the text and strip its accents.
         max_text_bytes: text to learn from, from the start of each language's corpus.
-        sampling_exponent: where languages are named, the words of each count in
-            proportion to their number to this power (LaBSE, CMLM: 0.3).
+        sampling_exponent: with several languages, the words of language l count in
+            proportion to n_l^sampling_exponent, where n_l is the number of its words.
+            LaBSE (section 3.2) and CMLM (section 4.4) use 0.3.
+        max_word_bytes: words of more bytes are [UNK]. Weights of other programs bring
+            their own limit: tf-text's is 100 bytes.
+        max_word_characters: words of more characters are [UNK]; 0: no such limit.
+            Hugging Face's limit is 100 characters, that of BERT's own code 200.
     """
 
     file: str = ""
@@ -53,6 +58,20 @@ class VocabularyConfig(hyperparams.Config):
     lower_case: bool = True
     max_text_bytes: int = fields.ranged(256 * 2**20, at_least=1)
     sampling_exponent: float = fields.ranged(0.3, at_least=0, at_most=1)
+    max_word_bytes: int = fields.ranged(tokenization.MAX_WORD_BYTES, at_least=1)
+    max_word_characters: int = fields.ranged(0, at_least=0)
+
+    def tokenizer(self, path: str) -> tokenization.Tokenizer:
+        """Returns the tokenizer of a vocabulary file with these settings."""
+        return tokenization.Tokenizer(
+            path, self.lower_case, self.max_word_bytes, self.max_word_characters
+        )
+
+    def adopt_rules(self, other: VocabularyConfig) -> None:
+        """Takes the settings that decide how text becomes tokens."""
+        self.lower_case = other.lower_case
+        self.max_word_bytes = other.max_word_bytes
+        self.max_word_characters = other.max_word_characters
 
 
 def prepare(

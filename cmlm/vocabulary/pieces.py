@@ -44,8 +44,8 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
         kept[np.unique(tokens.flat_values)] = True
         unknown = tf.reduce_any(tokens == tokenizer.unk_id, axis=1)
         for word in set(splitter.split(tf.boolean_mask(text, unknown))):
-            # The tokenizer does not look at the pieces of a longer word.
-            if len(word) <= tokenizer.max_word_bytes:
+            # The tokenizer does not look at the pieces of a long word.
+            if not tokenizer.is_long(word.decode()):
                 kept[path(word.decode(), ids)] = True
         for line in splitter.normalize(text).numpy():
             characters.update(line.decode())

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import vocabulary_file
+from cmlm.data import tokenization, vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.weights import listed
 
@@ -42,6 +42,8 @@ class Source:
         vocab_name: the file of the vocabulary.
         lower_case: whether its tokenizer lower-cases text; None if the source does not
             say.
+        max_word_bytes: words of more bytes are [UNK] for its tokenizer.
+        max_word_characters: words of more characters are [UNK]; 0: no such limit.
         seq_length: the longest sentence in tokens; None if the source does not say.
         own_positions: whether the position table has this project's rows for
             conditions.
@@ -57,6 +59,8 @@ class Source:
     vocab: Optional[list[str]] = None
     vocab_name: str = ""
     lower_case: Optional[bool] = None
+    max_word_bytes: int = tokenization.MAX_WORD_BYTES
+    max_word_characters: int = 0
     seq_length: Optional[int] = None
     own_positions: bool = False
     normalized: bool = False

@@ -35,6 +35,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
+# Characters of the longest word that is not [UNK], by transformers' default.
+_MAX_CHARACTERS = 100
 
 
 def names(num_layers: int) -> dict[str, str]:
@@ -99,7 +101,7 @@ def read(folder: str) -> base.Source:
             modules.read_dense(os.path.join(folder, dense)) if dense else {}
         )
 
-    vocab, vocab_name, lower_case = _tokenizer(transformer)
+    vocab, vocab_name, lower_case, max_characters = _tokenizer(transformer)
     settings = base.optional_json(transformer, "sentence_bert_config.json")
     seq_length = settings.get("max_seq_length")
     return base.Source(
@@ -111,6 +113,8 @@ def read(folder: str) -> base.Source:
         vocab=vocab,
         vocab_name=vocab_name,
         lower_case=lower_case or bool(settings.get("do_lower_case")),
+        max_word_bytes=4 * max_characters,
+        max_word_characters=max_characters,
         seq_length=seq_length if isinstance(seq_length, int) else None,
         own_positions=bool(ours),
         normalized=around["normalized"],
@@ -140,7 +144,9 @@ def _refuse_other_tokenizers(folder: str) -> None:
 
 
 def _tokenizer(folder: str):
-    """Reads the vocabulary, its file's name, and whether text is lower-cased.
+    """Reads the vocabulary, its file's name, lower case, and the longest known word.
+
+    Words of more characters than the last of these are [UNK].
 
     Raises:
         UserError: the tokenizer is not BERT's WordPiece.
@@ -177,7 +183,8 @@ def _tokenizer(folder: str):
     if vocab is None and fast:
         path = os.path.join(folder, "tokenizer.json")
         vocab = _vocab_of(fast, path)
-    return vocab, path if vocab else "", bool(lower_case)
+    longest = model.get("max_input_chars_per_word", _MAX_CHARACTERS)
+    return vocab, path if vocab else "", bool(lower_case), longest
 
 
 def _vocab_of(fast: dict, path: str) -> list[str]:

@@ -36,6 +36,9 @@ _TF1_LAYER = {
     "output/dense": "output",
     "output/LayerNorm": "output_layer_norm",
 }
+# Characters of the longest word that is not [UNK]: official/nlp/tools/tokenization.py
+# of Model Garden and tokenization.py of google-research/bert.
+_MAX_CHARACTERS = {"garden": 400, "bert": 200}
 _TF1_OUTSIDE = {
     "bert/embeddings/word_embeddings": weights.WORDS,
     "bert/embeddings/position_embeddings": weights.POSITIONS,
@@ -104,6 +107,7 @@ def read(prefix: str) -> base.Source:
             f"{prefix} has no {_BERT_CONFIG} beside it, which states the number of "
             "attention heads"
         )
+    max_characters = _MAX_CHARACTERS["garden" if is_garden else "bert"]
     vocab_name = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocab = base.read_vocab(vocab_name)
     if vocab:
@@ -116,6 +120,8 @@ def read(prefix: str) -> base.Source:
         vocab=vocab,
         vocab_name=vocab_name if vocab else "",
         lower_case=base.looks_lower_case(vocab) if vocab else None,
+        max_word_bytes=4 * max_characters,
+        max_word_characters=max_characters,
         unused=unused,
         notes=notes,
     )

@@ -13,7 +13,7 @@ from typing import Optional
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from cmlm.data import vocabulary_file
+from cmlm.data import tokenization, vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
@@ -22,6 +22,9 @@ FILE_NAME = "saved_model.pb"
 # Beside an encoder that this project exported.
 _EXPORT = "export.json"
 _PREPROCESSOR, _ASSETS = "preprocessor", "assets"
+# Bytes of the longest word that is not [UNK], by the default of tf-text, which
+# published preprocessors are made with.
+_MAX_WORD_BYTES = 100
 
 
 def read(folder: str) -> base.Source:
@@ -75,6 +78,7 @@ def read(folder: str) -> base.Source:
         vocab=vocab,
         vocab_name=vocab_name,
         lower_case=lower_case,
+        max_word_bytes=tokenization.MAX_WORD_BYTES if settings else _MAX_WORD_BYTES,
         own_positions=bool(settings),
         unused=unused,
         notes=notes,
