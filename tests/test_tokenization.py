@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.python.ops import bert_tokenizer
 
+from cmlm.data import vocabulary_file
 from cmlm.data.tokenization import Tokenizer
 
 WORDS = "the cat sat on mat un ##believ ##able ##s café cafe ! , . \ufffd".split()
@@ -81,7 +82,11 @@ LONG = [
 def test_long_words_are_unknown_as_at_hugging_face(tmp_path, lower_case):
     """Its WordPiece: a word of more than 100 characters, or a stuck one, is [UNK]."""
     letters = [*"acfte!,-éก日本"]
-    vocab = [*VOCAB[:5], *letters, *(f"##{letter}" for letter in letters)]
+    vocab = [
+        *vocabulary_file.SPECIAL_TOKENS,
+        *letters,
+        *(f"##{letter}" for letter in letters),
+    ]
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(vocab))
     ids = {piece: number for number, piece in enumerate(vocab)}
