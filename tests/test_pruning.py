@@ -234,7 +234,7 @@ def test_what_cannot_be_pruned_leaves_nothing(source, tmp_path):
     output = tmp_path / "new"
     for model, text, message in (
         (str(tmp_path), TEXT, "no run has written there"),
-        (f"bow:{source}", TEXT, "allowed is a model_dir"),
+        (f"bow:{source}", TEXT, "allowed: DIR or best:DIR"),
         (source, ["", " "], "has no line with a word"),
     ):
         with pytest.raises(UserError, match=message):
