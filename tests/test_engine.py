@@ -327,6 +327,44 @@ def test_evaluating_a_finished_run_repeats_its_last_validation(text, tmp_path):
     assert again == validation
 
 
+@pytest.mark.parametrize("train_steps", [3, 6])
+def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path, train_steps):
+    """In the middle of the run, and after its last step."""
+    settings = {
+        "trainer.train_steps": train_steps,
+        "trainer.checkpoint_interval": 3,
+        "trainer.validation_interval": 3,
+    }
+    config = toys.run_config(text, **settings)
+    straight = engine.build(config, str(tmp_path / "straight"))
+    engine.train(straight)
+    killed = engine.build(config, str(tmp_path / "killed"))
+
+    def power_cut(num_steps):
+        raise RuntimeError("power cut")
+
+    killed.trainer.evaluate = power_cut
+    with pytest.raises(RuntimeError, match="power cut"):
+        engine.train(killed)
+    for _ in range(2):  # Once it is done, it is not done again.
+        resumed = engine.build(config, str(tmp_path / "killed"))
+        engine.train(resumed)
+    want, got = (
+        [
+            (row["step"], row["validation/cmlm/loss"])
+            for row in metrics_log.read_metrics(str(tmp_path / name / "metrics.jsonl"))
+            if "validation/cmlm/loss" in row
+        ]
+        for name in ("straight", "killed")
+    )
+    assert got == want and [step for step, _ in got] == [3, 6][: train_steps // 3]
+    best = [
+        tf.train.latest_checkpoint(str(tmp_path / name / "best"))
+        for name in ("straight", "killed")
+    ]
+    assert Path(best[0]).name == Path(best[1]).name
+
+
 def test_unknown_devices_and_precisions_are_named(text, tmp_path):
     for field, value, message in (
         (

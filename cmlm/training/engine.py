@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import io
 import logging
+import os
 from collections.abc import Callable, Iterator
 
 import orbit
@@ -26,7 +27,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, optimization, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Objective
-from cmlm.training import agreement, inputs
+from cmlm.training import agreement, inputs, metrics_log
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
 from cmlm.training.finite import NonFiniteError
@@ -267,6 +268,8 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
             interval = (
                 settings.validation_interval if validate else settings.train_steps
             )
+            if validate and _owes_validation(run):
+                controller.evaluate(settings.validation_steps)
             while trainer.step < settings.train_steps:
                 # Multiples of the interval, wherever the run was resumed.
                 target = (trainer.step // interval + 1) * interval
@@ -278,6 +281,18 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
         # No worker ends before the last checkpoint is complete.
         workers.exchange(strategy, "saved")
     return validation
+
+
+def _owes_validation(run: Run) -> bool:
+    """Whether the run was stopped after a checkpoint, but before its validation."""
+    settings, step = run.config.trainer, run.trainer.step
+    is_due = step % settings.validation_interval == 0 or step == settings.train_steps
+    if not (step and is_due):
+        return False
+    path = os.path.join(run.directory, model_dir.METRICS)
+    return workers.on_chief(
+        run.strategy, lambda: not metrics_log.has_validation(path, step)
+    )
 
 
 @contextlib.contextmanager

@@ -48,3 +48,11 @@ def read_metrics(path: str) -> list[dict]:
             if line.endswith("\n"):
                 rows.append(json.loads(line))
     return rows
+
+
+def has_validation(path: str, step: int) -> bool:
+    """Whether a `metrics.jsonl` has the metrics of the validation at a step."""
+    return tf.io.gfile.exists(path) and any(
+        row["step"] == step and any(name.startswith("validation/") for name in row)
+        for row in read_metrics(path)
+    )
