@@ -259,6 +259,7 @@ def test_a_run_logs_each_objective_and_resumes_exactly(data, tmp_path, names, va
         "model.num_views": 2,
         "model.dropout_rate": 0.2,
         "vocabulary.file": f"{data}/vocab.txt",
+        "task.cmlm.passages": "false",
         "runtime.distribution_strategy": "one_device",
         "trainer.train_steps": 4,
         "trainer.checkpoint_interval": 2,
