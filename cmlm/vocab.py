@@ -3,11 +3,11 @@
     python -m cmlm.vocab --input='corpus/*.txt.gz' --output=vocab.txt --size=30522
     python -m cmlm.train --vocab_file=vocab.txt ...
 
-Training learns one by itself where none is given; the command is for sharing one
-between runs, and says how well it covers the text. The input is in the training format,
-one sentence a line; languages are named as in --input='en=en/*.txt,de=de/*.txt'. Words
-are counted in this process, in the first --max_text_bytes of each language; or, with
---workers or --beam_options, on Apache Beam, in all of the text:
+Training learns a vocabulary if none is given. Use this command to share one between
+runs, and to see how well it covers a text. The input has one sentence a line; languages
+are named as in --input='en=en/*.txt,de=de/*.txt'. Words are counted in this process, in
+the first --max_text_bytes of each language, or, with --workers or --beam_options, on
+Apache Beam, in all of the text:
 
     python -m cmlm.vocab --input='gs://mine/en/*.txt.gz' --output=gs://mine/vocab.txt \\
         --beam_options='--runner=DataflowRunner --project=... --region=...'
@@ -15,8 +15,8 @@ are counted in this process, in the first --max_text_bytes of each language; or,
     python -m cmlm.vocab --prune_model=MODEL_DIR --input='de=de/*.txt,fr=fr/*.txt' \\
         --output=NEW_MODEL_DIR
 
-writes a model_dir with those words only that the text needs: its vectors for that text
-are the same, its embedding table is smaller.
+writes a model_dir with only the pieces that the text needs. Its vectors of that text
+are the same, and its embedding table is smaller.
 """
 
 import uuid
@@ -29,12 +29,10 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "input",
     None,
-    "Files, globs or a comma-separated list of them (.txt, .txt.gz), by language or "
-    "not.",
+    "Text: files, globs or a comma-separated list (.txt, .txt.gz), as FILES or as "
+    "en=FILES,de=FILES.",
 )
-flags.DEFINE_list(
-    "keep_languages", [], "Of the languages that --input names, these; default: all."
-)
+flags.DEFINE_list("keep_languages", [], "Languages of --input to read; default: all.")
 flags.DEFINE_string("output", None, "File to write; with --prune_model, a directory.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
 flags.DEFINE_integer("size", 30522, "Number of tokens, special ones included.")
@@ -42,35 +40,35 @@ flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents
 flags.DEFINE_float(
     "sampling_exponent",
     0.3,
-    "With languages, each one's words count in proportion to their number to this "
-    "power.",
+    "With several languages, the words of each count in proportion to their number to "
+    "the power of this.",
 )
 flags.DEFINE_integer(
     "max_text_bytes",
     256 * 2**20,
-    "Text of each language to count, from its beginning; Beam counts all.",
+    "Bytes of each language to count, from its beginning; Beam counts all.",
     lower_bound=1,
 )
 flags.DEFINE_integer(
     "workers",
     0,
-    "Count on Beam, in so many processes of this machine; 0: without Beam.",
+    "Processes of this machine that count on Beam; 0: without Beam.",
     lower_bound=0,
 )
 flags.DEFINE_string(
     "beam_options",
     "",
-    "Count on Beam with these options of its own, such as '--runner=FlinkRunner ...'.",
+    "Beam options, such as '--runner=FlinkRunner ...'; counts on Beam.",
 )
 flags.DEFINE_string(
     "prune_model",
     None,
-    "A model_dir, which may have best: in front: prune it instead of learning.",
+    "Model to prune instead of learning: MODEL_DIR, or best:MODEL_DIR.",
 )
 
 FLAGS = flags.FLAGS
 
-# What makes no sense beside --prune_model.
+# Flags that are refused beside --prune_model.
 _LEARNING = (
     *("size", "lower_case", "sampling_exponent"),
     *("max_text_bytes", "workers", "beam_options"),
@@ -121,7 +119,7 @@ def learn(paths: dict[str, list[str]]) -> None:
     fields.check(config, "--")
     on_beam = FLAGS.workers or FLAGS.beam_options
     for of in paths.values():
-        # Of what is far away only the beginning.
+        # Beam may read remote files, of which only the beginning is inspected.
         inspection.inspect(of, _SAMPLE_BYTES if on_beam else FLAGS.max_text_bytes)
     if on_beam:
         learn_on_beam(paths, config)
@@ -150,7 +148,7 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
     if FLAGS["max_text_bytes"].present:
         raise UserError(
             f"--max_text_bytes={FLAGS.max_text_bytes} with --workers or "
-            "--beam_options: Beam counts all of the text"
+            "--beam_options; allowed: without it, as Beam counts all of the text"
         )
     with cli.quiet_imports():
         from cmlm.vocabulary import learning, words_on_beam
@@ -173,8 +171,8 @@ def prune(paths: dict[str, list[str]]) -> None:
     useless = [f"--{name}" for name in _LEARNING if FLAGS[name].present]
     if useless:
         raise UserError(
-            f"{', '.join(useless)} with --prune_model: the model's own vocabulary "
-            "decides that"
+            f"{', '.join(useless)} with --prune_model; allowed: without it, as the "
+            "model's own vocabulary decides"
         )
     with cli.quiet_imports():
         from cmlm.common import arrays

@@ -298,11 +298,11 @@ def test_translations(tmp_path):
 @pytest.mark.parametrize(
     "changes, wanted, message",
     [
-        ({}, "xx", "'xx' is no language"),
+        ({}, "xx", "language is 'xx'; allowed"),
         ({}, "EN", "ISO 639"),
-        ({}, "en-de", "'en-de' is no language"),
+        ({}, "en-de", "language is 'en-de'; allowed"),
         ({"layout": "tsv"}, "en", "a pair such as en-de"),
-        ({"layout": "tsv"}, "en-xx", "'xx' is no language"),
+        ({"layout": "tsv"}, "en-xx", "language is 'xx'; allowed"),
         ({}, "en,de", "need the step `language`"),
         ({"steps": ("language",)}, "en,ast", "CLD2 identifies"),
         (

@@ -27,7 +27,7 @@ def test_languages_are_read_from_the_path(path, found):
 
 
 def test_a_path_without_language_beside_some_with_one_is_named():
-    with pytest.raises(UserError, match="'a.txt' has no language; allowed is LANG"):
+    with pytest.raises(UserError, match="'a.txt' has no language; allowed: LANG"):
         languages.split("a.txt,de=b.txt")
 
 

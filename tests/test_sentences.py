@@ -94,7 +94,7 @@ def test_layout_wikitext():
 
 
 def test_an_unknown_layout_names_the_allowed_ones():
-    with pytest.raises(UserError, match="'html': allowed are lines, wrapped, wikitext"):
+    with pytest.raises(UserError, match="'html'; allowed: lines, wrapped, wikitext"):
         list(sentences.paragraphs([], "html"))
 
 
@@ -110,7 +110,7 @@ def test_bzip2_is_read_and_a_cut_one_is_told(tmp_path):
 
 @pytest.mark.parametrize("code", ["xx", "EN", "en-de", "en,de", "", "e1"])
 def test_languages_that_do_not_exist(code):
-    with pytest.raises(UserError, match="is no language; allowed are ISO 639"):
+    with pytest.raises(UserError, match="; allowed: ISO 639"):
         sentences.check_language(code)
     assert sentences.check_language("sw") == "sw"
 

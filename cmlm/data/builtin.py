@@ -1,11 +1,10 @@
-"""The corpus that every machine has: the documentation of Python and its packages.
+"""A corpus without a download: the documentation of Python and of installed packages.
 
-`builtin:python-docs` is the Python language reference that comes with the interpreter
-(pydoc_data.topics) and the docstrings of the standard library and of the packages that
-an installation of this project brings along. They are read as source text; nothing is
-imported. What is kept is English prose: `_prose_blocks` drops what is no running text
-(code, doctests, tables, parameter lists), `_clean` the markup inside it, `_is_prose`
-the sentences that still are none.
+`builtin:python-docs` consists of the Python language reference (pydoc_data.topics) and
+the docstrings of the standard library and of the packages that this project installs.
+They are read as source text; nothing is imported. Three filters leave English prose:
+`_prose_blocks` drops code, doctests, tables and parameter lists, `_clean` removes
+inline markup, and `_is_prose` drops sentences that still contain code.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from cmlm.data import sentences
 PYTHON_DOCS = "builtin:python-docs"
 _FILE_NAME = "python-docs.txt"
 
-# What an installation of this project brings along and documents in prose, by the
-# amount of it. The rest of a site-packages holds a tenth as much for as much time.
+# Installed packages with much prose in their docstrings, the largest first. All other
+# packages together have a tenth of it and take as long to read.
 _PACKAGES = (
     "tensorflow",
     "scipy",
@@ -61,7 +60,7 @@ _SKIPPED_DIRECTORIES = {
     "lib2to3",
     "pydoc_data",
 }
-_SHORTEST_DOCSTRING = 120  # characters; less is hardly two sentences
+_SHORTEST_DOCSTRING = 120  # characters; shorter ones hardly have two sentences
 _LEGAL = re.compile(r"(?i)redistribution and use|without warrant|express or implied")
 
 logger = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ def python_docs(directory: str) -> str:
     """Returns the path of the corpus, one sentence a line, written on first use.
 
     Args:
-        directory: where it lies, normally inside model_dir.
+        directory: directory of the file, normally inside model_dir.
     """
     path = os.path.join(directory, _FILE_NAME)
     if tf.io.gfile.exists(path):
@@ -93,7 +92,7 @@ def python_docs(directory: str) -> str:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Halves the time of parsing: syntax trees have no cycles, but many nodes."""
+    """Halves the parsing time: syntax trees have many nodes but no cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -145,7 +144,7 @@ def _modules(root: str) -> Iterator[str]:
 
 
 def _parse(path: str) -> ast.Module:
-    """Parses a module; one that cannot be parsed is an empty one."""
+    """Parses a module; returns an empty one if that fails."""
     with open(path, "rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other people's invalid escapes
         source = file.read()
@@ -178,8 +177,8 @@ def _docstrings(path: str) -> Iterator[str]:
 
 # ------------------------------------------------------------------ what is prose
 
-# Sections that are lists of names, in both of the usual styles. "Examples" and "Notes"
-# stay: what is code in them is dropped as code.
+# Headings of lists of names, in both usual styles. "Examples" and "Notes" are read:
+# other rules drop the code in them.
 _LIST_SECTION = re.compile(
     r"(?i)^(other )?(parameters?|params|args?|arguments|keyword args|keywords?"
     r"|keyword arguments|returns?|yields?|receives?|raises?|warns?|attributes?"
@@ -207,8 +206,8 @@ def _prose_blocks(text: str) -> Iterator[str]:
     """Yields the paragraphs and list items of a docstring that may be prose."""
     lines = text.expandtabs().splitlines()
     block: list[str] = []
-    dropped_above = -1  # lines indented more than this belong to something dropped
-    section_ends_at = -1  # inside a list section: its heading's indentation
+    dropped_above = -1  # lines with a larger indent belong to a dropped block
+    section_ends_at = -1  # inside a list section: the indent of its heading
     underlined_section = False
     fenced = False
     for number, line in enumerate(lines):
@@ -259,8 +258,8 @@ def _prose_blocks(text: str) -> Iterator[str]:
             block = [_BULLET.sub(" " * indent, line)]
             continue
         if block and abs(indent - _indent(block[-1])) > 1 and len(block) > 1:
-            # A change of indentation inside a block is a definition, a quoted piece
-            # of code or a continuation that no rule below would understand.
+            # A new indent inside a block starts a definition, quoted code or a
+            # continuation.
             yield from _as_prose(block)
             block = []
         block.append(line)
@@ -299,7 +298,7 @@ _MARKUP = tuple(
 
 
 def _clean(paragraph: str) -> str:
-    """Takes the inline markup of reStructuredText and Markdown out of a paragraph."""
+    """Removes the inline markup of reStructuredText and Markdown from a paragraph."""
     for pattern, replacement in _MARKUP:
         paragraph = pattern.sub(replacement, paragraph)
     return paragraph
@@ -320,7 +319,7 @@ _NAME = re.compile(r"\w_\w|\w\.\w|[a-z][A-Z]|^_|\d[a-z]|\w/\w")
 
 
 def _is_prose(sentence: str) -> bool:
-    """Tells whether a piece of text is a whole English sentence without code in it."""
+    """Tells whether a text is a complete English sentence without code."""
     words = sentence.split()
     if not 4 <= len(words) <= 80:
         return False

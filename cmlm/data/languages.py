@@ -1,4 +1,4 @@
-"""Corpora by language: how they are named, and how often each is drawn from."""
+"""Corpora by language: their names on the command line and their sampling shares."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ class Corpus:
     """Files in the training format, by language.
 
     Attributes:
-        files: language to paths. A corpus whose languages are not named has the one
-            language "".
+        files: language to paths. A corpus without named languages has the language "".
         sizes: language to the number of its examples, maybe estimated.
-        neighbours: language to its sentences that follow another one, as far as they
-            were counted; empty for what is no running text.
+        neighbours: language to the number of sentences that follow another one, where
+            they were counted; empty for data other than running text.
     """
 
     files: Mapping[str, list[str]]
@@ -31,17 +30,17 @@ class Corpus:
     neighbours: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def probabilities(self, exponent: float) -> dict[str, float]:
-        """How often each language is drawn: p_l = n_l^exponent / sum_k n_k^exponent."""
+        """Returns sampling probabilities, p_l = n_l^exponent / sum_k n_k^exponent."""
         return smoothed_shares(self.sizes, exponent)
 
 
 def split(input_path: str) -> dict[str, str]:
     """Reads `en=a.txt,b.txt,de=c.txt` as {"en": "a.txt,b.txt", "de": "c.txt"}.
 
-    A list without names is of the language "".
+    A list without names has the language "".
 
     Raises:
-        UserError: some paths have a language and the first has none.
+        UserError: some paths have a language, but the first one has not.
     """
     found: dict[str, list[str]] = {}
     language = ""
@@ -52,14 +51,14 @@ def split(input_path: str) -> dict[str, str]:
         found.setdefault(language, []).append(part)
     if "" in found and len(found) > 1:
         raise UserError(
-            f"input_path={input_path!r}: {found[''][0]!r} has no language; allowed is "
-            "LANGUAGE=FILES for all of them, as in en=a.txt,de=b.txt, or for none"
+            f"input_path={input_path!r}: {found[''][0]!r} has no language; allowed: "
+            "LANGUAGE=FILES for all paths, as in en=a.txt,de=b.txt, or for none"
         )
     return {language: ",".join(parts) for language, parts in found.items()}
 
 
 def smoothed_shares(sizes: Mapping[str, float], exponent: float) -> dict[str, float]:
-    """Shares in proportion to size^exponent; what is empty gets none."""
+    """Returns shares in proportion to size^exponent; an empty language has share 0."""
     powers = {key: size**exponent if size else 0.0 for key, size in sizes.items()}
     total = sum(powers.values())
     return {key: power / total for key, power in powers.items()}
@@ -68,14 +67,14 @@ def smoothed_shares(sizes: Mapping[str, float], exponent: float) -> dict[str, fl
 def mix(
     datasets: Mapping[str, tf.data.Dataset], shares: Mapping[str, float], seed: int
 ) -> tf.data.Dataset:
-    """Draws from several datasets at random, until all of them are exhausted.
+    """Draws from several datasets at random until all are exhausted.
 
-    The draws are the same at every iteration.
+    Every iteration repeats the same draws.
 
     Args:
-        datasets: by language.
-        shares: how often each is drawn from, while it lasts.
-        seed: of the draws.
+        datasets: language to dataset.
+        shares: language to the probability of a draw, until its dataset is exhausted.
+        seed: seed of the draws.
     """
     if len(datasets) == 1:
         return next(iter(datasets.values()))
@@ -88,7 +87,7 @@ def mix(
 
 
 def merge(corpora: Iterable[Corpus]) -> dict[str, list[str]]:
-    """The files of several corpora by language, each path once."""
+    """Returns the files of several corpora by language, each path once."""
     merged: dict[str, dict[str, None]] = {}
     for corpus in corpora:
         for language, files in corpus.files.items():

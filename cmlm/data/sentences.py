@@ -1,9 +1,9 @@
-"""From raw text to sentences: three layouts of files, one splitter.
+"""Splits raw text into sentences: three layouts of files, one splitter.
 
-The splitting itself is sentencex's, which knows the abbreviations and full stops of
-some 240 languages. It takes everything between two quotation marks for one sentence,
-though, and a mark that is never closed swallows the rest of a dialogue. So the marks
-are hidden from it, and put back where they belong.
+The splitter is sentencex, which knows the abbreviations and full stops of some 240
+languages. It treats everything between two quotation marks as one sentence, so that an
+unclosed mark swallows the rest of a dialogue. We therefore hide quotation marks from it
+and put them back afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_CHARACTERS = 10_000
 # Raw text is held paragraph by paragraph.
 _MAX_PARAGRAPH_CHARACTERS = 10_000_000
 
-# Double marks and brackets always; single ones only where they are no apostrophe.
+# Double marks and brackets, and single marks that are not apostrophes.
 _QUOTES = re.compile(r"""["“”„«»‟()\[\]「」『』]|(?<!\w)['‘]|(?<=[.!?…,])['’]""")
 _CLOSING = re.compile(r"""[ ]?["”»'’)\]」』]+(?![^\s\W])""")
 _OPENING = "\"'“‘„«([ "
@@ -34,14 +34,14 @@ def check_language(code: str) -> str:
     """Returns the code if ISO 639 has it.
 
     Raises:
-        UserError: no such language.
+        UserError: ISO 639 has no such code.
     """
     import langcodes
 
     if not (code.isalpha() and code.islower() and langcodes.tag_is_valid(code)):
         raise UserError(
-            f"--language={code}: {code!r} is no language; allowed are ISO 639 codes in"
-            " small letters, such as en, de, zh"
+            f"--language is {code!r}; allowed: ISO 639 codes in lower case, such as en,"
+            " de, zh"
         )
     return code
 
@@ -51,12 +51,10 @@ def split(paragraph: str, language: str = "en") -> list[str]:
 
     Args:
         paragraph: text of one paragraph; runs of white space count as one space.
-        language: ISO 639 code; a language that sentencex does not know is split by
-            the rules of its fallback.
+        language: ISO 639 code; sentencex has a fallback for languages without rules.
 
     Returns:
-        The sentences, stripped, none of them empty. Joined by spaces they give the
-        paragraph back.
+        The sentences, stripped and not empty. Joined by spaces they are the paragraph.
     """
     text = " ".join(paragraph.split())
     hidden = _QUOTES.sub(" ", text)
@@ -68,13 +66,13 @@ def split(paragraph: str, language: str = "en") -> list[str]:
             continue
         position = hidden.index(segment, position) + len(segment)
         end = max(position, start)
-        # A closing mark belongs to the sentence it closes. A space may stand between
-        # the two only if the mark would otherwise hang in the air.
+        # A closing mark belongs to the sentence that it closes. A space between the
+        # two is allowed only if the mark cannot open the next sentence.
         closing = _CLOSING.match(text, end)
         if closing and not (closing[0][0] == " " and _opens(text, closing)):
             end = closing.end()
         following = text[end:].lstrip(_OPENING)[:1]
-        if following.islower():  # 'Stop!' she said: no sentence starts here.
+        if following.islower():  # 'Stop!' she said: the sentence continues.
             continue
         if text[end - 1] in ".!?" and text[end : end + 1].isalnum():  # tf.data.Dataset
             continue
@@ -85,12 +83,12 @@ def split(paragraph: str, language: str = "en") -> list[str]:
 
 
 def _opens(text: str, mark: re.Match[str]) -> bool:
-    """Whether a mark after a space is the opening one of the next sentence."""
+    """Tells whether a mark after a space opens the next sentence."""
     return text[mark.end() : mark.end() + 1].strip() != ""
 
 
 def _append(sentences: list[str], sentence: str) -> None:
-    """Appends a sentence; a piece without letter or digit joins the one before."""
+    """Appends a sentence, or joins it to the last one if it has no letter or digit."""
     if not sentence:
         return
     if sentences and not any(map(str.isalnum, sentence)):
@@ -100,7 +98,7 @@ def _append(sentences: list[str], sentence: str) -> None:
 
 
 def detokenize_wikitext(text: str) -> str:
-    """Undoes WikiText's tokenisation: ` @-@ `, ` @,@ `, spaced marks and quotes."""
+    """Reverts WikiText's tokenisation: ` @-@ `, ` @,@ `, spaced marks and quotes."""
     text = re.sub(r" @([-,.])@ ", r"\1", text)
     text = re.sub(r" ([.,;:!?%)\]}]|'s\b|'(?:t|re|ve|ll|d|m)\b|n't\b)", r"\1", text)
     text = re.sub(r"([(\[{$£€]) ", r"\1", text)
@@ -122,13 +120,13 @@ def paragraphs(lines: Iterable[str], layout: str) -> Iterator[str | None]:
         tokenisation, a `= Title =` heading starts a document).
 
     Yields:
-        Paragraphs, and None wherever a document ends.
+        Paragraphs, and None at the end of each document.
 
     Raises:
         UserError: an unknown layout.
     """
     if layout not in LAYOUTS:
-        raise UserError(f"layout {layout!r}: allowed are {', '.join(LAYOUTS)}")
+        raise UserError(f"layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
     read = {"lines": _lines, "wrapped": _wrapped, "wikitext": _wikitext}[layout]
     yield from read(lines)
 
@@ -157,7 +155,7 @@ def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
     for line in lines:
         line = line.strip()
         heading = _HEADING.match(line)
-        # `= = Section = =` is a heading too: no prose, but it ends no document.
+        # `= = Section = =` is a heading inside a document.
         if heading and not heading[2].startswith("="):
             yield None
         elif line and not heading:

@@ -1,4 +1,4 @@
-"""The file of a vocabulary, `vocab.txt`: one token a line, its id being its line."""
+"""Reads and writes vocabulary files, `vocab.txt`: one token a line, ids by line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FILE_NAME = "vocab.txt"
 
 
 def load(path: str) -> list[str]:
-    """Reads a vocabulary, one token a line, its id being its line.
+    """Reads a vocabulary: the token of id i is in line i + 1.
 
     Raises:
-        UserError: the file is missing, empty, has a token twice or an empty line, or
+        UserError: the file is missing or empty, has an empty line or a token twice, or
             lacks one of BERT's special tokens.
     """
     if not tf.io.gfile.exists(path):

@@ -1,4 +1,4 @@
-"""WordPiece vocabularies: one that exists, or one learnt from the training text."""
+"""The vocabulary of a run: an existing file, or one learnt from the training text."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from cmlm.errors import UserError
 from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
 
-# The learner's time and memory grow with the number of distinct words; those beyond the
-# most frequent ones hold about 1 % of a text and move hardly a piece.
+# The learner's time and memory grow with the number of distinct words. Words beyond the
+# most frequent ones make up about 1 % of a text and hardly change the pieces.
 _MIN_LEARNER_WORDS = 100_000
 _LEARNER_WORDS_PER_TOKEN = 2
 _MAX_WORD_LENGTH = 50
-# Share of all characters that may be left without a token: one stray foreign letter
-# in a hundred thousand must not cost two tokens, the letter and its ## form.
+# Share of all characters that may have no token: one foreign letter in a hundred
+# thousand is not worth two tokens, the letter and its ## form.
 _UNCOVERED_CHARACTERS = 1e-5
 
 logger = logging.getLogger(__name__)
@@ -82,14 +82,14 @@ def prepare(
 ) -> str:
     """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
 
-    It is `config.file` where that is given, else the one that is there, else one
-    learnt from `files`.
+    It is `config.file` if that is set, else the file that is there already, else a new
+    one learnt from `files`.
 
     Args:
-        config: which one.
+        config: file and size.
         files: text to learn from, by language.
-        model_dir: of the run.
-        model_size: the tokens that the model is configured for; 0: as they come.
+        model_dir: directory of the run.
+        model_size: number of tokens that the model is configured for; 0: any number.
 
     Raises:
         UserError: the vocabulary is not usable, does not fit the model, or
@@ -102,8 +102,8 @@ def prepare(
         _refuse_other_size(config.file, tokens, model_size)
         if present and vocabulary_file.load(target) != tokens:
             raise UserError(
-                f"vocabulary {config.file} is not the one this model was begun with,"
-                f" {target}: use that or another model_dir"
+                f"vocabulary {config.file} differs from the run's own, {target}; allowed:"
+                " the run's own, or another --model_dir"
             )
         if not present:
             vocabulary_file.write(tokens, target)
@@ -131,7 +131,7 @@ def learn(
         output_path: where to write it, atomically.
 
     Returns:
-        The tokens: the special ones, single characters, then by falling count.
+        The special tokens, single characters, and pieces in order of falling count.
 
     Raises:
         UserError: there is no word in the text.
@@ -153,19 +153,19 @@ def learn_and_write(
     config: VocabularyConfig,
     output_path: str,
 ) -> list[str]:
-    """As `learn`, from words that are counted and smoothed.
+    """Learns a vocabulary from counted and smoothed words and writes it.
 
     Args:
-        counts: words and how much each weighs.
-        totals: the number of words of each language, for the log.
-        config: its size, and the exponent that `counts` was smoothed by.
-        output_path: where to write it, atomically.
+        counts: words and their smoothed counts.
+        totals: number of words of each language, for the log.
+        config: size of the vocabulary, and the exponent of the smoothing.
+        output_path: file to write, atomically.
 
     Raises:
         UserError: there is no word.
     """
     if not counts:
-        raise UserError("no word in the text: no vocabulary to learn")
+        raise UserError("the text has no word to learn a vocabulary from")
     began = time.monotonic()
     logger.info(
         "learning a vocabulary of %s tokens from %s words%s",
@@ -185,7 +185,7 @@ def learn_and_write(
 
 
 def _shares(totals: Mapping[str, int], exponent: float) -> str:
-    """The real size of each language, and the share that smoothing gives it."""
+    """Describes each language: its size, and its share after smoothing."""
     shares = languages.smoothed_shares(totals, exponent)
     told = ", ".join(
         f"{language} {total:,} ({shares[language]:.1%})"
@@ -195,21 +195,21 @@ def _shares(totals: Mapping[str, int], exponent: float) -> str:
 
 
 def learner_words(size: int) -> int:
-    """The number of distinct words that a vocabulary of a size is learnt from."""
+    """Returns the number of distinct words to learn a vocabulary of some size from."""
     return max(_MIN_LEARNER_WORDS, _LEARNER_WORDS_PER_TOKEN * size)
 
 
 def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     """Learns a vocabulary of `size` tokens from counted words.
 
-    The learner takes a threshold on the count of a piece and looks for the one that
-    gives the size by halving. The size falls with the threshold nearly as a power, so
-    that the secant on logarithmic axes finds it in about four steps instead of
-    seventeen. What is over the size then goes from the end, rarest pieces first;
-    single characters stay, as without them a word would be unknown.
+    A vocabulary's size depends on a threshold for the count of a piece. tf-text finds
+    the threshold by bisection, in about seventeen steps. The size falls nearly as a
+    power of the threshold, so the secant on logarithmic axes needs about four steps.
+    Then the rarest surplus pieces are dropped. Single characters stay, because a word
+    with a missing character would be unknown.
 
     Args:
-        counts: words and how often each occurs.
+        counts: words and their counts.
         size: number of tokens; a text with few pieces gives fewer.
     """
     words = words_lib.most_frequent(counts, learner_words(size))
@@ -251,9 +251,9 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
 
 
 def _ascii_tokens(counts: collections.Counter) -> list[str]:
-    """Every ASCII character, whether the text has it or not, alone and in a word.
+    """Returns every ASCII character, alone and inside a word.
 
-    A vocabulary learnt from prose would else read every `$` or `3D` as unknown.
+    Without them, a vocabulary learnt from prose would read every `$` or `3D` as [UNK].
     """
     cased = any(word != word.lower() for word in counts)
     letters = string.ascii_letters if cased else string.ascii_lowercase
@@ -262,17 +262,18 @@ def _ascii_tokens(counts: collections.Counter) -> list[str]:
 
 
 def _is_a_word(character: str) -> bool:
-    """Whether BERT's tokenizer makes a word of each of these: no `##` form is read."""
+    """Tells whether BERT's tokenizer makes a word of this character, without `##`."""
     name = unicodedata.name(character, "")
     return name.startswith("CJK ") or unicodedata.category(character).startswith("P")
 
 
 def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) -> int:
-    """The number of most frequent characters that make up nearly all of a text.
+    """Returns how many of the most frequent characters make up nearly all of a text.
 
     Args:
-        words: with the number of times each occurs.
-        most_tokens: for them, of which a letter takes two and a Chinese character one.
+        words: words and their counts.
+        most_tokens: tokens for these characters. A letter takes two, a Chinese
+            character one.
     """
     counts: collections.Counter = collections.Counter()
     for word, count in words:
@@ -290,10 +291,10 @@ def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) ->
 
 
 def _next(tried: dict[int, list[str]], size: int, last: int) -> int:
-    """The threshold where the secant through the two nearest tries meets the size."""
+    """Returns the threshold where the secant of the two nearest tries hits `size`."""
     points = sorted(tried.items(), key=lambda item: abs(math.log(len(item[1]) / size)))
     (x0, y0) = math.log(points[0][0]), math.log(len(points[0][1]))
-    slope = -0.8  # as measured on English text, for want of a second point
+    slope = -0.8  # measured on English text; used until there are two points
     if len(points) > 1:
         (x1, y1) = math.log(points[1][0]), math.log(len(points[1][1]))
         if x1 != x0 and y1 != y0:
@@ -321,14 +322,14 @@ def _shorten(tokens: list[str], size: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """How a vocabulary fits a text; words count as often as they occur.
+    """How well a vocabulary fits a text; each occurrence of a word counts.
 
     Attributes:
-        words_in_one_piece: share of the words.
-        tokens_per_word: an unknown word is one token.
-        unknown_tokens: share of the tokens that are [UNK].
-        known_words: share of the words that are not [UNK].
-        known_characters: share of all characters that these words have.
+        words_in_one_piece: share of words that are one piece.
+        tokens_per_word: mean number of tokens; an unknown word is one token.
+        unknown_tokens: share of tokens that are [UNK].
+        known_words: share of words that are not [UNK].
+        known_characters: share of all characters that are in known words.
     """
 
     words_in_one_piece: float
@@ -339,11 +340,11 @@ class Coverage:
 
 
 def coverage(tokenizer, counts: collections.Counter) -> Coverage:
-    """Measures how a tokenizer cuts counted words.
+    """Measures how a tokenizer splits counted words.
 
     Args:
         tokenizer: a `tokenization.Tokenizer`.
-        counts: words and how often each occurs, from `words.count`.
+        counts: words and their counts, from `words.count`.
     """
     pieces = tokenizer.tokenize(tf.constant(list(counts)))
     occurrences = np.array(list(counts.values()), np.float64)

@@ -1,7 +1,7 @@
-"""The words of a text, as the tokenizer sees them, and how often each occurs.
+"""Counts the words of a text, as the tokenizer splits them.
 
-A vocabulary is learnt from these counts. They are made here, in one process, or by
-`words_on_beam` on any number of machines; both count the same.
+A vocabulary is learnt from these counts. This module counts in one process;
+`words_on_beam` counts the same on any number of machines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from cmlm.data import streams, tokenization
 
-# Distinct words that are counted at a time. Above it the rarest are forgotten, until
-# half of them are left: 0.6 GB at most, however large the text is.
+# Distinct words in memory. When there are more, the rarest half is forgotten, so that a
+# text of any size needs at most 0.6 GB.
 MAX_DISTINCT_WORDS = 3_000_000
-# So many lines, of `streams.MAX_SENTENCE_BYTES` at most, are cut into words at a time.
+# Lines that are split into words at a time.
 LINES_PER_CHUNK = 1024
 
 
@@ -28,15 +28,15 @@ class WordCounts:
     """The words of one language.
 
     Attributes:
-        counts: words and how often each occurs; rare ones may be left out.
-        total: occurrences of all words, also of those that are left out.
+        counts: words and their counts; rare words may be missing.
+        total: occurrences of all words, missing ones included.
     """
 
     counts: collections.Counter
     total: int
 
     def top(self, number: int) -> WordCounts:
-        """The `number` most frequent words, of the same total."""
+        """Returns the `number` most frequent words, with the same total."""
         if len(self.counts) <= number:
             return self
         counts = collections.Counter(dict(most_frequent(self.counts, number)))
@@ -54,9 +54,9 @@ def count(
     Args:
         files: text in the training format.
         lower_case: count lower-cased words without accents.
-        max_text_bytes: stop after this much text.
-        max_words: distinct words to hold; where there are more, counts are a little
-            low, and words that are rare everywhere are left out.
+        max_text_bytes: bytes of text after which counting stops.
+        max_words: distinct words in memory. If there are more, counts are slightly low
+            and words that are rare everywhere are missing.
     """
     splitter = tokenization.WordSplitter(lower_case)
 
@@ -80,31 +80,31 @@ def count(
 
 
 def _without_rare(counts: collections.Counter, number: int) -> collections.Counter:
-    """At most `number` of the most frequent words; none that ties with one left out."""
+    """Returns at most `number` most frequent words, without ties at the border."""
     values = np.fromiter(counts.values(), np.int64, len(counts))
     limit = np.partition(values, len(values) - number)[len(values) - number]
     return collections.Counter({w: n for w, n in counts.items() if n > limit})
 
 
 def most_frequent(counts: Mapping[str, int], number: int) -> list[tuple[str, int]]:
-    """The most frequent words, equal ones in their own order, with their counts.
+    """Returns the most frequent words with their counts; words of equal count sorted.
 
-    So the result does not depend on the order in which words were found.
+    The result does not depend on the order in which words were found.
     """
     return heapq.nsmallest(number, counts.items(), key=by_frequency)
 
 
 def by_frequency(item: tuple[str, int]) -> tuple[int, str]:
-    """What a (word, count) is sorted by: frequent ones first, then by the alphabet."""
+    """Returns the sort key of (word, count): frequent first, then alphabetically."""
     word, count = item
     return -count, word
 
 
 def factors(totals: Mapping[str, int], exponent: float) -> dict[str, float]:
-    """What a language's counts are multiplied by, to be n_l^exponent of all.
+    """Returns factors that give language l a share in proportion to n_l^exponent.
 
-    The largest language has 1, so that the others' are scaled up and no rare word
-    rounds to nothing.
+    The largest language has factor 1. The others are scaled up, so that no count is
+    rounded to 0.
 
     Args:
         totals: n_l, the number of words of each language.
@@ -120,7 +120,7 @@ def factors(totals: Mapping[str, int], exponent: float) -> dict[str, float]:
 def smooth(
     by_language: Mapping[str, WordCounts], exponent: float
 ) -> collections.Counter:
-    """Adds up word counts so that language l has a share in proportion to n_l^exponent.
+    """Adds word counts so that language l has a share in proportion to n_l^exponent.
 
     Args:
         by_language: the counted words.

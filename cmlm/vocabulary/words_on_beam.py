@@ -1,10 +1,10 @@
-"""Word counts of a corpus of any size on Apache Beam, equal to those of `words`.
+"""Counts the words of a corpus of any size on Apache Beam, with the counts of `words`.
 
     ranges of files -> lines -> words of 1,024 lines -> sums by language and word
         -> times the language's factor -> sums by word -> the most frequent ones
 
-Whatever the size of the corpus, what comes back to this process are those words. Sums
-are of whole numbers, so the result does not depend on how the work was divided.
+Only the most frequent words return to this process, whatever the size of the corpus.
+All sums are of integers, so the result does not depend on how the work was divided.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ def count_and_smooth(
     beam_options: str = "",
     workers: int = 0,
 ) -> tuple[collections.Counter, dict[str, int]]:
-    """Counts words by language and adds them up as `words.smooth` does.
+    """Counts words by language and smooths the sums as `words.smooth` does.
 
     Args:
         paths: text in the training format, by language.
         lower_case: count lower-cased words without accents.
-        exponent: of the smoothing.
-        number: how many words come back, the most frequent ones.
-        work_path: what temporary files begin with; workers on other machines need to
-            see them.
+        exponent: exponent of the smoothing.
+        number: number of most frequent words to return.
+        work_path: prefix of temporary files; workers on other machines must see them.
         beam_options, workers: see `beam_runner.run`.
 
     Returns:
@@ -117,7 +116,7 @@ def count_and_smooth(
 
 
 def _starts(path: str) -> range:
-    """Where the ranges of a file begin."""
+    """Returns where the ranges of a file begin."""
     size = tf.io.gfile.stat(path).length
     return range(0, 1 if path.endswith(".gz") else max(size, 1), _RANGE_BYTES)
 
@@ -135,11 +134,11 @@ def _write(found: list[tuple[str, int]], path: str) -> None:
 class CountWords(beam.DoFn):
     """(language, path, start of a range) to ((language, word), count).
 
-    A word comes once for every chunk of lines it is in; Beam adds up the rest.
+    A word is given once for each chunk of lines that contains it; Beam adds the counts.
 
     Args:
         lower_case: count lower-cased words without accents.
-        progress: moves by the bytes that are read, packed ones where they are packed.
+        progress: advances by the bytes read from disk, packed or not.
     """
 
     def __init__(self, lower_case: bool, progress: beam_runner.Progress):
@@ -164,12 +163,12 @@ class CountWords(beam.DoFn):
 
 
 def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
-    """The lines that begin in a range of a file, as `streams.sentences` gives them.
+    """Yields the lines that begin in a range of a file, as `streams.sentences` does.
 
     Args:
-        raw: the file, as it is.
-        path: its name; one in `.gz` is unpacked, and has one range.
-        start: of the range.
+        raw: the opened file, not unpacked.
+        path: its name; a `.gz` file is unpacked and has one range.
+        start: first byte of the range.
 
     Raises:
         UserError: the file is not a whole gzip file.
@@ -182,7 +181,7 @@ def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
         except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
             raise UserError(f"{path} is not a whole gzip file: {error}") from error
         return
-    # A line belongs to the range that its first byte is in.
+    # A line belongs to the range with its first byte.
     if start:
         raw.seek(start - 1)
         position = start - 1 + len(raw.readline())
