@@ -102,8 +102,8 @@ def prepare(
         _refuse_other_size(config.file, tokens, model_size)
         if present and vocabulary_file.load(target) != tokens:
             raise UserError(
-                f"vocabulary {config.file} differs from the run's own, {target}; allowed:"
-                " the run's own, or another --model_dir"
+                f"{config.file} differs from the run's vocabulary, {target}; allowed:"
+                " that file, or another --model_dir"
             )
         if not present:
             vocabulary_file.write(tokens, target)
