@@ -129,7 +129,7 @@ def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
     path = learning.prepare(VocabularyConfig(file=given), {}, model_dir)
     assert vocabulary_file.load(path) == [*SPECIAL, "the"]
     assert learning.prepare(VocabularyConfig(file=given), {}, model_dir) == path
-    with pytest.raises(UserError, match="other.txt is not the one"):
+    with pytest.raises(UserError, match="other.txt differs from the run's vocabulary"):
         learning.prepare(VocabularyConfig(file=other), {}, model_dir)
 
 
