@@ -167,13 +167,17 @@ def test_training_commands_make_a_configuration(page):
         flagfiles = [value for flag, _, value in given if flag == "--flagfile"]
         overrides = []
         experiment = "cmlm/english"
-        for line in (ROOT / flagfiles[0]).read_text("utf-8").splitlines():
+        lines = [
+            line
+            for path in flagfiles
+            for line in (ROOT / path).read_text("utf-8").splitlines()
+        ]
+        for line in [*lines, *words]:
             flag, _, value = line.partition("=")
             if flag == "--experiment":
                 experiment = value
             elif flag == "--params_override":
                 overrides.append(value)
-        overrides += [value for flag, _, value in given if flag == "--params_override"]
         # Raises UserError for a setting or a value that does not exist.
         recipes.load(experiment, overrides=overrides)
 
@@ -217,6 +221,12 @@ def test_objectives_are_all_told():
 
 def test_families_are_all_told():
     assert _table_names("evaluation.md", "## Tasks") == set(catalogue.FAMILIES)
+
+
+def test_recipes_are_all_told():
+    text = (ROOT / "docs" / "training.md").read_text("utf-8")
+    paragraph = text[text.index("The recipes are ") :].partition("\n\n")[0]
+    assert re.findall(r"`([^`]+)`", paragraph) == recipes.names()
 
 
 def test_configurations_are_all_told():
