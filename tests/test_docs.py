@@ -5,14 +5,19 @@ its command, every setting to the configuration, every listed file is there, and
 that claim to be complete are.
 """
 
-import ast
 import dataclasses
+import functools
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from test_architecture import SOURCES, _imports
+from test_architecture import COMMANDS, SOURCES, _imports
 
 from cmlm.config import recipes
 from cmlm.evaluation import catalogue
@@ -22,9 +27,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.flags"))
 WORDS_OF_README = 1500
-
-# What absl gives to every command.
-_EVERYWHERE = {"flagfile", "help", "helpfull", "verbosity"}
 
 
 def _name(path: Path) -> str:
@@ -71,23 +73,24 @@ def _fenced_commands(page: Path) -> list[list[str]]:
 _PACKAGES = ("cmlm", "export")
 
 
-def _flags(module: str) -> dict[str, tuple[str, list[str] | None]]:
-    """Kind and choices of a command's flags, from its source."""
-    path = ROOT / (module.replace(".", "/") + ".py")
-    assert path.exists(), f"there is no command {module}"
-    found = {}
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(
-            "flags.DEFINE_"
-        ):
-            kind = ast.unparse(node.func).removeprefix("flags.DEFINE_")
-            choices = None
-            if kind == "enum" and isinstance(node.args[2], ast.List):
-                parts = [ast.unparse(part) for part in node.args[2].elts]
-                if not any(part.startswith("*") for part in parts):
-                    choices = [ast.literal_eval(part) for part in parts]
-            found[ast.literal_eval(node.args[0])] = (kind, choices)
-    return found
+@functools.cache
+def _flags(module: str) -> dict[str, tuple[str, list[str]]]:
+    """Kind and choices of a command's flags, as the command itself tells them."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--helpxml"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("<?xml"), f"{module}: {done.stderr}"
+    return {
+        flag.findtext("name"): (
+            flag.findtext("type"),
+            [choice.text for choice in flag.findall("enum_value")],
+        )
+        for flag in ElementTree.fromstring(done.stdout).findall("flag")
+    }
 
 
 def _anchors(page: Path) -> set[str]:
@@ -123,6 +126,8 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", [*PAGES, *CONFIGS], ids=_name)
 def test_files_that_are_named_exist(page):
+    if page.name == "extending.md":  # It names files that it adds.
+        return
     named = re.findall(
         r"(?<![\w/])(?:configs|benchmarks|tests|docs|cmlm|export)/[\w/]+\.\w+",
         page.read_text("utf-8"),
@@ -147,11 +152,9 @@ def test_flags_belong_to_their_command(source):
                     wrong.append(f"{module} {word}")
                 continue
             flag, _, value = word[2:].partition("=")
-            if flag in _EVERYWHERE:
-                continue
-            kind, choices = known.get(flag, (None, None))
+            kind, choices = known.get(flag, (None, []))
             if kind is None and flag.startswith("no"):
-                kind, choices = known.get(flag[2:], (None, None))
+                kind, choices = known.get(flag[2:], (None, []))
                 kind = kind if kind == "bool" else None
             if kind is None or (choices and value not in choices):
                 wrong.append(f"{module} {word}")
@@ -242,10 +245,7 @@ def test_configurations_are_all_told():
 
 
 def test_flags_that_prose_names_exist():
-    known = set(_EVERYWHERE)
-    for path in [*(ROOT / "cmlm").glob("*.py"), *(ROOT / "export").glob("*.py")]:
-        if "flags.DEFINE_" in path.read_text("utf-8"):
-            known |= set(_flags(f"{path.parent.name}.{path.stem}"))
+    known = {name for module in COMMANDS for name in _flags(module)}
     known |= {f"no{name}" for name in known}
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.S | re.M)
@@ -253,6 +253,69 @@ def test_flags_that_prose_names_exist():
             continue
         for name in re.findall(r"`--(\w+)", prose):
             assert name in known, f"{_name(page)} names --{name}"
+
+
+# ------------------------------------------------------------ exercises of extending
+
+# The most product files that each may touch.
+EXERCISES = {
+    "A pooling": 3,
+    "An export signature": 3,
+    "An objective": 2,
+    "An evaluation task": 2,
+    "A recipe": 2,
+}
+_AFTER_THEM = """
+import tensorflow as tf
+from cmlm.config import recipes
+from cmlm.encoders.signatures import SIGNATURES
+from cmlm.evaluation import catalogue
+from cmlm.modeling import pooling
+from export import serving
+
+print(float(pooling.pool("sqrt", tf.ones([1, 4, 1]), tf.ones([1, 4]))[0, 0]))
+print({row.output for row in SIGNATURES.values()} == set(serving.OUTPUTS))
+print([task.name for task in catalogue.select(["sick-r-trial", "entailment"])])
+print(list(recipes.load("simcse/unsupervised").task.enabled()))
+"""
+
+
+def test_exercises_work_on_the_code_of_today(tmp_path):
+    for name in ("cmlm", "export", "configs"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    text = (ROOT / "docs" / "extending.md").read_text("utf-8")
+    for heading, limit in EXERCISES.items():
+        section = text[text.index(f"\n## {heading}\n") + 1 :].partition("\n## ")[0]
+        diffs = re.findall(r"^```diff\n(.*?)^```", section, re.S | re.M)
+        assert diffs, heading
+        for diff in diffs:
+            touched = re.findall(r"^\+\+\+ b/(.*)$", diff, re.M)
+            assert 1 <= len(touched) <= limit, f"{heading}: {touched}"
+            done = subprocess.run(
+                ["git", "apply", "-"],
+                input=diff,
+                cwd=tmp_path,
+                # Else a repository around the folder would be the one that is changed.
+                env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+                capture_output=True,
+                text=True,
+            )
+            assert not done.returncode, f"{heading}: {done.stderr}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _AFTER_THEM],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [
+        "2.0",
+        "True",
+        "['sick-r-trial', 'snli']",
+        "['simcse']",
+    ], done.stderr
 
 
 # ---------------------------------------------------------- the picture of the house
