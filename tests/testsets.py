@@ -14,7 +14,7 @@ _LANGUAGES = {"english": "en", "german": "de", "french": "fr", "japanese": "ja"}
 def write(directory: Path) -> str:
     """Writes them all; returns the folder for --data_dir."""
     for make in (
-        *(_senteval, _sts, _xeval, _tatoeba, _bucc, _pawsx, _amazon),
+        *(_senteval, _sts, _xeval, _tatoeba, _un, _bucc, _pawsx, _amazon),
         *(_words, _lexicons, _linking, _analogies, _paraphrases, _glue),
     ):
         make(directory, random.Random(make.__name__))
@@ -99,6 +99,12 @@ def _tatoeba(directory: Path, draw: random.Random) -> None:
         for side in ("eng", code):
             name = f"tatoeba.{code}-eng.{side}"
             _put(directory / "tatoeba" / name, [_text(draw) for _ in range(_ROWS)])
+
+
+def _un(directory: Path, draw: random.Random) -> None:
+    for language in ("en", "fr", "es"):
+        lines = [_text(draw) for _ in range(_ROWS)]
+        _put(directory / "un" / f"UNv1.0.6way.{language}", lines)
 
 
 def _bucc(directory: Path, draw: random.Random) -> None:
