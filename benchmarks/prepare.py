@@ -73,7 +73,8 @@ def make_wet(path: str, texts: list[list[str]], megabytes: int, seed: int) -> No
 
 def time_steps(path: str) -> None:
     """Prints the speed of every step on documents that the steps before let through."""
-    from cmlm.preparation import assembly, deduplication, documents, sources
+    from cmlm.preparation import deduplication, documents, sources, spreading
+    from cmlm.preparation.settings import Settings
 
     start = time.process_time()
     found, size = [], 0
@@ -85,14 +86,14 @@ def time_steps(path: str) -> None:
             break
     whole = size
     total = _told("read", size, time.process_time() - start)
-    settings = assembly.Settings((path,), "wet", tuple(_STEPS), languages=(), shards=4)
+    settings = Settings((path,), "wet", tuple(_STEPS), languages=(), shards=4)
     for step in settings.document_steps():
         step.start_bundle()
         size = _bytes(found)
         start = time.process_time()
         found = [kept for document in found for kept in step.process(document)]
         total += _told(step.name, size, time.process_time() - start)
-    size, spread = _bytes(found), assembly._Spread(settings)
+    size, spread = _bytes(found), spreading.Spread(settings)
     spread.start_bundle()
     start = time.process_time()
     sent = [item for document in found for item in spread.process(document)]

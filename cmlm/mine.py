@@ -30,6 +30,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import choices
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -56,14 +57,14 @@ flags.DEFINE_integer(
 flags.DEFINE_enum(
     "margin",
     "ratio",
-    ["ratio", "distance", "absolute"],
+    choices.MARGINS,
     "Score: the cosine divided by the neighbours' mean cosine (ratio), minus it "
     "(distance), or the cosine itself (absolute).",
 )
 flags.DEFINE_enum(
     "retrieval",
     "max",
-    ["forward", "backward", "intersection", "max"],
+    choices.RETRIEVALS,
     "Candidate pairs: the best of each source (forward), of each target (backward), "
     "the pairs in both (intersection), or all of both (max).",
 )
@@ -86,7 +87,7 @@ flags.DEFINE_float(
 flags.DEFINE_enum(
     "index",
     "auto",
-    ["auto", "flat", "ivf", "pq"],
+    ["auto", *choices.INDEXES],
     "Neighbour search: exact (flat), in cells (ivf), in cells with compressed vectors "
     "(pq), or by size and --max_memory_gb (auto).",
 )

@@ -20,6 +20,7 @@ other languages without spaces need --unit=pieces and the vocabulary of the run.
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import choices
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -32,20 +33,20 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "form",
     "paper",
-    ["paper", "released"],
+    choices.NGRAM_FORMS,
     "Score: PMI divided by the length (paper), or the released code's log C(w) - sum "
     "log C(w_k).",
 )
 flags.DEFINE_enum(
     "counts",
     "corpus",
-    ["corpus", "document"],
+    choices.NGRAM_COUNTS,
     "Count in the whole corpus, or in each document by itself (released code).",
 )
 flags.DEFINE_enum(
     "scope",
     "document",
-    ["document", "corpus"],
+    choices.NGRAM_SCOPES,
     "Keep the --top best of each document, or of the whole corpus.",
 )
 flags.DEFINE_integer("longest", 6, "Units of the longest n-gram.")

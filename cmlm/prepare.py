@@ -42,10 +42,11 @@ import os
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import choices
 from cmlm.errors import UserError
 
+_PLAIN = choices.TEXT_LAYOUTS
 # Repeated here, because --help must not import cmlm.preparation.
-_PLAIN = ("lines", "wrapped", "wikitext")
 _STEPS_OF_LAYOUT = {
     "wet": (
         "c4",

@@ -16,6 +16,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import choices
 from cmlm.errors import UserError
 
 flags.DEFINE_string("experiment", "cmlm/english", "Name of the recipe.")
@@ -78,10 +79,12 @@ flags.DEFINE_multi_string(
     [],
     "Settings as a.b.c=value, separated by commas. Repeatable; the last one wins.",
 )
-flags.DEFINE_string(
+flags.DEFINE_enum(
     "distribution_strategy",
     None,
-    "one_device, mirrored, multi_worker_mirrored or tpu.",
+    choices.STRATEGIES,
+    "The devices of the run: one, all of this machine (mirrored), those of several "
+    "machines, or a TPU.",
 )
 flags.DEFINE_string("tpu", None, "TPU to use: a name, an address or 'local'.")
 

@@ -51,7 +51,7 @@ def write(
         directory: an empty directory.
         seq_length: longest sentence in tokens.
         components: principal components of this model, to serve PCR.
-        precision: of the layers in serving, one of `inference_graph.PRECISIONS`.
+        precision: of the layers in serving, one of `choices.PRECISIONS`.
 
     Raises:
         UserError: something cannot be written, for example on a full disk.

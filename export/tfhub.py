@@ -13,6 +13,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import choices
 from export import source
 
 source.define("export_dir")
@@ -22,7 +23,7 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "bfloat16"],
+    choices.PRECISIONS,
     "Precision of the layers in serving/; vectors and encoder/ are always float32.",
 )
 FLAGS = flags.FLAGS

@@ -30,7 +30,8 @@ ORDER = [
 ]
 # These see vectors, never how they were trained: (package, what it may import).
 _ANYWHERE = {"cmlm.errors"} | {
-    f"cmlm.common.{name}" for name in ("arrays", "files", "progress", "protocols")
+    f"cmlm.common.{name}"
+    for name in ("arrays", "choices", "files", "progress", "protocols")
 }
 APART = {
     "cmlm.evaluation": {*_ANYWHERE, "cmlm.common.components", "cmlm.mining"},

@@ -12,6 +12,7 @@ import toys
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.eager import context
 
+from cmlm.common import choices
 from cmlm.encoders import model_dir, opening
 from cmlm.modeling import inference_graph
 from export import saved_models
@@ -119,7 +120,7 @@ def executed(function, *arguments) -> collections.Counter:
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
 )
-@pytest.mark.parametrize("precision", inference_graph.PRECISIONS)
+@pytest.mark.parametrize("precision", choices.PRECISIONS)
 def test_every_fusion_is_there(precision):
     model = perturbed()
     graph = inference_graph.build(model.encoder, model.config, precision)

@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pytest
 
-from cmlm.common import files
+from cmlm.common import choices, files
 from cmlm.errors import UserError
 from cmlm.mining import (
     compressed,
@@ -183,7 +183,7 @@ def test_what_is_no_vector_is_named(tmp_path):
 # ----------------------------------------------------------------- neighbours
 
 
-@pytest.mark.parametrize("kind", index.KINDS)
+@pytest.mark.parametrize("kind", choices.INDEXES)
 def test_with_all_cells_every_index_is_exact(
     sides, on_disk, kind, tmp_path, monkeypatch
 ):
@@ -364,8 +364,8 @@ def small(tmp_path_factory):
 
 
 @pytest.mark.parametrize("one_to_one", [True, False])
-@pytest.mark.parametrize("retrieval", pairs.RETRIEVALS)
-@pytest.mark.parametrize("margin", margins.MARGINS)
+@pytest.mark.parametrize("retrieval", choices.RETRIEVALS)
+@pytest.mark.parametrize("margin", choices.MARGINS)
 def test_pairs_are_those_of_brute_force(small, margin, retrieval, one_to_one):
     x, y, forward, backward = small
     needed = pairs.needed(retrieval, margin)

@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 
-from cmlm.common import fields
+from cmlm.common import choices, fields
 from cmlm.data import ngram_files, ngrams, sorted_counts
 from cmlm.data.ngram_units import Units
 from cmlm.data.ngrams import NgramConfig
@@ -50,7 +50,7 @@ def paths(documents, tmp_path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("form", ngrams.FORMS)
+@pytest.mark.parametrize("form", choices.NGRAM_FORMS)
 def test_scores_are_those_of_the_definition(documents, paths, form):
     together = [sentence for document in documents for sentence in document]
     whole = oracles.ngram_scores(together, 4, form == "released")
@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_definition(documents, paths, form):
     assert got == pytest.approx(whole)
 
     # Each document keeps its best, by the counts of the corpus or its own.
-    for counts in ngrams.COUNTS:
+    for counts in choices.NGRAM_COUNTS:
         config = NgramConfig(form, counts, longest=4, top=7, min_count=1)
         got = dict(ngrams.extract(paths, Units(), config))
         sure, possible = {}, {}

@@ -11,10 +11,10 @@ from official.common import distribute_utils
 from official.core import config_definitions
 
 from cmlm.common import fields, workers
+from cmlm.common.choices import STRATEGIES
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
 
-STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 _TF_CONFIG_FORM = (
     '{"cluster": {"worker": ["HOST:PORT", ...]}, '
     '"task": {"type": "worker", "index": 0}}'

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from cmlm.common import fields
+from cmlm.common import choices, fields
 from cmlm.common import files as files_lib
 from cmlm.data import builtin, inspection, languages, sentences
 from cmlm.errors import UserError
@@ -155,7 +155,7 @@ class TextDataConfig(DataConfig):
         raw_language: ISO 639 code for that splitting if `input_path` names no language.
     """
 
-    raw_layout: str = fields.one_of("", ("", *sentences.LAYOUTS))
+    raw_layout: str = fields.one_of("", ("", *choices.TEXT_LAYOUTS))
     raw_language: str = "en"
 
     flag, validation_flag = "train_data", "validation_data"

@@ -28,16 +28,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmlm.common import fields
+from cmlm.common import choices, fields
 from cmlm.common import files as files_lib
 from cmlm.data import ngram_files, streams
 from cmlm.data.ngram_units import Units
 from cmlm.data.sorted_counts import SortedCounts
 from cmlm.errors import UserError
-
-FORMS = ("paper", "released")
-COUNTS = ("corpus", "document")
-SCOPES = ("document", "corpus")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +53,9 @@ class NgramConfig:
         max_entries: distinct n-grams in memory at a time.
     """
 
-    form: str = fields.one_of("paper", FORMS)
-    counts: str = fields.one_of("corpus", COUNTS)
-    scope: str = fields.one_of("document", SCOPES)
+    form: str = fields.one_of("paper", choices.NGRAM_FORMS)
+    counts: str = fields.one_of("corpus", choices.NGRAM_COUNTS)
+    scope: str = fields.one_of("document", choices.NGRAM_SCOPES)
     longest: int = fields.ranged(6, at_least=2)
     top: int = fields.ranged(3000, at_least=0)
     threshold: float | None = None
@@ -82,7 +78,7 @@ def score(form: str, count: int, unit_counts: list[int], n_units: int) -> float:
     """Scores one n-gram; see the equations above.
 
     Args:
-        form: one of FORMS.
+        form: one of `choices.NGRAM_FORMS`.
         count: C(w).
         unit_counts: C(w_k) of each of its |w| units.
         n_units: the number of units in the corpus or document.

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 import sentencex
 import tqdm
 
+from cmlm.common.choices import TEXT_LAYOUTS
 from cmlm.errors import UserError
 
-LAYOUTS = ("lines", "wrapped", "wikitext")
 # A "sentence" of more characters is a table, a list of names or binary data.
 MAX_CHARACTERS = 10_000
 # Raw text is held paragraph by paragraph.
@@ -125,8 +125,8 @@ def paragraphs(lines: Iterable[str], layout: str) -> Iterator[str | None]:
     Raises:
         UserError: an unknown layout.
     """
-    if layout not in LAYOUTS:
-        raise UserError(f"layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    if layout not in TEXT_LAYOUTS:
+        raise UserError(f"layout is {layout!r}; allowed: {', '.join(TEXT_LAYOUTS)}")
     read = {"lines": _lines, "wrapped": _wrapped, "wikitext": _wikitext}[layout]
     yield from read(lines)
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from cmlm.mining.vectors import Vectors
 
-KINDS = ("flat", "ivf", "pq")
 # With more cosines than this, `flat` takes minutes on a few cores.
 _FLAT_COSINES = 10**10
 ROWS_AT_ONCE = 16_384

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-MARGINS = ("ratio", "distance", "absolute")
+from cmlm.common.choices import MARGINS
 
 
 def score(

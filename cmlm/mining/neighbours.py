@@ -26,7 +26,7 @@ class Search:
     """Settings of a search.
 
     Attributes:
-        kind: one of `index.KINDS`, or `auto`.
+        kind: one of `choices.INDEXES`, or `auto`.
         cells: the number of cells of `ivf` and `pq`; 0: chosen by size.
         probes: cells to search for each query.
         memory: the memory limit in bytes.

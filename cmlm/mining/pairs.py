@@ -9,7 +9,6 @@ import numpy as np
 from cmlm.mining import margins
 from cmlm.mining.neighbours import Found
 
-RETRIEVALS = ("forward", "backward", "intersection", "max")
 # ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
 # absolute: LaBSE, section 7 (Feng et al., https://arxiv.org/abs/2007.01852);
 # distance: the pair is nearer than its neighbours on average.
@@ -72,7 +71,7 @@ def mine(
         of_source, of_target: neighbours of the two sides; a side that `needed` does not
             list may be None.
         margin: one of `margins.MARGINS`.
-        retrieval: one of RETRIEVALS.
+        retrieval: one of `choices.RETRIEVALS`.
         threshold: the lowest score to keep.
         one_to_one: use each sentence once, in its best pair: pairs are taken greedily
             in the order of their scores.

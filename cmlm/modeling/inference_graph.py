@@ -26,7 +26,6 @@ from cmlm.modeling import pooling, weights
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.modeling.layers import ViewProjection
 
-PRECISIONS = ("float32", "bfloat16")
 # Added to the score of a padded token: its softmax is 0, and bfloat16 can hold it.
 _MASKED = -1e9
 _QUERY_KEY_VALUE = "self_attention/query_key_value"
@@ -44,9 +43,9 @@ class InferenceEncoder(tf.Module):
         config: the encoder's configuration.
         arrays: its weights, from `weights.read`.
         projection: P(v); needed only for `sentence_vector="projected"`.
-        precision: of the layers, one of `PRECISIONS`. Embeddings, pooling and vectors
-            are always float32: they cost little, and later layers cannot recover the
-            digits they lose.
+        precision: of the layers, one of `choices.PRECISIONS`. Embeddings, pooling and
+            vectors are always float32: they cost little, and later layers cannot
+            recover the digits they lose.
     """
 
     def __init__(
@@ -211,7 +210,7 @@ def build(
     Args:
         encoder: built from `config`.
         config: resolved, with `vocab_size` set.
-        precision: one of `PRECISIONS`.
+        precision: one of `choices.PRECISIONS`.
     """
     arrays = weights.read(encoder, config)
     return InferenceEncoder(config, arrays, encoder.projection, precision)

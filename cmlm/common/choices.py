@@ -1,0 +1,19 @@
+"""Values that a flag and a setting choose from, each list once.
+
+This module imports nothing, so that commands can offer the values in `--help` at once.
+"""
+
+# Devices (`cmlm.common.distributed`).
+STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
+# Layers of an inference graph (`cmlm.modeling.inference_graph`).
+PRECISIONS = ("float32", "bfloat16")
+# Plain text files (`cmlm.data.sentences`).
+TEXT_LAYOUTS = ("lines", "wrapped", "wikitext")
+# N-grams (`cmlm.data.ngrams`).
+NGRAM_FORMS = ("paper", "released")
+NGRAM_COUNTS = ("corpus", "document")
+NGRAM_SCOPES = ("document", "corpus")
+# Mining (`cmlm.mining`): scores, candidate pairs, neighbour search.
+MARGINS = ("ratio", "distance", "absolute")
+RETRIEVALS = ("forward", "backward", "intersection", "max")
+INDEXES = ("flat", "ivf", "pq")
