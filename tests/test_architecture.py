@@ -123,6 +123,26 @@ def test_the_landing_holds_the_commands_and_little_else():
     assert modules - commands == {"cmlm.cli", "cmlm.errors", "cmlm.mteb"}
 
 
+def _room(name: str) -> str:
+    """The file on the landing, or the package, that a module belongs to."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "cmlm" else parts[0]
+
+
+def test_the_plan_stays_small():
+    rooms = {_room(name) for name in SOURCES if name != "cmlm"}
+    arrows = {
+        (_room(name), _room(imported))
+        for name in SOURCES
+        if name != "cmlm"
+        for imported, _ in _imports(name)
+        if _room(imported) in rooms and _room(imported) != _room(name)
+    }
+    print(f"{len(rooms)} rooms, {len(arrows)} arrows")
+    assert len(rooms) <= 36
+    assert len(arrows) <= 150
+
+
 def test_imports_go_one_way():
     wrong = []
     for name in _library():
