@@ -172,7 +172,7 @@ def open_model(name: str):
 
 
 def info_of(encoder) -> dict:
-    """What results.json says of a model."""
+    """The description of a model in results.json."""
     if isinstance(encoder, dict):
         return {"languages": {name: part.info for name, part in encoder.items()}}
     return {**encoder.info, "seq_length": encoder.seq_length}
@@ -182,7 +182,7 @@ def components_of(name: str, encoder):
     """The components to remove from a model's vectors.
 
     Returns:
-        A function of vectors and their language, and what results.json says of it;
+        A function of vectors and their language, and its description in results.json;
         None and None without --pcr.
 
     Raises:
@@ -206,26 +206,26 @@ def components_of(name: str, encoder):
 
 
 def cache_of(encoder) -> str | None:
-    """The model's own folder in --cache_dir; None if vectors cannot be kept."""
+    """The model's own folder in --cache_dir; None if there is no usable cache."""
     if not FLAGS.cache_dir:
         return None
     fingerprint = not isinstance(encoder, dict) and encoder.info.get("fingerprint")
     if not fingerprint:
         print("--cache_dir is not used: the model has no fingerprint", file=sys.stderr)
         return None
-    # The cut length changes vectors too.
+    # The vectors depend on the length limit too.
     return os.path.join(FLAGS.cache_dir, f"{fingerprint}-{encoder.seq_length}")
 
 
 def truncated(encoder, sentences: list[str]) -> int | None:
-    """How many sentences the encoder cuts; None if it does not say."""
+    """The number of sentences that the encoder cuts; None if it is unknown."""
     if isinstance(encoder, dict) or encoder.seq_length is None:
         return None
     return int((encoder.lengths(sentences) > encoder.seq_length).sum())
 
 
 def write_sentences(path: str, sentences: list[str]) -> int:
-    """Writes sentences one a line; returns how many.
+    """Writes one sentence a line and returns the number of sentences.
 
     Raises:
         UserError: a sentence contains a line break.

@@ -128,7 +128,7 @@ def write_outcome(directory: str, outcome) -> None:
 
 
 def write_summary(directory: str, scores: dict, table) -> None:
-    """Writes the results of several tasks with their average, and the reports."""
+    """Writes the results and the average of several tasks, and the reports."""
     from cmlm.finetuning import report
 
     found = report.coverage(scores)

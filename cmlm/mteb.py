@@ -6,8 +6,8 @@
     model = MtebEncoder("OUT")
     mteb.evaluate(model, mteb.get_tasks(tasks=["STSBenchmark"]))
 
-It needs Python 3.12 and `pip install 'cmlm[mteb]'`, which installs torch. Nothing else
-in this project needs torch.
+This module needs Python 3.12 and `pip install 'cmlm[mteb]'`, which installs torch. No
+other part of the project needs torch.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Trained encoders: opening them, encoding with them, PCR and vocabulary pruning."""
+"""Trained encoders: opening, encoding, PCR and vocabulary pruning."""

@@ -1,6 +1,6 @@
-"""Batches of sentences of similar length, so that little padding is computed.
+"""Batches of sentences of similar length, which need little padding.
 
-One rule in two forms: `length_batches` for numpy, `map_in_batches` inside a graph.
+The same rule has two forms: `length_batches` for numpy, `map_in_batches` in a graph.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-# Tokens of a batch, padding included. On a CPU, 1024 to 4096 tokens are equally fast,
-# more are slower, and each batch costs as much as 25 to 125 additional tokens. So a
-# batch holds up to MOST_TOKENS of sentences of nearly the same length, and up to
-# LEAST_TOKENS of others: beyond that, padding would cost more than further batches.
+# Tokens of a batch, padding included. On a CPU, batches of 1024 to 4096 tokens are
+# equally fast and larger batches slower, and each batch costs as much as 25 to 125
+# additional tokens. So a batch holds up to MOST_TOKENS tokens of sentences with nearly
+# the same length, and up to LEAST_TOKENS tokens otherwise: with more, the padding would
+# cost more than a further batch.
 MOST_TOKENS, LEAST_TOKENS = 2048, 512
-# Sentences of at least this many tenths of the longest are nearly as long.
+# Sentences with at least this many tenths of the longest length have nearly its length.
 NEARLY = 8
 
 
@@ -25,9 +26,9 @@ def length_batches(
     """Groups rows of similar length into batches.
 
     Args:
-        lengths: int [n], in tokens.
-        most: largest number of tokens of a batch, padding included; a longer row forms
-            its own batch.
+        lengths: the lengths of the rows in tokens, int [n].
+        most: the largest number of tokens in a batch, padding included; a longer row
+            forms its own batch.
         least: rows of any lengths share a batch up to this number of tokens.
 
     Yields:
@@ -48,19 +49,19 @@ def length_batches(
 def map_in_batches(
     compute: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], lengths: tf.Tensor, dim: int
 ) -> tf.Tensor:
-    """Computes rows of similar length together, a bounded number of tokens at a time.
+    """Computes vectors in batches of similar length with a bounded number of tokens.
 
-    The batches are those of `length_batches`. A short sentence is not padded to a long
-    one, and apart from the result, memory does not grow with the request.
+    The batches are the same as in `length_batches`, so padding is limited. Apart from
+    the result, memory does not grow with the request.
 
     Args:
-        compute: rows, int32 [m], and their width in tokens, int32 [], to float32
-            [m, dim].
-        lengths: int32 [n], tokens of each row.
-        dim: width of a vector.
+        compute: a function of rows, int32 [m], and their width in tokens, int32 [],
+            that returns vectors, float32 [m, dim].
+        lengths: the lengths of the rows in tokens, int32 [n].
+        dim: the width of a vector.
 
     Returns:
-        float32 [n, dim].
+        The vectors, float32 [n, dim].
     """
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
     descending = tf.gather(lengths, order)

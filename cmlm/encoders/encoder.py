@@ -1,4 +1,4 @@
-"""The encoder of strings: `encode` takes a list of str and returns their vectors."""
+"""The encoder of strings: `encode` turns a list of str into sentence vectors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _LENGTHS_AT_ONCE = 4096
 
 
 class Encoder:
-    """Sentences in, vectors out; `opening.open_encoder` makes it.
+    """Encodes sentences as vectors; `opening.open_encoder` creates it.
 
     Args:
-        vectors: string [n] to float32 [n, dim].
-        lengths: string [n] to int32 [n], tokens before any cut.
-        dim: width of a vector.
-        seq_length: where sentences are cut, in tokens.
-        info: description for reports: checkpoint, pooling and so on.
+        vectors: a function from string [n] to vectors, float32 [n, dim].
+        lengths: a function from string [n] to int32 [n], the numbers of tokens before
+            any cut.
+        dim: the width of a vector.
+        seq_length: the longest sentence in tokens; a longer one is cut.
+        info: a description for reports: checkpoint, pooling and so on.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Encoder:
         length. A vector does not depend on the other sentences.
 
         Args:
-            sentences: any number of them; "" counts as a sentence.
+            sentences: any number of sentences; "" counts as a sentence.
             normalize: scale every vector to length 1.
             progress: show a bar on stderr; None shows it for long lists only.
 
@@ -79,7 +80,7 @@ class Encoder:
         return vectors if len(distinct) == len(rows) else vectors[rows]
 
     def lengths(self, sentences: Sequence[str]) -> np.ndarray:
-        """Tokens of each sentence before any cut, [CLS] and [SEP] included.
+        """Counts the tokens of each sentence before any cut, [CLS] and [SEP] included.
 
         Returns:
             int32 [len(sentences)]; `encode` cuts sentences above `seq_length`.
@@ -105,6 +106,6 @@ def _check_sentences(sentences: Sequence[str]) -> None:
 
 
 def _to_bytes(sentences) -> list[bytes]:
-    # A lone surrogate has no UTF-8 form; the graph replaces its bytes like all invalid
-    # ones.
+    # A lone surrogate has no UTF-8 form; the graph replaces its bytes, like all invalid
+    # bytes.
     return [text.encode("utf-8", "surrogatepass") for text in sentences]

@@ -1,10 +1,10 @@
-"""Vectors of other programs: of a running model server, or stored in a file.
+"""Vectors from other programs: from a running model server or from a file.
 
-    http://HOST:PORT/v1/models/NAME[/versions/N]    a server's REST interface
-    grpc://HOST:PORT/v1/models/NAME[/versions/N]    its gRPC interface
-    vectors:SENTENCES.txt:VECTORS.npy               a row for each line
+    http://HOST:PORT/v1/models/NAME[/versions/N]    the REST interface of a server
+    grpc://HOST:PORT/v1/models/NAME[/versions/N]    the gRPC interface of a server
+    vectors:SENTENCES.txt:VECTORS.npy               stored vectors, a row for each line
 
-Stored vectors let cmlm.evaluate score encoders that this project cannot open:
+With stored vectors, cmlm.evaluate scores encoders that this project cannot open:
 `cmlm.evaluate --sentences=FILE` writes the sentences of its tasks, one a line, and the
 other program writes their vectors to the .npy file.
 """
@@ -26,12 +26,12 @@ _MODEL = re.compile(r"(.+?)/v1/models/([^/:]+)(?:/versions/(\d+))?")
 
 
 class ExternalEncoder(abc.ABC):
-    """The interface of `Encoder`, as far as it is known from outside.
+    """An encoder outside this project: the interface of `Encoder` except `lengths`.
 
     Attributes:
-        dim: width of a vector.
-        seq_length: None, because the length at which sentences are cut is not known.
-        info: description for reports.
+        dim: the width of a vector.
+        seq_length: None, because the length limit is unknown.
+        info: a description for reports.
     """
 
     dim: int
@@ -47,9 +47,9 @@ class ExternalEncoder(abc.ABC):
         """Encodes sentences.
 
         Args:
-            sentences: any number of them.
+            sentences: any number of sentences.
             normalize: scale every vector to length 1.
-            progress: as in `Encoder`; ignored.
+            progress: ignored; `Encoder` has the same argument.
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
@@ -62,14 +62,14 @@ class ExternalEncoder(abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, sentences: Sequence[str]) -> np.ndarray:
-        """Encodes at least one sentence: float32 [n, dim]."""
+        """Encodes at least one sentence and returns float32 [n, dim]."""
 
 
 class ServedEncoder(ExternalEncoder):
     """A model of a running server.
 
     Args:
-        address: an address of the form above.
+        address: an address in a form that the module's docstring lists.
     """
 
     def __init__(self, address: str):
@@ -95,10 +95,10 @@ class StoredVectors(ExternalEncoder):
 
     Args:
         text: a file of sentences, one a line.
-        npy: float [lines, dim].
+        npy: a file of vectors, float [lines, dim].
 
     Raises:
-        UserError: a file is missing or damaged, or their lengths differ.
+        UserError: a file is missing or damaged, or the lengths of the files differ.
     """
 
     def __init__(self, text: str, npy: str):

@@ -10,21 +10,22 @@ from cmlm.data.tokenization import Tokenizer
 
 
 class SentenceGraph:
-    """Strings to vectors inside TensorFlow, for exports and for use in Python.
+    """Turns strings into vectors inside TensorFlow, for exports and for use in Python.
 
     Args:
         tokenizer: the encoder's tokenizer.
-        encoder: a dict of int32 [batch, seq] `input_word_ids` and `input_mask` to a
-            dict with `default`, float [batch, dim].
-        seq_length: longest sentence in tokens, [CLS] and [SEP] included; a longer one
-            is cut.
+        encoder: a function from a dict of `input_word_ids`, `input_mask` and
+            `input_type_ids`, each int32 [batch, seq], to a dict with `default`, float
+            [batch, dim].
+        seq_length: the longest sentence in tokens, [CLS] and [SEP] included; a longer
+            one is cut.
 
     Attributes:
-        vectors: tf.function, string [n] to float32 [n, dim].
-        token_vectors: tf.function, `input_word_ids`, `input_mask` and `input_type_ids`,
-            each int32 [n, seq], to float32 [n, dim].
-        lengths: tf.function, string [n] to int32 [n], tokens before any cut, [CLS] and
-            [SEP] included.
+        vectors: a tf.function from string [n] to float32 [n, dim].
+        token_vectors: a tf.function from `input_word_ids`, `input_mask` and
+            `input_type_ids`, each int32 [n, seq], to float32 [n, dim].
+        lengths: a tf.function from string [n] to int32 [n], the numbers of tokens
+            before any cut, [CLS] and [SEP] included.
     """
 
     TEXT = tf.TensorSpec([None], tf.string, name="text")
@@ -45,15 +46,15 @@ class SentenceGraph:
             self._token_vectors,
             input_signature=self.TOKENS,
             autograph=False,
-            # Layers that are inlined into a loop would lose most of their fusions.
+            # Layers inlined into a loop would lose most of their fusions.
             experimental_attributes={"_noinline": True},
         )
 
     def _vectors(self, text: tf.Tensor) -> tf.Tensor:
         tokens = self.tokenizer.encode(text, self.seq_length)
         lengths = tokens.row_lengths()
-        # As wide as the longest sentence, but at least 1: the encoder reads position 0
-        # even without any sentence.
+        # The width is the length of the longest sentence, but at least 1: the encoder
+        # reads position 0 even if there are no sentences.
         width = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
         ids = tokens.to_tensor(self.tokenizer.pad_id, shape=tf.stack([-1, width]))
         mask = tf.sequence_mask(lengths, width, dtype=tf.int32)
@@ -70,13 +71,13 @@ class SentenceGraph:
 
 
 class BagOfWords:
-    """The mean of a sentence's word embeddings, without any layer.
+    """The mean of a sentence's word embeddings, without layers.
 
-    This baseline shows how much an encoder adds to its embedding table. [CLS] and [SEP]
-    do not count; the vector of a sentence without words is all zeros.
+    This baseline shows how much an encoder adds to its embedding table. The mean leaves
+    out [CLS] and [SEP]; the vector of a sentence without words is all zeros.
 
     Args:
-        table: float [vocab_size, dim].
+        table: the embedding table, float [vocab_size, dim].
         tokenizer: the tokenizer of the table's vocabulary.
     """
 

@@ -14,14 +14,13 @@ from cmlm.encoders.trained import TrainedEncoder
 def fingerprint(trained: TrainedEncoder) -> str:
     """Hashes everything that vectors depend on: weights, vocabulary and settings.
 
-    A checkpoint and its exports have the same fingerprint on every version of
-    TensorFlow.
+    A checkpoint and its exports have the same fingerprint in every TensorFlow version.
 
     Returns:
         64 hexadecimal digits.
     """
-    # Sorted and without names, which Keras chooses. An untrained pooler does not affect
-    # a vector.
+    # The hashes are sorted and have no names, because Keras chooses names and order. A
+    # pooler that vectors do not depend on is not trainable, so it is left out.
     weights = []
     for variable in trained.encoder.trainable_variables:
         array = np.ascontiguousarray(variable.numpy(), "<f4")

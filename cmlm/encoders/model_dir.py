@@ -1,12 +1,12 @@
-"""A model_dir: the directory of a run, enough to resume, export and evaluate it.
+"""A model_dir: the directory of a run, with the files to resume, export and evaluate.
 
 params.yaml       the resolved configuration
 vocab.txt         the vocabulary, given or learnt
 ckpt-N.*          the latest checkpoints, with optimizer and data position
-best/ckpt-N.*     the best one by `trainer.best_checkpoint_metric`
-metrics.jsonl     one row of metrics an interval
-tensorboard/      the same for TensorBoard
-text/             training text made from `builtin:` or raw text
+best/ckpt-N.*     the best checkpoint by `trainer.best_checkpoint_metric`
+metrics.jsonl     a row of metrics for each interval
+tensorboard/      the same metrics for TensorBoard
+text/             training text prepared from `builtin:` or raw text
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TEXT = "text"
 
-# What may stand before a model_dir, as in `best:DIR`.
+# The prefixes of a model_dir, as in `best:DIR`.
 PREFIXES = ("best", "untrained", "bow")
 
 
 def split_prefix(name: str) -> tuple[str, str]:
-    """Splits `best:DIR` into ("best", "DIR"); without a prefix the first is ""."""
+    """Splits `best:DIR` into ("best", "DIR"); no prefix gives ("", name)."""
     prefix, colon, directory = name.partition(":")
     return (prefix, directory) if colon and prefix in PREFIXES else ("", name)
 
 
 def is_model_dir(path: str) -> bool:
-    """Whether a run wrote its configuration there."""
+    """Whether a run wrote its configuration to the path."""
     return tf.io.gfile.exists(os.path.join(path, PARAMS))
 
 
@@ -55,7 +55,7 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
     """Reads `params.yaml`.
 
     Raises:
-        UserError: `model_dir` is not one.
+        UserError: the directory has no `params.yaml`.
     """
     if not is_model_dir(model_dir):
         raise UserError(
@@ -71,9 +71,9 @@ def load_encoder(
 
     Args:
         model_dir: the directory of the run.
-        checkpoint: `latest`, `best`, `untrained` (the weights that the run's seed
-            starts from, the honest baseline of small runs) or the path of a checkpoint.
-        reading: how vectors are read; None keeps the run's settings.
+        checkpoint: `latest`, `best`, `untrained` (the initial weights of the run's
+            seed, a baseline for small runs) or the path of a checkpoint.
+        reading: the reading of vectors; None keeps the run's settings.
 
     Raises:
         UserError: the directory or its checkpoint is missing or damaged, or lacks a
@@ -91,7 +91,7 @@ def load_encoder(
             f"{vocab_file} has {tokenizer.vocab_size} entries, "
             f"the encoder has {config.model.vocab_size} embedding rows"
         )
-    # The seed of the run: without a checkpoint these are the weights it began with.
+    # With the run's seed, a model without a checkpoint has the run's initial weights.
     keras.utils.set_random_seed(config.trainer.seed)
     model = SentenceModel(config.model)
     if reading.sentence_vector == "projected":

@@ -23,8 +23,8 @@ import numpy as np
 from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
 from cmlm.errors import UserError
 
-# Limits of one request, in sentences and bytes: many servers limit the size of a batch,
-# and proxies before them the size of a request.
+# Limits of one request, in sentences and bytes. Many servers limit the size of a batch,
+# and many proxies limit the size of a request.
 _REQUEST_SENTENCES = 256
 _REQUEST_BYTES = 1 << 20
 
@@ -33,9 +33,9 @@ class ModelServer(abc.ABC):
     """One model of a server; subclasses implement the protocol.
 
     Args:
-        address: of the server, for messages.
-        model: its name on the server.
-        version: its version; None takes the newest.
+        address: the address of the server, for messages.
+        model: the name of the model on the server.
+        version: the version of the model; None takes the newest version.
         timeout: seconds for one request.
     """
 
@@ -51,19 +51,21 @@ class ModelServer(abc.ABC):
         signature: str = DEFAULT,
         languages: Sequence[str] | None = None,
     ) -> np.ndarray:
-        """Encodes sentences, in as many requests as it takes.
+        """Encodes sentences in one or more requests.
 
         Args:
-            sentences: any number of them.
+            sentences: any number of sentences.
             signature: a key of `TEXT_SIGNATURES`.
-            languages: one for each sentence, for a signature that takes languages.
+            languages: the language of each sentence, for a signature that takes
+                languages.
 
         Returns:
-            float32 [len(sentences), dim]; [0, 0] without sentences, since the width
-            is not known then.
+            float32 [len(sentences), dim]; [0, 0] without sentences, because the width
+            is then unknown.
 
         Raises:
-            UserError: the server cannot be reached, or refuses.
+            UserError: an argument is not allowed, or the server cannot be reached or
+                refuses the request.
         """
         if signature not in TEXT_SIGNATURES:
             allowed = ", ".join(sorted(TEXT_SIGNATURES))
@@ -90,7 +92,15 @@ class ModelServer(abc.ABC):
     def predict(
         self, signature: str, inputs: dict[str, list[bytes]]
     ) -> dict[str, np.ndarray]:
-        """Sends one request: strings [n] by input name, to outputs by name."""
+        """Sends one request.
+
+        Args:
+            signature: a key of `TEXT_SIGNATURES`.
+            inputs: strings [n], by input name.
+
+        Returns:
+            The outputs, by name.
+        """
 
     def _refused(self, reason: str) -> UserError:
         reason = " ".join(reason.split())[:300]
@@ -113,7 +123,7 @@ class RestServer(ModelServer):
         except urllib.error.HTTPError as error:
             raise self._refused(_error_of(error)) from error
         except (OSError, http.client.HTTPException) as error:
-            # A refused connection, an unknown name, a timeout.
+            # A refused connection, an unknown host name or a timeout.
             raise self._refused(f"cannot be reached: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise self._refused(
@@ -154,16 +164,16 @@ def _error_of(error: urllib.error.HTTPError) -> str:
 
 
 class GrpcServer(ModelServer):
-    """The gRPC interface; its messages have half the bytes of REST.
+    """The gRPC interface; its messages have half the size of REST messages.
 
     Args:
         address: grpc://HOST:PORT.
-        **kwargs: see ModelServer.
+        **kwargs: see `ModelServer`.
     """
 
     def __init__(self, address: str, **kwargs):
         super().__init__(address, **kwargs)
-        # Imported here, because it brings TensorFlow.
+        # Imported here, because the import loads TensorFlow.
         import grpc
         from tensorflow_serving.apis import prediction_service_pb2_grpc
 
@@ -216,17 +226,17 @@ def connect(
     version: int | None = None,
     timeout: float = 60,
 ) -> ModelServer:
-    """Makes a client of one model; it sends nothing yet.
+    """Makes a client of one model without sending a request.
 
     Args:
         address: http://HOST:PORT or https://HOST:PORT for REST (TensorFlow Serving's
             port is 8501), grpc://HOST:PORT for gRPC (8500).
-        model: its name on the server.
-        version: its version; None takes the newest.
+        model: the name of the model on the server.
+        version: the version of the model; None takes the newest version.
         timeout: seconds for one request.
 
     Raises:
-        UserError: another kind of address.
+        UserError: the address has another form.
     """
     scheme, _, host = address.rstrip("/").partition("://")
     kinds = {"http": RestServer, "https": RestServer, "grpc": GrpcServer}

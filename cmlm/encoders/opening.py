@@ -1,7 +1,7 @@
 """Opens encoders: exports, model_dirs, foreign weights, servers and stored vectors.
 
-Every command opens its encoder here: `open_encoder` for vectors, `open_trained` for the
-weights themselves (exports, fine-tuning).
+Every command opens its encoder here, with `open_encoder` for vectors or `open_trained`
+for weights (exports, fine-tuning).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def open_encoder(
     """Opens an encoder.
 
     Args:
-        model: an export (the folder, its `serving` or a version of that); whatever
-            `open_trained` opens; `bow:` and a model_dir (the mean of its word
-            embeddings); or one of the forms of `external`: the address of a model
-            server, or stored vectors.
-        reading: how vectors are read; None keeps the settings of the model. The vectors
-            of exports, servers and files are fixed.
+        model: an export (its folder, the folder `serving` in it, or a version); a model
+            that `open_trained` opens; `bow:` and a model_dir (the mean of its word
+            embeddings); or a form that `external` lists: the address of a model server,
+            or stored vectors.
+        reading: the reading of vectors; None keeps the settings of the model. The
+            vectors of exports, servers and files are fixed.
 
     Raises:
         UserError: there is no such encoder, it is damaged, or `reading` does not fit.
@@ -46,7 +46,7 @@ def open_encoder(
         return _fixed(external.open_encoder(model), reading, model)
     prefix, directory = model_dir.split_prefix(model)
     if prefix == "bow":
-        # No layer is read, so pooling has no effect on this baseline.
+        # This baseline reads no layer, so pooling has no effect.
         reading = Reading(seq_length=reading.seq_length)
         trained = model_dir.load_encoder(directory, reading=reading)
         return _from_trained(trained, reading, bag_of_words=True)
@@ -61,10 +61,10 @@ def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
     """Opens the weights of an encoder.
 
     Args:
-        model: a model_dir; `best:` or `untrained:` and a model_dir (its best
-            checkpoint, or the weights it started from); a checkpoint in a model_dir; or
-            weights of another program (see `foreign.ACCEPTED`).
-        reading: how vectors are read; None keeps the settings of the model.
+        model: a model_dir; `best:` or `untrained:` and a model_dir (the best checkpoint
+            or the initial weights of the run); a checkpoint in a model_dir; or weights
+            of another program (see `foreign.ACCEPTED`).
+        reading: the reading of vectors; None keeps the settings of the model.
 
     Raises:
         UserError: there is no such encoder, it is damaged, or it lacks a layer that
@@ -80,7 +80,7 @@ def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
     source = foreign.find(model)
     if source is not None:
         return pretrained.load_encoder(source, reading)
-    # A checkpoint in a model_dir, or in its `best/`.
+    # A checkpoint in a model_dir or in its folder `best`.
     directory = model if tf.io.gfile.isdir(model) else os.path.dirname(model)
     if os.path.basename(directory) == model_dir.BEST:
         directory = os.path.dirname(directory)
@@ -90,12 +90,12 @@ def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
 def open_run(
     directory: str, checkpoint: str, reading: Reading | None = None
 ) -> TrainedEncoder:
-    """Opens the trained encoder of a run; arguments as `model_dir.load_encoder`."""
+    """Opens the trained encoder of a run; see `model_dir.load_encoder`."""
     return model_dir.load_encoder(directory, checkpoint, reading)
 
 
 def _fixed(encoder, reading: Reading, model: str):
-    """Returns an encoder whose vectors are fixed; refuses another reading of it."""
+    """Returns an encoder with fixed vectors; refuses a different reading."""
     for name, value in vars(reading).items():
         own = encoder.seq_length if name == "seq_length" else encoder.info.get(name)
         if value not in (None, own):
@@ -110,9 +110,9 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     """Makes an encoder that follows a model while it trains.
 
     Args:
-        model: every call reads its present weights.
-        tokenizer: the tokenizer of its vocabulary.
-        seq_length: where sentences are cut, in tokens.
+        model: the model; every call reads its current weights.
+        tokenizer: the tokenizer of the model's vocabulary.
+        seq_length: the longest sentence in tokens; a longer one is cut.
     """
     graph = SentenceGraph(tokenizer, model.encoder, seq_length)
     width = model.config.hidden_size
@@ -134,7 +134,7 @@ def _from_trained(
 
 
 def _find_saved_model(directory: str) -> str | None:
-    """Finds the newest version of an export, which a model server would choose."""
+    """Finds the newest version of an export, like a model server."""
     candidates = [directory]
     for parent in (directory, os.path.join(directory, "serving")):
         if tf.io.gfile.isdir(parent):

@@ -1,19 +1,20 @@
-"""Principal component removal: takes out what all sentences of a language share.
+"""Principal component removal: removes the part that a language's sentences share.
 
-For each language, c is the first right singular vector of the matrix whose rows are the
-vectors of that language's sentences, not centred (Yang et al., 2020, section 5.2, after
-Arora et al., 2017); a vector v of the language becomes
+For each language, c is the first right singular vector of the matrix of the language's
+sentence vectors, a row for each sentence, not centred (Yang et al., 2020, section 5.2,
+after Arora et al., 2017). A vector v of the language becomes
 
     v' = v - (v . c) c
 
 (the paper's printed formula lacks the last c). With k components, all k are removed. A
 language without components keeps its vectors unchanged.
 
-The components are stored with the fingerprint of the model they were fitted with, in an
-.npz file that needs no unpickling:
+The components are stored with the fingerprint of their model, in an .npz file that
+needs no unpickling:
 
-    header       a JSON object: format, version, fingerprint, and for each language its
-                 name, its sentences, and the share of squared length in each component
+    header       a JSON object: format, version, fingerprint, and for each language the
+                 name, the number of sentences, and the share of squared length in each
+                 component
     components   float32 [languages, k, dim]; the k rows of a language are orthonormal
 """
 
@@ -52,8 +53,9 @@ class PrincipalComponents:
     """The components of some languages, for one model.
 
     Attributes:
-        fingerprint: fingerprint of the model (see `identity.fingerprint`).
-        languages: by name, in the order of their indices; the same k for all.
+        fingerprint: the fingerprint of the model (see `identity.fingerprint`).
+        languages: the components by language name, in the order of the language
+            indices; all languages have the same k.
     """
 
     fingerprint: str
@@ -61,18 +63,18 @@ class PrincipalComponents:
 
     @property
     def table(self) -> np.ndarray:
-        """float32 [languages, k, dim]."""
+        """The components of all languages, float32 [languages, k, dim]."""
         return np.stack([found.components for found in self.languages.values()])
 
     def check_model(self, fingerprint: str, path: str) -> None:
         """Makes sure that the components belong to a model.
 
         Args:
-            fingerprint: fingerprint of the model.
+            fingerprint: the fingerprint of the model.
             path: the file of the components, for the message.
 
         Raises:
-            UserError: it was fitted with another model.
+            UserError: the components were fitted with another model.
         """
         if fingerprint != self.fingerprint:
             raise UserError(
@@ -83,10 +85,10 @@ class PrincipalComponents:
 
 
 def check_language(name: str) -> str:
-    """Returns the name in lower case, in which languages are compared.
+    """Returns a language name in lower case, the form for comparisons.
 
     Raises:
-        UserError: it is not a language tag.
+        UserError: the name is not a language tag.
     """
     if not _LANGUAGE.fullmatch(name.lower()):
         raise UserError(
@@ -118,10 +120,10 @@ def save(path: str, fitted: PrincipalComponents) -> None:
 
 
 def load(path: str) -> PrincipalComponents:
-    """Reads what `save` wrote. Nothing in the file is executed.
+    """Reads a file of `save`, without executing anything in it.
 
     Raises:
-        UserError: the file is missing or damaged, or has a later version.
+        UserError: the file is missing or damaged, or has another version.
     """
     try:
         with tf.io.gfile.GFile(path, "rb") as file:

@@ -1,7 +1,7 @@
-"""Weights of other programs: the settings that follow from them, and their encoder.
+"""Weights of other programs: the settings that they imply, and their encoder.
 
-A warm start takes shape, vocabulary and case from the source. The configuration need
-not repeat them; if it does, both must agree.
+A warm start takes the model's shape, the vocabulary and the casing from the source. The
+configuration need not repeat these settings; if it does, both must agree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cmlm.modeling.model import SentenceModel
 
 logger = logging.getLogger(__name__)
 
-# Where sentences are cut if the source states no length: most published sentence
+# The length limit in tokens if the source states no limit: most published sentence
 # encoders cut at 128 tokens.
 DEFAULT_SEQ_LENGTH = 128
 
@@ -36,17 +36,18 @@ def adopt(
 ) -> None:
     """Fills a configuration with the settings of a source, in place.
 
-    The position table gets `model.num_views` additional rows for CMLM's conditions:
+    The position table gets `model.num_views` additional rows for CMLM's conditions, so
     tokens keep all positions of the source.
 
     Args:
-        config: of the run, not validated yet.
-        source: the weights that it starts from.
-        given: settings that the user has set, such as `model.num_layers`. They stay as
-            they are, but those that follow from the weights' shapes must agree.
-        pooling: whether to take over the source's pooling, too, as an encoder does that
-            is opened without training. A run pools as its recipe says, and the log
-            names the source's pooling.
+        config: the configuration of the run, before validation.
+        source: the weights that the run starts from.
+        given: settings that the user has set, such as `model.num_layers`. They stay
+            unchanged; a setting that the source determines, such as a shape, must agree
+            with it.
+        pooling: whether to adopt the source's pooling too. An encoder that is opened
+            without training adopts it. A run keeps the pooling of its recipe, and the
+            log names the source's pooling.
 
     Raises:
         UserError: a setting contradicts the source; the message names both.
@@ -106,8 +107,8 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
     """Finds or writes a vocabulary file for the weights of a source.
 
     Args:
-        source: origin of the weights.
-        given: the user's own file, "" for none.
+        source: the origin of the weights.
+        given: the user's own file; "" if there is none.
 
     Returns:
         `given`, or a temporary file with the source's tokens; the process removes it
@@ -143,15 +144,16 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
 def load_encoder(
     source: foreign.Source, reading: Reading | None = None
 ) -> TrainedEncoder:
-    """Makes an encoder of the weights of another program, unchanged.
+    """Makes an encoder from the unchanged weights of another program.
 
     Args:
-        source: what `foreign.find` recognised.
-        reading: how vectors are read; None keeps what the source states.
+        source: the source that `foreign.find` recognised.
+        reading: the reading of vectors; None keeps the source's settings.
 
     Returns:
-        The encoder. Its `seq_length` is the length that the source states for its
-        vectors, or `DEFAULT_SEQ_LENGTH`, as far as its positions allow.
+        The encoder. Its `seq_length` is the length limit of the source, or
+        `DEFAULT_SEQ_LENGTH` if the source states no limit; at most the number of
+        positions for tokens.
 
     Raises:
         UserError: the weights do not fit, or lack a layer that `reading` asks for.
@@ -165,7 +167,7 @@ def load_encoder(
     adopt(config, source)
     config.model.resolve()
     vocab = vocabulary_path(source)
-    # Rows for conditions, for example, are not in the source.
+    # The seed fixes weights that the source lacks, such as the rows for conditions.
     keras.utils.set_random_seed(config.trainer.seed)
     model = SentenceModel(config.model)
     checkpoints.take(model, source)

@@ -3,7 +3,7 @@
     pruned = pruning.prune("model_dir", lambda: arrays.windows(paths), "new_model_dir")
 
 The vectors of the text stay the same. In multilingual models most weights are word
-embeddings, and two languages out of a hundred need few of them.
+embeddings, and two out of a hundred languages need only a few of these embeddings.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning
 from cmlm.vocabulary import pieces
 
-# Lines of the text whose vectors are compared before and after.
+# The number of lines whose vectors are compared before and after pruning.
 _COMPARED_LINES = 256
 _TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Pruned:
-    """Sizes of a model; each pair is (before, after).
+    """The sizes of a model; each pair is (before, after).
 
     Attributes:
-        checkpoint: path of the checkpoint that was pruned.
-        tokens: tokens of the vocabulary.
-        weights: numbers in the weights of the model, heads included.
-        bytes: size of the checkpoint; before, it includes the optimizer's state.
-        difference: largest absolute difference of an entry of a vector, over some lines
-            of the text.
+        checkpoint: the path of the checkpoint that was pruned.
+        tokens: the number of tokens in the vocabulary.
+        weights: the number of scalar weights of the model, heads included.
+        bytes: the size of the checkpoint; the size before pruning includes the state of
+            the optimizer.
+        difference: the largest absolute difference between entries of the vectors, over
+            some lines of the text.
     """
 
     checkpoint: str
@@ -56,12 +57,13 @@ def prune(
 ) -> Pruned:
     """Writes a model_dir with the tokens that a text needs (see `vocabulary.pieces`).
 
-    Every line of the text has the same vector as in the whole model. The new model_dir
-    has no optimizer state: a run starts from it by `init_checkpoint`.
+    Every line of the text has the same vector as in the original model. The new
+    model_dir has no optimizer state; a run starts from it by `init_checkpoint`.
 
     Args:
         model: a model_dir, or `best:` and a model_dir for its best checkpoint.
-        read: returns the lines of the text in portions; it is called twice.
+        read: a function that returns the lines of the text in windows; it is called
+            twice.
         output: the model_dir to write, whole or not at all.
         overwrite: replace an existing `output`.
 
@@ -88,12 +90,12 @@ def prune(
         vocabulary_file.write(tokens, os.path.join(new, vocabulary_file.FILE_NAME))
         name = os.path.basename(checkpoint)
         weights = pruning.prune(checkpoint, os.path.join(new, name), kept)
-        # The directory is renamed, so the path is relative. TensorFlow accepts this in
-        # an absolute directory only, and does not count gs:// as absolute.
+        # The directory is renamed later, so the path is relative. TensorFlow accepts a
+        # relative path in an absolute directory only, and gs:// is not absolute to it.
         path = name if os.path.isabs(new) else os.path.join(new, name)
         tf.compat.v1.train.update_checkpoint_state(new, path, [path])
         config.model.vocab_size = len(tokens)
-        # That file has more tokens than the pruned model.
+        # The original vocabulary file has more tokens than the pruned model.
         config.vocabulary.file = ""
         model_dir.write_config(new, config)
         metrics = os.path.join(source, model_dir.METRICS)
@@ -111,7 +113,7 @@ def prune(
 
 
 def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
-    """Returns the largest difference of an entry in the vectors of some lines."""
+    """Returns the largest difference between the two models' vectors of some lines."""
     lines = (line for window in windows for line in window if line.strip())
     some = list(itertools.islice(lines, _COMPARED_LINES))
     if not some:

@@ -1,7 +1,7 @@
-"""The flags that say how vectors are read: --pooling, --sentence_vector, --seq_length.
+"""The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length.
 
-Commands define them before TensorFlow is imported, so values are checked later, in
-`Reading.validate`.
+Commands define these flags before they import TensorFlow, so `Reading.validate` checks
+the values later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def define() -> None:
 
 
 def reading():
-    """The `Reading` of the flags."""
+    """The `Reading` that the flags describe."""
     from cmlm.encoders.trained import Reading
 
     return Reading(FLAGS.pooling, FLAGS.sentence_vector, FLAGS.seq_length)

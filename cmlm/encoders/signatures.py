@@ -9,11 +9,12 @@
 | `pcr_tensors`     | the three tensors, `language_index` | `pcr`, `language_index` |
 
 `text` and `language` are strings [n]. The three tensors are the preprocessor's outputs,
-`input_word_ids`, `input_mask` and `input_type_ids`, int32 [n, seq]. `language_index`
- is int32 [n]. Vectors are float32 [n, dim]. n is any number, 0 included.
+`input_word_ids`, `input_mask` and `input_type_ids`, int32 [n, seq]. `language_index` is
+int32 [n]. Vectors are float32 [n, dim]. n is any number, 0 included.
 
-`export/serving.py` builds a signature for each row, `model_server` and `export.client`
-ask for them, and `export/saved_models.py` compares their vectors with the checkpoint's.
+`export/serving.py` builds a signature for each row. `model_server` and `export.client`
+request the signatures, and `export/saved_models.py` compares their vectors with the
+vectors of the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Signature:
     """One signature of the serving model.
 
     Attributes:
-        inputs: names of its inputs.
-        output: the name of its vectors.
-        with_components: whether it exists only in an export made with --pcr.
+        inputs: the names of the inputs.
+        output: the name of the output with the vectors.
+        with_components: whether only an export made with --pcr has the signature.
     """
 
     inputs: tuple[str, ...]
@@ -54,5 +55,5 @@ SIGNATURES = {
     "pcr": Signature(("text", "language"), "pcr", with_components=True),
     "pcr_tensors": Signature((*TENSORS, "language_index"), "pcr", with_components=True),
 }
-# Those that a client with strings can ask for.
+# The signatures for clients that send strings.
 TEXT_SIGNATURES = {name: row for name, row in SIGNATURES.items() if row.takes_text}

@@ -15,7 +15,7 @@ from cmlm.modeling.model import SentenceModel
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How sentence vectors are read from trained weights; None keeps the run's setting.
+    """The reading of sentence vectors from trained weights; None keeps the run's value.
 
     CMLM's ablations of pooling (appendix A) and `proj` (section 5.1) are readings of
     one trained encoder.
@@ -23,7 +23,7 @@ class Reading:
     Attributes:
         pooling: a key of `pooling.POOLINGS`.
         sentence_vector: `pooled` or `projected`.
-        seq_length: where sentences are cut, in tokens, [CLS] and [SEP] included.
+        seq_length: the longest sentence in tokens, [CLS] and [SEP] included.
     """
 
     pooling: str | None = None
@@ -31,7 +31,11 @@ class Reading:
     seq_length: int | None = None
 
     def validate(self) -> None:
-        """Raises UserError for a value that is not allowed."""
+        """Checks the values.
+
+        Raises:
+            UserError: a value is not allowed.
+        """
         if self.pooling is not None:
             pooling.check("--pooling", self.pooling)
         if self.sentence_vector not in (None, *SENTENCE_VECTORS):
@@ -39,7 +43,7 @@ class Reading:
             raise fields.refused("--sentence_vector", self.sentence_vector, allowed)
 
     def given(self) -> str:
-        """The flags that are set, as the user wrote them; "" if none is."""
+        """The flags of the values that are set, such as `--pooling=max`, or ""."""
         return " ".join(
             f"--{name}={value}"
             for name, value in vars(self).items()
@@ -47,18 +51,18 @@ class Reading:
         )
 
     def apply(self, model: SentenceModel, path: str) -> None:
-        """Changes how a model with trained weights is read, its configuration too.
+        """Sets the reading of a model with trained weights and of its configuration.
 
         Args:
-            model: with its weights.
-            path: origin of the weights, for messages.
+            model: the model with its trained weights.
+            path: the origin of the weights, for messages.
 
         Raises:
             UserError: the weights lack the chosen layer.
         """
         mode = self.pooling or model.config.pooling
         if self.pooling and pooling.POOLINGS[mode].through_pooler:
-            # A bias starts at 0 and only training moves it.
+            # A bias starts at 0 and changes in training only.
             if not model.encoder.bert.pooler_layer.get_weights()[1].any():
                 raise UserError(
                     f"--pooling={mode}: nothing has trained the pooler of {path}"
@@ -68,18 +72,18 @@ class Reading:
 
 @dataclasses.dataclass
 class TrainedEncoder:
-    """An encoder with everything that its use needs.
+    """A trained encoder with its tokenizer and configuration.
 
     Attributes:
         encoder: the network, with the weights of the checkpoint.
-        tokenizer: the tokenizer of its vocabulary.
-        config: the configuration of the run; `config.model` says how the encoder is
-            read.
-        checkpoint: path of the checkpoint.
-        vocab_file: path of the vocabulary.
-        seq_length: the number of tokens it was trained with, [CLS] and [SEP] included.
-            For weights of another program: the length that their source states, or
-            128.
+        tokenizer: the tokenizer of the encoder's vocabulary.
+        config: the configuration of the run; `config.model` holds the pooling and the
+            kind of sentence vector.
+        checkpoint: the path of the checkpoint.
+        vocab_file: the path of the vocabulary.
+        seq_length: the length limit of the training in tokens, [CLS] and [SEP]
+            included. For weights of another program, the limit that their source
+            states, or 128.
     """
 
     encoder: EncoderNetwork
@@ -95,12 +99,12 @@ def resolve_seq_length(
     seq_length: int | None = None,
     default: int | None = None,
 ) -> int:
-    """Decides where sentences are cut, [CLS] and [SEP] included.
+    """Resolves the length limit of sentences in tokens, [CLS] and [SEP] included.
 
     Args:
-        trained: the encoder; its position table is the limit.
-        seq_length: in tokens; None takes `default`, at most the limit.
-        default: None takes `trained.seq_length`.
+        trained: the encoder; its number of positions is the maximum.
+        seq_length: the requested limit; None takes `default`, at most the maximum.
+        default: the default limit; None takes `trained.seq_length`.
 
     Raises:
         UserError: the encoder has fewer positions.

@@ -1,17 +1,18 @@
-"""Language agnosticity: does a vector tell the language of its sentence? It should not.
+"""Language agnosticity: vectors should not depend on the language of a sentence.
 
 Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 5.2 and figure 2: the same
-sentences in several languages form one pool, and each sentence looks for its neighbours
-in the pool. If vectors did not depend on language, every language would be found
-equally often. Everything is measured before and after principal component removal
-(PCR).
+sentences in several languages form one pool, and each sentence searches the pool for
+its nearest neighbours. If vectors did not depend on language, the search would find
+every language equally often. Every score is measured before and after principal
+component removal (PCR).
 
 The pool holds the first sentence of each test pair of PAWS-X (Yang et al., 2019,
-https://arxiv.org/abs/1908.11828), 2,000 sentences in 7 languages. The paper says
-neither how many neighbours it takes (10 here) nor what it fits the components on: here
-on the development files, whose sentences are different. With the user's own files the
-components are fitted on every second line, and the other lines form the pool; fitted on
-the pool itself they would push its halves apart.
+https://arxiv.org/abs/1908.11828), 2,000 sentences in 7 languages. Yang et al. give
+neither the number of neighbours nor the sentences that the components are fitted on.
+This module takes 10 neighbours and fits the components on the development files, whose
+sentences differ from the test files. With the user's own files it fits the components
+on every second line and pools the other lines; components fitted on the pool itself
+would push its halves apart.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Pool:
 
     Attributes:
         texts: [n] for each language; equal rows have the same meaning.
-        fitted: for each language the sentences that its component is fitted on.
+        fitted: for each language, the sentences that its component is fitted on.
     """
 
     texts: dict[str, list[str]]
@@ -46,7 +47,7 @@ class Pool:
 
 
 class LanguageAgnosticity(base.Task[Pool]):
-    """The scores and pictures of a pool."""
+    """Scores a pool of sentences and computes the data of its figures."""
 
     main_metric = "other_language"
     protocol = (
@@ -116,10 +117,10 @@ class PawsX(LanguageAgnosticity):
 
 
 class AgnosticityFiles(LanguageAgnosticity):
-    """The user's own translations: a file for each language, line by line.
+    """The user's own bitext: one file per language, aligned line by line.
 
     Args:
-        paths: relative to the working directory or to the folder with test sets.
+        paths: paths relative to the working directory or to the folder of test sets.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -151,14 +152,15 @@ def _check_pool(columns: dict[str, list[str]]) -> None:
 
 
 def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
-    """The languages of the neighbours of each language's sentences.
+    """For each language, the share of each language among the nearest neighbours.
 
     Args:
-        parts: unit vectors float [n, dim] of each language.
+        parts: the unit vectors of each language, float [n, dim].
         k: the number of neighbours; a sentence is not its own neighbour.
 
     Returns:
-        float [languages, languages]: shares; each row sums to 1.
+        float [languages, languages]: row i holds the shares of all languages among the
+        neighbours of language i, and sums to 1.
     """
     pool = np.concatenate(list(parts.values()))
     counts = [len(part) for part in parts.values()]
@@ -169,8 +171,8 @@ def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
         _, found = search.nearest(part, pool, k + 1)
         own = np.arange(starts[row], starts[row + 1])[:, np.newaxis]
         others = found != own
-        # A sentence with a double may be missing from its own neighbours: then the
-        # last neighbour is dropped instead.
+        # If the pool holds a duplicate, a sentence may be missing from its own
+        # neighbours. Then the last neighbour is dropped instead.
         others[others.all(axis=1), -1] = False
         found = language[found[others]]
         matrix[row] = np.bincount(found, minlength=len(parts)) / len(found)
@@ -178,9 +180,9 @@ def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
 
 
 def similarities(parts: dict[str, np.ndarray]) -> tuple[float, float]:
-    """The mean cosine of two sentences in one language, and in two languages.
+    """The mean cosine of sentence pairs within a language and across languages.
 
-    Both means are over sentences of different meaning: rows i and j with i != j.
+    Both means cover pairs of different meaning: rows i and j with i != j.
     """
     sums = np.stack([part.sum(axis=0, dtype=np.float64) for part in parts.values()])
     products = sums @ sums.T
@@ -195,8 +197,8 @@ def similarities(parts: dict[str, np.ndarray]) -> tuple[float, float]:
 def probe(parts: dict[str, np.ndarray], seed: int) -> float:
     """The accuracy, times 100, of a linear classifier of the language.
 
-    It is trained on the first half of the sentences and tested on the second half, so
-    no meaning is in both.
+    The classifier is trained on the first half of the sentences and tested on the
+    second half, so that no meaning occurs in both.
     """
     half = len(next(iter(parts.values()))) // 2
     x = [np.concatenate([part[:half] for part in parts.values()])]

@@ -4,10 +4,10 @@
 with the candidate nearest to b - a + c.
 
 The universal analogy set (ULR: Li and Zhao, 2021, https://arxiv.org/abs/2105.14478,
-section 6.1, table 2) asks with words, phrases and sentences. Each question has closed
-candidates: the fourth column, which is right, and the columns after it. Google's
-analogies (Mikolov et al., 2013) have open candidates: all words of the file but a, b
-and c.
+section 6.1, table 2) asks with words, phrases and sentences. Each question lists its
+own candidates: the right answer in the fourth column, wrong answers in the later
+columns. In Google's analogies (Mikolov et al., 2013) the candidates are all words of
+the file except a, b and c.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Questions:
     Attributes:
         texts: distinct texts, [m].
         rows: int [n, 3 + candidates], rows of `texts`: a, b, c, the right answer, the
-            wrong answers; -1 pads a question with fewer of them.
+            wrong answers; -1 pads a question that has fewer wrong answers.
     """
 
     texts: list[str]
@@ -39,7 +39,7 @@ class Questions:
 
 
 class UniversalAnalogy(base.Task[dict[str, Questions]]):
-    """Files such as `semantic/word/capital-common.txt`: kind and level are folders."""
+    """Files such as `semantic/word/capital-common.txt`, in folders KIND/LEVEL."""
 
     name = "ulr-analogy"
     main_metric = "accuracy"
@@ -140,11 +140,11 @@ def targets(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def closed_accuracy(vectors: np.ndarray, rows: np.ndarray) -> float:
-    """Accuracy, times 100, where each question has its own candidates.
+    """The accuracy, times 100, if each question has its own candidates.
 
     Args:
         vectors: float [m, dim], of any length.
-        rows: as in `Questions`; a wrong answer equal to the right one is ignored.
+        rows: rows as in `Questions`; a wrong answer equal to the right one is ignored.
     """
     vectors = search.unit_length(vectors)
     right = 0
@@ -164,7 +164,7 @@ def open_hits(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
     Args:
         vectors: float [m, dim], of any length.
-        rows: int [n, 4].
+        rows: a, b, c and d of each question, int [n, 4].
 
     Returns:
         bool [n].

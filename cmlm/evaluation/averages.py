@@ -1,4 +1,4 @@
-"""The averages that papers print, and the scores that each of them is the mean of."""
+"""The averages that papers print, and the scores behind each average."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Scores = Mapping[str, Mapping[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A group of scores that is averaged.
+    """A group of scores and the name of their average.
 
     Attributes:
         name: the name of the average in results, such as `tatoeba/xtreme36`;
             `published` uses the same names.
         family: the family whose table shows the average.
-        about: one line: what is averaged, and which paper prints it.
-        parts: the scores of each part by the part's name. A part of several scores,
-            such as a language of XEVAL, counts by their mean.
+        about: one line on the averaged scores and the paper that prints the average.
+        parts: the scores of each part, by part name. A part with several scores, such
+            as a language of XEVAL, contributes their mean.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Coverage:
     Attributes:
         group: the group.
         keys: the scores that the results hold, by part.
-        missing: the parts that are missing, wholly or in some of their scores.
+        missing: the parts that lack some or all of their scores.
     """
 
     group: Group
@@ -55,7 +55,7 @@ class Coverage:
         return f"{self.group.name} ({found})"
 
     def mean(self, scores: Mapping[Key, float]) -> float | None:
-        """The mean over the scored parts; None if `scores` lacks a score of them."""
+        """The mean over the scored parts; None if `scores` lacks one of `keys`."""
         if any(key not in scores for keys in self.keys.values() for key in keys):
             return None
         means = [np.mean([scores[key] for key in keys]) for keys in self.keys.values()]
@@ -63,11 +63,11 @@ class Coverage:
 
 
 def cover(group: Group, scores: Scores) -> Coverage:
-    """The parts of a group that a model has.
+    """Finds the parts of a group that a model's scores hold.
 
     Args:
         group: the group.
-        scores: metrics to numbers, by task.
+        scores: metrics and their values, by task.
     """
     keys, missing = {}, []
     for part, wanted in group.parts.items():
@@ -81,13 +81,13 @@ def cover(group: Group, scores: Scores) -> Coverage:
 
 
 def coverage(scores: Scores) -> list[Coverage]:
-    """The groups of which a model has at least two parts; see `cover`."""
+    """The groups with at least two parts in a model's scores; see `cover`."""
     found = [cover(group, scores) for group in GROUPS]
     return [item for item in found if len(item.keys) > 1]
 
 
 def flat(scores: Scores) -> dict[Key, float]:
-    """Scores by task and metric to scores by (task, metric)."""
+    """Flattens scores by task and metric into scores by (task, metric)."""
     return {
         (task, metric): value
         for task, metrics in scores.items()
@@ -96,13 +96,13 @@ def flat(scores: Scores) -> dict[Key, float]:
 
 
 def of(scores: Scores) -> dict[str, float]:
-    """The averages of a model, by the name of the group."""
+    """The averages of a model, by group name."""
     found = {item.group.name: item.mean(flat(scores)) for item in coverage(scores)}
     return {name: mean for name, mean in found.items() if mean is not None}
 
 
 def describe(scores: Scores) -> dict[str, dict]:
-    """What results.json says of the averages beside their numbers."""
+    """The entry of results.json on each average, apart from its value."""
     return {
         item.group.name: {
             "about": item.group.about,
@@ -138,7 +138,7 @@ XTREME = (
     "af ar bg bn de el es et eu fa fi fr he hi hu id it ja jv ka kk ko ml mr nl pt ru "
     "sw ta te th tl tr ur vi zh"
 ).split()
-# m-USE's 16 languages without English, Chinese counted once.
+# m-USE's 16 languages, without English and with Chinese counted once.
 MUSE = "ar de es fr it ja ko nl pl pt ru th tr zh".split()
 PCR_LANGUAGES = "fr zh es de ru it tr pt hu ja nl".split()
 _TATOEBA = (

@@ -1,4 +1,4 @@
-"""The interface of a task, and the vectors that a task may ask for.
+"""The interface of a task, and of the vectors that a task asks for.
 
 To add a task, subclass `Task` in the module of its family, or add a row to an existing
 table there, and list it in the module's `TASKS`. A new family is a new module with a
@@ -16,7 +16,7 @@ import numpy as np
 
 from cmlm.evaluation.reading import DataDir, MissingData
 
-# SentEval's own seed: its folds come out the same here.
+# SentEval's own seed, so that the folds are the same as in the toolkit.
 SEED = 1111
 
 Data = TypeVar("Data")
@@ -30,8 +30,8 @@ class Vectors(Protocol):
 
         Args:
             sentences: any number of sentences.
-            language: their language, such as `de`; empty if the task does not know
-                it. Principal component removal needs it.
+            language: the language of the sentences, such as `de`; empty if the task
+                does not know it. Principal component removal needs the language.
 
         Returns:
             float32 [len(sentences), dim].
@@ -39,16 +39,15 @@ class Vectors(Protocol):
 
 
 class Task(abc.ABC, Generic[Data]):
-    """A data set, and how to score a model on it.
+    """A data set and the protocol that scores a model on it.
 
     Attributes:
         name: the name in tables and in --tasks.
-        main_metric: the key of `score`'s result that stands for the task. Higher is
-            better.
+        main_metric: the metric of `score` that represents the task. Higher is better.
         shown_metrics: further metrics that tables show.
-        protocol: one line for reports: what is measured, and how.
-        seeds: tasks that train something run once for each seed and report the mean
-            and the deviation.
+        protocol: one line for reports that names the metric and the protocol.
+        seeds: random seeds. A task that trains a model runs once for each seed and
+            reports the mean and the deviation.
     """
 
     name: str
@@ -75,24 +74,23 @@ class Task(abc.ABC, Generic[Data]):
         """Scores a model; equal vectors give equal scores.
 
         Returns:
-            Numbers by the name of the metric.
+            Values by metric name.
         """
 
     def figures(self, data: Data, vectors: Vectors) -> dict[str, Any]:
-        """What a report draws beside the scores: plain values for JSON, or nothing."""
+        """The data of a report's figures: plain values for JSON, empty by default."""
         return {}
 
 
 class PartedTask(Task[dict[str, Data]]):
-    """A task in several languages or language pairs: each is scored, then averaged.
+    """A task in several languages or language pairs: it scores each, then averages.
 
-    `NAME-PART` in --tasks selects one part (`tatoeba-de`). The result holds each
-    metric's mean over the parts under the metric's name, and a part's own number as
-    `METRIC/PART`.
+    `NAME-PART` in --tasks selects one part (`tatoeba-de`). The result holds the mean
+    over the parts as `METRIC` and the value of each part as `METRIC/PART`.
 
     Args:
         name: the name of the task.
-        only: the parts to score; by default every part whose files are there.
+        only: the parts to score; by default every part whose files exist.
     """
 
     def __init__(self, name: str, only: Sequence[str] = ()):
@@ -107,13 +105,13 @@ class PartedTask(Task[dict[str, Data]]):
 
     @abc.abstractmethod
     def find_parts(self, source: DataDir) -> Mapping[str, Any]:
-        """Finds the parts whose files are there.
+        """Finds the parts whose files exist.
 
         Returns:
-            Names of parts, with the value that `read_part` takes.
+            The value that `read_part` takes as `where`, by part name.
 
         Raises:
-            MissingData: no part is there.
+            MissingData: no part has files.
         """
 
     @abc.abstractmethod

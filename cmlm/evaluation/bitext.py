@@ -1,11 +1,11 @@
-"""Bitext retrieval: each sentence looks for its translation among all of them.
+"""Bitext retrieval: each sentence searches the other language for its translation.
 
-`score_retrieval` measures one search in three ways, since each has its readers:
-accuracy (P@1 by cosine, as the papers print it), the error of the ratio margin with 4
-neighbours (LASER's xSIM), and MTEB's weighted F1. As in LASER and MTEB a sentence that
-a file holds twice counts as two: its double is a wrong answer.
+`score_retrieval` reports three metrics of one search: accuracy (P@1 by cosine, as the
+papers print it), the error of the ratio margin with 4 neighbours (LASER's xSIM), and
+MTEB's weighted F1. As in LASER and MTEB, a sentence that occurs twice in a file counts
+as two sentences, and its duplicate is a wrong answer.
 
-The UN corpus is too large for a full product: it goes through a mining index.
+The UN corpus is too large for a full matrix product, so its search uses a mining index.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cmlm.evaluation import base, languages, metrics, pcr, reading, search
 from cmlm.mining import index, neighbours
 
 _NEIGHBOURS = 4
-# CMLM's figure 3 maps these languages with English; it names no projection, PCA here.
+# CMLM's figure 3 maps these languages with English. It names no projection; PCA here.
 _DRAWN = ("fr", "de", "ru", "es")
 _MAPPED = 30
 
@@ -35,8 +35,8 @@ class Bitext:
     """Sentences and their translations.
 
     Attributes:
-        first, second: [n]; equal rows translate each other.
-        languages: of first and second; empty where they are unknown.
+        first, second: the sentences, [n]; equal rows translate each other.
+        languages: the languages of `first` and `second`; empty if unknown.
     """
 
     first: list[str]
@@ -51,8 +51,8 @@ def score_retrieval(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
         x, y: float [n, dim]; equal rows translate each other.
 
     Returns:
-        `accuracy`, `xsim_error` and `f1`, times 100: for each `METRIC_forward` (from
-        x to y), `METRIC_backward`, and their mean under the metric's name.
+        `accuracy`, `xsim_error` and `f1`, times 100, each as `METRIC_forward` (from x
+        to y), `METRIC_backward` (from y to x) and `METRIC` (the mean of both).
     """
     found = search.Neighbours.of(x, y, _NEIGHBOURS)
     gold = np.arange(len(x))
@@ -81,7 +81,7 @@ def score_retrieval(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 
 class Retrieval(base.PartedTask[Bitext]):
-    """The base of bitext retrieval: pairs in, `score_retrieval` out."""
+    """The base class of bitext retrieval; it scores pairs with `score_retrieval`."""
 
     main_metric = "accuracy"
     protocol = "P@1 by cosine, mean of both directions, x 100"
@@ -102,13 +102,13 @@ class Tatoeba(Retrieval):
     """LASER's Tatoeba test sets: up to 1,000 sentences of a language, with English.
 
     Artetxe and Schwenk, 2019, https://arxiv.org/abs/1812.10464. Files
-    `tatoeba.deu-eng.deu` and `.eng`; a language with a code of two letters goes by it.
-    `forward` searches English for the translation of a foreign sentence, as XTREME,
-    MTEB and the papers do.
+    `tatoeba.deu-eng.deu` and `.eng`; a part has the two-letter code of its language if
+    there is one. `forward` searches English for the translation of a foreign sentence,
+    as XTREME, MTEB and the papers do.
 
-    `METRIC_pcr` is the metric after principal component removal as CMLM's table 8 has
-    it: for each side of a language's test set the first component is fitted on that
-    side itself and removed from it.
+    `accuracy_pcr`, `accuracy_forward_pcr` and `accuracy_backward_pcr` are measured
+    after principal component removal, as in CMLM's table 8: the first component of each
+    side of a test set is fitted on that side and removed from it.
     """
 
     protocol = (
@@ -166,14 +166,14 @@ class UnCorpus(base.PartedTask[Bitext]):
     """Retrieval in the United Nations Parallel Corpus, through a mining index.
 
     Ziemski et al., 2016; LaBSE, section 4.1: 11.3 million sentences a side in 86,000
-    documents. Files `un/NAME.en`, `un/NAME.fr` and so on, line by line, plain or
-    packed: the corpus's own `UNv1.0.6way.*`, or a part of it. A line that is blank on
-    one side is left out.
+    documents. The files `un/NAME.en`, `un/NAME.fr` and so on are aligned line by line,
+    plain or packed: the corpus's own `UNv1.0.6way.*`, or a part of it. A line that is
+    blank on one side is left out.
 
-    Of equal sentences one is a candidate, and finding the translation's text is right.
-    Up to 10**10 cosines (100,000 sentences a side) the search is exact; above, it is
-    the approximate index of `cmlm.mine`. `exact` in the result is 1 or 0. Texts take
-    about 400 bytes of memory a sentence, vectors lie on disk.
+    Equal sentences count as one candidate: an answer is right if its text is the
+    translation. Up to 10**10 cosines (100,000 sentences a side) the search is exact; a
+    larger search uses the approximate index of `cmlm.mine`. The metric `exact` is 1 or
+    0 accordingly. Texts take about 400 bytes of memory a sentence; vectors lie on disk.
     """
 
     main_metric = "accuracy_forward"
@@ -233,20 +233,20 @@ class UnCorpus(base.PartedTask[Bitext]):
 
 
 def _distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct texts, and the number of each text among them, int64 [n]."""
+    """The distinct texts, and the index of each text among them, int64 [n]."""
     found: dict[str, int] = {}
     numbers = [found.setdefault(text, len(found)) for text in texts]
     return list(found), np.array(numbers)
 
 
 class BitextFiles(Retrieval):
-    """The user's own bitext: one TSV of two columns, or files that go line by line.
+    """The user's own bitext: one TSV of two columns, or files aligned line by line.
 
-    With more than two files the first one is the pivot, as English is in FLORES and
-    NTREX: it is scored with each of the others, a part each.
+    With more than two files, the first file is the pivot, like English in FLORES and
+    NTREX: each other file forms a part with it.
 
     Args:
-        paths: relative to the working directory or to the folder with test sets.
+        paths: paths relative to the working directory or to the folder of test sets.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -278,7 +278,8 @@ def read_lines(source: reading.DataDir, first: str, second: str) -> Bitext:
 
     Raises:
         MissingData: a file is missing.
-        UserError: they have different numbers of lines, or a line is blank.
+        UserError: the files have different numbers of lines or fewer than 2 lines, or
+            a line is blank.
     """
     columns = {path: source.lines(source.find(path)) for path in (first, second)}
     reading.check_parallel(columns)
@@ -290,7 +291,8 @@ def read_tsv(source: reading.DataDir, path: str) -> Bitext:
     """Reads a file of `sentence<TAB>translation`; further columns are ignored.
 
     Raises:
-        UserError: a line has fewer columns, or an empty column.
+        UserError: a line has fewer than two columns or an empty one, or the file has
+            fewer than 2 lines.
     """
     rows = source.table(path, 2)
     first, second = ([row[column].strip() for row in rows] for column in (0, 1))

@@ -2,15 +2,15 @@
 
 Glavas et al., 2019, https://arxiv.org/abs/1902.00508: 28 language pairs, each with a
 test dictionary of 2,000 pairs. The similarity is CSLS with 10 neighbours (Conneau et
-al., 2018, https://arxiv.org/abs/1710.04087, equation 4), which subtracts a word's mean
-cosine with its neighbours. Papers search a vocabulary of 200,000 words of fastText; the
-pool here holds, on either side, every word of the pair's dictionaries (train and test),
-about 6,000. Scores here are therefore higher.
+al., 2018, https://arxiv.org/abs/1710.04087, equation 4), which subtracts the mean
+cosine of each word with its neighbours. Papers search fastText's vocabulary of 200,000
+words. Here the pool of each side holds every word of the pair's dictionaries (train and
+test), about 6,000 words, so scores are higher.
 
-`accuracy` compares the vectors as they are, for one model of both languages.
-`accuracy_mapped` first learns an orthogonal mapping on the training dictionary, the
-standard mapping-based set-up of Mirror-BERT (section 4.3, table 6) for two encoders,
-each of one language: `--model=languages:en=MODEL,fr=OTHER`.
+`accuracy` compares vectors without a mapping; it suits one model of both languages.
+`accuracy_mapped` first learns an orthogonal mapping on the training dictionary. That is
+the mapping-based set-up of Mirror-BERT (section 4.3, table 6), with one encoder for
+each language: `--model=languages:en=MODEL,fr=OTHER`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NEIGHBOURS = 10
 
 @dataclasses.dataclass
 class Lexicon:
-    """The words of two languages, and the pairs that translate each other.
+    """The words of two languages and their translation pairs.
 
     Attributes:
         source, target: distinct words; the test words come first in `source`.
-        gold: for each test word its translations as rows of `target`.
+        gold: for each test word, its translations as rows of `target`.
         train: the training dictionary, int [pairs, 2]: rows of `source` and `target`.
     """
 
@@ -57,7 +57,7 @@ class Bli(base.PartedTask[Lexicon]):
         paths = source.matching(
             os.path.join("*-*", "yacle.test.freq.2k.*.tsv"), within="bli"
         )
-        # en-fr is there twice, once under the reversed name.
+        # The data set holds en-fr twice, once under the reversed name.
         return {
             os.path.basename(os.path.dirname(path)): path for path in reversed(paths)
         }
@@ -102,8 +102,8 @@ def mapped(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Maps two sets of vectors into one space by an orthogonal mapping.
 
-    VecMap's supervised orthogonal mapping (Artetxe et al., 2016; 2018): rows are
-    scaled to length 1, the columns of each side centred, rows scaled again; then
+    VecMap's supervised orthogonal mapping (Artetxe et al., 2016; 2018) scales the rows
+    to length 1, centres the columns of each side, and scales the rows again. Then
     X_train^T Y_train = U S V^T, x becomes x U, and y becomes y V (the Procrustes
     solution W = U V^T, applied to both sides).
 
@@ -113,7 +113,7 @@ def mapped(
         train: int [pairs, 2], rows of x and y that translate each other.
 
     Returns:
-        float [n, dim] and [m, dim].
+        The mapped vectors, float [n, dim] and [m, dim].
     """
     x, y = _normalized(x), _normalized(y)
     u, _, v = np.linalg.svd(x[train[:, 0]].T @ y[train[:, 1]], full_matrices=False)
@@ -136,7 +136,7 @@ def csls_ranks(
     Args:
         x: float [n, dim]; the first `len(gold)` rows are the queries.
         y: float [m, dim].
-        gold: for each query its right rows of y.
+        gold: for each query, the right rows of y.
         k: the number of neighbours.
 
     Returns:

@@ -1,4 +1,4 @@
-"""All tasks by family, and the names that --tasks takes."""
+"""All tasks by family, and their selection by --tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cmlm.evaluation import (
     xeval,
 )
 
-# A family has the name of its module: in --tasks, in results and in reports.
+# In --tasks, results and reports, a family has the name of its module.
 _MODULES = (
     *(sts, senteval, xeval, bitext, mining, agnosticity, transfer, qa, lexical, bli),
     *(linking, analogy, paraphrase, geometry),
@@ -34,7 +34,7 @@ _MODULES = (
 FAMILIES: dict[str, list[base.Task]] = {
     module.__name__.rpartition(".")[2]: module.TASKS for module in _MODULES
 }
-# Tasks on files of the user's own: FAMILY:PATH[:PATH ...].
+# Tasks on the user's own files: FAMILY:PATH[:PATH ...].
 ON_FILES = {
     "bitext": bitext.BitextFiles,
     "sts": sts.StsFiles,
@@ -53,7 +53,7 @@ def select(
     Args:
         names: `all`, families, tasks, one part of a task (`tatoeba-de`), or a family
             with the user's own files (`bitext:FILE.tsv`, `bitext:FILE:FILE`).
-        seeds: the seeds of tasks that train something.
+        seeds: the seeds of tasks that train a model.
 
     Raises:
         UserError: a name is unknown.
@@ -109,7 +109,7 @@ def _on_files(name: str) -> base.Task | None:
 
 
 def family(task: base.Task) -> str:
-    """The family of a task; a task on the user's own files begins with its family."""
+    """The family of a task; the name of a task on own files begins with the family."""
     for name, tasks in FAMILIES.items():
         for member in tasks:
             is_part = isinstance(member, base.PartedTask) and task.name.startswith(
@@ -121,7 +121,7 @@ def family(task: base.Task) -> str:
 
 
 def describe(item: run.TaskData) -> dict[str, Any]:
-    """What results.json says of a task beside its scores."""
+    """The entry of results.json on a task, apart from its scores."""
     return {
         "family": family(item.task),
         "main_metric": item.task.main_metric,

@@ -1,9 +1,9 @@
-"""SentEval's classifier: logistic regression on fixed vectors, L2 chosen by accuracy.
+"""SentEval's classifier: logistic regression on fixed vectors, C chosen by accuracy.
 
 It follows facebookresearch/SentEval, senteval/tools/validation.py, with scikit-learn
 (`usepytorch: False`): C from 2**-2 to 2**3, stratified folds, vectors not scaled. The
-toolkit's solver stops early; here it runs to the optimum. The result then does not
-depend on rounding in the vectors. Each C starts from the weights of the one before.
+toolkit's solver stops early. Here it runs to the optimum, so that rounding in the
+vectors does not change the result. Each C starts from the weights of the previous C.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _fit_path(
     grid: Sequence[float],
     seed: int,
 ) -> list[list[np.ndarray]]:
-    """Fits each value of the grid; returns the labels predicted for each test."""
+    """Fits each value of the grid; returns the predicted labels of each test set."""
     model = LogisticRegression(
         random_state=seed, warm_start=True, tol=1e-6, max_iter=1000
     )
     rows, labels, predicted = x[train], y[train], []
-    # One thread for each fit: as many fits as cores run at once.
+    # Each fit has one thread, because `_fit_paths` runs one fit on each core.
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for value in grid:
@@ -53,7 +53,7 @@ def _fit_paths(jobs) -> list:
 
 
 def _best(accuracies: np.ndarray) -> int:
-    """The index of the best mean accuracy; the toolkit compares two decimals."""
+    """The index of the best mean accuracy, to two decimals as in the toolkit."""
     return int(np.argmax(np.round(accuracies, 2)))
 
 
@@ -63,7 +63,7 @@ def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _cross_validate(x, y, rows_of_folds, seed) -> list[np.ndarray]:
-    """The accuracy of each value of the grid, for each list of folds."""
+    """For each list of folds, the mean accuracy of each value of the grid."""
     jobs = [
         (x, y, train, [test], GRID, seed)
         for folds in rows_of_folds
@@ -83,15 +83,16 @@ def _cross_validate(x, y, rows_of_folds, seed) -> list[np.ndarray]:
 def nested_cross_validation(
     x: np.ndarray, y: np.ndarray, seed: int
 ) -> dict[str, float]:
-    """Ten folds; ten more within each of them choose C (the toolkit's InnerKFold).
+    """Ten-fold cross-validation; ten inner folds choose C (the toolkit's InnerKFold).
 
     Args:
-        x: float [n, dim].
-        y: int [n].
-        seed: of the folds.
+        x: the features, float [n, dim].
+        y: the labels, int [n].
+        seed: the seed of the folds.
 
     Returns:
-        `accuracy` on the outer folds, `dev_accuracy` on the inner ones, both means.
+        `accuracy`, the mean over the outer folds, and `dev_accuracy`, the mean of the
+        best accuracies on the inner folds.
     """
     outer = _folds(y, seed)
     inner = [
@@ -119,10 +120,10 @@ def cross_validation_then_test(
     x_test: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, float]:
-    """Ten folds of the training set choose C, then one fit (the toolkit's KFold).
+    """Chooses C by ten folds of the training set, then fits once (the toolkit's KFold).
 
     Returns:
-        Labels predicted for `x_test`, and the best accuracy of the cross-validation.
+        The predicted labels of `x_test`, and the best accuracy of the cross-validation.
     """
     (accuracies,) = _cross_validate(x, y, [_folds(y, seed)], seed)
     both = np.concatenate([x, x_test])
@@ -139,10 +140,10 @@ def validation_then_test(
     x_test: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, float]:
-    """A fixed validation set chooses C (the toolkit's Split).
+    """Chooses C by a fixed validation set (the toolkit's Split).
 
     Returns:
-        Labels predicted for `x_test`, and the best accuracy on the validation set.
+        The predicted labels of `x_test`, and the best accuracy on the validation set.
     """
     every = np.concatenate([x, x_dev, x_test])
     ends = np.cumsum([len(x), len(x_dev)])
@@ -156,7 +157,7 @@ def validation_then_test(
 def fit_and_predict(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int
 ) -> np.ndarray:
-    """One fit with C = 1; labels predicted for `x_test`."""
+    """Fits once with C = 1 and returns the predicted labels of `x_test`."""
     both = np.concatenate([x, x_test])
     train, test = np.split(np.arange(len(both)), [len(x)])
     return _fit_path(both, y, train, [test], [1.0], seed)[0][0]

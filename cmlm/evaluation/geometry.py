@@ -1,15 +1,15 @@
 """The geometry of vectors: isotropy, mean vector, distribution of cosines.
 
 Liu et al., 2021 (Mirror-BERT), https://arxiv.org/abs/2104.08027, section 4.4 (equation
-2, figure 7, table 9) and appendix E (equation 3, table 14): isotropy score IS and mean
-vector norm MVN of the raw vectors of the strings that the model was trained on. The
-default strings are the first 10,000 distinct sentences of STS-B's training set, the
+2, figure 7, table 9) and appendix E (equation 3, table 14): the isotropy score IS and
+the mean vector norm MVN of raw vectors, on the strings that the model was trained on.
+The default strings are the first 10,000 distinct sentences of STS-B's training set, the
 paper's sentences; `geometry:FILE` takes a list of strings, one a line.
 
-The printed IS will not come out of the printed formula: for raw vectors the first
-eigenvector alone gives exp(-2 MVN), about 1e-12 for the paper's MVN of 13.79, where the
-paper prints 0.043. MVN can be compared. `isotropy_unit` and `mean_vector_norm_unit` are
-the same scores of vectors scaled to length 1.
+The printed formula does not give the printed IS. For raw vectors the first eigenvector
+alone gives exp(-2 MVN), about 1e-12 for the paper's MVN of 13.79, but the paper prints
+0.043. MVN is comparable. `isotropy_unit` and `mean_vector_norm_unit` are the same
+scores of vectors scaled to length 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cmlm.evaluation import base, metrics, reading, search, senteval_files
 
 _STRINGS = 10_000
 _BINS = 40
-# Two sentences with at least this human score mean nearly the same.
+# Two sentences with at least this human score have nearly the same meaning.
 _SIMILAR = 4
 _RANDOM_PAIRS = 100_000
 
@@ -108,7 +108,8 @@ class GeometryFiles(Geometry):
     """Isotropy and mean vector of the user's own strings, one a line.
 
     Args:
-        paths: files of strings; the paper measures the strings it trained on.
+        paths: files of strings; the paper measures the strings that the model was
+            trained on.
     """
 
     protocol = (
@@ -137,14 +138,14 @@ def isotropy(vectors: np.ndarray) -> float:
     """The isotropy score of Mu and Viswanath, 2018, https://arxiv.org/abs/1702.01417.
 
     IS = min Z(c) / max Z(c), where Z(c) is the sum over v of exp(c . v), and c runs
-    over the eigenvectors of V^T V. The sign of an eigenvector is arbitrary: both signs
-    count, so that the score does not depend on the solver.
+    over the eigenvectors of V^T V. The sign of an eigenvector is arbitrary, so both
+    signs count, and the score does not depend on the solver.
 
     Args:
         vectors: float [n, dim].
 
     Returns:
-        0 to 1.
+        The score, 0 to 1.
     """
     vectors = np.asarray(vectors, np.float64)
     _, directions = np.linalg.eigh(vectors.T @ vectors)

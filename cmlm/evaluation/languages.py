@@ -1,4 +1,4 @@
-"""Language codes: LASER's three letters to two letters."""
+"""Language codes: maps LASER's three-letter codes to two-letter codes."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ _SHORT = dict(
 
 
 def short(code: str) -> str:
-    """The code of two letters, or the given code of a language without one."""
+    """The two-letter code of a language, or `code` itself if the table lacks it."""
     return _SHORT.get(code, code)

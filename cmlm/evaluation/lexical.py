@@ -2,7 +2,7 @@
 
 Hill et al., 2015; Finkelstein et al., 2002; Vulic et al., 2020,
 https://arxiv.org/abs/2003.04866. Each word is encoded as a sentence of one word; the
-score is Spearman's correlation of the cosines with human judgements.
+score is Spearman's correlation of the cosines with human ratings.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _PLACE = re.compile(r"\d+:[12]")
 class MultiSimLex(sts.ScoredPairsTask):
     """Multi-SimLex: 1,888 pairs in 12 languages, in the Concepticon's wide table.
 
-    A row is a word in all languages. `SIMLEX_IDS` lists the word's pairs as
-    `PAIR:PLACE`, `..._IN_SOURCE` the word as it was shown, `..._SCORE` the scores.
+    A row holds one concept in all languages. `SIMLEX_IDS` lists its pairs as
+    `PAIR:PLACE`; for each of them, `..._IN_SOURCE` lists the word of a language and
+    `..._SCORE` the score.
     """
 
     protocol = "Spearman of the cosine, x 100; mean over languages"
@@ -61,13 +62,13 @@ class MultiSimLex(sts.ScoredPairsTask):
 
 
 class CrossLingualSimLex(MultiSimLex):
-    """Word similarity across two languages, made from Multi-SimLex as its paper does.
+    """Word similarity across two languages, built from Multi-SimLex as in its paper.
 
-    Vulic et al., 2020, section 7: the first word of a pair in one language goes with
-    the second word in the other, and the other way round. The score is the mean of the
-    two languages' scores; a pair whose scores differ by more than `_DISAGREEMENT` is
-    left out. Two concepts may give the same pair of words: the first one counts, in
-    the order of the concepts' numbers.
+    Vulic et al., 2020, section 7: the first word of a pair in one language is paired
+    with the second word in the other language, and vice versa. The score is the mean of
+    the two languages' scores; a pair whose scores differ by more than `_DISAGREEMENT`
+    is left out. If two concept pairs give the same pair of words, the concept pair with
+    the lower number counts.
     """
 
     protocol = "Spearman of the cosine, x 100; mean over language pairs"
@@ -115,7 +116,7 @@ class WordPairs(sts.PairFileTask):
 def _language(
     source: reading.DataDir, path: str, code: str
 ) -> dict[str, tuple[str, str, float]]:
-    """The pairs of one language: (first word, second word, score) by number."""
+    """The pairs of one language: (first word, second word, score) by pair number."""
     (name,) = [name for name, short in _LANGUAGES.items() if short == code]
     head, *rows = source.table(path, 10)
     wanted = ("SIMLEX_IDS", name, f"{name}_IN_SOURCE", f"{name}_SCORE")
@@ -155,9 +156,9 @@ def _split_words(shown: str, count: int, forms: str) -> list[str] | None:
     """Splits a list of words that may themselves contain spaces.
 
     Args:
-        shown: `combattre se battre se battre combattre`.
-        count: the number of words, 4 here.
-        forms: the distinct words, `combattre (se battre)`.
+        shown: the list, such as `combattre se battre se battre combattre`.
+        count: the number of words, 4 in this example.
+        forms: the distinct words, here `combattre (se battre)`.
 
     Returns:
         The words, or None if the list cannot be split.

@@ -1,20 +1,21 @@
-"""Entity linking: find the entry of a dictionary for a mention in a text.
+"""Entity linking: find the dictionary entry of a mention in a text.
 
-The protocol is that of the released code (dmis-lab/BioSyn, cambridgeltl/sapbert), which
-Mirror-BERT uses (table 2). The names and synonyms of the dictionary are the pool; a
+The protocol follows the released code (dmis-lab/BioSyn, cambridgeltl/sapbert), which
+Mirror-BERT uses (table 2). The names and synonyms of the dictionary form the pool. A
 mention is right at k if one of its k nearest names shares a concept with it. A
 composite mention (`breast cancer|ovarian cancer`) is right if all its parts are right.
 
-Released files: `NAME/processed_test/*.concept`, rows of
-`document||span||type||mention||concepts`, already lower-cased, without punctuation,
-abbreviations resolved and composites split; and `NAME/test_dictionary.txt`, rows of
-`concepts||name`. Mentions
-without a concept (`CUI-less`, -1) are left out.
+The released files are `NAME/processed_test/*.concept`, with rows of
+`document||span||type||mention||concepts`, and `NAME/test_dictionary.txt`, with rows of
+`concepts||name`. Their mentions are in lower case and without punctuation, with
+abbreviations resolved and composites split. Mentions without a concept (`CUI-less`, -1)
+are left out.
 
-Where those files are missing, `ncbi-disease` reads the corpus as its authors distribute
-it (Dogan et al., 2014) and MEDIC of 2012-07-06, processed here: lower case, punctuation
-removed, each mention once a document. Abbreviations are not resolved and composites
-not split: a composite is right with any of its concepts. The result has `released` 0.
+If these files are missing, `ncbi-disease` reads the corpus in its authors' distribution
+(Dogan et al., 2014) and MEDIC of 2012-07-06. This module then changes mentions to lower
+case, removes punctuation, and counts each mention once a document. It neither resolves
+abbreviations nor splits composites: a composite is right with any of its concepts. The
+result has `released` 0.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _WITHOUT_CONCEPT = {"CUI-less", "-1", ""}
 
 @dataclasses.dataclass
 class Linking:
-    """Mentions, and the dictionary they are linked to.
+    """Mentions and the dictionary that they are linked to.
 
     Attributes:
-        mentions: the parts of each mention, one unless it is composite, [n].
-        concepts: identifiers of each mention, [n].
-        names: distinct names of the dictionary, [m].
-        identifiers: concepts of each name, [m].
-        is_released: whether the files are the released, processed ones.
+        mentions: the parts of each mention, [n]; several for a composite mention.
+        concepts: the concepts of each mention, [n].
+        names: the distinct names of the dictionary, [m].
+        identifiers: the concepts of each name, [m].
+        is_released: whether the data come from the released, processed files.
     """
 
     mentions: list[list[str]]
@@ -57,7 +58,7 @@ class EntityLinking(base.Task[Linking]):
     """A corpus in the released layout.
 
     Args:
-        name: of the task and of its folder.
+        name: the name of the task and of its folder.
     """
 
     main_metric = "accuracy"
@@ -119,7 +120,7 @@ class EntityLinking(base.Task[Linking]):
 
 
 class NcbiDisease(EntityLinking):
-    """The NCBI disease corpus: the released files, or the corpus itself."""
+    """The NCBI disease corpus: the released files, or the original corpus."""
 
     def read(self, source: reading.DataDir) -> Linking:
         try:
@@ -132,7 +133,7 @@ class NcbiDisease(EntityLinking):
         seen: dict[tuple[str, str, str], None] = {}
         for number, line in enumerate(source.lines(path), 1):
             row = line.split("\t")
-            # Other lines are blank lines, titles and abstracts.
+            # Lines of one column are blank lines, titles and abstracts.
             if len(row) > 1:
                 if len(row) != 6:
                     raise UserError(
@@ -151,12 +152,12 @@ class NcbiDisease(EntityLinking):
 
 
 def processed(text: str) -> str:
-    """A mention or name in lower case, punctuation replaced by spaces."""
+    """A mention or name in lower case, with spaces instead of punctuation."""
     return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
 def read_dictionary(source: reading.DataDir, path: str) -> dict[str, set[str]]:
-    """Reads `ID|OTHER ID||name|synonym|...` lines: concepts by processed name.
+    """Reads lines of `ID|OTHER ID||name|synonym|...` into concepts by processed name.
 
     Raises:
         UserError: a line has no `||`.
@@ -175,7 +176,7 @@ def read_dictionary(source: reading.DataDir, path: str) -> dict[str, set[str]]:
 
 
 def _identifiers(text: str) -> set[str]:
-    """`D001|MESH:D002+OMIM:3` to {D001, D002, 3}: the dictionary has no prefixes."""
+    """Turns `D001|MESH:D002+OMIM:3` into {D001, D002, 3}, without prefixes."""
     parts = (part.strip() for part in re.split(r"[|+]", text))
     return {part.rpartition(":")[2] for part in parts if part}
 

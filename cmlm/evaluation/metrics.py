@@ -43,7 +43,7 @@ def correlations(predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
         predicted, gold: float [n].
 
     Returns:
-        `spearman` and `pearson`; 0 where one side is constant.
+        `spearman` and `pearson`; 0 if one side is constant.
     """
     if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
         return {"spearman": 0.0, "pearson": 0.0}
@@ -59,7 +59,7 @@ def accuracy(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """F1 of label 1 against the other labels, times 100; 0 without a hit."""
+    """F1 of label 1 against the other labels, times 100; 0 without a true positive."""
     predicted, gold = np.asarray(predicted) == 1, np.asarray(gold) == 1
     hits = np.sum(predicted & gold)
     return 100 * float(2 * hits / max(np.sum(predicted) + np.sum(gold), 1))

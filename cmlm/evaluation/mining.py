@@ -1,14 +1,14 @@
-"""Bitext mining: BUCC 2018, the translation pairs hidden in two unaligned texts.
+"""Bitext mining: BUCC 2018, translation pairs mined from two unaligned texts.
 
 Zweigenbaum et al., 2018. Each sentence of one side proposes its best candidate on the
-other side, by cosine (the papers) or by ratio margin with 4 neighbours; the pairs that
-score above a threshold are the answer. `forward` searches the second language (English
-in BUCC) for each sentence of the first, `backward` the reverse (LaBSE, table 3).
+other side, by cosine (the papers) or by ratio margin with 4 neighbours. The pairs that
+reach a threshold are the answer. `forward` searches the second language (English in
+BUCC) for each sentence of the first language, `backward` the reverse (LaBSE, table 3).
 
-The threshold is the one with the best F1 on the `training` files, if there are others
-to score. Otherwise it is taken from the scored files themselves, which flatters the
-result; LASER's `bucc.py` and LaBSE's table 3 (on the training set) do so. The result
-then has `own_threshold` 1. A sentence that occurs twice counts as one.
+The threshold has the best F1 on the `training` files if there are other files to score.
+Otherwise it has the best F1 on the scored files themselves, which flatters the result,
+as in LASER's `bucc.py` and LaBSE's table 3 (on the training set); `own_threshold` is
+then 1. A sentence that occurs twice counts as one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _TRAINING = "training"
 
 @dataclasses.dataclass
 class Corpus:
-    """Two texts and the pairs that translate each other.
+    """Two texts and their translation pairs.
 
     Attributes:
-        first, second: distinct sentences.
-        gold: pairs of rows.
+        first, second: the distinct sentences of each text.
+        gold: the translation pairs, as rows of `first` and `second`.
     """
 
     first: list[str]
@@ -120,7 +120,7 @@ class Bucc(base.PartedTask[Split]):
 def _proposals(
     corpus: Corpus, vectors: base.Vectors, languages: list[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Score and hit of each sentence's best candidate, by measure and direction."""
+    """The score and hit of each sentence's best candidate, by measure and direction."""
     found = search.Neighbours.of(
         vectors(corpus.first, languages[0]),
         vectors(corpus.second, languages[1]),
@@ -140,10 +140,10 @@ def _proposals(
 
 
 def best_threshold(values: np.ndarray, hits: np.ndarray, gold: int) -> float:
-    """The threshold with the best F1; of equal ones the highest.
+    """The threshold with the best F1; on a tie, the highest threshold.
 
     Args:
-        values: float [n], scores of pairs; a pair at the threshold is accepted.
+        values: float [n], the scores of pairs; a pair at the threshold is accepted.
         hits: bool [n], whether a pair is right.
         gold: the number of right pairs.
     """

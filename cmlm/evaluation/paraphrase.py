@@ -1,11 +1,11 @@
-"""Paraphrase retrieval: GEOGRANNO, a question and the canonical phrase behind it.
+"""Paraphrase retrieval: GEOGRANNO, questions and their canonical phrases.
 
 Herzig and Berant, 2019, https://arxiv.org/abs/1908.09940; ULR (Li and Zhao, 2021,
 https://arxiv.org/abs/2105.14478, section 6.3, tables 4, 8 and 9) queries with the 487
 training and 59 development pairs and retrieves among 158 sentences. Here each distinct
-question of these two files searches all their distinct canonical phrases; it is right
-at k if a phrase that it was paired with is among the k nearest. (The test file has no
-canonical phrases.)
+question of these two files searches all their distinct canonical phrases. It is right
+at k if one of its own phrases is among the k nearest. (The test file has no canonical
+phrases.)
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from cmlm.errors import UserError
 from cmlm.evaluation import base, reading, search
 
 _TOPS = (1, 5, 10)
-# Groups of ULR's table 9: words of the query, and how far its length is from that of
-# the phrase.
+# Groups of ULR's table 9: by the length of the query in words, and by the difference
+# between the lengths of query and phrase.
 _QUERY_WORDS = ((1, 6), (7, 8), (9, 15))
 _DIFFERENCES = (0, 2, 3)
 
 
 @dataclasses.dataclass
 class Paraphrases:
-    """Questions, phrases, and the pairs of them.
+    """Questions, phrases, and their pairs.
 
     Attributes:
-        questions: distinct, [n].
-        phrases: distinct, [m].
-        gold: right rows of `phrases` for each question, [n].
+        questions: the distinct questions, [n].
+        phrases: the distinct phrases, [m].
+        gold: for each question, its rows of `phrases`, [n].
     """
 
     questions: list[str]
@@ -41,7 +41,7 @@ class Paraphrases:
 
 
 class Geogranno(base.Task[Paraphrases]):
-    """`train_geo_granno.json` and `dev_geo_granno.json`, a JSON object in each line."""
+    """`train_geo_granno.json` and `dev_geo_granno.json`, a JSON object on each line."""
 
     name = "geogranno"
     main_metric = "accuracy"
@@ -93,8 +93,7 @@ class Geogranno(base.Task[Paraphrases]):
 def _by_length(data: Paraphrases) -> dict[str, np.ndarray]:
     """The queries of each group of ULR's table 9, bool [n] by group.
 
-    Lengths are in words. The difference is to the nearest in length of the phrases that
-    the query was paired with.
+    Lengths are in words. The difference of a query is the smallest over its phrases.
     """
     words = np.array([len(text.split()) for text in data.questions])
     phrases = np.array([len(text.split()) for text in data.phrases])

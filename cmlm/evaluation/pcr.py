@@ -1,4 +1,4 @@
-"""Principal component removal on test sentences, each language by itself."""
+"""Principal component removal on test sentences, separately for each language."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def without_component(
     language's matrix, not centred; v becomes v - (v . c) c.
 
     Args:
-        vectors: float [n, dim], of sentences in one language.
+        vectors: float [n, dim], the vectors of sentences in one language.
         fitted: float [m, dim], the vectors that c is fitted on; by default `vectors`
             themselves, as table 8 does on Tatoeba.
 

@@ -1,4 +1,4 @@
-"""The pictures of a report: results in, matplotlib figures out."""
+"""Draws the figures of a report with matplotlib."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _GREY = "#8a8a8a"
 _MARKERS = "osD^vP*"
 _INCHES = 8.5
-# A picture with more lines than this cannot be read.
+# A figure with more lines than this is unreadable.
 _MOST_PARTS = 40
 
 
 def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
-    """Draws every picture that the results allow.
+    """Draws every figure that the results allow.
 
     Args:
-        results: what `cmlm.evaluate` writes to results.json.
+        results: the content of results.json.
 
     Yields:
         A name for files, a caption, and the figure.
@@ -121,11 +121,11 @@ def scores(table: tables.Table) -> Figure:
 
 
 def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
-    """A line for each language, the best one of the first model on top.
+    """A line for each language, with the first model's best language on top.
 
     Args:
         models: the scores by language, for each model.
-        metric: its name.
+        metric: the name of the metric.
     """
     first = next(iter(models.values()))
     languages = sorted(first, key=lambda name: first[name])
@@ -150,7 +150,7 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
 
 
 def cosines(drawn: dict[str, Any]) -> Figure:
-    """Histograms over one axis."""
+    """Overlaid histograms of cosines."""
     figure, axes = _axes(3.2)
     edges = np.array(drawn["edges"])
     for number, (kind, shares) in enumerate(drawn["shares"].items()):
@@ -194,7 +194,7 @@ def neighbour_languages(drawn: dict[str, Any]) -> Figure:
     return figure
 
 
-# Rows of the paper's figure 2; other languages where these are missing.
+# The query languages of CMLM's figure 2; other languages if these are missing.
 _QUERIES = ("de", "fr", "zh")
 
 
@@ -202,7 +202,7 @@ def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:
     """Bars as in figure 2 of CMLM: rows are query languages, columns are models.
 
     Args:
-        models: what `agnosticity` draws, by model.
+        models: the figure data of `agnosticity`, by model.
     """
     languages = next(iter(models.values()))["languages"]
     rows = [name for name in _QUERIES if name in languages] or languages[:3]
@@ -232,7 +232,7 @@ def translations(models: dict[str, dict[str, Any]]) -> Figure:
     """Maps as in figure 3 of CMLM: rows are models, columns are languages.
 
     Args:
-        models: what `bitext` draws, by model.
+        models: the figure data of `bitext`, by model.
     """
     languages = list(next(iter(models.values()))["translations"])
     figure = Figure(
@@ -258,7 +258,7 @@ def translations(models: dict[str, dict[str, Any]]) -> Figure:
 
 
 def language_map(drawn: dict[str, Any]) -> Figure:
-    """Two scatter plots before and after principal component removal."""
+    """Scatter plots before and after principal component removal."""
     figure = Figure(figsize=(_INCHES, 4.4), layout="constrained")
     panels = figure.subplots(1, 2)
     titles = {"before": "as encoded", "after": "principal components removed"}
@@ -305,7 +305,7 @@ def _floats(numbers: list[float | None]) -> list[float]:
 def _by_part(
     results: tables.Results,
 ) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """Main metrics by part, of tasks with at least three parts."""
+    """The main metrics by part, for tasks with 3 to `_MOST_PARTS` parts."""
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for task, about in results["tasks"].items():
         start = f"{about['main_metric']}/"
@@ -315,7 +315,7 @@ def _by_part(
                 for metric, value in model["scores"][task].items()
                 if metric.startswith(start)
             }
-            # Subsets and kinds of questions are in tables only.
+            # Tables show subsets and kinds of questions; figures do not.
             if "parts" in model["scores"][task] and 2 < len(parts) <= _MOST_PARTS:
                 found.setdefault((task, about["main_metric"]), {})[name] = parts
     return found

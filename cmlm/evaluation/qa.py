@@ -1,7 +1,7 @@
 """Question answering without training: QNLI by cosine.
 
 QNLI (Wang et al., 2019, https://arxiv.org/abs/1804.07461) pairs a question of SQuAD
-with a sentence that answers it or does not. Liu et al., 2021 (Mirror-BERT, section 4.2,
+with a sentence that may answer it. Liu et al., 2021 (Mirror-BERT, section 4.2,
 https://arxiv.org/abs/2104.08027) rank the pairs by the cosine of question and sentence
 and report the area under the ROC curve on the development set, since the test set has
 no labels.
@@ -26,7 +26,7 @@ class Answers:
     """Pairs of a question and a sentence.
 
     Attributes:
-        questions, sentences: [n].
+        questions, sentences: the two texts of each pair, [n].
         labels: int [n], 1 if the sentence answers the question.
     """
 

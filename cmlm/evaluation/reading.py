@@ -1,4 +1,4 @@
-"""Finds and reads public test sets as they are distributed, and refuses damage."""
+"""Finds and reads public test sets as distributed, and rejects damaged files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cmlm.common import files
 from cmlm.errors import UserError
 
 UTF_8 = ("utf-8-sig",)
-# SentEval's sets are Latin-1, XEVAL's translations of the same are UTF-8.
+# Some of SentEval's files are Latin-1; XEVAL's translations of them are UTF-8.
 EITHER = ("utf-8-sig", "latin-1")
 
 
 class MissingData(UserError):
-    """A data set is missing; the message names the files that were looked for."""
+    """A data set is missing; the message names the expected files."""
 
 
 class DataDir:
@@ -32,8 +32,8 @@ class DataDir:
         path: the folder.
 
     Attributes:
-        checksums: SHA-256 of every file that was read (a packed file is not unpacked
-            for it), by path; paths inside the folder are relative to it.
+        checksums: the SHA-256 of every file that was read, by path. A packed file is
+            hashed without unpacking. Paths inside the folder are relative to it.
     """
 
     def __init__(self, path: str):
@@ -51,8 +51,7 @@ class DataDir:
         """The first file that exists.
 
         Args:
-            names: names that the same file may have: paths relative to the folder, or
-                absolute.
+            names: alternative paths of the file, relative to the folder or absolute.
             within: the subfolder that may hold the file instead.
 
         Raises:
@@ -66,16 +65,16 @@ class DataDir:
         raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
     def matching(self, pattern: str, within: str = "") -> list[str]:
-        """The files (packed ones too) or folders that a glob matches, sorted.
+        """The files (also packed ones) or folders that a glob matches, sorted.
 
         Args:
-            pattern: relative to the folder.
-            within: the subfolder that may hold them instead.
+            pattern: the glob, relative to the folder.
+            within: the subfolder that may hold the files instead.
 
         Raises:
             MissingData: nothing matches.
         """
-        # The subfolder first: in the folder of all sets a glob may match others' files.
+        # The subfolder goes first: in the folder itself, the glob may match other sets.
         for place in reversed(self._places([""], within)):
             start = os.path.join(glob.escape(place), pattern)
             paths = [*glob.glob(start), *glob.glob(start + ".gz")]
@@ -114,8 +113,8 @@ class DataDir:
     def lines(self, path: str, encodings: Sequence[str] = UTF_8) -> list[str]:
         """Reads a file's lines, without line ends.
 
-        Only a line feed ends a line: Python's splitlines() would also break at
-        Latin-1's control characters, which some of these files have inside a sentence.
+        Only a line feed ends a line. Python's splitlines() would also break at
+        Latin-1's control characters, which occur inside sentences of some files.
 
         Raises:
             UserError: the file is empty, or not text in these encodings.
@@ -163,7 +162,7 @@ def check_line_counts(columns: Mapping[str, Sequence[str]]) -> None:
     """Checks that files have the same number of lines.
 
     Args:
-        columns: their lines, by path.
+        columns: the lines of each file, by path.
 
     Raises:
         UserError: a file has fewer lines than another.
@@ -178,7 +177,7 @@ def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
     """Checks that files correspond line by line.
 
     Args:
-        columns: their lines, by path.
+        columns: the lines of each file, by path.
 
     Raises:
         UserError: a file has fewer lines than another, or a blank line.
@@ -223,7 +222,7 @@ def parse_score(text: str, lowest: float, highest: float, where: str) -> float:
     """Parses a gold score.
 
     Raises:
-        UserError: the text is not a number, or the number is outside its range.
+        UserError: the text is not a number from `lowest` to `highest`.
     """
     try:
         score = float(text)

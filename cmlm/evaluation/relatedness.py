@@ -1,11 +1,11 @@
-"""SentEval's regression on scores: a softmax over the whole scores 1 to 5.
+"""SentEval's regression of scores: a softmax over the integer scores 1 to 5.
 
 It follows facebookresearch/SentEval, senteval/tools/relatedness.py, without torch: a
 linear layer and a softmax, trained with Adam on the squared error. The target spreads a
-score over its two neighbouring whole numbers (Tai et al., 2015,
-https://arxiv.org/abs/1503.00075, section 4.2). Every 50 epochs the Pearson correlation
-on the validation set is measured; training ends at the fourth measurement that is not
-better, and the best weights are used.
+score over the two nearest integers (Tai et al., 2015, https://arxiv.org/abs/1503.00075,
+section 4.2). Every 50 epochs the Pearson correlation on the validation set is measured.
+Training ends at the fourth measurement without an improvement, and the model keeps its
+best weights.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def spread(scores: np.ndarray) -> np.ndarray:
     """Turns scores into distributions over 1 to 5.
 
     Args:
-        scores: float [n], 0 to 5. 2.25 becomes 0.75 at 2 and 0.25 at 3. Below 1, as in
-            the toolkit, only the share of 1 remains.
+        scores: float [n], 0 to 5. 2.25 becomes 0.75 at 2 and 0.25 at 3. A score below
+            1 has a share at 1 only, as in the toolkit.
 
     Returns:
         float32 [n, 5].
@@ -49,12 +49,13 @@ def train_and_predict(
     """Trains a regression and predicts the test scores.
 
     Args:
-        x, x_dev, x_test: float32 [n, features].
-        y, y_dev: float [n], scores.
-        seed: of the first weights and of the order of examples.
+        x, x_dev, x_test: the features, float32 [n, features].
+        y, y_dev: the scores, float [n].
+        seed: the seed of the initial weights and of the order of examples.
 
     Returns:
-        Scores float [n] of `x_test`, and Pearson, times 100, on the validation set.
+        The predicted scores of `x_test`, float [n], and the Pearson correlation, times
+        100, on the validation set.
     """
     model = _SoftmaxRegression(x.shape[1], np.random.default_rng(seed))
     target = spread(y)

@@ -1,4 +1,4 @@
-"""Writes a report: results.json, Markdown, and an HTML page with its pictures."""
+"""Writes a report: results.json, Markdown, and an HTML page with figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ tr.published td { color: #777; }
 figure { margin: 1.5rem 0; } img { max-width: 100%; }
 figcaption, .note { color: #555; font-size: .9rem; }
 """
-# What a report says of a model, beside its scores: the key in results, the title.
+# The properties of a model that a report shows: key in the results, column title.
 _ABOUT = {
     "step": "step",
     "dim": "dim",
@@ -51,7 +51,7 @@ def write(directory: str, results: Mapping[str, Any]) -> None:
 
 
 def write_json(file, results: Mapping[str, Any]) -> None:
-    """Writes results.json; a number that is not finite is an error."""
+    """Writes results.json; a number that is not finite raises ValueError."""
     json.dump(results, file, indent=1, allow_nan=False, ensure_ascii=False)
     file.write("\n")
 
@@ -115,7 +115,7 @@ def html_table(table: tables.Table) -> str:
 
 
 def _html_number(table: tables.Table, column: int, number: float | None) -> str:
-    """A cell; bold if it is the best of the models scored here."""
+    """The HTML of a cell, bold for the best of the models scored here."""
     if number is None:
         return ""
     ours = [numbers[column] for _, source, numbers in table.rows if not source]
@@ -133,7 +133,7 @@ def _about(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, Mapping):  # Principal components: the languages they are of.
+    if isinstance(value, Mapping):  # The languages that PCR has components for.
         return ", ".join(value["languages"])
     return "" if value is None else str(value)
 

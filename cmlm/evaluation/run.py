@@ -21,9 +21,9 @@ class TaskData:
     """A task and its data set.
 
     Attributes:
-        task: from the catalogue.
-        data: the value of its `read`.
-        checksums: SHA-256 of the files that were read, by path.
+        task: a task of the catalogue.
+        data: the data set, as `task.read` returns it.
+        checksums: the SHA-256 of the files that were read, by path.
     """
 
     task: Task
@@ -36,11 +36,11 @@ class ModelScores:
     """The scores of a model.
 
     Attributes:
-        scores: metrics to numbers, by task.
+        scores: metrics and their values, by task.
         averages: the averages that papers print, by group; see `averages`.
-        figures: what a report draws, by task; plain values.
+        figures: the data of a report's figures, by task; plain values.
         sentences: the number of distinct sentences.
-        encoded: how many of them the model encoded in this run.
+        encoded: the number of sentences that the model encoded in this run.
         encoding_seconds, scoring_seconds: wall time.
     """
 
@@ -53,7 +53,7 @@ class ModelScores:
     scoring_seconds: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For results.json."""
+        """The entry of results.json."""
         seconds = ("encoding_seconds", "scoring_seconds")
         rounded = {name: round(getattr(self, name), 1) for name in seconds}
         return {**dataclasses.asdict(self), **rounded}
@@ -67,8 +67,8 @@ def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str
         data_dir: the folder of test sets.
 
     Returns:
-        The tasks with their data; and for each other task, by name, the reason: a
-        missing or damaged file.
+        The tasks with their data; and for each other task, by name, a message about
+        its missing or damaged file.
     """
     found, failed = [], {}
     for task in tasks:
@@ -102,15 +102,14 @@ def score(
     Args:
         encoder: the model, or a model for each language.
         tasks: the tasks with their data.
-        cache_dir: where to keep this model's vectors for other runs.
+        cache_dir: the directory that keeps this model's vectors for other runs.
         progress: show a bar while encoding.
         report: called with each task and its scores.
         change: applied to the vectors of a language, such as principal component
             removal.
 
     Raises:
-        UserError: the model gives an array that does not hold a vector for each
-            sentence.
+        UserError: the model does not return a finite vector for each sentence.
     """
     texts = sentences(tasks)
     with (
@@ -143,11 +142,11 @@ def score(
 def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over runs of one recipe, with deviations.
 
-    CMLM's table 1 averages five runs, and table 11 prints their deviations. With the
-    fixed splits of SST and SICK only the encoder's training seed moves the scores.
+    CMLM's table 1 averages five runs, and table 11 prints their deviations. SST and
+    SICK have fixed splits, so only the encoder's training seed changes their scores.
 
     Args:
-        models: results of each run, as `ModelScores.as_dict` gives them.
+        models: the results of each run, as `ModelScores.as_dict` returns them.
 
     Returns:
         An entry of results.json. Each metric is the mean over the runs, and

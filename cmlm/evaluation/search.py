@@ -1,4 +1,4 @@
-"""Nearest neighbours: exact in memory, or through a mining index on disk."""
+"""Nearest-neighbour search: exact in memory, or through a mining index on disk."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def nearest(
         k: the number of rows; at most m are returned.
 
     Returns:
-        Products float32 [n, min(k, m)], the largest first, and rows of the pool
-        int64 of the same shape. Of equal products the first row comes first.
+        Products float32 [n, min(k, m)], the largest first, and the rows of the pool,
+        int64 of the same shape. Equal products are in the order of their rows.
     """
     k = min(k, len(pool))
     if not len(queries):
@@ -45,8 +45,8 @@ def nearest_on_disk(
         settings: the kind of index; `auto` is exact up to 10**10 cosines.
 
     Returns:
-        For each query its row of the pool, int64 [n], and for each row of the pool its
-        query, int64 [m].
+        The nearest row of the pool for each query, int64 [n], and the nearest query for
+        each row of the pool, int64 [m].
     """
     found = []
     with tempfile.TemporaryDirectory() as directory:
@@ -71,7 +71,7 @@ class Neighbours:
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, k: int = 4) -> Neighbours:
-        """Searches `x` [n, dim] and `y` [m, dim]; rows may have any length."""
+        """Searches both ways between x, [n, dim], and y, [m, dim], of any lengths."""
         x, y = unit_length(x), unit_length(y)
         return cls(nearest(x, y, k), nearest(y, x, k))
 

@@ -2,7 +2,7 @@
 
 Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449. Files, order of examples,
 folds and features are the toolkit's; `classifier` and `relatedness` describe the
-models. With several seeds a metric is the mean over the seeds, and `METRIC_std` the
+models. With several seeds, a metric is the mean over the seeds, and `METRIC_std` is the
 standard deviation (n - 1).
 """
 
@@ -25,17 +25,18 @@ from cmlm.evaluation.senteval_files import Examples, Parts, Reader
 
 
 class ClassificationTask(base.Task[Parts]):
-    """A data set with labels; its parts decide how C is chosen.
+    """A data set with labels.
 
-    Only `train`: nested cross-validation. `train` and `test`: cross-validation on
-    `train`. With `dev`: C is chosen on `dev`.
+    The choice of C depends on the parts of the data set. With `train` alone, C comes
+    from nested cross-validation; with `train` and `test`, from cross-validation on
+    `train`; with `dev`, from the accuracy on `dev`.
 
     Args:
         name: the name of the task.
-        read: reads its files.
+        read: a function that reads the files of the task.
 
     Attributes:
-        language: of the sentences.
+        language: the language of the sentences.
     """
 
     language = "en"
@@ -117,7 +118,7 @@ def features(
 ) -> np.ndarray:
     """The classifier's inputs, float [n, features].
 
-    A sentence's vector u; for a pair of sentences [|u - v|, u * v].
+    The inputs are u for a sentence, and [|u - v|, u * v] for a pair of sentences.
     """
     columns = [
         vectors(list(column), language) for column in zip(*examples.texts, strict=True)
@@ -132,7 +133,7 @@ def _polarity(name: str, positive: str, negative: str) -> ClassificationTask:
     return ClassificationTask(name, senteval_files.polarity(positive, negative))
 
 
-# Folder within a language of XEVAL, and the task.
+# The tasks, each with its folder inside a language folder of XEVAL.
 ROWS = [
     ("MR", _polarity("mr", "MR/rt-polarity.pos", "MR/rt-polarity.neg")),
     ("CR", _polarity("cr", "CR/custrev.pos", "CR/custrev.neg")),

@@ -14,7 +14,7 @@ _BINARY = {"0": 0, "1": 1}
 _FIVE = {str(label): label for label in range(5)}
 _QUESTION_TYPES = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
 _ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
-# The organisers' names of the files, which the toolkit keeps.
+# The organisers' file names, which the toolkit keeps.
 SICK_FILES = {
     "train": "SICK/SICK_train.txt",
     "dev": "SICK/SICK_trial.txt",
@@ -24,18 +24,18 @@ SICK_FILES = {
 
 @dataclasses.dataclass
 class Examples:
-    """Labelled sentences, or pairs of them.
+    """Labelled sentences or sentence pairs.
 
     Attributes:
-        texts: for each example its one or two sentences.
-        labels: int [n], or float [n] where they are scores.
+        texts: the one or two sentences of each example.
+        labels: the classes, int [n], or the scores, float [n].
     """
 
     texts: list[tuple[str, ...]]
     labels: np.ndarray
 
     def by_length(self) -> Examples:
-        """The examples in the toolkit's order, which decides the folds."""
+        """The examples in the toolkit's order, on which the folds depend."""
         words = [tuple(text.split() for text in texts) for texts in self.texts]
         order = sorted(
             range(len(words)),
@@ -47,13 +47,13 @@ class Examples:
         )
 
 
-# A data set by the name of its part: `train`, and `dev` or `test` where it has them.
+# The parts of a data set, by name: `train`, and `dev` or `test` if they exist.
 Parts = dict[str, Examples]
 Reader = Callable[[reading.DataDir], Parts]
 
 
 def polarity(positive: str, negative: str) -> Reader:
-    """One file of positive examples, one of negative ones."""
+    """A reader of one file of positive examples and one file of negative examples."""
 
     def read(source: reading.DataDir) -> Parts:
         rows = []
@@ -66,7 +66,7 @@ def polarity(positive: str, negative: str) -> Reader:
 
 
 def sst2(source: reading.DataDir) -> Parts:
-    """`sentence<TAB>label`."""
+    """Reads rows of `sentence<TAB>label`."""
     parts = {}
     for part in ("train", "dev", "test"):
         path = source.find(f"SST/binary/sentiment-{part}", within="senteval")
@@ -79,7 +79,7 @@ def sst2(source: reading.DataDir) -> Parts:
 
 
 def sst5(source: reading.DataDir) -> Parts:
-    """`label sentence`, 0 to 4."""
+    """Reads lines of `label sentence`, with labels from 0 to 4."""
     parts = {}
     for part in ("train", "dev", "test"):
         path = source.find(f"SST/fine/sentiment-{part}", within="senteval")
@@ -93,7 +93,7 @@ def sst5(source: reading.DataDir) -> Parts:
 
 
 def trec(source: reading.DataDir) -> Parts:
-    """`TYPE:subtype question`; the six types are the labels."""
+    """Reads lines of `TYPE:subtype question`; the six types are the labels."""
     parts = {}
     for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
         path = source.find(f"TREC/{name}", within="senteval")
@@ -109,7 +109,7 @@ def trec(source: reading.DataDir) -> Parts:
 
 
 def mrpc(source: reading.DataDir) -> Parts:
-    """`label, id, id, sentence, sentence` under a header."""
+    """Reads rows of `label, id, id, sentence, sentence` under a header."""
     parts = {}
     for part in ("train", "test"):
         path = source.find(f"MRPC/msr_paraphrase_{part}.txt", within="senteval")
@@ -122,7 +122,7 @@ def mrpc(source: reading.DataDir) -> Parts:
 
 
 def sick_entailment(source: reading.DataDir) -> Parts:
-    """`id, sentence, sentence, relatedness, judgment` under a header."""
+    """Reads rows of `id, sentence, sentence, relatedness, judgment` under a header."""
     parts = {}
     for part, name in SICK_FILES.items():
         path = source.find(name, within="senteval")
@@ -136,7 +136,7 @@ def sick_entailment(source: reading.DataDir) -> Parts:
 
 
 def sick_relatedness(source: reading.DataDir) -> Parts:
-    """The same files with scores from 1 to 5."""
+    """Reads the files of `sick_entailment` with their scores from 1 to 5."""
     return {
         part: _scored_pairs(
             source,
@@ -150,7 +150,7 @@ def sick_relatedness(source: reading.DataDir) -> Parts:
 
 
 def sts_benchmark(source: reading.DataDir) -> Parts:
-    """`genre, file, year, id, score, sentence, sentence`, scores from 0 to 5."""
+    """Reads `genre, file, year, id, score, sentence, sentence`; scores from 0 to 5."""
     return {part: sts_benchmark_part(source, part) for part in ("train", "dev", "test")}
 
 
@@ -161,7 +161,7 @@ def sts_benchmark_part(source: reading.DataDir, part: str) -> Examples:
 
 
 def sts_benchmark_files(part: str) -> tuple[str, str]:
-    """The places of STS-B: in the toolkit, and in its own archive."""
+    """The paths of a file of STS-B: in the toolkit, and in STS-B's own archive."""
     return f"STS/STSBenchmark/sts-{part}.csv", f"stsbenchmark/sts-{part}.csv"
 
 

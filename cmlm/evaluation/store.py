@@ -17,27 +17,27 @@ from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
 
 _KEY_BYTES = 16
-# Sentences handed to the model at a time, of similar length: enough for good batches,
-# few enough for a moving bar and flat memory.
+# The number of sentences in one call of the model: large enough for full batches of
+# similar length, small enough for a steady bar and bounded memory.
 _AT_ONCE = 2048
 
 
-# Changes the vectors, float32 [n, dim], of sentences in a language.
+# A function that changes the vectors, float32 [n, dim], of sentences in a language.
 Change = Callable[[np.ndarray, str], np.ndarray]
 
 
 class StoredVectors:
-    """Unit vectors of sentences, read from the store's file when they are needed.
+    """Unit vectors of sentences, read from the store's file on demand.
 
-    It has the interface of `mining.vectors.Vectors`, so that a mining index can search
-    sets that do not fit into memory.
+    The class has the interface of `mining.vectors.Vectors`, so that a mining index can
+    search sets that do not fit into memory.
 
     Args:
         path: the store's file of vectors.
         shape: [rows of the file, dim].
         rows: the row of each sentence in the file, int64 [n].
-        language: of the sentences.
-        change: applied to the vectors before they are scaled.
+        language: the language of the sentences.
+        change: applied to the vectors before they are scaled to length 1.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class StoredVectors:
         return self.shape[1]
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """The vectors from `start` to before `stop`, float32 [_, dim]."""
+        """The vectors of rows `start` to `stop` - 1, float32 [rows, dim]."""
         return self.take(np.arange(start, min(stop, len(self))))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The vectors of some sentences, float32 [len(rows), dim]."""
+        """The vectors of some rows, float32 [len(rows), dim]."""
         # Mapped for this call only: a mapped file counts as memory of the process.
         stored = np.memmap(self._path, "<f4", "r", shape=self._file_shape)
         own = self._rows[rows]
-        # In the file's order, which reads the file once from front to back.
+        # Rows in the file's order need one pass over the file, from front to back.
         order = np.argsort(own, kind="stable")
         vectors = np.empty([len(own), self.dim], np.float32)
         vectors[order] = stored[own[order]]
@@ -80,20 +80,21 @@ class StoredVectors:
 
 
 class Store:
-    """Maps sentences to vectors; the vectors lie in a file, so memory stays flat.
+    """Maps sentences to vectors, which lie in a file so that memory stays flat.
 
-    `directory` holds two files: `keys`, a hash of 16 bytes for each sentence, and
-    `vectors`, a float32 row for each. Rows are only ever appended, the vector before
-    its key, so a killed run leaves a usable store.
+    `directory` holds three files: `keys`, a hash of 16 bytes for each sentence;
+    `vectors`, a float32 row for each sentence; and `shape.json`, the width of a row.
+    Rows are only appended, each vector before its key, so a killed run leaves a usable
+    store.
 
     Args:
         encoder: the model.
-        directory: where to keep the vectors for the next run, made if missing. It must
-            belong to this model alone. By default the vectors are deleted when the
-            store is closed.
+        directory: the directory that keeps the vectors for the next run, made if
+            missing. It must belong to this model alone. By default the store deletes
+            its vectors when it closes.
         progress: show a bar on stderr while encoding.
-        change: applied to the vectors whenever they are read, such as principal
-            component removal. The file holds them unchanged.
+        change: applied to the vectors at every read, such as principal component
+            removal. The file holds the unchanged vectors.
 
     Raises:
         UserError: another run uses the directory, or it is damaged.
@@ -130,7 +131,7 @@ class Store:
         return len(self._rows)
 
     def add(self, sentences: Iterable[str]) -> None:
-        """Encodes the new ones among the sentences, the longest first.
+        """Encodes the sentences that the store does not hold, the longest first.
 
         Raises:
             UserError: a vector is not finite or has the wrong shape.
@@ -156,7 +157,7 @@ class Store:
         shape = (len(self._rows), self._dim)
         stored = np.memmap(self._path("vectors"), "<f4", "r", shape=shape)
         rows = np.array([self._rows[_key(text)] for text in sentences])
-        # In the file's order, which reads the file once from front to back.
+        # Rows in the file's order need one pass over the file, from front to back.
         order = np.argsort(rows, kind="stable")
         vectors = np.empty([len(rows), self._dim], np.float32)
         vectors[order] = stored[rows[order]]
@@ -231,10 +232,10 @@ class Store:
 
 
 class LanguageStores:
-    """A store for each language, each with an encoder of its own.
+    """A store for each language, each with its own encoder.
 
     Args:
-        encoders: the encoder of each language; their vectors have one width.
+        encoders: the encoder of each language; all vectors have one width.
         progress: show a bar on stderr while encoding.
     """
 
@@ -253,11 +254,11 @@ class LanguageStores:
 
     @property
     def encoded(self) -> int:
-        """How many sentences were encoded."""
+        """The number of encoded sentences."""
         return sum(store.encoded for store in self._stores.values())
 
     def add(self, sentences: Iterable[str]) -> None:
-        """Does nothing: the language of the sentences is not known yet."""
+        """Does nothing, because the languages of the sentences are not known yet."""
 
     def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
         """The vectors of sentences; see `base.Vectors`."""

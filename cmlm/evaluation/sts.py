@@ -1,13 +1,13 @@
 """Semantic textual similarity without training: cosines against human scores.
 
-STS12 to STS16 (Agirre et al., 2012-2016), STS-B (Cer et al., 2017) and the relatedness
-of SICK (Marelli et al., 2014), read from SentEval's files; STS-B in other languages;
-and the user's own files.
+The module scores STS12 to STS16 (Agirre et al., 2012-2016), STS-B (Cer et al., 2017)
+and the relatedness of SICK (Marelli et al., 2014) from SentEval's files, STS-B in other
+languages, and the user's own files.
 
-STS12 to STS16 consist of subsets, and papers differ in how they join them: `spearman`
-is one correlation over all pairs ("all"), `spearman_mean` the mean over the subsets.
-The two differ by up to 5 points. "all" is the main metric, as in public leaderboards
-and in Mirror-BERT's released script; CMLM does not say which one it prints.
+STS12 to STS16 consist of subsets, and papers aggregate them in two ways: `spearman` is
+one correlation over all pairs ("all"), `spearman_mean` the mean over the subsets. The
+two differ by up to 5 points. "all" is the main metric, as in public leaderboards and in
+Mirror-BERT's released script; CMLM does not state its choice.
 
 `pearson_arccos` is the Pearson correlation of 1 - arccos(cosine) / pi, which LaBSE
 prints for STS-B (section 6.4, table 6).
@@ -33,7 +33,7 @@ class Pairs:
 
     Attributes:
         first, second: the sentences, [n].
-        gold: float [n].
+        gold: the human scores, float [n].
     """
 
     first: list[str]
@@ -48,7 +48,7 @@ class StsTask(base.Task[dict[str, Pairs]]):
         name: the name of the task.
         year: SentEval's name of the year, such as `STS12`.
         subsets: SentEval's names of the subsets.
-        language: of the sentences.
+        language: the language of the sentences.
     """
 
     main_metric = "spearman"
@@ -103,13 +103,19 @@ class StsTask(base.Task[dict[str, Pairs]]):
 def pair_cosines(
     pairs: Pairs, vectors: base.Vectors, languages: tuple[str, str]
 ) -> np.ndarray:
-    """The cosine of each pair, float64 [n]; `languages` of first and second."""
+    """The cosine of each pair, float64 [n].
+
+    Args:
+        pairs: the sentence pairs.
+        vectors: gives the vectors of sentences.
+        languages: the languages of `pairs.first` and `pairs.second`.
+    """
     first, second = languages
     return metrics.cosine(vectors(pairs.first, first), vectors(pairs.second, second))
 
 
 def pair_scores(cosines: np.ndarray, gold: np.ndarray) -> dict[str, float]:
-    """`spearman` and `pearson` of the cosine, `pearson_arccos`; all times 100."""
+    """`spearman` and `pearson` of the cosine, and `pearson_arccos`, times 100."""
     angular = metrics.correlations(metrics.angular_similarity(cosines), gold)
     return {
         **metrics.correlations(cosines, gold),
@@ -122,8 +128,8 @@ class PairFileTask(StsTask):
 
     Args:
         name: the name of the task.
-        paths: the file's possible places.
-        columns: the columns of first sentence, second sentence and gold score.
+        paths: the possible paths of the file.
+        columns: the columns of the first sentence, second sentence and gold score.
         lowest, highest: the range of the gold score.
         header: whether the first line is a header.
         within: the subfolder that may hold the file.
@@ -165,7 +171,7 @@ class PairFileTask(StsTask):
         return {self.name: pairs}
 
     def rows(self, source: reading.DataDir, path: str) -> list[list[str]]:
-        """The rows of the file, each with at least the columns needed."""
+        """The rows of the file, each with at least the columns that are read."""
         return source.table(path, max(self._columns) + 1)[int(self._header) :]
 
 
@@ -186,7 +192,7 @@ class ScoredPairsTask(base.PartedTask[Pairs]):
 
 
 class MultilingualStsb(ScoredPairsTask):
-    """STS-B machine-translated, a file for each language: `stsb-de-test.csv`.
+    """Machine-translated STS-B, one file per language, such as `stsb-de-test.csv`.
 
     https://github.com/PhilipMay/stsb-multi-mt; rows `sentence1,sentence2,score`.
     """
@@ -208,8 +214,8 @@ class StsFiles(StsTask):
     """The user's own pairs: files of `sentence, sentence, score`, each a subset.
 
     Args:
-        paths: `.csv` files, or files with tabs between the columns; scores from 0 to
-            5. Relative to the working directory or to the folder with test sets.
+        paths: `.csv` files or tab-separated files with scores from 0 to 5; relative to
+            the working directory or to the folder of test sets.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -269,7 +275,7 @@ TASKS = [
         "STS12",
         ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     ),
-    # Without SMT, whose sentences are not free.
+    # Without SMT, because its sentences are not free.
     StsTask("sts13", "STS13", ("FNWN", "headlines", "OnWN")),
     StsTask(
         "sts14",

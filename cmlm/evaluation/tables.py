@@ -1,4 +1,4 @@
-"""Results as tables: one for each family, our models above the published rows."""
+"""Results as tables: one table per family, scored models above published rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cmlm.evaluation import averages, published
 
 Results = Mapping[str, Any]
-# The first half of a column that is an average; the second half is the group's name.
+# The first item of an average's column; the second item is the name of the group.
 AVERAGE = "average"
 
 
@@ -19,11 +19,11 @@ class Table:
     """The table of a family, or of one task by language.
 
     Attributes:
-        family: its name.
+        family: the name of the family or task.
         columns: (task, metric) of each column, or (`AVERAGE`, group).
         rows: name, source (empty for models that were scored here), and a number or
             None for each column.
-        averages: the averages among the columns, by the name of the group.
+        averages: the averages among the columns, by group name.
     """
 
     family: str
@@ -50,7 +50,7 @@ class Table:
 
     @property
     def heads(self) -> list[str]:
-        """The columns' titles: the task, with the metric if tasks have several."""
+        """The column titles: the task, and the metric if metrics differ."""
         own = [metric for task, metric in self.columns if task != AVERAGE]
         is_single = len({metric.partition("/")[0] for metric in own}) == 1
         titles = []
@@ -58,7 +58,7 @@ class Table:
             if task == AVERAGE:
                 titles.append(self.averages[metric].title)
             elif is_single:
-                # One metric: of several tasks, or of the parts of one task.
+                # One metric of several tasks, or of the parts of one task.
                 titles.append(metric.partition("/")[2] or task)
             else:
                 titles.append(f"{task} {metric}")
@@ -69,8 +69,8 @@ def tables(results: Results, ablations: bool = False) -> list[Table]:
     """The tables of a run, in the order of the catalogue.
 
     Args:
-        results: what `cmlm.evaluate` writes to results.json.
-        ablations: include the published rows of variants that a paper tries out.
+        results: the content of results.json.
+        ablations: include the published rows of a paper's ablations.
     """
     families: dict[str, list[tuple[str, str]]] = {}
     for task, about in results["tasks"].items():
@@ -94,7 +94,7 @@ def tables(results: Results, ablations: bool = False) -> list[Table]:
 
 
 def _by_part(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Name and columns of each metric that is published by language or pair."""
+    """Task and columns of each metric that papers publish by language or pair."""
     metrics = dict.fromkeys(
         (task, metric.partition("/")[0])
         for row in published.ROWS
@@ -141,14 +141,14 @@ def build(
     models: Mapping[str, averages.Scores],
     others: Sequence[published.Row],
 ) -> Table:
-    """A table of models above published rows.
+    """Builds a table of models above published rows.
 
     Args:
-        family: its name.
+        family: the name of the table.
         columns: (task, metric) of each column.
-        groups: the averages that follow the columns, by name.
+        groups: the averages that follow the columns, by group name.
         models: the scores of each model.
-        others: published rows; those without a number in the columns are left out.
+        others: published rows; a row without a number in any column is left out.
     """
     columns = [*columns, *((AVERAGE, name) for name in groups)]
     rows = [
@@ -168,7 +168,7 @@ def _numbers(
     scores: Mapping[averages.Key, float],
     printed: Mapping[str, float] | None = None,
 ) -> list[float | None]:
-    """A row. Where parts of a group are missing, a mean is over the same parts."""
+    """The numbers of a row; an average covers the parts that the results hold."""
     numbers = []
     for key in columns:
         if key[0] != AVERAGE:
@@ -177,7 +177,7 @@ def _numbers(
         group = groups[key[1]]
         known = (printed or {}).get(key[1]) if not group.missing else None
         if known is None and group.group.name == "xeval" and printed:
-            # Published by language, not by task.
+            # Papers publish XEVAL by language, not by task.
             languages = [printed.get(f"xeval/{language}") for language in group.keys]
             is_whole = not any(" without " in part for part in group.missing)
             if is_whole and None not in languages:
@@ -187,7 +187,7 @@ def _numbers(
 
 
 def plain(table: Table) -> str:
-    """For a terminal: aligned numbers, without sources."""
+    """Formats a table for a terminal: aligned numbers, without sources."""
     heads = table.heads
     own = [metric for task, metric in table.columns if task != AVERAGE]
     metrics = sorted({metric.partition("/")[0] for metric in own})
@@ -205,7 +205,7 @@ def plain(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    """For Markdown: published rows carry their source in the first column."""
+    """Formats a table as Markdown; published rows name their source."""
     heads = table.heads
     lines = [
         " | ".join(["| ", *heads]) + " |",
@@ -218,7 +218,7 @@ def markdown(table: Table) -> str:
 
 
 def notes(results: Results, table: Table) -> list[str]:
-    """Lines below a table: protocols, and the parts of each average."""
+    """The lines below a table: protocols, and the parts of each average."""
     lines: dict[str, list[str]] = {}
     for task, _ in table.columns:
         if task != AVERAGE:
@@ -235,7 +235,7 @@ def notes(results: Results, table: Table) -> list[str]:
 
 
 def short(name: str, width: int = 34) -> str:
-    """A model's name, its beginning cut: names differ at their end."""
+    """Cuts the start of a long model name, because names differ at their end."""
     if len(name) <= width:
         return name
     prefix = re.match(r"[a-z]+:(?!//)", name)

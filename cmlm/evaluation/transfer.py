@@ -2,15 +2,15 @@
 
 Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 4.5.2 and table 6: Amazon
 reviews (Prettenhofer and Stein, 2010, https://aclanthology.org/P10-1114) of books, DVDs
-and music. More than 3 stars are positive, others negative. The 6,000 English training
-reviews are split into 90 % for training and 10 % for development; a two-way classifier
-on [u, v, |u - v|, u * v] is tested on 6,000 reviews in English, French, German and
-Japanese.
+and music. Reviews with more than 3 stars are positive, the others negative. The 6,000
+English training reviews are split into 90 % for training and 10 % for development. A
+two-way classifier on [u, v, |u - v|, u * v] is tested on 6,000 reviews in each of
+English, French, German and Japanese.
 
-The paper does not say what u and v are: here the title (summary) and the text of the
-review, each encoded on its own. The encoder is frozen; `cmlm.finetune --task=amazon`
-trains it too. The classifier is SentEval's logistic regression, its C chosen on the
-development part.
+The paper does not define u and v. Here they are the vectors of the title (summary) and
+of the text of a review. The encoder is frozen; `cmlm.finetune --task=amazon` trains it
+too. The classifier is SentEval's logistic regression, with C chosen on the development
+part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cmlm.evaluation import base, classifier, metrics, reading
 from cmlm.evaluation.senteval import over_seeds
 from cmlm.evaluation.senteval_files import Examples
 
-# Folders of the processed data set, and of the unprocessed one.
+# The folders of the processed and of the unprocessed data set, by language.
 FOLDERS = {
     "en": ("english", "en"),
     "fr": ("french", "fr"),
@@ -42,7 +42,7 @@ _ITEM = re.compile(r"<item>(.*?)</item>", re.DOTALL)
 
 
 class AmazonReviews(base.Task[dict[str, Examples]]):
-    """`LANGUAGE/DOMAIN/train.review` and `test.review`; English to train on."""
+    """Files `LANGUAGE/DOMAIN/train.review` and `test.review`; trained on English."""
 
     name = "amazon"
     main_metric = "accuracy"
@@ -117,11 +117,11 @@ def pair_features(
 
 
 def split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the training part (90 %) and of the development part (10 %).
+    """The rows of the training part (90 %) and of the development part (10 %).
 
     Args:
-        labels: int [n]; both parts have the classes in the same shares.
-        seed: of the draw.
+        labels: int [n]; both parts have the same shares of the classes.
+        seed: the seed of the random split.
     """
     train, dev = train_test_split(
         np.arange(len(labels)), test_size=DEV_SHARE, random_state=seed, stratify=labels
@@ -130,15 +130,15 @@ def split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_reviews(source: reading.DataDir, language: str, part: str) -> list[str]:
-    """The files of a language, one for each domain that is there.
+    """The files of a language, one for each domain that exists.
 
     Args:
         source: the folder of test sets.
-        language: such as `en`.
+        language: a language code, such as `en`.
         part: `train` or `test`.
 
     Raises:
-        MissingData: no domain is there.
+        MissingData: no domain has the file.
     """
     paths = []
     for domain in DOMAINS:
@@ -156,7 +156,7 @@ def find_reviews(source: reading.DataDir, language: str, part: str) -> list[str]
 
 
 def read_reviews(source: reading.DataDir, language: str, part: str) -> Examples:
-    """The reviews of a language in all domains that are there."""
+    """The reviews of a language in all domains that exist."""
     found = [
         parse_reviews(source.text(path), path)
         for path in find_reviews(source, language, part)
@@ -169,11 +169,11 @@ def parse_reviews(content: str, path: str) -> Examples:
     """Parses the <item>s of a file.
 
     Args:
-        content: of the file.
-        path: of the file, for messages.
+        content: the content of the file.
+        path: the path of the file, for messages.
 
     Returns:
-        Pairs of title and text, and labels, 1 for more than 3 stars.
+        Pairs of title and text with labels: 1 for more than 3 stars, else 0.
 
     Raises:
         UserError: a rating is not a number from 1 to 5, or all labels are equal.

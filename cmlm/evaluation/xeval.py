@@ -19,8 +19,8 @@ class XevalTask(base.PartedTask[Parts]):
     """A task of SentEval in several languages.
 
     Args:
-        task: SentEval's task.
-        folder: the folder of its files within a language.
+        task: a task of SentEval.
+        folder: the folder of the task's files inside a language folder.
     """
 
     def __init__(self, task: senteval.ClassificationTask, folder: str):
@@ -44,7 +44,7 @@ class XevalTask(base.PartedTask[Parts]):
     def score_part(
         self, part: str, data: Parts, vectors: base.Vectors
     ) -> dict[str, float]:
-        # A copy, because the task itself is in the catalogue.
+        # A copy, because the catalogue shares the original.
         task = copy.copy(self._task)
         task.seeds, task.language = self.seeds, part
         return task.score(data, vectors)

@@ -1,1 +1,1 @@
-"""Fine-tuning an encoder whole, head and all, for a task with labels."""
+"""Fine-tuning of all weights of an encoder and a new head on a labelled task."""

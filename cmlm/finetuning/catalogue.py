@@ -12,7 +12,7 @@ TASKS = {**glue.TASKS, reviews.TASK.name: reviews.TASK}
 
 
 def find_task(name: str | None) -> Task:
-    """A task by its name.
+    """Finds a task by name.
 
     Raises:
         UserError: there is no task of that name.
@@ -23,7 +23,7 @@ def find_task(name: str | None) -> Task:
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:
-    """Tasks by name, each once; `glue` stands for GLUE's tasks without WNLI.
+    """Finds tasks by name, each once; `glue` stands for GLUE's tasks without WNLI.
 
     Raises:
         UserError: a name is unknown.

@@ -13,26 +13,27 @@ from cmlm.data.tokenization import Tokenizer
 from cmlm.finetuning.tasks import Row
 
 _ROWS_AT_ONCE = 4096
-# The examples of this many batches are sorted by length together. More batches leave
-# less padding, but batches that are less random.
+# The number of batches whose examples are sorted by length together. A larger window
+# needs less padding, but its batches are less random.
 _WINDOW = 32
 
 
 @dataclasses.dataclass
 class Examples:
-    """Tokenised sentences or pairs of them.
+    """Tokenised sentences or sentence pairs.
 
     Attributes:
-        ids: int32 [tokens], all sequences one after the other, each
-            `[CLS] ... [SEP]` or `[CLS] ... [SEP] ... [SEP]`.
-        starts: int64 [n * parts + 1], where each sequence begins.
-        second: int32 [n * parts], tokens before a sequence's second text, or all.
+        ids: int32 [tokens], the concatenated sequences, each `[CLS] ... [SEP]` or
+            `[CLS] ... [SEP] ... [SEP]`.
+        starts: int64 [n * parts + 1], the start of each sequence in `ids`, and the end.
+        second: int32 [n * parts], the number of tokens before a sequence's second text;
+            the whole length if there is no second text.
         labels: float32 [n], the class or the score; NaN without a label.
-        indices: the numbers under which predictions are submitted.
-        pad_id: the padding token.
-        truncated: how many sequences were cut.
-        parts: sequences of an example: 1, or 2 if its two texts are encoded on their
-            own.
+        indices: the example numbers for a submission of predictions.
+        pad_id: the id of the padding token.
+        truncated: the number of sequences that were cut.
+        parts: the number of sequences of an example: 1, or 2 if its two texts are
+            encoded separately.
     """
 
     ids: np.ndarray
@@ -49,14 +50,14 @@ class Examples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example's longest sequence, int64 [n]."""
+        """The length of each example's longest sequence in tokens, int64 [n]."""
         return np.diff(self.starts).reshape(-1, self.parts).max(axis=1)
 
     def batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The encoder's inputs for some examples.
 
         Args:
-            rows: int [batch].
+            rows: the indices of the examples, int [batch].
 
         Returns:
             `input_word_ids`, `input_mask` and `input_type_ids` int32
@@ -78,11 +79,11 @@ class Examples:
 def encode(
     rows: Iterable[Row], tokenizer: Tokenizer, seq_length: int, apart: bool = False
 ) -> Examples:
-    """Tokenises examples as they are read.
+    """Tokenises a stream of examples.
 
     Args:
-        rows: all with one text, or all with two.
-        tokenizer: of the encoder.
+        rows: examples that all have one text, or all have two texts.
+        tokenizer: the tokenizer of the encoder.
         seq_length: the longest sequence in tokens. If a pair does not fit, each text is
             cut to half of the room, or to the room that the other text leaves.
         apart: encode the two texts of a pair as two sequences.
@@ -133,12 +134,12 @@ def epoch(
     """One pass over all examples in random batches of similar length.
 
     Args:
-        lengths: int [n], in tokens.
-        batch_size: examples of a batch; one batch may have fewer.
-        random: the source of all draws.
+        lengths: the lengths of the examples in tokens, int [n].
+        batch_size: the number of examples in a batch; one batch may have fewer.
+        random: the source of all random numbers.
 
     Returns:
-        Indices into `lengths`, each once.
+        Batches of indices into `lengths`; every index occurs once.
     """
     order = random.permutation(len(lengths))
     batches = []

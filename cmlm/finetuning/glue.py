@@ -1,8 +1,8 @@
-"""GLUE's tasks: reads its public files and writes predictions to submit.
+"""GLUE's tasks: reads the public files and writes predictions for submission.
 
 Wang et al., 2019, https://arxiv.org/abs/1804.07461; https://gluebenchmark.com. The
-files are tab-separated without quoting: a `"` is text. All files but CoLA's name their
-columns in the first line.
+files are tab-separated without quoting: a `"` is text. All files except CoLA's labelled
+files name their columns in the first line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cmlm.finetuning.tasks import Row, Task
 
 logger = logging.getLogger(__name__)
 
-# Names of the column that numbers the examples of a test file.
+# Possible names of the column that numbers the examples of a test file.
 _INDEX = ("index", "id")
 _LOWEST, _HIGHEST = 0.0, 5.0  # of STS-B's scores
 
@@ -33,8 +33,8 @@ class GlueTask(Task):
     Attributes:
         texts: the columns of the one or two sentences.
         label: the column of the label or score.
-        columns: the names of all columns, for labelled files that do not name them.
-        may_be_damaged: leave out rows that are too short; QQP has some.
+        columns: the names of all columns, for labelled files without a header.
+        may_be_damaged: leave out rows that are too short; QQP has such rows.
     """
 
     within: str = "glue"
@@ -166,7 +166,7 @@ TASKS = {
             tests=(
                 ("MNLI-m.tsv", "test_matched.tsv"),
                 ("MNLI-mm.tsv", "test_mismatched.tsv"),
-                # Submissions for MNLI answer GLUE's diagnostic set too.
+                # A submission for MNLI also covers GLUE's diagnostic set.
                 ("AX.tsv", "../diagnostic/diagnostic.tsv"),
             ),
         ),
@@ -192,10 +192,10 @@ def write_predictions(
     A score outside 0 to 5 is replaced by the nearest score inside.
 
     Args:
-        file: to write to.
-        task: names the labels.
-        indices: of the examples.
-        predicted: [n], classes or scores.
+        file: the file to write to.
+        task: the task, which names the labels.
+        indices: the indices of the examples.
+        predicted: the predicted classes or scores, [n].
     """
     file.write("index\tprediction\n")
     for index, value in zip(indices, predicted, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cmlm.evaluation import averages, published, report, tables
 
-# In the papers' order; MNLI counts twice in the average, WNLI does not count.
+# In the papers' order. MNLI counts twice in the average, WNLI not at all.
 COLUMNS = (
     ("cola", "matthews"),
     ("sst2", "accuracy"),
@@ -33,17 +33,17 @@ def coverage(scores: averages.Scores) -> averages.Coverage:
 
 
 def average(scores: averages.Scores) -> float | None:
-    """GLUE's average over the parts that were scored; None without any."""
+    """GLUE's average over the scored parts; None if there are no scores."""
     found = coverage(scores)
     return found.mean(averages.flat(scores)) if found.keys else None
 
 
 def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table:
-    """The table of tasks, our model above the published rows.
+    """The table of tasks, with the fine-tuned model above the published rows.
 
     Args:
-        model: the name of our row.
-        scores: metrics to numbers (means over seeds), by task.
+        model: the name of the fine-tuned model's row.
+        scores: metrics and their values (means over seeds), by task.
     """
     found = coverage(scores)
     columns = [key for keys in found.keys.values() for key in keys]

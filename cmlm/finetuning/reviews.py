@@ -1,8 +1,9 @@
 """Amazon reviews: fine-tuned on English, tested on every language.
 
-Yang et al., 2020, section 4.5.2 and table 6. Files, split and texts are those of
-`evaluation.transfer`, which keeps the encoder frozen. Title and text are encoded on
-their own, pooled as the encoder was trained, and classified on [u, v, |u - v|, u * v].
+Yang et al., 2020, section 4.5.2 and table 6. Files, split and texts are the same as in
+`evaluation.transfer`, which keeps the encoder frozen. The encoder encodes title and
+text separately, with the pooling of its training, and the head classifies
+[u, v, |u - v|, u * v].
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from cmlm.finetuning.tasks import Row, Task
 class ReviewsTask(Task):
     """A task on the files of `evaluation.transfer`.
 
-    The names of its files are `train` (90 % of English), `dev` (10 % of English) and
-    the languages, whose test reviews of all domains are held out.
+    The task's files have the names `train` (90 % of English), `dev` (10 % of English)
+    and the languages; a language's file is the held-out test reviews of all domains.
     """
 
     def find(self, source: reading.DataDir, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Fine-tunes an encoder for one task with several seeds, and scores each of them."""
+"""Fine-tunes an encoder for one task with several seeds, and scores each seed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Outcome:
 
     Attributes:
         task: the task.
-        results: what results.json holds.
-        rows: the rows of the printed table: seeds, mean, deviation, constant.
-        predictions: for each file to submit the indices and the predictions of the
+        results: the content of results.json.
+        rows: the rows of the printed table: the seeds, mean, std, max and constant.
+        predictions: for each file to submit, the indices and the predictions of the
             best seed.
     """
 
@@ -45,7 +45,7 @@ class Data:
 
     Attributes:
         parts: the examples of each file, by name.
-        paths: the paths of each file.
+        paths: the paths of each file, by name.
         tests: the file to submit, by the name of its test file.
     """
 
@@ -63,8 +63,8 @@ def read(
     """Reads and tokenises the files of a task.
 
     Raises:
-        MissingData: a file to train on, or to choose the best seed by, is missing. A
-            missing test file or held-out file is named on stderr.
+        MissingData: a file of `task.train` or `task.dev` is missing. A missing test or
+            held-out file gives a line on stderr instead.
     """
     paths = {
         name: task.find(source, name)
@@ -105,11 +105,11 @@ def finetune(
     """Fine-tunes an encoder once for each seed.
 
     Args:
-        model: what `opening.open_trained` opens.
+        model: a model that `opening.open_trained` opens.
         task: the task.
         source: the folder with the task's files.
-        settings: how to train.
-        seeds: at least one.
+        settings: the training settings.
+        seeds: at least one seed.
         seq_length: the longest sequence in tokens; None takes 128 for a head over [CLS]
             and the trained length for a head on sentence vectors.
 
@@ -117,7 +117,7 @@ def finetune(
         UserError: the model or a file is missing or damaged, or the loss is not finite.
     """
     trained = opening.open_trained(model)
-    # GLUE's usual length, or the length that sentence vectors were trained with.
+    # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH
     seq_length = resolve_seq_length(trained, seq_length, default=default)
     data = read(task, source, trained, seq_length)
@@ -129,7 +129,7 @@ def finetune(
 
     info = identity.describe(trained, seq_length)
     start = training.Start(trained)
-    # The models that start from its weights need its memory.
+    # The fine-tuned models need the memory of the original.
     del trained
     print(
         f"{model}: {steps:,} steps of {settings.batch_size}, AdamW "
@@ -156,7 +156,8 @@ def finetune(
         print(f"seed {seed}: {scores[seed]['score']:.2f} on dev", file=sys.stderr)
         if seed == best(scores):
             answers = {name: predicted[name] for name in data.tests}
-        # Keras layers refer to each other: Python alone would keep two models.
+        # Keras layers refer to each other in cycles; without a collection, two models
+        # would be in memory.
         del classifier
         gc.collect()
 
@@ -200,11 +201,11 @@ def _describe(data: Data, name: str) -> dict[str, Any]:
 
 
 def best(scores: dict[int, dict[str, float]]) -> int:
-    """The seed with the highest score; of equal ones the first."""
+    """The seed with the highest score; on a tie, the first seed."""
     return max(scores, key=lambda seed: scores[seed]["score"])
 
 
 def over(statistic, scores: dict[int, dict[str, float]]) -> dict[str, float]:
-    """A statistic over the seeds, of each metric."""
+    """A statistic of each metric over the seeds."""
     rows = list(scores.values())
     return {name: statistic([row[name] for row in rows]) for name in rows[0]}

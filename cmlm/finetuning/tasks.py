@@ -13,7 +13,7 @@ from cmlm.evaluation import metrics, reading
 
 
 def _matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Matthews correlation, times 100; 0 where one side is constant."""
+    """The Matthews correlation, times 100; 0 if one side is constant."""
     return 100 * float(matthews_corrcoef(gold, predicted))
 
 
@@ -32,8 +32,8 @@ class Row:
 
     Attributes:
         texts: one sentence or two.
-        label: the class, or the score; None in a test file.
-        index: the number under which a prediction is submitted.
+        label: the class or the score; None in a test file.
+        index: the example number for a submission of predictions.
     """
 
     texts: tuple[str, ...]
@@ -47,18 +47,19 @@ class Task:
 
     Attributes:
         name: the name in `--task`.
-        folder: the folder of its files.
+        folder: the folder of the task's files.
         within: the folder that may hold `folder`.
         labels: the classes, class 0 first; empty if the task asks for a score.
         figures: the metrics of the task; its score is their mean over `dev`.
         train: the file to train on.
-        dev: parts ("" for a single one) and their files. They choose the best seed.
-        heldout: parts and files with labels that are scored, but choose nothing. A
-            missing one is left out.
+        dev: parts ("" for a single part) and their files. The score on them chooses the
+            best seed.
+        heldout: parts and their labelled files, which are scored but do not affect the
+            choice of the seed. A missing file is left out.
         tests: files to submit, and the files to predict for.
         head: `cls`, a classifier over [CLS] of the text or of both texts together; or
             `vectors`, a classifier on [u, v, |u - v|, u * v] of the sentence vectors of
-            two texts, each pooled as the encoder was trained.
+            two texts, each with the pooling of the encoder's training.
     """
 
     name: str
@@ -78,14 +79,14 @@ class Task:
 
     @property
     def num_outputs(self) -> int:
-        """The head's outputs: one for each class, or one score."""
+        """The number of the head's outputs: one for each class, or one score."""
         return len(self.labels) or 1
 
     def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
         """Reads a file example by example.
 
         Args:
-            path: of the file, plain or gzip.
+            path: the path of the file, plain or gzip.
             with_labels: False for test files, which have no labels.
 
         Raises:
@@ -97,14 +98,14 @@ class Task:
         """The paths of a file of the task, by its name in `train`, `dev` and so on.
 
         Raises:
-            reading.MissingData: it is missing.
+            reading.MissingData: the file is missing.
         """
         return [find_file(source, self, name)]
 
     def examples(
         self, name: str, paths: Sequence[str], with_labels: bool = True
     ) -> Iterator[Row]:
-        """The examples of a file, by its name; `paths` are what `find` returns."""
+        """The examples of a file, by its name; `paths` come from `find`."""
         for path in paths:
             yield from self.read(path, with_labels)
 
@@ -122,7 +123,7 @@ def find_file(source: reading.DataDir, task: Task, name: str) -> str:
 
 
 def checksum(path: str) -> str:
-    """SHA-256 of a file, not unpacked."""
+    """The SHA-256 of a file; a packed file is hashed without unpacking."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -136,11 +137,11 @@ def score(
 
     Args:
         task: the task.
-        predicted, gold: [n] for every dev file and held-out file, classes or scores.
+        predicted, gold: the classes or scores of every dev and held-out file, [n].
 
     Returns:
-        The metrics, `METRIC/PART` if there are several parts, and `score`, their mean
-        over `dev`, by which GLUE ranks.
+        The metrics, as `METRIC/PART` for a named part, and `score`, their mean over
+        `dev`, as in GLUE's ranking.
     """
 
     def measure(part: str, name: str) -> dict[str, float]:
@@ -164,7 +165,7 @@ def constant(task: Task, labels: np.ndarray) -> float:
 
     Args:
         task: the task.
-        labels: its training labels, float [n].
+        labels: the training labels, float [n].
 
     Returns:
         The most frequent class, or the mean score.

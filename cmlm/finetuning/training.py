@@ -26,16 +26,16 @@ _HEAD = "glue"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How an encoder is fine-tuned; defaults are BERT's and ULR's.
+    """The settings of fine-tuning; the defaults are BERT's and ULR's.
 
     Attributes:
-        epochs: passes over the training examples.
-        batch_size: examples of a step.
-        learning_rate: of AdamW after the warm-up; it decays linearly to 0.
+        epochs: the number of passes over the training examples.
+        batch_size: the number of examples in a step.
+        learning_rate: AdamW's rate after the warm-up; it decays linearly to 0.
         warmup_share: the share of the steps in which the rate grows from 0.
-        weight_decay: decoupled; layer norms and biases are not decayed.
-        dropout_rate: in the whole encoder and before the logits; it replaces the rate
-            that the encoder was trained with.
+        weight_decay: decoupled weight decay, without layer norms and biases.
+        dropout_rate: the rate in the whole encoder and before the logits; it replaces
+            the rates of the encoder's training.
     """
 
     epochs: int = fields.ranged(3, at_least=1)
@@ -56,21 +56,21 @@ class Start:
     the head over [CLS]. If the pooler was never trained, that layer is random.
 
     Args:
-        trained: the encoder. Only its weights are kept.
+        trained: the encoder. This object keeps its weights only.
     """
 
     def __init__(self, trained: TrainedEncoder):
         bert = trained.encoder.bert
         self._weights = bert.get_weights()
         kernel, bias = bert.pooler_layer.get_weights()
-        # A bias starts at 0, and only training changes it.
+        # A bias starts at 0 and changes in training only.
         self.pooler = (kernel, bias) if bias.any() else None
         self._config = trained.config.model
         projection = trained.encoder.projection
         self._projection = None if projection is None else projection.get_weights()
 
     def head(self, task: Task) -> str:
-        """What the head starts from, for people."""
+        """A description of the head's initial weights, for messages and results."""
         if task.head == "vectors":
             config = self._config
             return f"new, on {config.sentence_vector} {config.pooling} vectors"
@@ -84,7 +84,7 @@ class Start:
             drophead_rate=0.0,
         )
         if task.head == "cls":
-            # The head reads [CLS]: no other weights are built, or decayed untrained.
+            # The head reads [CLS]: a trainable pooler or projection would only decay.
             config = config.replace(pooling="cls", sentence_vector="pooled")
         model = SentenceModel(config)
         model.encoder.bert.set_weights(self._weights)
@@ -102,19 +102,21 @@ class Start:
 class SentenceClassifier:
     """An encoder and its head, for one seed.
 
+    The head `cls` computes
+
         logits = W2 dropout(tanh(W1 h_[CLS] + b1)) + b2          (Devlin et al., 2018)
 
-    for the head `cls`, and for the head `vectors`, with the sentence vectors u and v,
+    and the head `vectors`, with the sentence vectors u and v,
 
         logits = W [u, v, |u - v|, u * v] + b                      (CMLM, section 4.5.2)
 
-    with cross-entropy for classes and the squared error for a score.
+    The loss is the cross-entropy of classes or the squared error of a score.
 
     Args:
         start: the weights to start from.
         task: the task of the head.
-        settings: how to train.
-        seed: of the head, of dropout and of the order of the examples.
+        settings: the training settings.
+        seed: the seed of the head, of dropout and of the order of the examples.
     """
 
     def __init__(self, start: Start, task: Task, settings: Settings, seed: int):
@@ -138,7 +140,7 @@ class SentenceClassifier:
         """Runs all epochs.
 
         Args:
-            examples: with labels.
+            examples: the labelled examples.
             report: called with (step, loss, learning rate) after every step.
 
         Returns:
@@ -161,7 +163,7 @@ class SentenceClassifier:
             for part in ("encoder", _HEAD)
             for variable in self.model.parts[part].trainable_variables
         ]
-        # Here, because the traced step must not create variables.
+        # The traced step must not create variables.
         self._optimizer._create_all_weights(self._variables)
         step, losses = 0, []
         for number in range(settings.epochs):
@@ -184,10 +186,10 @@ class SentenceClassifier:
         return float(np.mean(losses))
 
     def predict(self, examples: Examples) -> np.ndarray:
-        """Predictions, dropout off.
+        """Predicts without dropout.
 
         Returns:
-            [n]: the most probable class, int64, or the score, float32.
+            The most probable classes, int64 [n], or the scores, float32 [n].
         """
         outputs = np.empty([len(examples), self._task.num_outputs], np.float32)
         for rows in batching.length_batches(examples.lengths):
@@ -208,12 +210,12 @@ class SentenceClassifier:
         return tf.cast(logits, tf.float32)
 
     def _train_step(self, features, labels) -> tf.Tensor:
-        # The draws of dropout are a function of the seed and the step.
+        # The dropout masks are a function of the seed and the step.
         self.model.reset_dropout(self._optimizer.iterations)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self._losses(features, labels))
         gradients = [
-            # The embedding table's gradient is sparse and repeats rows.
+            # The gradient of the embedding table is sparse and repeats rows.
             tf.convert_to_tensor(gradient)
             for gradient in tape.gradient(loss, self._variables)
         ]
@@ -226,7 +228,7 @@ class SentenceClassifier:
         return loss
 
     def _losses(self, features, labels) -> tf.Tensor:
-        """float32 [batch]."""
+        """The loss of each example, float32 [batch]."""
         logits = self._outputs(features, training=True)
         if self._task.is_regression:
             return tf.math.squared_difference(logits[:, 0], labels)

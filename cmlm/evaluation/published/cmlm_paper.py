@@ -1,7 +1,8 @@
 """CMLM: tables 1 to 11 of Yang et al., 2020, https://arxiv.org/abs/2012.14388.
 
-Tables 7, 9 and 10 repeat CMLM base, and table 9 repeats BERT: those rows stand once,
-under table 1. Table 11 prints the deviations of two rows of table 1.
+Tables 7, 9 and 10 repeat the row of CMLM base, and table 9 repeats the row of BERT;
+here these rows occur once, under table 1. Table 11 prints the deviations of two rows of
+table 1.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _XEVAL = [
     ),
     "xeval",
 ]
-# Table 4's caption and section 4.4 call joint training S2 and CMLM -> BR S1; the list
-# of section 4.2 has the two names the other way round.
+# Table 4's caption and section 4.4 call joint training S2 and CMLM -> BR S1; section
+# 4.2 exchanges the two names.
 _STRATEGIES = "S1 and S2 as the table's caption has them, not as section 4.2"
 
 SENTEVAL_ROWS = table(

@@ -1,7 +1,7 @@
 """LaBSE: Feng et al., 2022, https://arxiv.org/abs/2007.01852.
 
-The text that these numbers were read from has the paper's tables as pictures; here is
-what its running text prints, and the model's own page.
+The source text has the paper's tables as pictures. So these numbers come from the
+paper's running text and from the model's page on TF Hub.
 """
 
 from __future__ import annotations

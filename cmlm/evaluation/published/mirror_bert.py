@@ -1,8 +1,8 @@
 """Mirror-BERT: tables 1 to 14 and 16 to 20 of Liu et al., 2021.
 
-https://arxiv.org/abs/2104.08027. The appendix repeats the tables of the text with a row
-for the untuned model read by [CLS]; rows stand once. Correlations and accuracies are
-times 100 here.
+https://arxiv.org/abs/2104.08027. The appendix repeats the tables of the text and adds a
+row for the untuned model with [CLS] pooling; here each row occurs once. Correlations
+and accuracies are times 100.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORD_ROWS = table(
     average="multi-simlex",
     factor=100,
 )
-# Its last columns, AskAPatient and COMETA, are no tasks here.
+# The last columns of table 2, AskAPatient and COMETA, are not tasks of this package.
 LINKING_ROWS = table(
     f"{_PAPER} 2",
     [
@@ -90,7 +90,7 @@ STS_ROWS = [
         is_ablation=True,
     ),
 ]
-# Averages of the seven STS sets alone.
+# Tables that print only the average of the seven STS sets.
 RATE_ROWS = [
     *averages_table(
         f"{_PAPER} 12",
@@ -169,7 +169,7 @@ RANDOM_STRING_ROWS = table(
     factor=100,
     is_ablation=True,
 )
-# Sentences, on the strings that the model was trained on.
+# The rows on sentences, measured on the strings that the model was trained on.
 GEOMETRY_ROWS = table(
     f"{_PAPER} 9 and 14, sentences",
     [("geometry", "mean_vector_norm"), ("geometry", "isotropy")],
@@ -180,7 +180,7 @@ GEOMETRY_ROWS = table(
     BERT + Mirror, neither | 5.75 .255
     """,
 )
-# es and ar of SemEval 2017, ru of deepPavlovEval: no tasks here.
+# Spanish and Arabic of SemEval 2017, Russian of deepPavlovEval; not tasks here.
 OTHER_LANGUAGE_STS_ROWS = averages_table(
     f"{_PAPER} 4 and 17",
     ["sts/es", "sts/ar", "sts/ru", "sts/es ar ru"],

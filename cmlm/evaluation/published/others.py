@@ -1,4 +1,4 @@
-"""Other encoders, from their own tables: what a reader compares with today."""
+"""Published scores of other sentence encoders, for comparison."""
 
 from __future__ import annotations
 

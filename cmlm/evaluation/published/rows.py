@@ -1,4 +1,4 @@
-"""One published row, and the reader of the tables that the papers' files hold."""
+"""A published row, and the parser of the tables in the modules of the papers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Key = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of somebody's table.
+    """A row of a published table.
 
     Attributes:
-        model: the authors' name of it.
-        source: where the numbers were read, with the table.
-        scores: (task, metric) to a number on this package's scale.
-        averages: the averages that the row prints, by the name of the group.
-        note: what differs in the protocol.
-        is_ablation: the row is a variant that its paper tries out; short tables and
-            pictures leave it out.
+        model: the authors' name of the model.
+        source: the paper or page that prints the numbers, with the table.
+        scores: the numbers on this package's scale, by (task, metric).
+        averages: the averages that the row prints, by group name.
+        note: a remark on the protocol, such as a difference from this package's.
+        is_ablation: whether the row is an ablation of its paper; short tables and
+            figures leave it out.
     """
 
     model: str
@@ -40,17 +40,17 @@ def table(
     factor: float = 1.0,
     is_ablation: bool = False,
 ) -> list[Row]:
-    """Reads a table.
+    """Parses a table.
 
     Args:
-        source: of all its rows.
-        columns: what the numbers of a line are; `-` stands for an empty cell.
-        text: lines of `model | number number ...`.
-        average: the group whose average is the last number of every line; empty where
-            the table prints none.
-        note: of all its rows.
-        factor: brings the numbers to this package's scale, 100 for shares of 1.
-        is_ablation: of all its rows.
+        source: the source of all rows.
+        columns: (task, metric) of each number in a line.
+        text: lines of `model | number number ...`; `-` stands for an empty cell.
+        average: the group whose average is the last number of every line; empty if the
+            table prints no average.
+        note: the note of all rows.
+        factor: scales the numbers to this package's scale, such as 100 for shares of 1.
+        is_ablation: whether all rows are ablations.
     """
     rows = []
     for line in text.strip().splitlines():
@@ -82,7 +82,7 @@ def averages_table(
     factor: float = 1.0,
     is_ablation: bool = False,
 ) -> list[Row]:
-    """Reads a table whose numbers are averages of groups; see `table`."""
+    """Parses a table whose numbers are averages of groups; see `table`."""
     columns = [("", group) for group in groups]
     return [
         Row(

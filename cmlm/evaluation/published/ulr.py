@@ -131,7 +131,7 @@ SEED_ROWS = table(
     """,
     note="development sets, five seeds",
 )
-# Top-10 accuracy by the length of the query, and by the difference of both lengths.
+# Top-10 accuracy by query length, and by the difference between query and phrase.
 LENGTH_ROWS = table(
     f"{_PAPER} 9",
     [
@@ -147,7 +147,7 @@ LENGTH_ROWS = table(
     """,
 )
 ROWS = [*ANALOGY_ROWS, *PARAPHRASE_ROWS, *LENGTH_ROWS]
-# What `cmlm.finetune` scores.
+# Rows of tasks that `cmlm.finetune` scores.
 FINETUNED_ROWS = [
     *(*GLUE_TEST_ROWS, *GLUE_DEV_ROWS, *GLUE_DEV_AVERAGE_ROWS, *SEED_ROWS)
 ]
