@@ -17,7 +17,7 @@ def load(model: str):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
     Returns an object with `encode(sentences) -> float32 [len(sentences), dim]`. Raises
-    cmlm.errors.UserError if there is no such encoder, or it is damaged.
+    cmlm.errors.UserError if the encoder does not exist or is damaged.
     """
     from cmlm.encoders import opening
 

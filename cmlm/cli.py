@@ -120,7 +120,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     """
 
     def command(arguments: list[str]) -> int | None:
-        # After the flags are parsed, because absl then sets its own verbosity.
+        # This follows the parsing of flags, in which absl sets its own verbosity.
         _configure_logging()
         return main(arguments)
 
@@ -183,7 +183,7 @@ def _configure_logging() -> None:
 
 
 def _silence_libraries() -> None:
-    # Called again after imports, because libraries set their own levels then.
+    # This is called again after imports, because libraries then set their own levels.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if not flags.FLAGS["verbosity"].present:
         absl_logging.set_verbosity(absl_logging.ERROR)

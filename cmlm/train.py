@@ -142,7 +142,7 @@ def main(_) -> int | None:
     # ------------------------------------------------------------- devices
     if config.runtime.distribution_strategy == "multi_worker_mirrored":
         print("waiting for the other workers", file=sys.stderr)
-    # A worker's server announces itself.
+    # The server of a worker prints a message when it starts.
     with cli.quiet_imports():
         strategy = distributed.build_strategy(config.runtime)
     number, of = workers.cluster(strategy)
@@ -169,7 +169,7 @@ def main(_) -> int | None:
                 f"stage {place} of {len(planned)}: {stage.directory}{done}",
                 file=sys.stderr,
             )
-        # The last stage is built in any case, to print where everything is.
+        # The last stage is always built, so that the command can describe the run.
         if is_done and stage is not planned[-1]:
             continue
         code = _train(stage, strategy)

@@ -119,7 +119,7 @@ def learn(paths: dict[str, list[str]]) -> None:
     fields.check(config, "--")
     on_beam = FLAGS.workers or FLAGS.beam_options
     for of in paths.values():
-        # Beam may read remote files, of which only the beginning is inspected.
+        # Beam may read remote files, so only their beginning is inspected.
         inspection.inspect(of, _SAMPLE_BYTES if on_beam else FLAGS.max_text_bytes)
     if on_beam:
         learn_on_beam(paths, config)

@@ -23,7 +23,7 @@ def build(
     """Makes the object to save.
 
     Args:
-        encoder: in float32.
+        encoder: the network, in float32.
         vocab_file: the vocabulary, which is copied into the SavedModel's assets.
         lower_case: whether text is lower-cased for this vocabulary.
 
@@ -33,8 +33,8 @@ def build(
         `serving_default` has the same inputs and gives `default`, `pooled_output` and
         `sequence_output`.
     """
-    # Not the Keras model itself: that would store a function for every layer and Keras'
-    # description of it, which only one version of Keras can read.
+    # This is not the Keras model itself, which would store a function for every layer
+    # and Keras' description of it. Only one version of Keras can read that description.
     exported = tf.train.Checkpoint()
 
     @tf.function(autograph=False)

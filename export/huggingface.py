@@ -28,7 +28,7 @@ def main(_) -> None:
         from cmlm.common import files
         from export import huggingface_folder
 
-    # Entered first: an --output that may not be written is refused at once.
+    # This comes first, so that a wrong --output is refused at once.
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
         model, seq_length = source.open_trained()
         print(

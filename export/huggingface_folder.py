@@ -42,8 +42,8 @@ def write(
     Args:
         trained: the encoder to export.
         directory: an empty directory.
-        seq_length: longest sentence in tokens.
-        normalize: add the module that scales vectors to length 1.
+        seq_length: the longest sentence in tokens.
+        normalize: whether to add the module that scales vectors to length 1.
 
     Raises:
         UserError: this format cannot represent the encoder.
@@ -186,7 +186,7 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
                 "type": "WordPiece",
                 "unk_token": "[UNK]",
                 "continuing_subword_prefix": "##",
-                # Counted in characters there; in bytes here.
+                # Hugging Face counts characters, this project bytes.
                 "max_input_chars_per_word": (
                     tokenizer.max_word_characters or tokenizer.max_word_bytes // 3
                 ),

@@ -1,6 +1,6 @@
 """README.md of an export: describes the model from the files of its run.
 
-Data, steps, objectives and seeds come from params.yaml. Metrics are those of the last
+Data, steps, objectives and seeds come from params.yaml. Metrics come from the last
 validation in metrics.jsonl at or before the exported step. The card says "not stated"
 for everything that the files leave open.
 """
@@ -53,8 +53,9 @@ def write(
     Args:
         trained: the exported encoder.
         directory: the folder to write to.
-        seq_length: longest sentence in tokens.
-        for_hugging_face: add the header and the example of Hugging Face's hub.
+        seq_length: the longest sentence in tokens.
+        for_hugging_face: whether to add the header and the example for Hugging Face's
+            hub.
         normalized: whether the exported vectors have length 1.
     """
     text = render(trained, seq_length, for_hugging_face, normalized)
@@ -200,7 +201,7 @@ def last_validation(directory: str, step: int) -> dict[str, float]:
 
     Args:
         directory: the model_dir.
-        step: step of the checkpoint.
+        step: the step of the checkpoint.
 
     Returns:
         `step` and the metrics without their prefix; empty without such a row.

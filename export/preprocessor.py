@@ -24,8 +24,8 @@ def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
     """Makes the object to save.
 
     Args:
-        tokenizer: of the encoder.
-        seq_length: width of the result, unless a call gives another.
+        tokenizer: the encoder's tokenizer.
+        seq_length: the width of the result, unless a call gives another width.
 
     Returns:
         A trackable object with the functions above.
@@ -86,9 +86,9 @@ def pack_segments(
 
     Args:
         segments: int32 [batch, (tokens)] or [batch, (words), (tokens)], one or two.
-        seq_length: width of the result; what is too long is trimmed as by
-            `tokenization.trim`, special tokens never are.
-        tokenizer: gives the special tokens.
+        seq_length: the width of the result. `tokenization.trim` shortens longer
+            segments; special tokens always stay.
+        tokenizer: defines the special tokens.
 
     Returns:
         `input_word_ids`, `input_mask`, `input_type_ids`, int32 [batch, seq_length].

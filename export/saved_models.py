@@ -24,8 +24,8 @@ ENCODER = "encoder"
 SERVING = os.path.join("serving", "1")
 PROVENANCE = "export.json"
 
-# Allowed differences: of float32 sums in another order, and of the 8 bits of bfloat16
-# after some layers. For vectors with entries above 1, times the largest entry.
+# Allowed differences: float32 sums in another order, and the 8 bits of bfloat16 after
+# some layers. If the largest entry of a vector exceeds 1, it scales the tolerance.
 TOLERANCE = 1e-5
 TOLERANCES = {"float32": TOLERANCE, "bfloat16": 5e-2}
 _CHECKED_SENTENCES = (
@@ -49,9 +49,10 @@ def write(
     Args:
         trained: the encoder to export.
         directory: an empty directory.
-        seq_length: longest sentence in tokens.
+        seq_length: the longest sentence in tokens.
         components: principal components of this model, to serve PCR.
-        precision: of the layers in serving, one of `choices.PRECISIONS`.
+        precision: the precision of the layers in serving, one of
+            `choices.PRECISIONS`.
 
     Raises:
         UserError: something cannot be written, for example on a full disk.
@@ -87,7 +88,8 @@ def _write(trained, directory, seq_length, components, precision) -> None:
         "versions": versions.installed(),
         "config": trained.config.as_dict(),
     }
-    # Twice: for people, and inside the version folder, which may be moved alone.
+    # Written twice: for people, and inside the version folder, which may be moved
+    # alone.
     for path in (PROVENANCE, os.path.join(SERVING, opening.PROVENANCE)):
         with files.atomic_text(os.path.join(directory, path)) as file:
             json.dump(provenance, file, indent=2)
@@ -121,14 +123,14 @@ def compare(
     epsilon that way.
 
     Args:
-        trained, directory, seq_length, components, precision: as `write`.
+        trained, directory, seq_length, components, precision: as for `write`.
 
     Returns:
-        The largest absolute difference over some sentences, one at a time from the
-        checkpoint, in one batch from the SavedModels.
+        The largest absolute difference over some sentences. The checkpoint encodes them
+        one at a time, the SavedModels in one batch.
 
     Raises:
-        UserError: it is more than rounding.
+        UserError: the difference is more than rounding.
     """
     text = tf.constant(_CHECKED_SENTENCES)
     expected = []

@@ -71,10 +71,10 @@ def write_configuration(directory: str) -> None:
 
 
 def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
-    """Writes requests for every signature: one sentence, and several of all lengths.
+    """Writes two requests for every signature: one sentence, and several sentences.
 
     Args:
-        directory: the SavedModel.
+        directory: the directory of the SavedModel.
         signatures: tf.functions by name, each with an input signature.
         inputs: example values, [n, ...], of every input of any signature, by name.
     """
@@ -82,8 +82,9 @@ def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.TFRecordWriter(path) as writer:
         for name, function in signatures.items():
-            # The short one first: if oneDNN keeps weights packed, the first request
-            # decides the layout, and in float32 a long one would slow short ones down.
+            # The short request comes first: if oneDNN keeps weights packed, the first
+            # request decides the layout, and in float32 a long one would slow short
+            # ones down.
             for rows in (slice(1, 2), slice(None)):
                 log = prediction_log_pb2.PredictionLog()
                 request = log.predict_log.request

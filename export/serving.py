@@ -3,7 +3,7 @@
 `cmlm/encoders/signatures.py` lists the signatures with their inputs and outputs.
 
 Text is padded to the longest sentence of its batch and cut at the export's length.
-Invalid UTF-8 bytes count as U+FFFD. An empty string has a vector too, that of
+Invalid UTF-8 bytes count as U+FFFD. The vector of an empty string is the vector of
 [CLS] [SEP].
 
 `pcr` and `pcr_tensors` exist if the export was made with --pcr. They remove the
@@ -39,10 +39,10 @@ class Output:
     """The two forms of an output: in the served graph, and in numpy to check it.
 
     Attributes:
-        compute: vectors, float32 [n, dim], the other inputs by name, and the principal
-            components or None, to the outputs by name.
-        reference: vectors, float [n, dim], and the components of their language, float
-            [k, dim] or None, to float [n, dim].
+        compute: maps vectors, float32 [n, dim], the other inputs by name, and the
+            principal components or None to the outputs by name.
+        reference: maps vectors, float [n, dim], and the components of their language,
+            float [k, dim] or None, to float [n, dim].
     """
 
     compute: Callable[
@@ -59,7 +59,8 @@ def build(
 
     Args:
         graph: the graph to serve.
-        components: what the signatures of PCR remove; None leaves them out.
+        components: the components that the signatures of PCR remove; None leaves these
+            signatures out.
 
     Returns:
         A trackable object and the signatures to save it with.
@@ -106,8 +107,8 @@ def build(
     served = tf.train.Checkpoint()
     served.__call__ = text_vectors
     served.lengths = graph.lengths
-    # Only variables, not the Keras model: saving that would store a function for
-    # every layer.
+    # Keeps only the variables: saving the Keras model would store a function for every
+    # layer.
     served.variables = list(compute.graph.variables)
     return served, {
         name: signature(row)
@@ -127,7 +128,7 @@ def _without_components(vectors, given, components) -> dict[str, tf.Tensor]:
     languages = list(components.languages)
     table = components.table
     given_languages = given["language"] if "language" in given else given[_INDEX]
-    # TensorFlow would otherwise spread one language over all texts.
+    # TensorFlow would otherwise broadcast one language to all texts.
     assertion = tf.debugging.assert_equal(
         tf.size(given_languages), tf.shape(vectors)[0], "one language for each text"
     )
@@ -151,7 +152,7 @@ def _without_components(vectors, given, components) -> dict[str, tf.Tensor]:
     return {"pcr": removed, _INDEX: index}
 
 
-# By the name of the vectors.
+# The outputs by the name of their vectors.
 OUTPUTS = {
     "default": Output(
         lambda vectors, given, components: {"default": vectors},
@@ -168,8 +169,8 @@ OUTPUTS = {
 
 
 def _used_width(mask: tf.Tensor) -> tf.Tensor:
-    """Position after the last real token of each row: int32 [n, seq] to int32 [n]."""
+    """Finds the end of each row's real tokens: int32 [n, seq] to int32 [n]."""
     positions = tf.range(1, tf.shape(mask)[1] + 1)
-    # A leading 0, since there may be no position at all.
+    # The leading 0 covers a mask without columns.
     used = tf.pad(tf.where(mask != 0, positions, 0), [[0, 0], [1, 0]])
     return tf.reduce_max(used, axis=1)

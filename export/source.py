@@ -1,4 +1,4 @@
-"""The flags that name the encoder to export, and how its vectors are read."""
+"""The flags that name the encoder to export and set how its vectors are read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(output: str) -> None:
     """Checks that the flags name one encoder and one output.
 
     Raises:
-        UserError: one is missing, or there are two encoders.
+        UserError: a flag is missing, or the flags name two encoders.
     """
     source = FLAGS["from"].value
     if bool(FLAGS.model_dir) == bool(source):
@@ -45,10 +45,10 @@ def check(output: str) -> None:
 
 
 def open_trained():
-    """Opens the encoder that the flags name: a `TrainedEncoder`, and its length.
+    """Returns the `TrainedEncoder` that the flags name, and its longest sentence.
 
     Raises:
-        UserError: there is no such encoder, or it is damaged.
+        UserError: the encoder does not exist or is damaged.
     """
     from cmlm.encoders import opening
     from cmlm.encoders.trained import resolve_seq_length

@@ -37,7 +37,7 @@ def main(_) -> None:
         from export import model_card, saved_models
 
     # ------------------------------------------------------------- reading
-    # Entered first: an --export_dir that may not be written is refused at once.
+    # This comes first, so that a wrong --export_dir is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_trained()
         components = None

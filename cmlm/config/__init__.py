@@ -1,1 +1,1 @@
-"""What an experiment is, and the recipes of the four papers."""
+"""The configuration of an experiment, and the recipes of the four papers."""

@@ -24,39 +24,40 @@ class TrainerConfig(hyperparams.Config):
 
     Attributes:
         train_steps: weight updates of the whole run, unless `epochs` is set.
-        epochs: passes over the training data, for runs with one objective. The run then
-            takes as many steps as these passes have whole batches. In each epoch every
-            example is used at most once, in a new order; examples beyond the last whole
-            batch are left out, others in every epoch. 0: `train_steps` decides.
+        epochs: passes over the training data, for runs with one objective. The number
+            of steps is then the number of whole batches in these passes. Each epoch
+            uses every example at most once, in a new order, and leaves out the examples
+            beyond its last whole batch. 0: `train_steps` decides.
         schedule: how several objectives share the steps: `joint` sums their weighted
             losses in every step; `interleaved` draws one objective for each step, in
             proportion to the weights.
         micro_batch_size: examples that one replica holds in memory at a time; 0 takes
             its whole share of the global batch at once. The gradient does not depend
             on it.
-        steps_per_loop: the most updates between two looks at the clock.
+        steps_per_loop: the most updates before the run next checks the clock and
+            signals.
         summary_interval: updates between two rows of metrics.
         validation_interval: updates between two validations.
-        validation_steps: batches of one validation, for each objective; -1: as many as
+        validation_steps: batches of one validation, for each objective; -1: enough to
             hold `validation_examples`.
         validation_examples: examples of one validation, for each objective, rounded up
-            to whole batches; -1: all that are held out. It bounds the time of a
-            validation: a share of a large corpus would grow with the corpus.
+            to whole batches; -1: all that are held out. The limit bounds the time of a
+            validation, because the held-out share grows with the corpus.
         checkpoint_interval: updates between two checkpoints.
         max_to_keep: the number of checkpoints to keep.
         stacking_steps: progressive stacking: updates of each stage before the run
-            itself. The last of these stages has half of the layers, the one before it
-            a quarter, and so on. Each stage starts from the layers of the one before
-            it, repeated.
-        best_checkpoint_metric: validation metric, such as `cmlm/loss`. The checkpoint
-            with its best value is kept in `best/`; empty: no such checkpoint.
+            itself. The last of these stages has half of the layers, the stage before it
+            a quarter, and so on. Each stage starts from the repeated layers of the
+            stage before it.
+        best_checkpoint_metric: validation metric, such as `cmlm/loss`. `best/` keeps
+            the checkpoint with its best value; empty: no such checkpoint.
         best_checkpoint_comparison: whether `lower` or `higher` values are better.
         evals: tasks of `cmlm.evaluate` to score at every validation, such as
             `[stsb-dev, tatoeba-de]`. Their main metrics, such as `stsb-dev/spearman`,
             may choose the best checkpoint.
         evals_data_dir: the folder with the test sets of `evals`.
-        optimizer: how weights move.
-        seed: of initial weights and dropout. The data has its own seed.
+        optimizer: the optimizer, its learning rate and gradient clipping.
+        seed: the seed of initial weights and dropout. The data has its own seed.
     """
 
     train_steps: int = fields.ranged(1_000_000, at_least=1)
@@ -79,7 +80,7 @@ class TrainerConfig(hyperparams.Config):
     seed: int = fields.ranged(0, at_least=0, below=2**32)
 
     def check_together(self, prefix: str) -> None:
-        """Raises UserError where values do not fit each other."""
+        """Raises UserError if values do not fit each other."""
         if self.evals and not self.evals_data_dir:
             raise fields.refused(
                 f"{prefix}evals_data_dir",
@@ -93,15 +94,15 @@ class ExperimentConfig(hyperparams.Config):
     """A whole run.
 
     Attributes:
-        model: shape of the encoder.
+        model: the shape of the encoder.
         vocabulary: the WordPiece vocabulary, given or learnt.
         task: the objectives.
         trainer: steps, intervals, optimizer.
         runtime: devices and precision; Model Garden's fields.
         init_checkpoint: where the first weights come from: a model_dir or a checkpoint
             of this project, or the weights of another program. Only weights are taken,
-            not the optimizer. Another program's weights bring shape and vocabulary; the
-            pooling stays that of recipe and flags.
+            not the optimizer. Another program's weights bring shape and vocabulary;
+            recipe and flags still set the pooling.
     """
 
     model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
@@ -123,7 +124,8 @@ class ExperimentConfig(hyperparams.Config):
         Data need not be named yet, see `require_data`.
 
         Raises:
-            UserError: one line that names the value and what is allowed.
+            UserError: a value is not allowed; the message names it and the allowed
+                values.
         """
         fields.check(self)
 
@@ -155,7 +157,7 @@ class ExperimentConfig(hyperparams.Config):
                 " trainer.stacking_steps",
             )
         best = self.trainer.best_checkpoint_metric
-        # Which metrics the tasks of `evals` have is known once they are read.
+        # The metrics of the `evals` tasks are known only after their data is read.
         if best and best.partition("/")[0] not in enabled and not self.trainer.evals:
             raise fields.refused(
                 "trainer.best_checkpoint_metric",

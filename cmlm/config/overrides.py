@@ -19,10 +19,10 @@ def override(
     config_files: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> None:
-    """Changes a configuration in place; what comes later wins.
+    """Changes a configuration in place; later values win.
 
     Args:
-        config: a recipe.
+        config: the configuration to change.
         config_files: YAML files with any part of the configuration.
         overrides: `a.b.c=value`, several separated by commas, or YAML.
 
@@ -34,7 +34,7 @@ def override(
 
 
 def given(config_files: Sequence[str], overrides: Sequence[str]) -> set[str]:
-    """The names of all settings in files and overrides, such as `model.num_layers`.
+    """Returns the names of all settings given, such as `model.num_layers`.
 
     Args:
         config_files, overrides: as for `override`.
@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
 def _read(
     config_files: Sequence[str], overrides: Sequence[str]
 ) -> Iterator[tuple[dict, str]]:
-    """The values of every file and override, with the flag that they come from."""
+    """Yields the values of every file and override, with the flag that gave them."""
     for path in config_files:
         yield _read_file(path), f"--config_file={path}"
     for text in overrides:
@@ -104,7 +104,7 @@ def _read_file(path: str) -> dict:
 def _read_override(text: str, source: str) -> dict:
     values = None
     try:
-        # Not left to Model Garden, whose YAML loader can build Python objects.
+        # This does not use Model Garden's YAML loader, which can build Python objects.
         values = _load(params_dict.nested_csv_str_to_json_str(text))
     except (ValueError, IndexError):
         try:

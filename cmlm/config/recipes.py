@@ -1,7 +1,7 @@
 """The papers' experiments, by name: `--experiment=NAME`.
 
 A recipe holds every value that its paper states. Its docstring names the values that
-the paper leaves open, and ours.
+the paper leaves open, and gives our choices.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
     """Every objective, switched off, with the same batch and length.
 
     Args:
-        batch: examples a step.
-        seq_length: in tokens.
+        batch: examples per step.
+        seq_length: tokens per sequence.
         text: `input_path` of the objectives that read plain text.
     """
     task = TaskConfig()
@@ -92,8 +92,8 @@ def cmlm_english() -> ExperimentConfig:
 
     BERT-base, mean pooling, sequences of 256 tokens with 80 masked, 15 projections,
     batch 2048, LAMB 1e-3 with 10k steps of warm-up and linear decay, 1 M steps. The
-    vocabulary is BERT's public uncased one, of 30,522 tokens: name it with
-    --vocab_file. Without it the run learns one of that size.
+    vocabulary is BERT's public uncased vocabulary of 30,522 tokens: name it with
+    --vocab_file. Without this flag the run learns a vocabulary of that size.
     """
     task = _task(2048, 256, PYTHON_DOCS)
     task.cmlm.weight, task.cmlm.passages = 1.0, True
@@ -114,15 +114,15 @@ def cmlm_english() -> ExperimentConfig:
 def cmlm_multilingual() -> ExperimentConfig:
     """Multilingual CMLM with bitext retrieval (the same paper, sections 4.1 to 4.4).
 
-    As English, with a cased vocabulary of 501,153; translations rank each other by
-    inner products with margin 0.3, batch 2048, weight 0.2. Both objectives from the
+    As English CMLM, but with a cased vocabulary of 501,153. Bitext retrieval uses inner
+    products, margin 0.3, batch 2048 and weight 0.2. Both objectives train from the
     start, for 2 M steps: this is S1 in the list of section 4.2, which our flagfiles
     follow. The caption of table 4, and the steps in section 4.4, swap the names S1 and
     S2. S2 and S3 have two stages, of 1.5 M and 1 M steps.
 
     The exponent 0.3 is the paper's for the vocabulary (`vocabulary.sampling_exponent`).
-    The paper does not say how data is sampled; the same exponent there
-    (`train_data.sampling_exponent`) is ours, so that small languages are seen at all.
+    The paper does not say how data is sampled; we use the same exponent for it
+    (`train_data.sampling_exponent`), so that small languages are seen at all.
     """
     task = _task(2048, 256)
     task.cmlm.weight, task.cmlm.passages = 1.0, True
@@ -139,7 +139,7 @@ def cmlm_multilingual() -> ExperimentConfig:
 
 
 def _multilingual_vocabulary() -> VocabularyConfig:
-    """The vocabulary of LaBSE (section 3.2), which CMLM uses, too (section 4.1)."""
+    """The vocabulary of LaBSE (section 3.2), which CMLM uses too (section 4.1)."""
     return VocabularyConfig(size=501_153, lower_case=False, sampling_exponent=0.3)
 
 
@@ -147,7 +147,8 @@ def _multilingual_vocabulary() -> VocabularyConfig:
 
 
 def _labse_model() -> EncoderConfig:
-    # The position table has one row more than tokens: CMLM's conditions need one.
+    # The position table has one row more than a sequence has tokens, for the condition
+    # of CMLM.
     return EncoderConfig(
         preset="base", max_position_embeddings=513, num_views=1, pooling="cls"
     )
@@ -157,10 +158,10 @@ def _labse_model() -> EncoderConfig:
 def labse_pretrain() -> ExperimentConfig:
     """LaBSE's pre-training (https://arxiv.org/abs/2007.01852, sections 2.2 and 3.4).
 
-    Masked LM and translation LM, batch 8192 over both, 512 tokens of which 20 % but at
-    most 80 are masked, stacked from 3 to 6 to 12 layers after 0.4 and 0.8 M steps, then
-    1.8 M. The paper does not print the optimizer: LAMB 1e-3 with 10k steps of warm-up
-    in each stage is what the same group uses for CMLM.
+    Masked LM and translation LM, batch 8192 over both, 512 tokens with 20 % masked (at
+    most 80), in stages of 3, 6 and 12 layers with 0.4, 0.8 and 1.8 M steps. The paper
+    does not print the optimizer. The recipe uses the one that the same group prints for
+    CMLM: LAMB 1e-3 with 10k steps of warm-up, in each stage.
     """
     task = _task(8192 // 2, 512)
     task.mlm.weight = task.tlm.weight = 1.0
@@ -184,8 +185,8 @@ def labse_dual_encoder() -> ExperimentConfig:
     """LaBSE's dual encoder (the same paper, sections 2.1, 3.2 and 3.3).
 
     Cosines of [CLS], margin 0.3, batch 4096, 128 tokens, AdamW 1e-3 with linear decay,
-    50k steps. The paper prints no warm-up, so there is none, and no scale: 100 is Model
-    Garden's.
+    50k steps. The paper prints no warm-up, so the recipe does without, and no scale, so
+    it takes Model Garden's 100.
     """
     task = _task(4096, 128)
     task.bitext.weight = 1.0
@@ -213,11 +214,11 @@ def labse_dual_encoder() -> ExperimentConfig:
 def _mirror(
     scale: float, seq_length: int, span: int, pooling: str, epochs: int
 ) -> ExperimentConfig:
-    """What sentences and words have in common.
+    """Builds the settings that sentences and words share.
 
-    The rate, the batch and dropout are printed (section 3, appendix B). The released
-    code adds: a constant rate, no clipping, and a weight decay of 0.01 on all weights.
-    Every string is trained on; none is held out.
+    The paper prints the rate, the batch and dropout (section 3, appendix B). The
+    released code adds: a constant rate, no clipping, and a weight decay of 0.01 on all
+    weights. No string is held out.
     """
     task = _task(200, seq_length)
     task.mirror.weight = 1.0
@@ -279,7 +280,8 @@ def ulr_misad() -> ExperimentConfig:
     Sections 3.2 and 4: MiSAD and masked LM at equal weights on single sentences, 15 %
     masked, batch 64, 128 tokens, dropout 0.1, BERT's pooled [CLS], 5e-5 with warm-up
     over the first 10 % of the steps, one pass over 10 M sentences. Weight decay and the
-    decay of the rate are ours. The paper evaluates with mean pooling (section 4).
+    decay of the rate are our choices. The paper evaluates with mean pooling (section
+    4).
     """
     steps = 10_000_000 // 64
     task = _task(64, 128)
@@ -312,7 +314,7 @@ def load(
     config_files: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> ExperimentConfig:
-    """A recipe with changes; see `overrides.override`.
+    """Returns a recipe with changes; see `overrides.override`.
 
     Args:
         experiment: a name from `names()`.
@@ -340,13 +342,14 @@ def load(
 def _refuse_masks_without_effect(
     prefix: str, objective: MaskedTextConfig, named: Collection[str]
 ) -> None:
-    """Refuses a limit of masks, named alone, that is not what `rate` gives.
+    """Refuses a limit of masks that is set without `rate` and disagrees with it.
 
-    Above it the limit would have no effect; below it, short and long texts would have
-    different shares of masks. A limit beside a named rate is meant as a limit.
+    A higher limit would have no effect; with a lower limit, short and long texts would
+    have different shares of masks. If the user sets both rate and limit, any limit is
+    allowed.
 
     Raises:
-        UserError: names the rate that masks so many tokens of a full sequence.
+        UserError: the limit is refused; the message names the rate that would give it.
     """
     limit, length = objective.masking.max_predictions, objective.train_data.seq_length
     if f"{prefix}.masking.max_predictions" not in named or not limit:

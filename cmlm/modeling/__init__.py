@@ -1,1 +1,1 @@
-"""The encoder, the layers it is trained with, and where weights come from."""
+"""The encoder, its training layers, and the readers of weights."""

@@ -1,4 +1,4 @@
-"""Reads weights: all of them to resume or export a model, part by part to start one."""
+"""Reads weights: all of them to resume or export a run, single parts to start one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 logger = logging.getLogger(__name__)
 
-# The checkpoint key of the parts of a SentenceModel.
+# The checkpoint keys of a SentenceModel's parts begin with this prefix.
 _PARTS_PREFIX = "model/parts/"
 # The embedding table, under the name of the layer that the checkpoint visited first.
 _TABLE_KEYS = tuple(
@@ -25,7 +25,7 @@ def find(path: str) -> str:
     """Finds a checkpoint: `path` itself, or the latest one in that directory.
 
     Raises:
-        UserError: there is no checkpoint.
+        UserError: the path holds no checkpoint.
     """
     if tf.io.gfile.isdir(path):
         latest = tf.train.latest_checkpoint(path)
@@ -58,9 +58,9 @@ def require_part(path: str, name: str, flags: str) -> None:
     """Makes sure that a checkpoint has a part of the model.
 
     Args:
-        path: of the checkpoint.
-        name: of the part.
-        flags: those that ask for the part, for the message.
+        path: the path of the checkpoint.
+        name: the name of the part.
+        flags: the flags that ask for the part, for the message.
 
     Raises:
         UserError: the checkpoint lacks the part, or is damaged.
@@ -113,7 +113,7 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
 def take(model: SentenceModel, source: foreign.Source) -> list[str]:
     """Gives a model the weights of another program, and logs the unused ones.
 
-    Returns, Raises: as `initialize`.
+    It returns and raises the same as `initialize`.
     """
     arrays = source.load()
     kept = weights.assign(model, arrays, source.path)

@@ -25,9 +25,9 @@ class ConditionalMaskedLM(keras.layers.Layer):
         encoder: shared by both sentences.
         projection: P(v).
         masked_lm: the prediction head.
-        skip: concatenate all N projected vectors to the output at each masked position
-            too. The head then takes vectors of `head_width(num_views, skip)` times the
-            hidden size.
+        skip: whether to concatenate all N projected vectors to the output at each
+            masked position. The head then takes vectors of `head_width(num_views,
+            skip)` times the hidden size.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
 
     @staticmethod
     def head_width(num_views: int, skip: bool) -> int:
-        """Width of the head's input over the hidden size."""
+        """The width of the head's input, as a multiple of the hidden size."""
         return 1 + num_views if skip else 1
 
     def sentence_vector(self, inputs: dict[str, tf.Tensor], training=None):
@@ -93,7 +93,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
         """[output ; v_1 ; ... ; v_N] at the masked positions, and their new positions.
 
         The outputs are gathered first: N vectors beside every token would need far more
-        memory than N vectors beside every masked one.
+        memory than N vectors beside every masked token.
         """
         outputs = tf.gather(sequence, positions, batch_dims=1)
         batch, count = tf.shape(positions)[0], tf.shape(positions)[1]

@@ -35,7 +35,7 @@ SENTENCE_VECTORS = ("pooled", "projected")
 
 @dataclasses.dataclass
 class EncoderConfig(hyperparams.Config):
-    """Shape of the encoder, and how sentence vectors are read from it.
+    """The shape of the encoder, and the pooling of its sentence vectors.
 
     Attributes:
         preset: a row of `PRESETS`; fills every shape below that is not set.
@@ -43,12 +43,12 @@ class EncoderConfig(hyperparams.Config):
         hidden_size: width of token and sentence vectors.
         num_attention_heads: must divide `hidden_size`.
         intermediate_size: width of the feed-forward layers.
-        hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact one.
+        hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact GELU.
         layer_norm_epsilon: added to the variance; BERT's 1e-12.
         dropout_rate: dropout of embeddings and of the output of each sub-layer.
         attention_dropout_rate: dropout of attention probabilities.
-        drophead_rate: share of the attention heads that each layer drops from a
-            sentence in training, drawn again at every step.
+        drophead_rate: share of the attention heads that each layer drops for a sentence
+            in training, drawn anew at every step.
         max_position_embeddings: rows of the position table. The last `num_views` rows
             belong to CMLM's conditions.
         num_views: N of CMLM's P(v), the number of conditions.
@@ -84,7 +84,7 @@ class EncoderConfig(hyperparams.Config):
         fields.check(self, "model.")
 
     def check_together(self, prefix: str) -> None:
-        """Fills the shape from the preset; raises UserError where it does not fit."""
+        """Fills the shape from the preset; raises UserError if it does not fit."""
         for name, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -140,7 +140,7 @@ class EncoderNetwork(keras.Model):
     """The Keras network: token ids in, one vector per sentence out.
 
     Args:
-        config: resolved, with `vocab_size` set.
+        config: the resolved configuration, with `vocab_size` set.
         projection: P(v); needed only for `sentence_vector="projected"`.
     """
 
@@ -170,8 +170,8 @@ class EncoderNetwork(keras.Model):
         self.hidden_size = config.hidden_size
         self.projection = None
         self.read_by(config.pooling, projection)
-        # Variables exist from here on: heads tie to the embedding table, and
-        # checkpoints are matched before the first batch.
+        # This call creates the variables: heads tie to the embedding table, and
+        # checkpoints are restored before the first batch.
         self(self.dummy_inputs())
         # Model Garden's encoder has no argument for the epsilon.
         for layer in self.bert._flatten_layers():
@@ -197,8 +197,8 @@ class EncoderNetwork(keras.Model):
         """
         self.pooling = mode
         self.projection = projection
-        # Unless sentences are pooled by it, no objective trains BERT's pooler: a
-        # trainable pooler would decay to zero without ever being used.
+        # If the pooling does not use BERT's pooler, no objective trains it, and weight
+        # decay would shrink a trainable pooler to zero.
         uses_pooler = pooling.POOLINGS[mode].through_pooler
         self.bert.pooler_layer.trainable = uses_pooler
 
@@ -277,8 +277,8 @@ class EncoderNetwork(keras.Model):
             training: whether dropout is on.
 
         Returns:
-            float [batch, seq, dim], the outputs of the tokens without those of the
-            conditions.
+            float [batch, seq, dim], the outputs at the tokens, without the outputs at
+            the conditions.
         """
         ids = inputs["input_word_ids"]
         batch, views = tf.shape(conditions)[0], tf.shape(conditions)[1]

@@ -1,8 +1,9 @@
 """The encoder as a graph for inference: no dropout, no training.
 
 On a CPU, TensorFlow's speed depends on oneDNN's fused operations. Model Garden's
-encoder gets none of them: its einsum layers keep bias, activation and norm separate.
-This module writes the same function in the patterns that grappler's remapper knows:
+encoder does not trigger them, because its einsum layers keep bias, activation and norm
+separate. This module writes the same function in the patterns that grappler's remapper
+knows:
 
     MatMul + BiasAdd + GELU              feed-forward, first half
     MatMul + BiasAdd + Add               projection and residual
@@ -41,10 +42,10 @@ class InferenceEncoder(tf.Module):
 
     Args:
         config: the encoder's configuration.
-        arrays: its weights, from `weights.read`.
+        arrays: the encoder's weights, from `weights.read`.
         projection: P(v); needed only for `sentence_vector="projected"`.
-        precision: of the layers, one of `choices.PRECISIONS`. Embeddings, pooling and
-            vectors are always float32: they cost little, and later layers cannot
+        precision: the precision of the layers, one of `choices.PRECISIONS`.
+            Embeddings, pooling and vectors are always float32: they cost little, and later layers cannot
             recover the digits they lose.
     """
 
@@ -134,8 +135,8 @@ class InferenceEncoder(tf.Module):
         scale = tf.constant(1 / math.sqrt(width // heads), self._dtype)
         scores = tf.matmul(query, key, transpose_b=True) * scale + bias
         mixed = tf.matmul(tf.nn.softmax(scores), value)
-        # By the shape of x, not as [-1, width]: the remapper fuses an Add only if it
-        # knows that both shapes are equal.
+        # Reshapes to the shape of x, not to [-1, width]: the remapper fuses an Add only
+        # if it knows that both shapes are equal.
         mixed = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), tf.shape(x))
         y = self._dense(name("self_attention/attention_output"), mixed, x)
         x = self._norm(name("self_attention_layer_norm"), y)
@@ -205,11 +206,11 @@ def _merged(
 def build(
     encoder: EncoderNetwork, config: EncoderConfig, precision: str = "float32"
 ) -> InferenceEncoder:
-    """Builds the inference graph of an encoder, with a copy of its present weights.
+    """Builds the inference graph of an encoder, with a copy of its current weights.
 
     Args:
         encoder: built from `config`.
-        config: resolved, with `vocab_size` set.
+        config: the resolved configuration, with `vocab_size` set.
         precision: one of `choices.PRECISIONS`.
     """
     arrays = weights.read(encoder, config)

@@ -12,7 +12,7 @@ class AttentionDropout(keras.layers.Layer):
     """Dropout of attention probabilities, and of whole heads (DropHead).
 
     Each sentence draws the heads to drop. The remaining heads are scaled up by the
-    number of heads over the number of remaining ones. A head with zero probabilities
+    number of heads over the number of remaining heads. A head with zero probabilities
     outputs zeros, so this equals masking the head's output. If all heads of a sentence
     are drawn, none is dropped (the published code divides by zero in this case).
 
@@ -63,7 +63,7 @@ class ViewProjection(keras.layers.Layer):
 
     Args:
         num_views: N, at least 1 (the paper: 15).
-        initializer: of the kernels.
+        initializer: the initializer of the kernels.
     """
 
     def __init__(self, num_views: int, initializer="glorot_uniform", **kwargs):

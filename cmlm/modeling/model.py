@@ -10,7 +10,7 @@ from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork, activation
 from cmlm.modeling.layers import ViewProjection
 
-# The part of QuickThought's second encoder.
+# The name of the part that holds QuickThought's second encoder.
 SECOND_ENCODER = "second_encoder"
 
 
@@ -21,7 +21,7 @@ class SentenceModel(tf.Module):
     masked words train one head.
 
     Args:
-        config: resolved, with `vocab_size` set.
+        config: the resolved configuration, with `vocab_size` set.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -38,7 +38,7 @@ class SentenceModel(tf.Module):
         return self.parts["encoder"]
 
     def second_encoder(self) -> EncoderNetwork:
-        """An encoder of the same shape with weights of its own (QuickThought's g)."""
+        """An encoder of the same shape with its own weights (QuickThought's g)."""
         if SECOND_ENCODER not in self.parts:
             network = EncoderNetwork(self.config, name=SECOND_ENCODER)
             self.parts[SECOND_ENCODER] = network
@@ -71,7 +71,7 @@ class SentenceModel(tf.Module):
 
         Args:
             width_factor: width of its inputs over `hidden_size`. Heads of different
-                width are different parts.
+                widths are different parts.
         """
         name = "masked_lm" if width_factor == 1 else f"masked_lm_x{width_factor}"
         if name not in self.parts:
@@ -91,7 +91,7 @@ class SentenceModel(tf.Module):
         """BERT's classifier: a dense layer with tanh over [CLS], then the logits.
 
         Args:
-            name: of the part.
+            name: the name of the part.
             num_classes: number of logits.
         """
         if name not in self.parts:
@@ -110,7 +110,7 @@ class SentenceModel(tf.Module):
         """A softmax layer over the features of two sentence vectors.
 
         Args:
-            name: of the part.
+            name: the name of the part.
             num_classes: number of logits.
         """
         if name not in self.parts:
@@ -127,7 +127,7 @@ class SentenceModel(tf.Module):
         Call it once, in the scope of the distribution strategy.
 
         Args:
-            seed: of the run.
+            seed: the seed of the run.
         """
         self._dropout_states = []
         for part in self.parts.values():
@@ -137,7 +137,7 @@ class SentenceModel(tf.Module):
                     random._maybe_init()
                     if random._generator is not None:
                         self._dropout_states.append(random._generator.state)
-        # One Philox key a layer, from the run's seed instead of Keras' global state.
+        # One Philox key per layer, from the run's seed instead of Keras' global state.
         keys = np.random.SeedSequence(seed).generate_state(
             len(self._dropout_states), np.uint64
         )
@@ -147,8 +147,8 @@ class SentenceModel(tf.Module):
         """Makes dropout's next draw a function of seed, layer, replica and step.
 
         Keras keeps random state out of checkpoints, and replicas with batches of
-        different shape draw different amounts from it. A state that is set anew at
-        every step needs no saving, and a step can be repeated.
+        different shape draw different amounts from it. A state that every step sets
+        anew needs no saving and makes each step repeatable.
 
         Call it outside replica context.
 

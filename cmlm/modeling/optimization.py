@@ -20,7 +20,7 @@ NO_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 
 @dataclasses.dataclass
 class OptimizerConfig(hyperparams.Config):
-    """How weights move. Defaults are CMLM's: LAMB 1e-3, 10k warm-up, linear decay.
+    """The optimizer. Defaults are CMLM's: LAMB 1e-3, 10k warm-up, linear decay.
 
     Attributes:
         type: `lamb` or `adamw`.
@@ -35,9 +35,10 @@ class OptimizerConfig(hyperparams.Config):
         beta_2: decay of the second moment.
         epsilon: added to the square root of the second moment; above 0.
         weight_decay_rate: decoupled weight decay.
-        decay_norms_and_biases: whether layer norms and biases decay, too. BERT leaves
+        decay_norms_and_biases: whether layer norms and biases decay too. BERT leaves
             them out; Mirror-BERT's released code does not.
-        clip_norm: gradients are scaled down to this global norm; 0 leaves them.
+        clip_norm: the largest global norm, to which larger gradients are scaled down;
+            0: no clipping.
     """
 
     type: str = fields.one_of("lamb", OPTIMIZERS)
@@ -58,13 +59,13 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
     """Builds the optimizer with its schedule.
 
     The learning rate grows linearly from 0 to `learning_rate` over `warmup_steps`. A
-    linear decay goes from there to `end_learning_rate` at `decay_steps`.
+    linear decay then lowers it to `end_learning_rate` at `decay_steps`.
 
     The caller clips gradients: clipping belongs after the sum over replicas, and Model
     Garden's optimizers clip before it.
 
     Args:
-        config: checked.
+        config: the validated configuration.
         train_steps: length of the run, in steps.
     """
     if config.warmup_steps >= train_steps:

@@ -1,6 +1,6 @@
 """The poolings: how the token vectors of a sentence become one vector.
 
-`POOLINGS` is the one table. The training encoder, the inference graph, model cards,
+`POOLINGS` is the only table. The training encoder, the inference graph, model cards,
 readers and writers of other formats, and the checks of flags all read it: a new pooling
 is a new row.
 """
@@ -21,8 +21,8 @@ class Pooling:
     """One way to pool.
 
     Attributes:
-        description: for model cards.
-        reduce: token vectors, float32 [batch, seq, dim], and mask, float32 [batch,
+        description: the text for model cards.
+        reduce: maps token vectors, float32 [batch, seq, dim], and mask, float32 [batch,
             seq], to float32 [batch, dim].
         through_pooler: whether BERT's pooler, a dense layer with tanh, follows.
         sentence_transformers: the name of `reduce` in sentence-transformers' pooling
@@ -53,7 +53,7 @@ def _first(tokens: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return tokens[:, 0]
 
 
-# The order is that of help texts and messages.
+# Help texts and messages keep this order.
 POOLINGS: dict[str, Pooling] = {
     "mean": Pooling(
         "mean of the token vectors, [CLS] and [SEP] included",
@@ -87,8 +87,8 @@ def check(name: str, mode: str) -> None:
     """Raises UserError if a mode is not in the table.
 
     Args:
-        name: of the setting or flag, for the message.
-        mode: its value.
+        name: the setting or flag, for the message.
+        mode: the value of the setting.
     """
     if mode not in POOLINGS:
         raise fields.refused(name, mode, ", ".join(POOLINGS))
@@ -110,7 +110,7 @@ def pool(
         mode: a key of `POOLINGS`.
         tokens: float [batch, seq, dim].
         mask: [batch, seq], 1 for a real token and 0 for padding.
-        pooler: BERT's pooler, float [batch, dim] to float [batch, dim]; needed where
+        pooler: BERT's pooler, float [batch, dim] to float [batch, dim]; needed if
             `through_pooler` is set.
 
     Returns:

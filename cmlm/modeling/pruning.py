@@ -1,7 +1,7 @@
-"""Prunes a checkpoint to some of its words: cuts each tensor with one row a word.
+"""Prunes a checkpoint to fewer words: cuts each tensor that has one row per word.
 
-The module reads the checkpoint's own record of its tensors and builds no model, so the
-heads of any recipe are kept.
+The module reads the checkpoint's own record of its tensors and builds no model, so it
+keeps the heads of any recipe.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _PARTS = ("model", "parts")
 _TABLE = ("bert", "_embedding_layer", "embeddings")
 _ENCODERS = ("encoder", SECOND_ENCODER)
-# Parts whose name begins so are masked-LM heads (see `SentenceModel.masked_lm`). Their
-# output is tied to the table; their bias has one number a word.
+# Parts with this prefix are masked-LM heads (see `SentenceModel.masked_lm`). Their
+# output is tied to the table; their bias has one number per word.
 _HEAD, _BIAS = "masked_lm", "bias"
 
 _Graph = trackable_object_graph_pb2.TrackableObjectGraph
 
 
 def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
-    """Writes a checkpoint with the model of another one and some of its words.
+    """Writes the model of a checkpoint with only some of its words.
 
-    It holds the new weights in memory and, for a moment, the old embedding table.
+    The function holds the new weights in memory and, for a moment, the old embedding
+    table.
 
     Args:
         source: path of a checkpoint of this project.
         target: path of the checkpoint to write. It holds the model without optimizer
             and position in the data.
-        kept: bool [vocab_size], the words to keep, in their order.
+        kept: bool [vocab_size], true for the words to keep.
 
     Returns:
         The number of weights of the model, before and after.
@@ -68,7 +69,7 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
         raise UserError(
             f"{source} is damaged or not a checkpoint of a model_dir: {reason}"
         ) from error
-    # The tensors that tf.train.Checkpoint would write, without building objects.
+    # Writes the tensors that tf.train.Checkpoint would write, without building objects.
     tf.raw_ops.SaveV2(
         prefix=target,
         tensor_names=[*tensors, _GRAPH_KEY],
@@ -79,7 +80,7 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
 
 
 def _one_a_word(graph: _Graph) -> Iterator[int]:
-    """Yields the numbers of the nodes whose tensor has one row a word."""
+    """Yields the numbers of the nodes whose tensor has one row per word."""
     parts = _find(graph, 0, _PARTS)
     for name, part in _children(graph, parts).items():
         if name in _ENCODERS:

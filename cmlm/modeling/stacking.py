@@ -14,7 +14,7 @@ _LAYER = re.compile(r"model/parts/encoder/bert/_transformer_layers/(\d+)/")
 
 
 def stack(model: SentenceModel, path: str) -> int:
-    """Gives a model the weights of one with fewer layers.
+    """Gives a model the weights of a model with fewer layers.
 
     With n layers in the checkpoint, layer i becomes a copy of layer i mod n (Gong et
     al., 2019, https://proceedings.mlr.press/v97/gong19a.html). All other weights are
@@ -28,8 +28,8 @@ def stack(model: SentenceModel, path: str) -> int:
         The number of layers in the checkpoint.
 
     Raises:
-        UserError: there is no checkpoint, or its number of layers does not divide the
-            model's.
+        UserError: the path holds no checkpoint, or its number of layers does not divide
+            the model's.
     """
     path = checkpoints.find(path)
     layers = model.encoder.bert.transformer_layers

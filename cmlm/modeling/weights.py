@@ -1,9 +1,9 @@
 """The weights of a BERT encoder under one set of names.
 
 Readers of other formats produce these names, and the writer of Hugging Face folders and
-the inference graph consume them. Only this module maps them to variables. The names are
-those of Model Garden's encoder. Every kernel is [in, out], even if a model splits one
-of its axes by attention heads. With layers i from 0:
+the inference graph consume them. Only this module maps them to variables. The names
+follow Model Garden's encoder. Every kernel is [in, out], even if a model splits one of
+its axes by attention heads. With layers i from 0:
 
 word_embeddings/embeddings                                   [vocab_size, hidden]
 position_embedding/embeddings                                [positions, hidden]
@@ -48,7 +48,7 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every weight that an encoder can have, by name.
 
     Args:
-        config: resolved, with `vocab_size` set.
+        config: the resolved configuration, with `vocab_size` set.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
 
@@ -102,7 +102,7 @@ def read(encoder: EncoderNetwork, config: EncoderConfig) -> dict[str, np.ndarray
 
     Args:
         encoder: built from `config`.
-        config: resolved, with `vocab_size` set.
+        config: the resolved configuration, with `vocab_size` set.
 
     Returns:
         float32 arrays by name, BERT's pooler included.
@@ -119,14 +119,14 @@ def assign(
 ) -> list[str]:
     """Assigns weights to a model, all of them or none.
 
-    The last `num_views` rows of the position table belong to CMLM's conditions. A
-    source may have a table without them: it fills the rows before, and the last rows
-    keep their initial values. No token's vector depends on them.
+    The last `num_views` rows of the position table belong to CMLM's conditions. The
+    table of a source may lack them. It then fills the rows before them, and the last
+    rows keep their initial values. No token's vector depends on them.
 
     Args:
         model: the model to change; no head is added.
         weights: arrays by the names above.
-        source: origin of the weights, for messages.
+        source: the origin of the weights, for messages.
 
     Returns:
         The names of weights that keep their values because the source lacks them: an

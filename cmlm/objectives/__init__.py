@@ -1,7 +1,7 @@
 """The objectives, one file each: a configuration above the class that reads it.
 
-A new objective is a file, and its line in `OBJECTIVES`: its configuration, its data and
-its part of every recipe follow from that.
+To add an objective, write its file and add its line to `OBJECTIVES`. The task
+configuration, the engine and the recipes find it there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cmlm.objectives.tlm import TlmObjective
 
 __all__ = ["OBJECTIVES", "Data", "EmbeddingObjective", "Objective", "TaskConfig"]
 
-# By the name under `task`. Their order is that of params.yaml and of the metrics.
+# Objectives by their names under `task`. params.yaml and the metrics keep this order.
 OBJECTIVES: dict[str, type[Objective]] = {
     "cmlm": CmlmObjective,
     "mlm": MlmObjective,

@@ -25,7 +25,8 @@ class ObjectiveConfig(hyperparams.Config):
     """Settings that every objective has.
 
     Attributes:
-        weight: factor of its loss in the summed loss; 0 switches the objective off.
+        weight: the factor of this loss in the summed loss; 0 switches the objective
+            off.
         start_step: the first step with this objective.
         end_step: the first step without it; None keeps it to the end.
         train_data: files, batch size and sequence length; each objective has its own
@@ -90,7 +91,7 @@ class Data:
 
 
 def require_neighbours(data: Data) -> None:
-    """Raises UserError if a text has no document of two sentences."""
+    """Raises UserError if a text has no document with two sentences or more."""
     for text in filter(None, (data.train, data.validation)):
         for language, count in text.neighbours.items():
             if not count:
@@ -102,15 +103,15 @@ class Objective(tf.Module, abc.ABC):
     """One training signal. The engine knows objectives only through this class.
 
     Args:
-        name: its field in `task`, and the prefix of its metrics.
-        config: its configuration.
+        name: the field in `task`, and the prefix of the metrics.
+        config: the configuration.
         model: shared with the other objectives; the objective asks it for heads.
         tokenizer: the tokenizer of the model's vocabulary.
         data: the data that `config.load_data` found.
         static_shapes: every batch is [batch, seq_length], as TPUs need.
     """
 
-    # The class of its configuration, `task.<name>`.
+    # The class of the configuration, `task.<name>`.
     config_class: type[ObjectiveConfig]
 
     def __init__(
@@ -137,7 +138,7 @@ class Objective(tf.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def trained_parts(self) -> list[str]:
-        """Names of the model's parts that this objective trains."""
+        """The names of the model's parts that this objective trains."""
 
     @property
     def global_batch_size(self) -> int:
@@ -149,7 +150,7 @@ class Objective(tf.Module, abc.ABC):
 
         Args:
             source: the path of the weights.
-            parts: names of the model's parts that were found there.
+            parts: names of the model's parts in these weights.
         """
 
     @abc.abstractmethod
@@ -204,12 +205,12 @@ class Objective(tf.Module, abc.ABC):
     def normalizer(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the divisor of a batch's summed loss: float32 [] or [terms].
 
-        It depends on the inputs alone. The engine adds it over replicas before any
-        forward pass and so knows the scale of every micro-batch. A loss of several
-        terms, each with its own mean, has one divisor for each term.
+        The divisor depends on the inputs alone. The engine sums it over the replicas
+        before any forward pass, so it knows the scale of every micro-batch. A loss of
+        several terms, each with its own mean, has one divisor for each term.
         """
 
-    # What the last axis of each tensor of a batch counts, see `batches.COLUMNS`.
+    # The unit of the last axis of each tensor in a batch, see `batches.COLUMNS`.
     columns: ClassVar[Mapping[str, str | None]] = batches.COLUMNS
 
     def trim(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -227,7 +228,7 @@ class Objective(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, batch: dict[str, tf.Tensor]) -> dict[str, Metric]:
-        """Returns the metrics of a validation batch, which may be empty, by name."""
+        """Returns the metrics of a validation batch by name; the batch may be empty."""
 
 
 class EmbeddingObjective(Objective):
@@ -251,11 +252,12 @@ class EmbeddingObjective(Objective):
         """Sums this replica's part of the loss; it may gather from all replicas.
 
         Args:
-            embeddings: of all of this replica's rows, as `embed` returns them.
+            embeddings: the vectors of all rows of this replica, as `embed` returns
+                them.
             batch: this replica's rows.
 
         Returns:
-            As `loss`.
+            The summed loss and the metrics, as `loss` returns them.
         """
 
     def loss(self, batch):
@@ -267,5 +269,5 @@ class EmbeddingObjective(Objective):
     def evaluate_vectors(
         self, embeddings: tf.Tensor, batch: dict[str, tf.Tensor]
     ) -> dict[str, Metric]:
-        """As `evaluate`, from the vectors that `embed` gives without dropout."""
+        """Computes the metrics of `evaluate` from the vectors of `embed`."""
         return self.embedding_loss(embeddings, batch)[1]

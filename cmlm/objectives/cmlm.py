@@ -18,8 +18,8 @@ class CmlmConfig(MaskedTextConfig):
     """CMLM: predicts masked words of a sentence, given its neighbour's vector.
 
     Attributes:
-        skip: the ablation `skip` (section 5.1): the head sees all projected vectors
-            beside the output at a masked position.
+        skip: whether the head sees, at each masked position, all projected vectors
+            beside the output (the ablation `skip` of section 5.1).
         passages: whether s1 and s2 are consecutive passages of a document, each filled
             with sentences up to `seq_length`, instead of consecutive sentences. The
             numbers of the paper (256 tokens, 80 of them masked; section 3 and appendix
@@ -37,10 +37,10 @@ class CmlmConfig(MaskedTextConfig):
 class CmlmObjective(MaskedTextObjective):
     """Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 2.
 
-    Metrics: `loss` (nats a masked word) and `accuracy`. Validation adds both with a
+    Metrics: `loss` (nats per masked word) and `accuracy`. Validation adds both with a
     shuffled neighbour, and `conditioning_gain`: the loss with a shuffled neighbour
-    minus the loss with the true one. Above 0, the vector holds information about the
-    neighbour.
+    minus the loss with the true one. A gain above 0 shows that the vector holds
+    information about the neighbour.
     """
 
     config_class = CmlmConfig
@@ -74,8 +74,8 @@ class CmlmObjective(MaskedTextObjective):
         vectors = self.conditional.sentence_vector(batch, training=False)
         logits = self.conditional.predict_masked(batch, vectors, training=False)
         _, loss, accuracy = self.masked_metrics(batch, logits)
-        # Each sentence is given its left-hand neighbour in the batch, a sentence
-        # of about the same length from somewhere else in the text.
+        # Each sentence gets the vector of the row before it: a sentence of about the
+        # same length from elsewhere in the text.
         shuffled = tf.roll(vectors, shift=1, axis=0)
         logits = self.conditional.predict_masked(batch, shuffled, training=False)
         _, shuffled_loss, shuffled_accuracy = self.masked_metrics(batch, logits)

@@ -22,9 +22,9 @@ class ContrastiveConfig(ObjectiveConfig):
         similarity: `cosine` (LaBSE), or `dot`, the inner product of the vectors without
             normalisation (CMLM).
         margin: subtracted from the similarity of the positive.
-        scale: factor of all similarities, one over the temperature.
+        scale: the factor of all similarities, 1 / temperature.
         cross_replica_negatives: rank a text among the texts of every replica; false,
-            for comparison only, ranks it among those of its own replica.
+            for comparison only, ranks it among the texts of its own replica.
     """
 
     similarity: str = fields.one_of("cosine", SIMILARITIES)
@@ -59,14 +59,14 @@ class ContrastiveObjective(EmbeddingObjective):
     int32 [rows, length], `source_hash`, `target_hash` int64 [rows]; with hard negatives
     `negative_word_ids`, `negative_mask` int32 [rows, negatives, length],
     `negative_hash` int64 [rows, negatives], and `negative_exists` int32 [rows,
-    negatives], 0 where a row has fewer hard negatives; what stands there is no
-    candidate.
+    negatives]. In rows with fewer hard negatives, `negative_exists` is 0 at the
+    padding, which never counts as a candidate.
 
-    Metrics, means over the pairs of the global batch: `loss`, both directions summed;
-    `accuracy`, how often a source finds its target, and `reverse_accuracy`, how often
-    a target finds its source; `candidates`, the number of texts that a source ranks,
-    and `excluded`, the number that do not count as negatives; `positive_similarity` and
-    `negative_similarity`.
+    Metrics, as means over the pairs of the global batch: `loss`, both directions
+    summed; `accuracy`, how often a source finds its target, and `reverse_accuracy`, how
+    often a target finds its source; `candidates`, the number of texts that a source
+    ranks, and `excluded`, the number that do not count as negatives;
+    `positive_similarity` and `negative_similarity`.
     """
 
     train_metrics = (
@@ -134,13 +134,13 @@ class ContrastiveObjective(EmbeddingObjective):
 
 
 class Pool:
-    """The texts of the global batch, and those that do not count as negatives.
+    """The texts of the global batch, and masks of texts that are not negatives.
 
     Args:
-        embeddings: of this replica's rows, float32 [rows, texts, dim]: source, target,
-            negatives.
+        embeddings: the vectors of this replica's rows, float32 [rows, texts, dim]:
+            source, target, negatives.
         batch: this replica's rows.
-        cross_replica: whether the pool holds the texts of the other replicas.
+        cross_replica: whether the pool also holds the texts of the other replicas.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class Pool:
         return self._has(tf.reshape(self._gather(self._negatives), [-1]))
 
     def absent(self) -> tf.Tensor:
-        """Bool [all negatives]: whether the row has no hard negative in that place."""
+        """Bool [all negatives]: whether a negative is padding."""
         return tf.reshape(self._gather(self._exists), [-1]) == 0
 
     def _has(self, texts: tf.Tensor) -> tf.Tensor:
-        """Bool [rows, n]: whether a pair has a text; `texts` are int64 [n] hashes."""
+        """Bool [rows, n]: whether a pair has a text; `texts`: int64 [n] hashes."""
         return tf.reduce_any(self._pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=2)
 
 
@@ -209,7 +209,8 @@ def ranking_metrics(
 
     Args:
         similarities, positives, excluded: as in `losses.additive_margin_softmax`.
-        absent: bool [candidates], excluded places without a text; None: no such place.
+        absent: bool [candidates], true for padding, which the metric `excluded` does
+            not count; None: no padding.
     """
     shape = tf.shape(similarities)
     is_positive = tf.one_hot(positives, shape[1], on_value=True, off_value=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-# Of the loss `misad`.
+# The forms of the loss `misad`.
 MISAD_FORMS = ("paper", "released")
 
 
@@ -44,7 +44,7 @@ def additive_margin_softmax(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Additive margin softmax: ranks one candidate above all others, one direction.
 
-    With s(q, c) = scale <q, c>, for unit vectors the scaled cosine,
+    With s(q, c) = scale <q, c>, which is the scaled cosine for unit vectors,
 
         loss_i = -log  exp(s(q_i, c_p) - scale margin)
                       ----------------------------------------------------------
@@ -55,7 +55,7 @@ def additive_margin_softmax(
 
     Args:
         queries: float [n, dim].
-        candidates: float [m, dim], of every replica.
+        candidates: float [m, dim], the texts of every replica.
         positives: int32 [n], each query's row among the candidates.
         excluded: bool [n, m], pairs that do not count as negatives; a positive always
             counts.
@@ -82,7 +82,7 @@ def additive_margin_softmax(
 def misad(
     part: tf.Tensor, rest: tf.Tensor, whole: tf.Tensor, form: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """MiSAD: the distance of a part plus the rest from the whole.
+    """MiSAD: the distance between the whole and the sum of a part and the rest.
 
     All three vectors are normalised to unit length first. Then
 

@@ -16,7 +16,7 @@ class MaskedTextConfig(ObjectiveConfig):
     """Masked prediction on monolingual text.
 
     Attributes:
-        masking: how many words are masked, and what replaces them.
+        masking: the share of masked words, and their replacements.
     """
 
     masking: masking.MaskingConfig = dataclasses.field(

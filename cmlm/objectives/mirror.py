@@ -21,16 +21,15 @@ from cmlm.objectives.contrastive import (
 class MirrorConfig(ContrastiveConfig):
     """A text ranks a changed copy of itself above the other texts of the batch.
 
-    The two views of a text also differ by dropout, `model.dropout_rate`, or by the
-    attention heads that are dropped, `model.drophead_rate`.
+    The two views of a text also differ by dropout (`model.dropout_rate`) or by dropped
+    attention heads (`model.drophead_rate`).
 
     Attributes:
-        scale: one over the paper's temperature: 25 for 0.04 (sentences), 5 for 0.2
-            (words).
+        scale: 1 / temperature of the paper: 25 for 0.04 (sentences), 5 for 0.2 (words).
         span: the span that is masked in one of the two views.
         mask_rate: share of the tokens that are masked in addition, in both views.
-        controlled_dropout: use one dropout mask for both views, an ablation of the
-            paper (table 8): the views then differ by masking only.
+        controlled_dropout: whether both views share one dropout mask, an ablation of
+            the paper (table 8): the views then differ by masking only.
     """
 
     margin: float = fields.ranged(0.0, at_least=0)
@@ -48,7 +47,7 @@ class MirrorObjective(ContrastiveObjective):
                            sum_j exp(cos(f(x_i), f(x_j)) / t)
 
     for both views x_i, x_i' of every text. j runs over both views of all texts of the
-    global batch, without x_i itself and its copies.
+    global batch, except x_i itself and other copies of its text.
     """
 
     config_class = MirrorConfig
@@ -67,7 +66,7 @@ class MirrorObjective(ContrastiveObjective):
         state = self.model.dropout_state()
         for side, narrow in zip(sides, widths, strict=True):
             for key in ("word_ids", "mask"):
-                # The mask is 0 there, so the token does not matter.
+                # The mask is 0 in the new columns, so their token does not matter.
                 batch[f"{side}_{key}"] = tf.pad(
                     batch[f"{side}_{key}"], [[0, 0], [0, width - narrow]]
                 )
@@ -77,8 +76,8 @@ class MirrorObjective(ContrastiveObjective):
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
-        # A text is related to itself, so this excludes the query, and its copy unless
-        # the copy is the positive.
+        # A text is related to itself, so this excludes the query and its copies; a
+        # positive always counts.
         excluded = tf.tile(pool.related(), [2, 2])
         n_rows = tf.shape(pool.all_sources)[0]
         positives = tf.concat([n_rows + pool.own, pool.own], axis=0)

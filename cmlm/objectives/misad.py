@@ -1,4 +1,4 @@
-"""MiSAD: the vectors of an n-gram and of the rest add up to that of the sentence."""
+"""MiSAD: the vectors of an n-gram and the rest add up to the sentence's vector."""
 
 from __future__ import annotations
 
@@ -35,29 +35,30 @@ logger = logging.getLogger(__name__)
 class MisadConfig(MaskedTextConfig):
     """Masked LM on a sentence, and vector arithmetic with one of its n-grams.
 
-    loss = misad_weight L_MiSAD + masked_lm_weight L_MLM; each L is a mean of its own.
-    A sentence without a candidate has only the masked-LM loss.
+    loss = misad_weight L_MiSAD + masked_lm_weight L_MLM; each L is a separate mean. A
+    sentence without a candidate has only the masked-LM loss.
 
     Attributes:
         form: `paper`: E_w + E_R against E_S; or `released` (the authors' code): the sum
             is normalised too, and words of R are masked as well as words of S.
         misad_weight: the factor of L_MiSAD; the paper's is 1.
         masked_lm_weight: the factor of L_MLM; the paper's is 1.
-        candidates: the spans that may be removed. `marks`: the n-grams that the text is
-            marked with (`cmlm.ngrams --marked_output`), as in the paper; `ngrams`:
-            those of `ngrams_file`, in any document; `entities`: those of
-            `entities_file`; `spans`: random ones (lengths geometric with p = 0.2, up to
-            6 tokens). `entities` and `spans` are the paper's comparisons (section 7.2).
+        candidates: the spans that may be removed. `marks`: the n-grams marked in the
+            text (`cmlm.ngrams --marked_output`), as in the paper; `ngrams`: the n-grams
+            of `ngrams_file`, in any document; `entities`: the names of `entities_file`;
+            `spans`: random spans (lengths geometric with p = 0.2, up to 6 tokens).
+            `entities` and `spans` are the paper's comparisons (section 7.2).
         ngrams_file: a file of `python -m cmlm.ngrams`, or lines of n-gram, tab, number.
-            With `marks` its n-grams are further candidates.
-        entities_file: names, one a line, of a gazetteer or any tool, tokenised like the
-            text. With `marks` or `ngrams` the names are further candidates: the paper
-            adds the entities of Wikipedia's links to its n-grams (section 4).
-        choice: which candidate is removed: the one that the `model` predicts worst, or
-            a `random` one (the released code).
-        max_candidates: candidates among which the model chooses; they are drawn at
-            random if there are more. Each costs a forward pass.
-        new_masked_lm: allow a warm start without a masked-LM head. With
+            With `marks`, its n-grams are candidates too.
+        entities_file: a file with one name per line, from a gazetteer or any tool,
+            tokenised like the text. With `marks` or `ngrams`, the names are candidates
+            too: the paper adds the entities of Wikipedia's links to its n-grams
+            (section 4).
+        choice: the candidate to remove: the candidate that the `model` predicts worst,
+            or a `random` candidate (the released code).
+        max_candidates: the most candidates that the model chooses among. If a sentence
+            has more, they are drawn at random. Each candidate costs a forward pass.
+        new_masked_lm: whether to allow a warm start without a masked-LM head. With
             `choice=model` a new head would choose the n-grams.
     """
 
@@ -86,11 +87,12 @@ class MisadObjective(MaskedTextObjective):
     w is the n-gram, S the sentence with masked words outside w, and R the sentence
     without w. One encoder reads all three, and E is its vector at unit length.
 
-    The batches are those of `pipelines.sentences_with_spans`.
+    `pipelines.sentences_with_spans` describes the batches.
 
     Metrics: `loss` (nats per masked word of S) and `accuracy`; with form `released`
     also `rest_loss`, the loss of R; `misad_loss` (mean over the sentences with an
-    n-gram), `cosine` of E_w + E_R and E_S, and `found`, the share of these sentences.
+    n-gram), `cosine` of E_w + E_R and E_S, and `found`, the share of sentences with an
+    n-gram.
     """
 
     config_class = MisadConfig
@@ -99,13 +101,13 @@ class MisadObjective(MaskedTextObjective):
         super().__init__(name, config, model, **data)
         self.masked_lm = model.masked_lm()
         self._is_released = config.form == "released"
-        # Read now, so that an unusable file stops the run at its start.
+        # The files are read now, so that an unusable file stops the run at its start.
         self._find = self._candidates()
         if self.data is not None:
             self._look_for_candidates(self.data.train)
 
     def _candidates(self) -> ngram_table.NgramFinder | spans.RandomSpans:
-        """The finder of the spans that may be removed."""
+        """Returns the finder of the spans that may be removed."""
         config, prefix = self.config, f"task.{self.name}."
         if config.candidates == "spans":
             return spans.RandomSpans(self.tokenizer)
@@ -146,7 +148,7 @@ class MisadObjective(MaskedTextObjective):
         """Warns if the first sentences have no candidate.
 
         Raises:
-            UserError: the whole text has been searched and has none.
+            UserError: no sentence of the whole text has a candidate.
         """
         length = self.config.train_data.seq_length
         n_seen, is_all = 0, True
@@ -205,12 +207,12 @@ class MisadObjective(MaskedTextObjective):
     # ------------------------------------------------------------ which n-gram
 
     def candidate_scores(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The mean probability of the words of each candidate when it is masked.
+        """The mean probability of each candidate's words when the candidate is masked.
 
             score(w) = 1/|w| sum_i P(w_i | S without w)                 (section 3.3)
 
         Args:
-            batch: see the class.
+            batch: a batch, as the class describes it.
 
         Returns:
             float32 [batch, candidates]; 2 in columns without a candidate.
@@ -242,7 +244,7 @@ class MisadObjective(MaskedTextObjective):
         return tf.where(batch["span_mask"] > 0, scores, 2.0)
 
     def _choose(self, batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Start and end of w, int32 [batch, 1]; equal if there is none."""
+        """Start and end of w, int32 [batch, 1]; both are equal without a candidate."""
         if self.config.choice == "random":
             return batch["span_start"][:, :1], batch["span_end"][:, :1]
         scores = tf.stop_gradient(self.candidate_scores(batch))
@@ -255,13 +257,13 @@ class MisadObjective(MaskedTextObjective):
     def split(
         self, batch: dict[str, tf.Tensor], start: tf.Tensor, end: tf.Tensor
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """The three inputs of the encoder, see `misad_inputs.split`."""
+        """Returns the three inputs of the encoder, see `misad_inputs.split`."""
         return misad_inputs.split(batch, start, end, self.tokenizer, self._is_released)
 
     # ------------------------------------------------------------------- loss
 
     def _losses(self, batch, training):
-        """The weighted summed losses, float32 [terms], and all metrics."""
+        """Returns the weighted summed losses, float32 [terms], and all metrics."""
         parts = self.split(batch, *self._choose(batch))
         vectors, terms, metrics = {}, [], {}
         for name, inputs in parts.items():

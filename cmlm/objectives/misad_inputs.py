@@ -18,10 +18,10 @@ def split(
     """Splits sentences into S, w and R (Li & Zhao, 2021, section 3.2).
 
     Args:
-        batch: of `pipelines.sentences_with_spans`.
+        batch: a batch of `pipelines.sentences_with_spans`.
         start, end: int32 [batch, 1], the span of w.
         tokenizer: knows the special ids.
-        mask_rest: mask words of R too, by the second draw of the batch.
+        mask_rest: whether to mask words of R too, with the second draw of the batch.
 
     Returns:
         `sentence`, `ngram` and `rest`, each with `input_word_ids` and `input_mask`;
@@ -54,7 +54,7 @@ def split(
 
 
 def _take(batch, ids, source, tokenizer):
-    """Takes tokens from other columns of their row; later columns become padding."""
+    """Takes each token from column `source` of its row; missing columns are padding."""
     length = tf.shape(ids)[1]
     place = tf.minimum(source, length - 1)
     mask = tf.gather(batch["input_mask"], place, batch_dims=1)
@@ -67,7 +67,7 @@ def _take(batch, ids, source, tokenizer):
 
 
 def _masked(batch, draw, start, end):
-    """The sentence with the first tokens outside w, in the drawn order, masked."""
+    """Masks the first tokens outside w, in the drawn order."""
     ids = batch["input_word_ids"]
     order = batch["input_order"][:, draw]
     n_predictions = tf.shape(batch["masked_lm_weights"])[1]

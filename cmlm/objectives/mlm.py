@@ -14,17 +14,17 @@ class MlmConfig(MaskedTextConfig):
     """Masked words of a text, given the rest of it.
 
     Attributes:
-        passages: whether a text is a stretch of a document, as long as `seq_length`
-            has room for, and not a sentence.
+        passages: whether a text is a passage of a document, filled with sentences up to
+            `seq_length`, instead of one sentence.
     """
 
     passages: bool = False
 
 
 class MlmObjective(MaskedTextObjective):
-    """Devlin et al., 2018, https://arxiv.org/abs/1810.04805, one text at a time.
+    """Masked LM on single texts: Devlin et al., https://arxiv.org/abs/1810.04805.
 
-    Metrics: `loss` (nats a masked word) and `accuracy`.
+    Metrics: `loss` (nats per masked word) and `accuracy`.
     """
 
     config_class = MlmConfig

@@ -16,9 +16,10 @@ class NliConfig(ObjectiveConfig):
     """Entailment, neutral or contradiction, across languages.
 
     Attributes:
-        train_encoder: false trains the classifier only and keeps the encoder.
+        train_encoder: whether the encoder trains with the classifier; false trains the
+            classifier alone.
         same_language: whether a premise and its hypothesis may be in the same language.
-            The paper's are in different ones.
+            In the paper their languages differ.
     """
 
     train_data: nli.NliDataConfig = dataclasses.field(default_factory=nli.NliDataConfig)
@@ -30,15 +31,15 @@ class NliObjective(Objective):
     """Cross-lingual NLI of CMLM, https://arxiv.org/abs/2012.14388, section 4.3.
 
     A softmax over W [u, v, |u - v|, u * v], where u is the vector of the premise and v
-    that of the hypothesis. Two different languages are drawn for each pair, if there
-    are two.
+    the vector of the hypothesis. Each pair draws two different languages, if the data
+    has two.
 
     A batch holds `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
     `hypothesis_mask` int32 [rows, languages, length] and `nli_label` int32 [rows]. In
-    training `languages` is 1, the language that was drawn.
+    training `languages` is 1, the drawn language.
 
-    Metrics: `loss` (nats a pair) and `accuracy`. Validation takes their means over all
-    pairs of languages and adds `accuracy_en_de`, with the premise in en and the
+    Metrics: `loss` (nats per pair) and `accuracy`. Validation takes their means over
+    all pairs of languages and adds `accuracy_en_de`, with the premise in en and the
     hypothesis in de, and so on for each pair.
     """
 

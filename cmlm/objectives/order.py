@@ -17,7 +17,7 @@ from cmlm.objectives.mlm import MlmObjective
 class OrderConfig(MaskedTextConfig):
     """Masked words of two neighbouring sentences, and whether their order is right.
 
-    The loss is the sum of two means.
+    The loss is the sum of the mean over masked words and the mean over pairs.
     """
 
     def check_data(self, data: Data) -> None:
@@ -28,8 +28,8 @@ class OrderConfig(MaskedTextConfig):
 class OrderObjective(MlmObjective):
     """Base of NSP and SOP, which differ in their wrong pairs.
 
-    Metrics: `loss` (nats a masked word) and `accuracy` of masked words, `order_loss`
-    (nats a pair) and `order_accuracy` of pairs.
+    Metrics: `loss` (nats per masked word) and `accuracy` of masked words, `order_loss`
+    (nats per pair) and `order_accuracy` of pairs.
     """
 
     config_class = OrderConfig
@@ -54,7 +54,7 @@ class OrderObjective(MlmObjective):
         return tf.stack([super().normalizer(batch), pairs])
 
     def _losses(self, batch, training):
-        """The two summed losses, float32 [2], and all metrics."""
+        """Returns the two summed losses, float32 [2], and all metrics."""
         outputs = self.model.encoder(batch, training=training)
         sequence = outputs["sequence_output"]
         logits = self.masked_lm(sequence, batch["masked_lm_positions"])

@@ -26,9 +26,9 @@ class QuickThoughtConfig(ContrastiveConfig):
 
     Attributes:
         encoders: `one` encodes sentence and neighbour with one network, as the other
-            objectives do. `two` is the original's form: f encodes the sentence and g,
-            of the same shape, its neighbour. f is the encoder that is exported. The
-            original compares by inner products (`similarity=dot`, `scale=1`).
+            objectives do. `two` is the original form: f encodes the sentence and g, of
+            the same shape, its neighbour. Exports hold f. The original compares by
+            inner products (`similarity=dot`, `scale=1`).
     """
 
     margin: float = fields.ranged(0.0, at_least=0)

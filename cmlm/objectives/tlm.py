@@ -21,7 +21,7 @@ class TlmConfig(MaskedTextConfig):
 class TlmObjective(MlmObjective):
     """TLM of XLM, https://arxiv.org/abs/1901.07291, as LaBSE trains it.
 
-    Metrics: `loss` (nats a masked word) and `accuracy`.
+    Metrics: `loss` (nats per masked word) and `accuracy`.
     """
 
     config_class = TlmConfig

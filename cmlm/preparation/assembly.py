@@ -33,11 +33,11 @@ def build(
     """Adds the whole preparation to a pipeline.
 
     Args:
-        pipeline: an empty one.
-        settings: of the preparation.
+        pipeline: an empty pipeline.
+        settings: the settings of the preparation.
         directory: receives LANGUAGE/00000-of-00001.txt.gz, or .tsv.gz for bitext.
-        counts_path: the JSON file of all counts, by `steps.count_name`.
-        progress: the bar, in bytes read.
+        counts_path: the JSON file to write, with all counts by `steps.count_name`.
+        progress: the progress bar, in bytes read.
         readers: the number of workers. If there are fewer files, several workers read
             each file and each keeps its own documents: reading is cheap, and sending
             raw text to other workers would take their memory.

@@ -24,7 +24,7 @@ BANDS = 16
 RUN = 5
 # Two documents are near duplicates if this share of the 128 values is equal.
 SIMILARITY = 0.8
-# In one band at most this many distinct documents are compared with.
+# In each band, a document is compared with at most this many others.
 _MAX_COMPARED = 64
 SIGNATURES = np.dtype([("print", "<u8"), *_OWNER, ("values", "<u2", PERMUTATIONS)])
 
@@ -52,7 +52,7 @@ def batches(
 
 
 def repeated(rows: np.ndarray) -> np.ndarray:
-    """Finds the rows whose fingerprint an earlier row has too.
+    """Finds the rows whose fingerprint occurs in an earlier row.
 
     Args:
         rows: ROWS, with all rows of each fingerprint.
@@ -100,7 +100,7 @@ def signature(text: str) -> tuple[list[int], np.ndarray] | None:
     """The MinHash of a document.
 
     Args:
-        text: of the whole document.
+        text: the whole document.
 
     Returns:
         The fingerprints of the BANDS bands and the values, uint16 [PERMUTATIONS]; None
@@ -121,18 +121,18 @@ def signature(text: str) -> tuple[list[int], np.ndarray] | None:
         documents.fingerprint(f"{index} {band.tobytes().hex()}")
         for index, band in enumerate(np.split(values, BANDS))
     ]
-    # 16 bits of each value suffice: the chance of equality is 2^-16.
+    # 16 bits of each value suffice: two values agree by chance with 2^-16.
     return bands, values.astype("<u2")
 
 
 def near(rows: np.ndarray) -> np.ndarray:
-    """Finds the documents that are near duplicates of one with a smaller number.
+    """Finds near duplicates of documents with smaller numbers.
 
     Args:
         rows: SIGNATURES, with all rows of each band.
 
     Returns:
-        SIGNATURES, one or more rows for each such document. Inside a band, documents
+        SIGNATURES, one or more rows for each near duplicate. Inside a band, documents
         are compared only with documents that stay.
     """
     order = np.lexsort((rows["number"], rows["print"]))  # rows are large: no copy

@@ -30,7 +30,7 @@ class Document(NamedTuple):
 
 
 def number(file: int, position: int) -> int:
-    """The number of the document at a position of a file (given by its index)."""
+    """Returns the number of the document at a position of the file with this index."""
     return file << _POSITION_BITS | position
 
 

@@ -55,9 +55,9 @@ def run(
     """Prepares the input and writes the output directory with stats.json.
 
     Args:
-        settings: of the preparation.
+        settings: the settings of the preparation.
         output: the directory to write.
-        overwrite: replace an existing directory.
+        overwrite: whether to replace an existing directory.
         beam_options: see `beam_runner.run`.
         workers: processes on this machine; 0: one per core.
 

@@ -80,7 +80,7 @@ def _c4_reason(line: str) -> str | None:
 
 
 def c4_document(lines: list[str]) -> str | None:
-    """The reason why C4 drops a whole page, or None."""
+    """Returns the reason why C4 drops a whole page, or None."""
     sentences = 0
     for line in lines:
         if "{" in line:

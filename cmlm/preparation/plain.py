@@ -21,7 +21,7 @@ def split(
         output: the directory to write.
         layout: `lines`, `wrapped` or `wikitext`.
         language: ISO 639 code.
-        overwrite: replace an existing directory.
+        overwrite: whether to replace an existing directory.
 
     Returns:
         The counts of `sentences.write_sentences`, summed.

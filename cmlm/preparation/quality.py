@@ -1,8 +1,8 @@
 """A linear classifier of documents, trained on good and bad examples.
 
 GPT-3 and CCNet select web text by its similarity to good text. Here the user gives good
-and bad examples. The features are hashed words and word pairs, the model is logistic
-regression, and its weights lie in an .npz file.
+and bad examples. The features are hashed words and word pairs, the model is a logistic
+regression, and an .npz file holds its weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class QualityModel:
 
     Args:
         weights: float32 [FEATURES].
-        bias: of the logistic regression.
+        bias: the bias of the logistic regression.
     """
 
     def __init__(self, weights: np.ndarray, bias: float):
@@ -105,7 +105,7 @@ def read_examples(paths: Sequence[str], maximum: int) -> list[str]:
 def held_out_scores(
     good: Sequence[str], bad: Sequence[str], seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores a fifth of the examples with a model that is trained on the others.
+    """Scores a fifth of the examples with a model trained on the others.
 
     Args:
         good, bad: documents.

@@ -14,7 +14,7 @@ from cmlm.common import beam_runner
 
 # A longer record or line is skipped; a longer document is cut.
 MAX_BYTES = 10 << 20
-# Deflate packs text by a factor of 3 to 20, and nothing by more than 1,032.
+# Deflate packs text by a factor of 3 to 20, and any data by at most 1,032.
 MAX_EXPANSION = 200
 _FREE_EXPANSION = 64 << 20
 

@@ -11,7 +11,7 @@ from cmlm.preparation import deduplication, spilling, spreading
 from cmlm.preparation.deduplication import ROWS, SIGNATURES
 from cmlm.preparation.settings import Settings
 
-# Reasons to drop a document because of another one; the first that applies is counted.
+# Reasons to drop a document because of another; the first reason that applies counts.
 DOCUMENT_REASONS = ("duplicate document", "near duplicate")
 
 

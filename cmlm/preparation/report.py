@@ -14,8 +14,8 @@ def statistics(counts: collections.Counter, settings) -> dict:
     """Arranges the counts of a pipeline.
 
     Args:
-        counts: by `steps.count_name`.
-        settings: `settings.Settings`.
+        counts: the counts, under the names of `steps.count_name`.
+        settings: a `settings.Settings`.
 
     Returns:
         `languages` (documents, sentences and characters kept), `steps` (documents and

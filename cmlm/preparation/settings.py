@@ -24,18 +24,19 @@ class Settings:
     """The settings of a preparation.
 
     Attributes:
-        paths: the files. Of two copies of a document the one in the earlier file stays.
-        layout: of the files, one of `sources.LAYOUTS`.
+        paths: the files. Of two copies of a document, the copy in the earlier file
+            stays.
+        layout: the layout of the files, one of `sources.LAYOUTS`.
         steps: a subset of STEPS.
         languages: with the step `language`, the languages to keep, () for all; without
-            it the language of the text, or a pair such as `en-de`.
+            that step, the language of the text, or a pair such as `en-de`.
         shards: files to write for each language.
-        seed: for the assignment of documents to shards and the choice under a limit.
+        seed: the seed of the assignment to shards and of the choice under a limit.
         text_field: the field of layout `json`.
         quality_model: a file of `cmlm.quality`, or "".
         min_quality: the lowest score of a document to keep.
         remove_sentences_of: files whose sentences are removed from the output.
-        max_sentences: the limit for each language, 0 for none.
+        max_sentences: the limit for each language; 0: no limit.
         buckets: independent parts for the comparison of fingerprints. More buckets need
             less memory; the output does not depend on their number.
     """
@@ -86,7 +87,7 @@ def with_languages(settings: Settings, wanted: str) -> Settings:
     """Adds the languages, after a check against the layout and the steps.
 
     Args:
-        settings: without `languages`.
+        settings: settings without `languages`.
         wanted: for example `en`, `en,de`, `all` or `en-de`.
 
     Raises:

@@ -28,7 +28,7 @@ from cmlm.preparation.raw_lines import Counts
 
 # XML has more markup than text; the longest articles have 2 MB.
 _MAX_PAGE = 4 * raw_lines.MAX_BYTES
-# A bitext has no documents: this many pairs form one.
+# A bitext is not divided into documents, so this many pairs form one.
 _PAIRS_A_DOCUMENT = 1000
 
 # A document is a function that counts problems and returns its lines. If several
@@ -38,7 +38,7 @@ Reader = Callable[[raw_lines.Lines, str, Counts], Iterator[_Document]]
 
 
 class _WrongFormat(Exception):
-    """The file is not of its layout."""
+    """The file does not have the layout that the user named."""
 
 
 def read(
@@ -53,12 +53,12 @@ def read(
     """Reads the documents of one file.
 
     Args:
-        path: a file of any of Beam's filesystems; `.gz` and `.bz2` are unpacked.
+        path: a file on any of Beam's filesystems; `.gz` and `.bz2` are unpacked.
         layout: one of LAYOUTS.
         counts: receives the numbers of skipped records by reason, and `damaged file:
             ...`.
         text_field: the field of layout `json`.
-        progress: the bar, in bytes read.
+        progress: the progress bar, in bytes read.
         part, parts: yield only documents whose position modulo `parts` is `part`. Part
             0 counts the problems of the file as a whole.
 
@@ -153,7 +153,7 @@ def _nonempty(text: str) -> list[str]:
 
 # ------------------------------------------------------------------- web archives
 def _wet(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """Common Crawl's WET files: a record of type `conversion` holds a page."""
+    """Reads Common Crawl's WET files: a record of type `conversion` holds a page."""
     from warcio import archiveiterator, exceptions
 
     kinds: collections.Counter = collections.Counter()
@@ -197,7 +197,7 @@ _FILE_OR_CATEGORY = re.compile(r"^\s*:?\s*[^\W\d_][\w ]*:", re.UNICODE)
 
 
 def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """A MediaWiki XML dump: the prose of articles, without redirects."""
+    """Reads a MediaWiki XML dump: the prose of articles, without redirects."""
     import mwxml
 
     text = io.TextIOWrapper(_Pages(lines.stream), "utf-8", "replace", newline="\n")
@@ -272,7 +272,7 @@ def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[_Document]:
 
 
 def _tsv(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """Source, tab, target; further columns are dropped."""
+    """Reads lines of source, tab, target; further columns are dropped."""
 
     def rows() -> Iterator[tuple[str, str]]:
         for index, line in enumerate(lines):
@@ -288,7 +288,7 @@ def _tsv(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
 
 
 def _gettext(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """A catalogue, .po or .mo: messages and translations, without fuzzy ones."""
+    """Reads a .po or .mo catalogue: messages and translations, without fuzzy ones."""
     import polib
 
     data = lines.stream.read(raw_lines.MAX_BYTES + 1)

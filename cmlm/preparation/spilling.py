@@ -3,7 +3,7 @@
 Beam's local runner keeps grouped data in the memory of its process and sends each
 worker its part as one message of at most 2 GB. `Spill` before a grouping writes the
 blocks to files, and the runner moves only the paths. Cluster runners group on disk
-themselves: there the blocks stay in the pipeline.
+themselves, so with them the blocks stay in the pipeline.
 
     grouped = blocks | Spill(directory) | beam.GroupByKey()
     # ... and in the next DoFn
@@ -21,12 +21,12 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.utils import windowed_value
 
-# A value of one key: a block, or the path of a file of blocks.
+# A value of a key: a block, or the path of a file of blocks.
 Value = bytes | str
 
 # A worker writes its blocks when they reach this size, over all keys.
 _GATHERED = 16 << 20
-# The length of a block, before the block in a file.
+# The length that precedes each block in a file.
 _LENGTH = struct.Struct("<I")
 # The number of a block, at the beginning of an ordered block.
 _NUMBER = struct.Struct(">Q")
@@ -36,7 +36,7 @@ class Spill(beam.PTransform):
     """(int key, block) to (key, path of a file of blocks), or unchanged.
 
     Args:
-        directory: on this machine; None leaves the blocks to the runner.
+        directory: a directory on this machine; None leaves the blocks to the runner.
     """
 
     def __init__(self, directory: str | None):
@@ -53,7 +53,7 @@ class _Append(beam.DoFn):
     """Appends the blocks of each key to a file, one file for each bundle and key.
 
     The number of files does not grow with the length of a bundle, and a repeated bundle
-    writes new files beside those of its first attempt.
+    writes new files beside the files of its first attempt.
     """
 
     def __init__(self, directory: str):

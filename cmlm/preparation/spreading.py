@@ -20,7 +20,7 @@ from cmlm.preparation.settings import Settings
 
 # A shard key holds the language in its upper bits and the shard in these.
 SHARD_BITS = 20
-# Signatures are larger than fingerprints: they get this many times as many buckets.
+# Signatures are larger than fingerprints, so they get this many times the buckets.
 _SIGNATURE_BUCKETS = 4
 # Characters of text to collect before a block is sent.
 _BLOCK = 8 << 20
@@ -31,7 +31,7 @@ def shard_keys(rows: np.ndarray, settings: Settings) -> np.ndarray:
 
     Args:
         rows: an array with the fields `language` and `number`, [n].
-        settings: of the preparation.
+        settings: the settings of the preparation.
     """
     shards = documents.scatter(rows["number"], settings.seed)
     shards %= np.uint64(settings.shards)

@@ -1,7 +1,7 @@
 """The steps that work on single documents, as Beam transforms.
 
-Each `Step` counts documents and lines in and out, and dropped ones by language and
-reason. `repeats` holds the steps that compare documents.
+Each `Step` counts documents and lines in and out, and counts dropped documents and
+lines by language and reason. `repeats` holds the steps that compare documents.
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ class Guard(Step):
     do not matter.
 
     Args:
-        paths: files with one sentence a line, or several separated by tabs; plain or
+        paths: files with one sentence per line, or several separated by tabs; plain or
             packed.
-        whole_lines: drop the whole line, as pairs need.
+        whole_lines: whether to drop the whole line, as pairs need.
     """
 
     name = "guard"

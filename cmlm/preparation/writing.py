@@ -35,7 +35,8 @@ class Histogram(beam.DoFn):
 
 
 def _cuts(numbers: np.ndarray, seed: int) -> np.ndarray:
-    # A seed other than that of the shards: a limit must not empty some shards.
+    # The seed differs from the seed of the shards, so that a limit empties none of
+    # them.
     scattered = documents.scatter(numbers, seed + 1) >> np.uint64(52)
     return scattered.astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""What a run must agree with before it starts: its other workers, and its model_dir."""
+"""Checks that a run agrees with its other workers and with its model_dir."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def refuse_other_settings(
     Such workers would wait for each other forever.
     """
     settings = config.as_dict()
-    # Each worker has its own.
+    # Each worker has its own task_index.
     settings["runtime"]["task_index"] = None
     first, *others = workers.exchange(strategy, settings)
     for number, other in enumerate(others, 1):
@@ -34,7 +34,8 @@ def refuse_other_settings(
 def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> None:
     """Raises UserError if a model_dir holds checkpoints of a model of another shape.
 
-    It names the setting; restoring would only fail on the shape of a weight.
+    The error names the setting. Without this check, restoring would fail on the shape
+    of a weight.
     """
     if tf.train.latest_checkpoint(directory) is None:
         return

@@ -22,17 +22,18 @@ class Checkpoints:
     TensorFlow sums up some variables over the workers only when they are read, so all
     workers have to save. The others save to a temporary directory and delete it.
 
-    Build it and call its methods on every worker alike.
+    Every worker must build it and call its methods.
 
     Args:
-        strategy: of the run.
+        strategy: the run's strategy.
         checkpoint: the objects to save.
         variables: the weights among them, which must be finite.
         directory: where worker 0 keeps the checkpoints.
-        max_to_keep: the number of checkpoints that stay.
+        max_to_keep: the number of checkpoints to keep.
 
     Attributes:
-        latest_checkpoint: path of the last one, the same on every worker, or None.
+        latest_checkpoint: the path of the latest checkpoint, the same on every worker,
+            or None.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Checkpoints:
         )
 
     def path(self, step: int) -> str:
-        """The checkpoint that `save(step)` makes."""
+        """Returns the path of the checkpoint that `save(step)` writes."""
         return os.path.join(self._directory, f"ckpt-{step}")
 
     def save(self, step: int) -> None:
@@ -78,12 +79,12 @@ class Checkpoints:
 class BestCheckpoint:
     """The checkpoint with the best value of one validation metric.
 
-    Build it and call it on every worker alike.
+    Every worker must build it and call it.
 
     Args:
         directory: the model_dir.
         settings: the metric, and whether lower or higher is better.
-        trainer: restored.
+        trainer: the trainer, already restored.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class BestCheckpoint:
         self._trainer = trainer
         self._metric = settings.best_checkpoint_metric
         self._sign = 1 if settings.best_checkpoint_comparison == "higher" else -1
-        # In the checkpoint itself, so that value and weights belong together.
+        # The checkpoint holds the value, so that value and weights belong together.
         self._value = tf.Variable(float("nan"), trainable=False, dtype=tf.float32)
         self._manager = Checkpoints(
             trainer.strategy,

@@ -1,8 +1,8 @@
 """Runs an experiment from its configuration to its last checkpoint.
 
-A run may be killed at any time: started again, it ends with the weights of a run that
-was never stopped, bit for bit. Every state that decides the next step is in the
-checkpoint: weights, optimizer, and the batches that each objective has consumed.
+A run may be killed at any time. Started again, it ends with the same weights, bit for
+bit, as a run without interruption. The checkpoint holds all state that decides the next
+step: weights, optimizer, and the number of batches that each objective has consumed.
 Dropout is a function of seed and step.
 """
 
@@ -43,10 +43,10 @@ class Run:
     """A built run, ready for its next step.
 
     Attributes:
-        directory: its model_dir.
-        config: resolved.
+        directory: the model_dir.
+        config: the resolved configuration.
         trainer: model, objectives, optimizer.
-        manager: of the checkpoints in `directory`.
+        manager: the manager of the checkpoints in `directory`.
         strategy: the devices.
         score: computes the metrics of `trainer.evals` for the current weights.
     """
@@ -72,19 +72,20 @@ def build(
     """Builds a run and restores the latest checkpoint, if there is one.
 
     Args:
-        config: checked; filled in place with what the data decides.
+        config: validated. The values that depend on the data are filled in place: size
+            and rules of the vocabulary, and the steps of a run in epochs.
         directory: the model_dir.
         stacked_on: directory of a trained model with fewer layers. A run without a
             checkpoint starts from it, see `modeling.stacking`.
-        strategy: of `distributed.build_strategy`, or None to build it here.
+        strategy: the result of `distributed.build_strategy`, or None to build it here.
 
     Raises:
-        UserError: configuration, text, vocabulary or checkpoint do not fit; the
-            workers have different configurations, or one of them is gone.
+        UserError: configuration, text, vocabulary and checkpoint do not fit each other,
+            the workers have different configurations, or a worker is lost.
     """
     distributed.set_precision(config.runtime.mixed_precision_dtype)
-    # First: TensorFlow must not run an operation before the workers of a cluster have
-    # found each other.
+    # This comes first: TensorFlow must not run an operation before the workers of a
+    # cluster have found each other.
     strategy = strategy or distributed.build_strategy(config.runtime)
     with workers.lost_workers(strategy):
         return _build(config, directory, stacked_on, strategy)
@@ -95,7 +96,7 @@ def _build(config, directory, stacked_on, strategy) -> Run:
     tasks = Evals(config, strategy)
     data, tokenizer = inputs.prepare(config, directory, strategy)
     workers.on_chief(strategy, lambda: agreement.refuse_other_model(config, directory))
-    # Dropout layers draw from tf.random.Generators, whose state can be set.
+    # Makes dropout layers draw from tf.random.Generators, whose state can be set.
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(config.trainer.seed)
     with strategy.scope():
@@ -154,7 +155,7 @@ def _build(config, directory, stacked_on, strategy) -> Run:
             for objective in objectives.values():
                 objective.check_start(config.init_checkpoint, parts)
             logger.info("weights: %s from %s", ", ".join(parts), config.init_checkpoint)
-    # Last: params.yaml marks a model_dir whose run could be built.
+    # This comes last: params.yaml marks a model_dir whose run could be built.
     if workers.is_chief(strategy):
         model_dir.write_config(directory, config)
     seq_length = max(
@@ -170,7 +171,7 @@ def _count_steps(
     objectives: dict[str, Objective],
     strategy: tf.distribute.Strategy,
 ) -> None:
-    """Sets `trainer.train_steps` from `trainer.epochs`, for the only objective.
+    """Sets `trainer.train_steps` from `trainer.epochs`, for a run with one objective.
 
     Raises:
         UserError: there are several workers, or fewer examples than a batch.
@@ -209,16 +210,16 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
     """Trains from the step of the last checkpoint to the last step.
 
     Args:
-        run: built.
+        run: the run, as `build` returns it.
         validate: whether to validate at every `trainer.validation_interval`.
 
     Returns:
         The metrics of the last validation.
 
     Raises:
-        Stopped: a signal came, and a checkpoint was written.
+        Stopped: a signal arrived, and the run wrote a checkpoint.
         NonFiniteError: a loss, a gradient or a weight is not finite; the last
-            checkpoint is the one before it.
+            checkpoint precedes it.
     """
     settings, trainer, strategy = run.config.trainer, run.trainer, run.strategy
     with workers.lost_workers(strategy), Signals() as signals:
@@ -235,7 +236,7 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
             if reporter:
                 reporter.trained(metrics)
             # A signal may reach one worker only, and clocks differ. All workers stop
-            # together, save together, and take equally many steps next.
+            # together, save together, and take the same number of steps next.
             looks = workers.exchange(strategy, [signals.received, pace.steps])
             pace.steps = looks[0][1]
             stop = max(signum or 0 for signum, _ in looks)
@@ -271,7 +272,8 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
             if validate and _owes_validation(run):
                 controller.evaluate(settings.validation_steps)
             while trainer.step < settings.train_steps:
-                # Multiples of the interval, wherever the run was resumed.
+                # A multiple of the interval, even if the run resumed between two of
+                # them.
                 target = (trainer.step // interval + 1) * interval
                 controller.train(min(target, settings.train_steps))
                 if validate:
@@ -297,7 +299,7 @@ def _owes_validation(run: Run) -> bool:
 
 @contextlib.contextmanager
 def _leaving_together(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Keeps a worker that has found a non-finite loss until all of them have."""
+    """Holds a worker with a non-finite loss until every worker has found it."""
     try:
         yield
     except NonFiniteError:
@@ -309,7 +311,7 @@ def evaluate(run: Run) -> dict[str, float]:
     """Validates the current weights.
 
     Returns:
-        `<objective>/<metric>` and `<task>/<metric>` to value.
+        The value of each metric, under `<objective>/<metric>` or `<task>/<metric>`.
     """
     with workers.lost_workers(run.strategy):
         metrics = run.trainer.evaluate(run.config.trainer.validation_steps)

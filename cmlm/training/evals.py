@@ -14,15 +14,15 @@ class Evals:
     """The tasks of `trainer.evals`: worker 0 scores them, all workers get the numbers.
 
     The data is read once, before the first step: a missing file stops the run at its
-    start. Build it and call it on every worker alike.
+    start. Every worker must build it and call it.
 
     Args:
-        config: of the run.
-        strategy: of the run.
+        config: the run's configuration.
+        strategy: the run's strategy.
 
     Attributes:
-        metrics: names of the main metrics, such as `stsb-dev/spearman`. Higher is
-            better. Each may choose the best checkpoint.
+        metrics: names of the main metrics, such as `stsb-dev/spearman`. Higher values
+            are better. Any of them may choose the best checkpoint.
 
     Raises:
         UserError: a task is unknown, its data is missing or damaged, or
@@ -40,7 +40,7 @@ class Evals:
             return
 
         def read():
-            # Imports scipy and scikit-learn, which training alone does not need.
+            # This imports scipy and scikit-learn, which training alone does not need.
             from cmlm.evaluation import catalogue, run
 
             names = catalogue.select(settings.evals)
@@ -72,7 +72,7 @@ class Evals:
         """Scores the current weights.
 
         Args:
-            encoder: of the model that trains.
+            encoder: an encoder with the weights of the trained model.
 
         Returns:
             The main metrics by name, the same on every worker.

@@ -19,8 +19,8 @@ def assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:
     """Fails if a value is not finite, and names the first such value.
 
     Args:
-        values: all-reduced scalars by name. Every replica holds the same ones, so none
-            is left waiting for another.
+        values: all-reduced scalars by name. Every replica holds the same values, so no
+            replica waits for another.
     """
     finite = tf.math.is_finite(tf.stack(list(values.values())))
     first = tf.argmin(tf.cast(finite, tf.int32))
@@ -30,7 +30,7 @@ def assert_finite(values: Mapping[str, tf.Tensor]) -> tf.Operation:
 
 
 def failed_name(error: tf.errors.InvalidArgumentError) -> str | None:
-    """The name in an error of `assert_finite`; None for any other error."""
+    """Returns the name in an error of `assert_finite`, or None for any other error."""
     _, found, rest = error.message.partition(_MARK)
     return rest.partition(":")[0] if found else None
 
@@ -38,10 +38,10 @@ def failed_name(error: tf.errors.InvalidArgumentError) -> str | None:
 def refuse_totals(totals: Mapping[str, list], first: int, last: int) -> None:
     """Checks the metrics of a compiled program, which cannot stop within a step.
 
-    The weights are spoilt by then, but no checkpoint holds them.
+    The weights are already spoilt, but no checkpoint holds them.
 
     Args:
-        totals: metric to (sum, count).
+        totals: (sum, count) of each metric.
         first, last: the steps that the program took.
 
     Raises:
@@ -55,10 +55,10 @@ def refuse_totals(totals: Mapping[str, list], first: int, last: int) -> None:
 def refuse_variables(variables: Iterable[tf.Variable], step: int) -> None:
     """Raises NonFiniteError if a variable holds a number that is not finite.
 
-    A finite gradient can still give such an update, where the learning rate is huge.
+    With a huge learning rate, even a finite gradient can make a weight non-finite.
 
     Args:
-        variables: to be saved.
+        variables: the variables to save.
         step: updates done so far, for the message.
     """
     for variable in variables:

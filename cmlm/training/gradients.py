@@ -20,10 +20,10 @@ class ReplicaGradients:
     """Computes gradients; call it in replica context.
 
     Args:
-        objective: gives the loss.
-        model: its dropout is replayed in gradient caching.
+        objective: computes the loss.
+        model: the model, whose dropout gradient caching replays.
         replicas: number of replicas that share each global batch.
-        micro_batch_size: examples a replica holds at a time; 0: its whole share.
+        micro_batch_size: examples that a replica holds at a time; 0: its whole share.
 
     Attributes:
         micro_batches: number of micro-batches in a replica's share.
@@ -32,7 +32,8 @@ class ReplicaGradients:
             step.
 
     Raises:
-        UserError: a size does not divide the one above it.
+        UserError: the replicas do not divide the global batch evenly, or the
+            micro-batch size does not divide a replica's share.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class ReplicaGradients:
         scale: tf.Tensor,
         variables: list[tf.Variable],
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The gradient of the scaled loss of a replica's share.
+        """Computes the gradient of the scaled loss of a replica's share.
 
         Args:
             batch: the replica's share.
-            scale: factor of the summed loss, of the shape of its terms.
-            variables: what the gradient is taken with respect to.
+            scale: the factor of the summed loss, in the shape of its terms.
+            variables: the weights to differentiate by.
 
         Returns:
             The gradients, dense, and the train metrics, float32 [metrics, 2].
@@ -97,7 +98,8 @@ class ReplicaGradients:
         """Gradient caching (Gao et al., 2021, https://arxiv.org/abs/2101.06983).
 
         With vectors z and weights w, dL/dw = sum_i dL/dz_i dz_i/dw. The first factor
-        needs all vectors but no activations, the second one micro-batch at a time.
+        needs all vectors but no activations. The second factor needs the activations of
+        one micro-batch at a time.
         """
         objective, passes = self._objective, 2 * self.micro_batches
         dropout = self._model.dropout_state()
@@ -141,7 +143,7 @@ class ReplicaGradients:
         )
 
     def _micro_batch(self, batch, i, done, of) -> dict[str, tf.Tensor]:
-        """The rows of micro-batch `i`, announced as `done` of `of`."""
+        """Returns the rows of micro-batch `i`, and reports `done` of `of` passes."""
 
         def notify(done):
             self.on_micro_batch(int(done), of)

@@ -20,17 +20,17 @@ from cmlm.objectives import Data
 from cmlm.training import warm_start
 from cmlm.vocabulary import learning
 
-# Shared storage may show a file of worker 0 to the other workers this much later.
+# The longest wait until shared storage shows a file of worker 0 to another worker.
 _SHARED_STORAGE_SECONDS = 120
 
 
 def prepare_data(
     config: experiment.ExperimentConfig, directory: str
 ) -> dict[str, Data]:
-    """Finds the data of every enabled objective, checks it, and logs what it holds.
+    """Finds the data of every enabled objective, checks it, and logs a summary.
 
     Raises:
-        UserError: data is missing, empty, or of another format.
+        UserError: data is missing, empty, or in another format.
     """
     work_dir = os.path.join(directory, model_dir.TEXT)
     found: dict[tuple, Data] = {}
@@ -49,9 +49,9 @@ def prepare_vocabulary(
     data: Mapping[str, Data],
     directory: str,
 ) -> str:
-    """Writes the vocabulary into the model_dir, and its case into the configuration.
+    """Writes the vocabulary into the model_dir, and its rules into the configuration.
 
-    A warm start takes the vocabulary of its source, unless the user names one.
+    A warm start takes the vocabulary of its source, unless the user names a file.
 
     Returns:
         The path of the vocabulary.
@@ -76,9 +76,9 @@ def prepare(
     """Prepares data and vocabulary on worker 0; the other workers read its files.
 
     Args:
-        config: of the run; size and case of the vocabulary are filled in.
-        directory: the model_dir, the same one for every worker.
-        strategy: of the run.
+        config: the run's configuration; size and rules of the vocabulary are filled in.
+        directory: the model_dir, the same for every worker.
+        strategy: the run's strategy.
 
     Returns:
         The data of every enabled objective, and the tokenizer of the vocabulary.
@@ -129,8 +129,8 @@ def _await_file(path: str, digest: str | None = None) -> None:
     """Waits until this worker sees a file that worker 0 has written.
 
     Args:
-        path: of the file.
-        digest: SHA-256 of its content, or None for any content.
+        path: the path of the file.
+        digest: the SHA-256 of its content, or None for any content.
 
     Raises:
         UserError: the file does not appear, or has other content.

@@ -17,8 +17,8 @@ class MetricsLog:
     Args:
         path: the JSON lines file.
         tensorboard_dir: the directory for event files.
-        start_step: the step at which the run starts or resumes. Later rows of the file
-            are dropped: the run repeats these steps.
+        start_step: the step at which the run starts or resumes. The log drops later
+            rows of the file, because the run repeats their steps.
     """
 
     def __init__(self, path: str, tensorboard_dir: str, start_step: int):
@@ -51,7 +51,7 @@ def read_metrics(path: str) -> list[dict]:
 
 
 def has_validation(path: str, step: int) -> bool:
-    """Whether a `metrics.jsonl` has the metrics of the validation at a step."""
+    """Whether a `metrics.jsonl` has validation metrics at a step."""
     return tf.io.gfile.exists(path) and any(
         row["step"] == step and any(name.startswith("validation/") for name in row)
         for row in read_metrics(path)

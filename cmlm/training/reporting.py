@@ -23,8 +23,8 @@ class Pace:
     """Chooses the number of steps until the next look at the clock and at signals.
 
     Args:
-        settings: intervals.
-        step: updates done so far.
+        settings: the intervals.
+        step: the number of updates so far.
 
     Attributes:
         last: time and step at which the last loop began.
@@ -37,7 +37,7 @@ class Pace:
         self.steps = 1
 
     def next_loop(self, step: int) -> int:
-        """Steps of the loop that begins now; it ends at an interval at the latest."""
+        """Returns the steps of the next loop, which never crosses an interval."""
         settings = self._settings
         self.last = (time.monotonic(), int(step))
         steps = self.steps
@@ -46,7 +46,7 @@ class Pace:
         return steps
 
     def looped(self, step: int) -> None:
-        """Sets `steps` to the number that takes a second now. Call it after a loop."""
+        """Sets `steps` to the steps that take about a second. Call it after a loop."""
         began, before = self.last
         seconds = max(time.monotonic() - began, 1e-9)
         in_a_second = int((step - before) / seconds)
@@ -59,8 +59,8 @@ class Reporter:
     Args:
         directory: the model_dir.
         settings: intervals.
-        trainer: restored.
-        pace: of the loops.
+        trainer: the trainer, already restored.
+        pace: the pace of the loops.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Reporter:
         self._line.within_step(self._pace.last[1], done, of)
 
     def trained(self, metrics: Mapping[str, float]) -> None:
-        """Reports a loop of training steps; call it after each."""
+        """Reports a loop of training steps. Call it after each loop."""
         trainer, settings = self._trainer, self._settings
         step, before = trainer.step, self._pace.last[1]
         examples = sum(
@@ -115,7 +115,7 @@ class Reporter:
             self._write_row()
 
     def stopped(self) -> None:
-        """Writes the metrics so far; call it before a signal ends the run."""
+        """Writes the metrics so far. Call it before a signal ends the run."""
         if self._rows:
             self._write_row()
 
@@ -132,7 +132,7 @@ class Reporter:
         """Reports a validation.
 
         Args:
-            metrics: by name.
+            metrics: the metrics by name.
             kept: the remark of `BestCheckpoint.offer`.
         """
         step = self._trainer.step

@@ -6,7 +6,7 @@ import signal
 
 
 class Stopped(Exception):
-    """SIGTERM or SIGINT came, and the run is saved.
+    """SIGTERM or SIGINT arrived, and the run is saved.
 
     Attributes:
         signum: the signal.
@@ -18,10 +18,10 @@ class Stopped(Exception):
 
 
 class Signals:
-    """A context in which the first signal is noted, and a second one ends the process.
+    """Notes SIGTERM or SIGINT within a context; a repeated signal has its usual effect.
 
     Attributes:
-        received: the signal that came, or None.
+        received: the last signal, or None.
     """
 
     def __init__(self):

@@ -20,9 +20,9 @@ class Stage:
     """One stage of a run.
 
     Attributes:
-        directory: its model_dir.
-        config: its configuration.
-        stacked_on: directory of the stage that it starts from; None for the first.
+        directory: the model_dir of the stage.
+        config: the configuration of the stage.
+        stacked_on: the directory of the stage before; None for the first stage.
     """
 
     directory: str
@@ -30,17 +30,17 @@ class Stage:
     stacked_on: str | None = None
 
     def is_done(self) -> bool:
-        """Whether the checkpoint of its last step exists."""
+        """Whether the checkpoint of the stage's last step exists."""
         last = f"ckpt-{self.config.trainer.train_steps}"
         latest = tf.train.latest_checkpoint(self.directory)
         return latest is not None and os.path.basename(latest) == last
 
 
 def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
-    """The stages of a run, in order. Without `trainer.stacking_steps` there is one.
+    """Returns the stages of a run in order: one stage without `trainer.stacking_steps`.
 
     Args:
-        config: validated.
+        config: the run's configuration, validated.
         directory: the model_dir.
     """
     steps = config.trainer.stacking_steps

@@ -1,9 +1,9 @@
 """One step of training: the exact gradient of the global batch, then one update.
 
 The result does not depend on how replicas and micro-batches share the global batch.
-Every objective's loss is a sum. Its divisor is counted from the inputs of the whole
-global batch before the first forward pass, so it is the same number on every replica
-and for every micro-batch.
+Every objective's loss is a sum. The trainer computes its divisor from the inputs of the
+whole global batch before the first forward pass, so the divisor is the same for every
+replica and every micro-batch.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
     Build it within the strategy's scope.
 
     Args:
-        model: all its parts exist.
-        objectives: by name.
+        model: the model, with all its parts.
+        objectives: the objectives by name.
         optimizer: a Keras 2 legacy optimizer, such as Model Garden's.
-        strategy: its replicas share each global batch.
-        clip_norm: global norm gradients are scaled down to; 0 leaves them.
-        micro_batch_size: examples a replica holds at a time; 0: its whole share.
-        seed: of dropout, and of the draws of an interleaved schedule.
+        strategy: the strategy whose replicas share each global batch.
+        clip_norm: the largest global norm, to which larger gradients are scaled down;
+            0: no clipping.
+        micro_batch_size: examples that a replica holds at a time; 0: its whole share.
+        seed: the seed of dropout, and of the draws of an interleaved schedule.
         schedule: `joint`, every step sums the weighted losses of all objectives that
             take part; or `interleaved`, every step draws one of them, in proportion to
             the weights.
-        validation_examples: of one validation, see `Validator`.
+        validation_examples: the examples of one validation, see `Validator`.
 
     Attributes:
-        gradients: of each objective.
-        batches_seen: batches that each objective has consumed, int64 variables.
-        validator: of the same objectives.
+        gradients: the `ReplicaGradients` of each objective.
+        batches_seen: the number of batches that each objective has consumed, as int64
+            variables.
+        validator: validates the same objectives.
 
     Raises:
-        UserError: batch sizes that do not divide.
+        UserError: batch sizes do not divide evenly, see `ReplicaGradients`.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             for name in self.objectives
         }
         model.build_dropout(seed)
-        # Slots exist before a checkpoint is restored, so that all of it is matched.
+        # Creates the slots before a checkpoint is restored, so that each of its values
+        # finds a variable.
         optimizer._create_all_weights(self._variables(tuple(self.objectives)))
         self._iterators: dict = {}
         self._train_functions: dict = {}
@@ -102,20 +105,20 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
     @property
     def step(self) -> int:
-        """Updates done so far."""
+        """The number of updates so far."""
         return int(self.optimizer.iterations.numpy())
 
     @property
     def learning_rate(self) -> float:
-        """Of the next update, by the schedule."""
+        """The learning rate of the next update."""
         return float(self.optimizer._decayed_lr(tf.float32))
 
     def active(self, step: int) -> tuple[str, ...]:
-        """Names of the objectives that take part in a step."""
+        """Returns the names of the objectives that take part in a step."""
         names = self._candidates(step)
         if self.schedule == "joint" or len(names) < 2:
             return names
-        # A function of the step: a resumed run draws the same.
+        # The draw is a function of seed and step, so a resumed run repeats it.
         weights = np.array([self.objectives[name].config.weight for name in names])
         random = np.random.default_rng([self.seed, step])
         return (names[random.choice(len(names), p=weights / weights.sum())],)
@@ -132,12 +135,12 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
         Returns:
             The mean of every metric over these steps, `<objective>/<metric>`, and
-            `gradient_norm`, the global norm before clipping; where several objectives
-            take part in a step, also that of each, `<objective>/gradient_norm`.
+            `gradient_norm`, the global norm before clipping. If several objectives take
+            part in a step, also the norm of each, `<objective>/gradient_norm`.
 
         Raises:
-            NonFiniteError: within the step that made it, before its update; on TPUs
-                after these steps.
+            NonFiniteError: a loss or a gradient is not finite. The step stops before
+                its update; on TPUs the error comes after the steps.
             UserError: no objective is active in one of the steps.
         """
         end = self.step + int(num_steps)
@@ -196,7 +199,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         return self.strategy.distribute_datasets_from_function(dataset)
 
     def _variables(self, names: tuple[str, ...]) -> list[tf.Variable]:
-        """Trainable variables of the parts these objectives move, each once."""
+        """Returns the variables that some objectives train, each once."""
         found = {}
         for name in names:
             for part in self.objectives[name].trained_parts:
@@ -212,8 +215,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         for name in names:
             keys += [f"{name}/{key}" for key in self.objectives[name].train_metrics]
 
-        # Nothing in there is Python to be turned into a graph, and looking for it takes
-        # as long as building the graph.
+        # The step has no Python control flow to convert, and AutoGraph's search for it
+        # takes as long as building the graph.
         @tf.autograph.experimental.do_not_convert
         def replica_step(batches):
             return self._replica_step(batches, variables)
@@ -269,7 +272,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                 else 1.0
             )
             gradients = [gradient * factor for gradient in gradients]
-        # Summed already; the optimizer must not do so again.
+        # The gradients are already summed over the replicas; the optimizer must not
+        # repeat it.
         self.optimizer.apply_gradients(
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=False,
@@ -283,7 +287,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             num_steps: batches of each objective; -1: see `Validator`.
 
         Returns:
-            As `Validator.evaluate`.
+            The metrics, as `Validator.evaluate` returns them.
         """
         names = self._candidates(max(self.step - 1, 0))
         return self.validator.evaluate(names, int(num_steps))
@@ -292,15 +296,16 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 def _keep_sums_in_loops() -> None:
     """Switches TensorFlow's memory optimizer off for what this process traces next.
 
-    Where a step takes much memory, it turns the sum of three gradients or more into a
-    variable that is made and destroyed. In the body of a loop it is made once more than
-    destroyed, and the next step fails with "Resource ... tmp_var already exists".
+    In a step that takes much memory, the optimizer turns the sum of three or more
+    gradients into a temporary variable. In the body of a loop it creates the variable
+    once more often than it destroys it, and the next step fails with "Resource ...
+    tmp_var already exists".
     """
     config = context.context().config
     config.graph_options.rewrite_options.memory_optimization = (
         rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
     )
-    # tf.config.optimizer has a switch for every other optimizer, not for this one.
+    # tf.config.optimizer has a switch for every optimizer except this one.
     context.context().function_call_options = context.FunctionCallOptions(
         config_proto=config
     )

@@ -1,4 +1,4 @@
-"""Validation: the metrics of held-out examples, in the memory that training has."""
+"""Validation: the metrics of held-out examples, within the memory of training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Validator:
     """Validates objectives on their held-out examples.
 
     Args:
-        objectives: by name.
-        strategy: its replicas share each batch.
+        objectives: the objectives by name.
+        strategy: the strategy whose replicas share each batch.
         micro_batch_size: examples that a replica holds at a time; 0: its whole share of
-            a batch. No loss and no accuracy depends on it.
-        examples: of one validation, for each objective, rounded up to whole batches;
-            -1: all of them.
+            a batch. Losses and accuracies do not depend on it.
+        examples: examples of one validation, for each objective, rounded up to whole
+            batches; -1: all held-out examples.
     """
 
     def __init__(
@@ -32,8 +32,9 @@ class Validator:
     ):
         self._objectives = objectives
         self._strategy = strategy
-        # Two rows at least: CMLM gives each sentence the neighbour of another row.
-        # Without activations to keep, two take less memory than one in training.
+        # At least two rows, because CMLM gives each sentence the neighbour of another
+        # row. Validation keeps no activations, so two rows take less memory than one in
+        # training.
         self._size = max(micro_batch_size, 2) if micro_batch_size else 0
         self._examples = examples
         self._datasets: dict = {}
@@ -43,8 +44,8 @@ class Validator:
         """Validates some objectives.
 
         Args:
-            names: of the objectives.
-            num_steps: batches for each of them; -1: as many as `examples` asks for.
+            names: the names of the objectives.
+            num_steps: batches of each objective; -1: enough to hold `examples`.
 
         Returns:
             The mean of every validation metric, `<objective>/<metric>`; nothing for an
@@ -70,21 +71,22 @@ class Validator:
         return means(totals)
 
     def _batches(self, name: str) -> int | None:
-        """Batches that hold `examples`; None: all there are."""
+        """The number of batches that hold `examples`; None: all batches."""
         if self._examples < 0:
             return None
         return -(-self._examples // self._objectives[name].global_batch_size)
 
     def _next(self, name: str, batches) -> dict:
-        """Metrics of the next batch: name to (sum, count) over all replicas."""
+        """The metrics of the next batch: name to (sum, count) over all replicas."""
         if name not in self._functions:
             objective = self._objectives[name]
 
             def replica_metrics(batch):
                 return distributed.sum_over_replicas(self._metrics(objective, batch))
 
-            # Takes the iterator, so that it is traced once, whatever the shapes:
-            # workers number their sums as they trace, and must number them alike.
+            # The function takes the iterator, so TensorFlow traces it once for all
+            # shapes. Workers number their collective sums as they trace, and the
+            # numbers must agree.
             @tf.function(autograph=False)
             def evaluate(batches):
                 results = self._strategy.run(replica_metrics, args=(next(batches),))
@@ -98,7 +100,7 @@ class Validator:
         return {key: value.numpy() for key, value in results.items()}
 
     def _metrics(self, objective: Objective, batch) -> dict[str, tf.Tensor]:
-        """Metrics of a replica's share: name to [sum, count], float32 [2]."""
+        """The metrics of a replica's share: name to [sum, count], float32 [2]."""
 
         def rows_metrics(rows):
             return _stacked(objective.evaluate(rows))
@@ -107,7 +109,7 @@ class Validator:
             return self._fold(objective, batch, rows_metrics, tf.add)
         if not self._size:
             return rows_metrics(batch)
-        # Every text is ranked among those of the whole batch: vectors come first.
+        # Every text is ranked among all texts of the batch, so all vectors come first.
         vectors = self._fold(
             objective,
             batch,
@@ -135,7 +137,7 @@ class Validator:
                 {key: value[begin : begin + self._size] for key, value in batch.items()}
             )
 
-        # The first micro-batch tells what there is to add up.
+        # The first micro-batch gives the structure of the totals.
         first = compute(rows(0))
         start = tf.nest.flatten(first)
 
@@ -157,7 +159,7 @@ class Validator:
 
 
 def means(totals: Mapping[str, list[float]]) -> dict[str, float]:
-    """The mean of each metric, from its (sum, count)."""
+    """Returns the mean of each metric from its (sum, count)."""
     return {
         key: total / count if count else 0.0 for key, (total, count) in totals.items()
     }
@@ -171,5 +173,5 @@ def _stacked(metrics) -> dict[str, tf.Tensor]:
 
 
 def _any_length(shape: tf.TensorShape) -> tf.TensorShape:
-    """The shape with any number of rows: vectors are put together row by row."""
+    """The shape with any number of rows, because `_fold` may concatenate rows."""
     return tf.TensorShape([None, *shape[1:]]) if shape.rank else shape

@@ -1,4 +1,4 @@
-"""Warm starts: a run that begins from trained weights takes on their shape."""
+"""Warm starts: a run that begins from trained weights takes over their shape."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SHAPE = (
 def adopt_for_run(
     config: experiment.ExperimentConfig, given: Collection[str], directory: str
 ) -> None:
-    """Fills in what the source of `init_checkpoint` decides: shape, vocabulary, case.
+    """Takes over the shape of `init_checkpoint`, and a foreign vocabulary's rules.
 
-    Pooling stays as recipe and flags say. A resumed run reads all of it from its own
-    `params.yaml`, so the source may be gone by then.
+    Recipe and flags still set the pooling. A resumed run reads these settings from its
+    own `params.yaml`, so it does not need the source.
 
     Args:
-        config: of the run, not validated yet; changed in place.
-        given: names of the settings that the user has set; these stand.
+        config: the run's configuration, not validated yet; changed in place.
+        given: names of the settings that the user has set; they keep their values.
         directory: the model_dir.
     """
     begun = _begun(config, directory)
@@ -56,7 +56,7 @@ def adopt_for_run(
 
 
 def _adopt_shape(config: experiment.ExperimentConfig, given: Collection[str]) -> None:
-    """Takes the shape of the run whose weights `init_checkpoint` names."""
+    """Takes over the shape of the run that wrote `init_checkpoint`."""
     folder = _own_run(config.init_checkpoint)
     if folder is None:
         return
@@ -90,8 +90,8 @@ def vocabulary_settings(
     """The vocabulary settings of a run; a warm start takes its source's vocabulary.
 
     Args:
-        config: of the run. If it starts from a run of this project,
-            `vocabulary.lower_case` is set to that run's.
+        config: the run's configuration. If the run starts from another run of this
+            project, the rules of its vocabulary are taken over in place.
         directory: the model_dir.
 
     Raises:

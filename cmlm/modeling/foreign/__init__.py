@@ -25,7 +25,7 @@ ACCEPTED = (
     "Garden BERT checkpoint, a TF Hub SavedModel, a Hugging Face or "
     "sentence-transformers folder"
 )
-# Every key of this project's checkpoints that belongs to an encoder begins so.
+# The prefix of every encoder key in a checkpoint of this project.
 _OURS = "model/parts/encoder/"
 
 

@@ -5,10 +5,10 @@
 | bert                            | none                                              |
 | distilbert                      | other names; no segments, no pooler               |
 | electra (discriminator)         | no pooler; embeddings must be as wide as layers   |
-| ernie                           | task embeddings, added to those of segments       |
+| ernie                           | task embeddings, added to segment embeddings      |
 | roberta, xlm-roberta, camembert | positions begin after the padding id; one segment |
 
-`ARCHITECTURES` is the one table. `REFUSED` names well-known architectures that BERT's
+`ARCHITECTURES` is the only table. `REFUSED` names well-known architectures that BERT's
 layout cannot hold, with the reason.
 """
 
@@ -29,7 +29,7 @@ _DENSE = {"weight": "kernel", "bias": "bias"}
 _NORM = {"weight": "gamma", "bias": "beta"}
 _Modules = Mapping[str, tuple[str, Mapping[str, str]]]
 
-# Name there and here of the modules outside and inside a layer, and their parts.
+# The modules outside and inside a layer: the stored name, our name, and the parts.
 _EMBEDDING_NORM = {"embeddings.LayerNorm": ("embeddings/layer_norm", _NORM)}
 _POOLER = {"pooler.dense": ("pooler_transform", _DENSE)}
 _BERT_HEAD = {
@@ -64,7 +64,7 @@ _ROBERTA_HEAD = {
     "lm_head.dense": ("masked_lm/transform/dense", _DENSE),
     "lm_head.layer_norm": ("masked_lm/transform/LayerNorm", _NORM),
 }
-# Fields of EncoderConfig: their key there, type and default (None: required).
+# Fields of EncoderConfig: key in config.json, type and default (None: required).
 _BERT_FIELDS = {
     "num_layers": ("num_hidden_layers", int, None),
     "hidden_size": ("hidden_size", int, None),
@@ -98,17 +98,17 @@ class Architecture:
     """How one architecture is stored.
 
     Attributes:
-        prefix: stands before the encoder's names in models with a head.
-        layers: stands before the number of a layer.
-        inside: modules of a layer.
+        prefix: the prefix of the encoder's names in models with a head.
+        layers: the prefix of a layer's number.
+        inside: the modules of a layer.
         outside: the other modules.
         head_bias: the bias of the masked-LM head's output; "" without such a head.
-        fields: of the configuration.
-        unused: names of weights that have no use here, a regular expression.
+        fields: the fields of the configuration.
+        unused: a regular expression for the names of weights that this project ignores.
         has_types: whether the weights have a table of segments.
         positions_follow_padding: whether the first token has the position after the
             padding id, as in fairseq; the rows before it are never used.
-        added_to_types: a table whose first row is added to every token; "" for none.
+        added_to_types: a table whose first row is added to every token; "" without one.
     """
 
     prefix: str
@@ -127,7 +127,7 @@ class Architecture:
     added_to_types: str = ""
 
     def names(self, num_layers: int) -> dict[str, str]:
-        """The name there, without `prefix`, of every weight here, by the name here."""
+        """Returns the stored name, without `prefix`, of every weight by our name."""
         table = {
             weights.WORDS: "embeddings.word_embeddings.weight",
             weights.POSITIONS: "embeddings.position_embeddings.weight",
@@ -147,7 +147,7 @@ class Architecture:
         return table
 
     def find(self, stored) -> tuple[dict[str, str], list[str]]:
-        """Names there by names here, and the names without use.
+        """Returns the stored names by our names, and the unused stored names.
 
         Raises:
             UserError: an unknown name, or two names for one weight.
@@ -161,7 +161,7 @@ class Architecture:
 
         def translate(name):
             name = name.removeprefix(self.prefix)
-            # The names that the first conversions from TensorFlow kept.
+            # The first conversions from TensorFlow kept these names.
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
             name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
             return here_by_there.get(name)
@@ -174,13 +174,13 @@ class Architecture:
         )
 
     def skipped_positions(self, config: Mapping[str, Any], path: str) -> int:
-        """Rows of the position table before the first token's."""
+        """The number of rows in the position table before the first token's row."""
         if not self.positions_follow_padding:
             return 0
         return base.field(config, "pad_token_id", int, path, 1) + 1
 
     def settings(self, config: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Fields of EncoderConfig from config.json; the activation is as written there.
+        """Reads fields of EncoderConfig; the activation keeps its name in config.json.
 
         Raises:
             UserError: a value is missing or cannot be represented.
@@ -204,12 +204,12 @@ class Architecture:
                 "allowed: both equal, because BERT has no layer between them"
             )
         found["max_position_embeddings"] -= self.skipped_positions(config, path)
-        # Pairs of texts ask for two segments.
+        # Pairs of texts need two segments.
         found["type_vocab_size"] = max(found["type_vocab_size"], 2)
         return found
 
     def complete(self, arrays: dict, stored, config: Mapping, path: str) -> dict:
-        """Brings arrays by names here into BERT's layout: positions and segments."""
+        """Brings arrays by our names into BERT's layout: positions and segments."""
         arrays = dict(arrays)
         skipped = self.skipped_positions(config, path)
         arrays[weights.POSITIONS] = arrays[weights.POSITIONS][skipped:]
@@ -219,7 +219,7 @@ class Architecture:
             if self.added_to_types and name.endswith(self.added_to_types):
                 types = types + stored.read(name)[:1]
         if len(types) == 1:
-            # The one segment, or none: pairs of texts do not differ by it.
+            # The source has at most one segment, so both texts of a pair share its row.
             types = np.repeat(types, 2, axis=0)
         arrays[weights.TYPES] = types
         return arrays
@@ -272,7 +272,7 @@ REFUSED = {
 
 
 def of(config: Mapping[str, Any], path: str) -> Architecture:
-    """The architecture that a config.json names.
+    """Returns the architecture that a config.json names.
 
     Raises:
         UserError: this project cannot represent it.

@@ -37,18 +37,17 @@ class Source:
         kind: the format, for messages.
         model: fields of EncoderConfig that the source states. Its
             `max_position_embeddings` counts the rows of the source's table.
-        load: reads the weights, by the names of `cmlm.modeling.weights`.
+        load: reads the weights under the names of `cmlm.modeling.weights`.
         vocab: the tokens by id; None if the source has no vocabulary.
         vocab_name: the file of the vocabulary.
         lower_case: whether its tokenizer lower-cases text; None if the source does not
             say.
-        max_word_bytes: words of more bytes are [UNK] for its tokenizer.
-        max_word_characters: words of more characters are [UNK]; 0: no such limit.
+        max_word_bytes: the longest word in bytes; longer words are [UNK].
+        max_word_characters: the longest word in characters; 0: no such limit.
         seq_length: the longest sentence in tokens; None if the source does not say.
-        own_positions: whether the position table has this project's rows for
-            conditions.
-        normalized: whether a last module scales its vectors to length 1.
-        unused: names of known weights without a use here.
+        own_positions: whether the position table has rows for CMLM's conditions.
+        normalized: whether its last module scales the vectors to length 1.
+        unused: names of known weights that this project ignores.
         notes: assumptions, one sentence each.
     """
 
@@ -88,7 +87,7 @@ def read_json(path: str, kind: type = dict):
 
 
 def optional_json(*parts: str) -> dict:
-    """Reads a JSON object; a file that is not there is an empty one."""
+    """Reads a JSON object; a missing file counts as an empty object."""
     path = os.path.join(*parts)
     return read_json(path) if tf.io.gfile.exists(path) else {}
 
@@ -116,11 +115,11 @@ def rename(
 
     Args:
         names: names of the source.
-        translate: returns the name here, or None.
+        translate: returns our name, or None.
         unused: pattern of the names that `translate` may leave untranslated.
 
     Returns:
-        The source's names by the names here, and the unused names.
+        The source's names by our names, and the unused names.
 
     Raises:
         UserError: an unknown name, or two names for one weight.
@@ -145,7 +144,7 @@ def count_layers(names, path: str) -> int:
     """Counts the Transformer layers in a list of names.
 
     Raises:
-        UserError: there is no layer.
+        UserError: no name belongs to a layer.
     """
     numbers = {
         int(match.group(1))

@@ -8,7 +8,7 @@ modules.json            sentence-transformers: pooling, normalisation, a Dense l
 1_Pooling/config.json
 
 Everything is read as data; nothing of a folder is executed. `architectures` holds the
-one table of names; `export.huggingface` writes by it too.
+only table of names; `export.huggingface` uses it too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIG = "config.json"
 # The key of config.json under which our own exports keep settings that BERT lacks.
 OURS = "cmlm"
 
-# Activations by their names there.
+# Our activations by their names in config.json.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -35,17 +35,17 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-# Characters of the longest word that is not [UNK], by transformers' default.
+# The longest word in characters, by transformers' default; longer words are [UNK].
 _MAX_CHARACTERS = 100
 
 
 def names(num_layers: int) -> dict[str, str]:
-    """The name in a BertModel of every weight here, by the names here."""
+    """Returns the name in a BertModel of every weight, by our name."""
     return architectures.ARCHITECTURES["bert"].names(num_layers)
 
 
 def is_transposed(name: str) -> bool:
-    """Whether a weight, by its name here, is stored as [out, in] there."""
+    """Whether the folder stores a weight, given by our name, as [out, in]."""
     return name.endswith("/kernel")
 
 
@@ -53,7 +53,7 @@ def read(folder: str) -> base.Source:
     """Reads a folder.
 
     Args:
-        folder: an encoder's folder, or a sentence-transformers folder around one.
+        folder: an encoder's folder, or a sentence-transformers folder around it.
 
     Raises:
         UserError: this project cannot represent the encoder; the message says why.
@@ -146,7 +146,7 @@ def _refuse_other_tokenizers(folder: str) -> None:
 def _tokenizer(folder: str):
     """Reads the vocabulary, its file's name, lower case, and the longest known word.
 
-    Words of more characters than the last of these are [UNK].
+    Words with more characters than the longest known word are [UNK].
 
     Raises:
         UserError: the tokenizer is not BERT's WordPiece.
@@ -155,7 +155,7 @@ def _tokenizer(folder: str):
     fast = base.optional_json(folder, "tokenizer.json")
     settings = base.optional_json(folder, "tokenizer_config.json")
     model = fast.get("model") or {}
-    # Older files of WordPiece do not name their type.
+    # Older WordPiece files do not name their type.
     kind = model.get("type", "WordPiece")
     if fast and (kind != "WordPiece" or not isinstance(model.get("vocab"), dict)):
         raise UserError(
@@ -165,7 +165,7 @@ def _tokenizer(folder: str):
     normalizer = fast.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         normalizer = {}
-    # The folder's vectors were made with the fast tokenizer.
+    # The fast tokenizer decides, because the folder's vectors were made with it.
     lower_case = normalizer.get("lowercase", settings.get("do_lower_case", True))
     strip = normalizer.get("strip_accents", settings.get("strip_accents"))
     chinese = normalizer.get(

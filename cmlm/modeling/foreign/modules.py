@@ -15,7 +15,7 @@ from cmlm.modeling.foreign.tensors import Tensors
 FILE_NAME = "modules.json"
 _CONFIG = "config.json"
 _KEY = "pooling_mode_"
-# Our name of each pooling mode there.
+# Our name of each pooling mode of sentence-transformers.
 POOLINGS = {
     row.sentence_transformers: mode
     for mode, row in pooling.POOLINGS.items()
@@ -28,7 +28,7 @@ def pooling_config(mode: str, width: int) -> dict:
 
     Args:
         mode: a key of `pooling.POOLINGS`.
-        width: of a token vector.
+        width: the width of a token vector.
 
     Raises:
         UserError: sentence-transformers has no such mode.
@@ -52,7 +52,7 @@ def read(folder: str) -> dict:
     Returns:
         `is_st`: whether the file exists; `transformer` and `dense`: folders relative to
         `folder`, "" for the folder itself or no Dense module; `pooling`: "" if the
-        folder states none; `normalized`: whether vectors are scaled to length 1.
+        folder does not state it; `normalized`: whether vectors are scaled to length 1.
 
     Raises:
         UserError: a module that this project cannot represent.
@@ -91,7 +91,7 @@ def read(folder: str) -> dict:
 
 def _pooling(path: str) -> str:
     config = base.read_json(path)
-    # Newer versions write one word, older ones a switch for each.
+    # Newer versions write the name of the mode, older ones a switch for each mode.
     chosen = [
         mode
         for name, mode in POOLINGS.items()

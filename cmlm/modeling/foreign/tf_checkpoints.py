@@ -1,4 +1,4 @@
-"""BERT in TensorFlow checkpoints: those of the original code and of Model Garden.
+"""BERT in TensorFlow checkpoints of the original code and of Model Garden.
 
 | what                                  | names of weights         | configuration     |
 |---------------------------------------|--------------------------|-------------------|
@@ -25,7 +25,7 @@ from cmlm.modeling.foreign import base
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _BERT_CONFIG = "bert_config.json"
 
-# Names inside a layer of the original code, and here.
+# The original code's names inside a layer, and ours.
 _TF1_LAYER = {
     "attention/self/query": "self_attention/query",
     "attention/self/key": "self_attention/key",
@@ -36,8 +36,9 @@ _TF1_LAYER = {
     "output/dense": "output",
     "output/LayerNorm": "output_layer_norm",
 }
-# Characters of the longest word that is not [UNK]: official/nlp/tools/tokenization.py
-# of Model Garden and tokenization.py of google-research/bert.
+# The longest word in characters; longer words are [UNK]. The sources are
+# official/nlp/tools/tokenization.py of Model Garden and tokenization.py of
+# google-research/bert.
 _MAX_CHARACTERS = {"garden": 400, "bert": 200}
 _TF1_OUTSIDE = {
     "bert/embeddings/word_embeddings": weights.WORDS,
@@ -69,10 +70,10 @@ _ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_approximate": "gelu_tanh", "relu": "r
 
 
 def open_file(prefix: str):
-    """A reader of a checkpoint.
+    """Opens a checkpoint for reading.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the checkpoint is damaged.
     """
     try:
         return tf.train.load_checkpoint(prefix)
@@ -81,13 +82,14 @@ def open_file(prefix: str):
 
 
 def read(prefix: str) -> base.Source:
-    """Reads an original BERT checkpoint or one of Model Garden's encoder.
+    """Reads a checkpoint of original BERT or of Model Garden's encoder.
 
     Args:
         prefix: the checkpoint, without `.index`.
 
     Raises:
-        UserError: it is neither, or its configuration is missing or contradicts it.
+        UserError: the checkpoint is neither of these, or its configuration is missing
+            or contradicts it.
     """
     stored = open_file(prefix)
     folder = os.path.dirname(prefix)
@@ -147,7 +149,7 @@ def _tf1_names(stored) -> tuple[dict[str, str], list[str]]:
 
 
 def garden_names(stored) -> tuple[dict[str, str], list[str]]:
-    """Keys of an object-based checkpoint by the names of its variables."""
+    """Returns the keys of an object-based checkpoint by our names, and unused keys."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.ParseFromString(stored.get_tensor(OBJECT_GRAPH))
     full_names = {

@@ -19,11 +19,11 @@ from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
 
 FILE_NAME = "saved_model.pb"
-# Beside an encoder that this project exported.
+# The file beside every encoder that this project exports.
 _EXPORT = "export.json"
 _PREPROCESSOR, _ASSETS = "preprocessor", "assets"
-# Bytes of the longest word that is not [UNK], by the default of tf-text, which
-# published preprocessors are made with.
+# The longest word in bytes, by tf-text's default, which published preprocessors use.
+# Longer words are [UNK].
 _MAX_WORD_BYTES = 100
 
 
@@ -169,11 +169,12 @@ def _last_op(functions: dict, function, output: int) -> str:
 
 
 def _vocabulary_near(folder: str) -> str:
-    """The vocabulary of an encoder without one, "" if none is near.
+    """Finds a vocabulary file near an encoder; "" if there is no such file.
 
-    Published encoders may leave the vocabulary to their preprocessor. It is found as
-    vocab.txt beside saved_model.pb, or in the assets of the encoder or of a SavedModel
-    `preprocessor` beside it.
+    Published encoders may leave the vocabulary to their preprocessor. The function
+    looks for vocab.txt, or a single *vocab*.txt, beside saved_model.pb, in the
+    encoder's assets, and in the assets of a SavedModel `preprocessor` beside the
+    encoder.
     """
     folder = folder.rstrip("/")
     beside = os.path.join(os.path.dirname(folder), _PREPROCESSOR)
@@ -188,7 +189,7 @@ def _vocabulary_near(folder: str) -> str:
 
 
 def _asset(saved, folder: str, name: str) -> str:
-    """Returns the path of an asset of the root object, "" without it."""
+    """Returns the path of an asset of the root object; "" without one."""
     meta = saved.meta_graphs[0]
     objects = meta.object_graph_def
     for child in objects.nodes[0].children if objects.nodes else ():
