@@ -45,8 +45,8 @@ class InferenceEncoder(tf.Module):
         arrays: the encoder's weights, from `weights.read`.
         projection: P(v); needed only for `sentence_vector="projected"`.
         precision: the precision of the layers, one of `choices.PRECISIONS`.
-            Embeddings, pooling and vectors are always float32: they cost little, and later layers cannot
-            recover the digits they lose.
+            Embeddings, pooling and vectors are always float32: they cost little, and
+            later layers cannot recover the digits they lose.
     """
 
     def __init__(
