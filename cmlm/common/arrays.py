@@ -1,4 +1,4 @@
-"""Sentence vectors of large files: written as .npy or searched, in constant memory."""
+"""Writes or searches the sentence vectors of large files, in constant memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from cmlm.common import files
 
-# Lines in memory at a time, and their characters: enough lines for batches of similar
-# length.
+# Limits of a window. It has enough lines for batches of similar length.
 _WINDOW_LINES = 16_384
 _WINDOW_CHARACTERS = 1 << 24
 
@@ -21,7 +20,7 @@ def windows(paths: Sequence[str]) -> Iterator[list[str]]:
     """Reads files line by line, a window of lines at a time.
 
     Args:
-        paths: UTF-8 text, `.gz` or not.
+        paths: UTF-8 text, plain or packed.
 
     Yields:
         Lists of lines in order, without line ends; empty lines are included.
@@ -49,10 +48,10 @@ def count_lines(paths: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def npy_writer(path: str, shape: tuple[int, int]):
-    """Opens an .npy file for float32 rows; it gets its name when it is complete.
+    """Opens an .npy file for float32 rows; it appears at `path` when it is complete.
 
     Args:
-        path: the file.
+        path: the file to write.
         shape: [n, dim], for the header of the file.
 
     Yields:
@@ -76,8 +75,8 @@ class NearestLines:
         count: lines to keep for each query.
 
     Attributes:
-        found: for each query its nearest lines as (cosine, line), the nearest first,
-            each text once.
+        found: for each query, the nearest lines as (cosine, line), the nearest first;
+            each text appears once.
     """
 
     def __init__(self, queries: np.ndarray, count: int):

@@ -6,13 +6,13 @@
 
     run(build, beam_options=FLAGS.beam_options, workers=FLAGS.workers)
 
-Without `--runner=...` in the options a pipeline runs on this machine, with one process
+Without `--runner=...` in the options, a pipeline runs on this machine, with one process
 per core. Any other runner gets the options unchanged; its workers must be able to reach
 all files.
 
 The local runner keeps data between two grouping steps in the memory of the main process
 and sends each worker its part as one message of at most 2 GB. Pipelines therefore send
-little data through such steps, or the paths of files: see `preparation.spilling`.
+only little data, or paths of files, through such steps: see `preparation.spilling`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ except ImportError as error:
         f"apache-beam is not installed: pip install 'cmlm[corpus]' ({error})"
     ) from error
 
-# The tagged output for the counts of a `CountingDoFn`.
+# The tag of the output with the counts of a `CountingDoFn`.
 COUNTS = "counts"
 
 
@@ -65,7 +65,8 @@ def run(
         beam_options: Beam's options as on a command line, for example
             `--runner=FlinkRunner --flink_master=localhost:8081`; "": run on this
             machine.
-        workers: processes on this machine; 0: one per core; 1: this process only.
+        workers: number of processes on this machine; 0: one per core; 1: this process
+            only.
         progress: the bar to show while the pipeline runs.
 
     Raises:
@@ -87,7 +88,7 @@ def run(
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """Silences Beam's log of a failed bundle: the exception reports it."""
+    """Silences Beam's log of a failed bundle, because the exception reports it."""
     loggers = [logging.getLogger(), logging.getLogger("apache_beam")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -100,14 +101,14 @@ def _quiet_loggers() -> Iterator[None]:
 
 
 def is_local(beam_options: str) -> bool:
-    """Whether the options name no runner or Beam's runner for one machine."""
+    """Tells whether the options name either no runner or Beam's DirectRunner."""
     options = pipeline_options.PipelineOptions(shlex.split(beam_options))
     runner = options.view_as(pipeline_options.StandardOptions).runner
     return runner in (None, "DirectRunner")
 
 
 def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
-    """Beam's runner in Python; the DirectRunner might try to download another one."""
+    """Returns Beam's Python runner; the DirectRunner might download another runner."""
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability import fn_api_runner, portable_runner
     from apache_beam.runners.portability.fn_api_runner import fn_runner
@@ -119,7 +120,7 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
         direct.direct_num_workers = workers
     environment = None
     if direct.direct_num_workers != 1 and "direct_running_mode" not in given:
-        # Like `direct_running_mode=multi_processing`, without the workers' start-up
+        # Like `direct_running_mode=multi_processing`, but without the workers' start-up
         # messages. Exceptions and log messages return through Beam's own channels.
         environment = environments.SubprocessSDKEnvironment.from_command_string(
             f"exec {shlex.quote(sys.executable)} -m"
@@ -141,7 +142,7 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
 
 
 def _raise_as_user_error(failure: Exception) -> None:
-    """Raises a UserError if a worker's traceback contains one.
+    """Raises a UserError if the cause is a UserError of a worker or a full disk.
 
     Exceptions of other processes arrive as text only.
     """
@@ -160,8 +161,8 @@ class CountingDoFn(beam.DoFn):
     """A DoFn with counts that are exact on every runner.
 
     Beam's own counters may count repeated work twice. These counts travel with the data
-    as the tagged output COUNTS: (name, number). A subclass adds to `self.counts` and
-    calls `super()` if it overrides `start_bundle`.
+    as pairs (name, number) in the tagged output COUNTS. A subclass adds to
+    `self.counts`, and calls `super()` if it overrides `start_bundle`.
     """
 
     def start_bundle(self):
@@ -193,14 +194,14 @@ def _write_counts(counts: list[tuple[str, int]], path: str) -> None:
 
 
 def read_counts(path: str) -> collections.Counter:
-    """Reads the file of `write_counts`."""
+    """Reads a file that `write_counts` has written."""
     with open_bytes(path) as file:
         return collections.Counter(json.load(file))
 
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO]:
-    """Opens a file of any of Beam's filesystems for streaming, without unpacking it."""
+    """Opens a file on any Beam filesystem for streaming, without unpacking it."""
     raw = filesystems.FileSystems.open(
         path, compression_type=filesystem.CompressionTypes.UNCOMPRESSED
     )
@@ -249,15 +250,15 @@ def tidy(directory: str, *paths: str) -> None:
 
 
 class Progress:
-    """A bar for several processes of this machine: they call `add`, this one `shown`.
+    """A progress bar for several processes of this machine.
 
-    The processes append to one file, and this process reads it. Workers on other
-    machines do not see the file: their `add` does nothing, and the bar shows only the
-    elapsed time.
+    The workers call `add`, which appends to one file. The main process calls `shown`,
+    which reads the file. Workers on other machines do not see the file: their `add`
+    does nothing, and the bar shows only the elapsed time.
 
     Args:
         total: the amount that makes 100 %.
-        unit: of the amount.
+        unit: the unit of the amount.
         afterwards: the description of the bar after 100 %.
     """
 
@@ -268,7 +269,7 @@ class Progress:
         self._pending, self._written = 0, 0.0
 
     def add(self, amount: int) -> None:
-        """Counts finished work; cheap enough to call for every record."""
+        """Counts finished work; fast enough for a call with every record."""
         self._pending += amount
         now = time.monotonic()
         if now - self._written > 0.5:
@@ -278,7 +279,7 @@ class Progress:
     def flush(self) -> None:
         """Writes the amounts since the last write; call it at the end of a bundle."""
         if self._pending and os.path.exists(self._path):
-            # A short write in append mode is atomic: lines of processes do not mix.
+            # A short write in append mode is atomic: the processes' lines do not mix.
             with open(self._path, "a", encoding="ascii") as file:
                 file.write(f"{self._pending}\n")
         self._pending = 0

@@ -1,12 +1,12 @@
-"""The maths of principal component removal (PCR): fit components, remove them.
+"""Principal component removal (PCR): fits components and removes them from vectors.
 
 For each language, c is the first right singular vector of the matrix whose rows are the
-vectors of its sentences, not centred (Yang et al., 2020, section 5.2, after Arora et
-al., 2017). PCR turns a vector v of that language into
+vectors of the language's sentences, not centred (Yang et al., 2020, section 5.2, after
+Arora et al., 2017). PCR turns a vector v of that language into
 
     v' = v - (v . c) c
 
-The printed formula omits the last c. With k components, PCR removes all k.
+The paper's formula omits the last c. With k components, PCR removes all of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class LanguageComponents:
 
     Attributes:
         components: float32 [k, dim], orthonormal rows, the strongest first.
-        shares: k floats, the part of the vectors' summed squared length that lies along
-            each component, 0 to 1.
-        sentences: how many vectors it was fitted on.
+        shares: k floats from 0 to 1, the share of the vectors' summed squared length
+            that lies along each component.
+        sentences: number of vectors that the components were fitted on.
     """
 
     components: np.ndarray
@@ -35,10 +35,10 @@ class LanguageComponents:
 
 
 class SecondMoment:
-    """The sum of x x^T over vectors; components are fitted from it.
+    """The sum of x x^T over vectors x, from which components are fitted.
 
-    The right singular vectors of X are the eigenvectors of X^T X. That matrix has
-    [dim, dim] entries, so memory does not grow with the number of vectors.
+    The right singular vectors of X are the eigenvectors of X^T X. That matrix has the
+    shape [dim, dim], so memory does not grow with the number of vectors.
 
     Args:
         dim: width of a vector.
@@ -52,7 +52,7 @@ class SecondMoment:
         """Adds vectors, float [n, dim].
 
         Raises:
-            UserError: one has another width, or an entry that is not finite.
+            UserError: the vectors have another width, or an entry is not finite.
         """
         dim = len(self._sum)
         if vectors.ndim != 2 or vectors.shape[1] != dim:
@@ -66,13 +66,13 @@ class SecondMoment:
         self._count += len(vectors)
 
     def components(self, count: int) -> LanguageComponents:
-        """The strongest directions of what was added.
+        """Returns the strongest directions of the added vectors.
 
         Args:
-            count: k.
+            count: k, the number of directions.
 
         Raises:
-            UserError: there are not so many directions.
+            UserError: `count` is below 1, or above the number of directions.
         """
         limit = min(self._count, len(self._sum))
         if not 1 <= count <= limit:
@@ -80,10 +80,11 @@ class SecondMoment:
                 f"{count} components of {self._count} vectors of width "
                 f"{len(self._sum)}; allowed: 1 to {limit}"
             )
-        # Ascending, and of length 1.
+        # The eigenvalues ascend, and the eigenvectors have length 1.
         values, directions = np.linalg.eigh(self._sum)
         found = directions.T[::-1][:count]
-        # A direction has no sign; fixing one makes equal data give equal files.
+        # The sign of an eigenvector is arbitrary. With a fixed sign, equal data give
+        # equal files.
         largest = np.abs(found).argmax(axis=1)
         found = found * np.sign(found[np.arange(count), largest])[:, np.newaxis]
         shares = np.maximum(values[::-1][:count], 0) / max(values.sum(), 1e-300)
@@ -93,7 +94,7 @@ class SecondMoment:
 
 
 def remove(vectors: np.ndarray, components: np.ndarray) -> np.ndarray:
-    """v - sum over c of (v . c) c.
+    """Removes components from vectors: v - sum over c of (v . c) c.
 
     Args:
         vectors: float [n, dim].

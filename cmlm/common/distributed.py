@@ -27,7 +27,8 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
     `mirrored` uses `runtime.num_gpus` GPUs. Without GPUs it uses every logical CPU
     device, which lets tests run several replicas. `multi_worker_mirrored` uses every
     GPU of each worker, or one CPU device, and waits for all workers of TF_CONFIG.
-    TensorFlow must find workers and TPUs before any operation runs, so call this first.
+    TensorFlow must find workers and TPUs before any operation runs, so call this
+    function first.
 
     Raises:
         UserError: the strategy is unknown, or a device or a worker is missing.
@@ -39,7 +40,7 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
             runtime.distribution_strategy,
             ", ".join(STRATEGIES),
         )
-    # Listing logical devices, not visible ones, would initialise TensorFlow.
+    # Listing logical devices initialises TensorFlow; listing visible devices does not.
     starts_cold = name in ("multi_worker_mirrored", "tpu")
     devices = tf.config.get_visible_devices if starts_cold else _logical_devices
     if runtime.num_gpus > len(devices("GPU")):
@@ -63,7 +64,7 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
             num_packs=runtime.num_packs,
             tpu_address=runtime.tpu,
         )
-    # The search for a TPU ends in any of these where there is none.
+    # On a machine without a TPU, the search for one raises any of these errors.
     except (ValueError, OSError, tf.errors.OpError) as error:
         raise UserError(f"--distribution_strategy={name}: {error}") from error
 
@@ -74,8 +75,9 @@ def _logical_devices(kind: str) -> list:
 
 @functools.cache
 def _mirrored_cpus() -> tf.distribute.MirroredStrategy:
-    # One for the whole process: every strategy numbers its collective operations from
-    # the same start, so two strategies on the same devices would mix them up.
+    # One strategy for the whole process: every strategy numbers its collective
+    # operations from the same start, so two strategies on the same devices would mix up
+    # their operations.
     cpus = tf.config.list_logical_devices("CPU")
     return tf.distribute.MirroredStrategy([device.name for device in cpus])
 
@@ -85,7 +87,7 @@ def _configure_cluster(runtime: config_definitions.RuntimeConfig) -> None:
 
     Raises:
         UserError: both are missing, or do not have the form that TensorFlow expects.
-            Each worker would then train alone, all of them in one model_dir.
+            Otherwise each worker would train alone, and all in one model_dir.
     """
     if not os.environ.get("TF_CONFIG"):
         os.environ.pop("TF_CONFIG", None)
@@ -112,7 +114,7 @@ def _configure_cluster(runtime: config_definitions.RuntimeConfig) -> None:
 
 @functools.cache
 def _multi_worker(all_reduce_alg: str | None) -> tf.distribute.Strategy:
-    # One for the whole process, as with `_mirrored_cpus`.
+    # One strategy for the whole process, as in `_mirrored_cpus`.
     with workers.interruptible():
         try:
             return distribute_utils.get_distribution_strategy(
@@ -128,7 +130,7 @@ def set_precision(dtype: str | None) -> None:
     """Sets Keras' policy: `float32` (or None) or `bfloat16` for mixed precision.
 
     Raises:
-        UserError: any other value. float16 would need loss scaling.
+        UserError: `dtype` has another value. float16 would need loss scaling.
     """
     policies = {None: "float32", "float32": "float32", "bfloat16": "mixed_bfloat16"}
     if dtype not in policies:
@@ -147,22 +149,23 @@ def sum_over_replicas(value):
 
 
 def is_static(strategy: tf.distribute.Strategy) -> bool:
-    """Whether all batches must have one shape, as compiled TPU programs require."""
+    """Tells whether all batches must have one shape, as compiled TPU programs need."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def gather_replicas(value: tf.Tensor) -> tf.Tensor:
     """Concatenates a tensor's rows over all replicas; call it in replica context.
 
-    A row's gradient flows back to the replica that the row came from, summed over all
-    replicas.
+    The gradient of a row, summed over all replicas, flows back to the row's own
+    replica.
 
     Args:
-        value: [rows, ...]; the last batch of a validation may have fewer rows on one
-            replica than on another.
+        value: [rows, ...]; in the last batch of a validation, replicas may have
+            different numbers of rows.
 
     Returns:
-        [rows of all replicas, ...]; this replica's begin at `replica_offset(rows)`.
+        [rows of all replicas, ...]; this replica's rows begin at
+        `replica_offset(rows)`.
     """
     replica = tf.distribute.get_replica_context()
     if replica.num_replicas_in_sync == 1:
@@ -171,7 +174,7 @@ def gather_replicas(value: tf.Tensor) -> tf.Tensor:
 
 
 def replica_offset(rows: tf.Tensor) -> tf.Tensor:
-    """Where this replica's rows begin in what `gather_replicas` returns: int32 [].
+    """Returns the first row of this replica in a result of `gather_replicas`, int32 [].
 
     Args:
         rows: this replica's number of rows, int32 [].

@@ -7,8 +7,8 @@
 
     fields.check(settings, "trainer.")
 
-A value outside its range ends in one grammar of message: "trainer.steps is 0; allowed:
-at least 1".
+A value outside its range raises a UserError. All messages have one form: "trainer.steps
+is 0; allowed: at least 1".
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The values that a field allows, one by one."""
+    """The list of values that a field allows."""
 
     values: tuple[Any, ...]
 
@@ -97,12 +97,12 @@ def ranged(
     below: float | None = None,
     also: tuple[float, str] | None = None,
 ) -> Any:
-    """A dataclass field for a number, or a tuple of numbers, within a range.
+    """Returns a dataclass field for a number, or a tuple of numbers, within a range.
 
-    None is not checked: the annotation says whether a field may be None.
+    The range does not apply to None: the annotation says whether a field may be None.
 
     Args:
-        default: of the field.
+        default: the field's default.
         at_least, above, at_most, below, also: see `Range`.
     """
     allowed = Range(at_least, above, at_most, below, also)
@@ -110,34 +110,35 @@ def ranged(
 
 
 def one_of(default: Any, values: Iterable[Any]) -> Any:
-    """A dataclass field for one of some values."""
+    """Returns a dataclass field that allows only the given values."""
     return dataclasses.field(default=default, metadata={_RANGE: Choice(tuple(values))})
 
 
 def check(config: Any, prefix: str = "") -> None:
     """Checks a configuration and all its parts.
 
-    Types come first, then ranges, then `config.check_together(prefix)`, where a class
-    has such a method, for rules between several fields. A part whose `is_enabled` is
-    false needs the right types only. Every number must be finite.
+    The function checks types first, then ranges, and then rules between several fields:
+    it calls `config.check_together(prefix)` if the class has this method. In a part
+    whose `is_enabled` is false, it checks only types. Every number must be finite.
 
-    A value that YAML has read as another type is put right in place: text for a number
-    (`1e-3` has no dot), a list for a tuple, null for an empty text.
+    A value that YAML has read as another type is converted in place: text to a number
+    (`1e-3` has no dot), a list to a tuple, null to an empty text.
 
     Args:
         config: a dataclass.
-        prefix: what stands before the names of its fields: `trainer.`, or `--` where
-            fields are flags.
+        prefix: text before the names of the fields in messages: `trainer.`, or `--` if
+            the fields are flags.
 
     Raises:
-        UserError: one line that names the value and what is allowed.
+        UserError: a value is not allowed. The message has one line, with the value and
+            the allowed values.
     """
     check_types(config, prefix)
     check_ranges(config, prefix)
 
 
 def check_types(config: Any, prefix: str = "") -> None:
-    """The first half of `check`: types, and that every number is finite."""
+    """Does the first half of `check`: types, and finite numbers."""
     for field in dataclasses.fields(config):
         value, path = getattr(config, field.name), f"{prefix}{field.name}"
         if dataclasses.is_dataclass(value):
@@ -153,7 +154,7 @@ def check_types(config: Any, prefix: str = "") -> None:
 
 
 def check_ranges(config: Any, prefix: str = "") -> None:
-    """The second half of `check`: ranges, and rules between several fields."""
+    """Does the second half of `check`: ranges, and rules between several fields."""
     if not getattr(config, "is_enabled", True):
         return
     for field in dataclasses.fields(config):
@@ -173,23 +174,23 @@ def check_ranges(config: Any, prefix: str = "") -> None:
 
 
 def refused(path: str, value: Any, allowed: Any) -> UserError:
-    """The error for a value: "PATH is VALUE; allowed: ALLOWED"."""
+    """Returns the error for a value: "PATH is VALUE; allowed: ALLOWED"."""
     return UserError(f"{path} is {_shown(value, quoted=True)}; allowed: {allowed}")
 
 
 def _shown(value: Any, quoted: bool = False) -> str:
     if isinstance(value, tuple):
         value = list(value)
-    # An empty text would not be seen.
+    # Without quotes, an empty text would be invisible.
     return repr(value) if quoted or value == "" else str(value)
 
 
 def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
-    """The value as one of the allowed types."""
+    """Returns the value as one of the allowed types, converted if necessary."""
     if isinstance(value, list) and tuple in allowed:
         value = tuple(value)
     if value is None and str in allowed and type(None) not in allowed:
-        value = ""  # `a.b.c=` with nothing behind it
+        value = ""  # from an override `a.b.c=`
     if isinstance(value, str) and float in allowed and str not in allowed:
         try:
             value = float(value)
@@ -208,7 +209,7 @@ def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
 
 @functools.cache
 def _allowed_types(config_class: type) -> dict[str, tuple[type, ...]]:
-    """The types that each field's annotation names."""
+    """Returns the types in the annotation of each field."""
     hints = typing.get_type_hints(config_class)
     return {
         field.name: _kinds(hints[field.name])

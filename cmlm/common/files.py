@@ -22,7 +22,7 @@ import tensorflow as tf
 from cmlm.common import packing
 from cmlm.errors import UserError
 
-# A longer line is not a sentence, and reading it would take its size in memory.
+# A longer line is not a sentence, and would have to fit into memory.
 MAX_LINE_CHARACTERS = 1_000_000
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class _GFileStream(io.RawIOBase):
         self._file = tf.io.gfile.GFile(path, mode)
         self._writes = "w" in mode
         if self._writes:
-            # A GFile creates its file at the first write; an empty file needs one too.
+            # A GFile creates its file at the first write, even a write of no bytes.
             self._file.write(b"")
 
     def readable(self) -> bool:
@@ -122,7 +122,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
 
 
 class _BoundedLines(io.TextIOWrapper):
-    """Text with a limit on line length: an endless line cannot fill the memory."""
+    """Text with a limit on line length, so that an endless line cannot fill memory."""
 
     def __init__(self, stream: BinaryIO, path: str, limit: int):
         super().__init__(stream, encoding="utf-8-sig", errors="replace", newline="\n")
@@ -151,7 +151,8 @@ def open_text(
     inside their line.
 
     Raises:
-        UserError: as in `open_bytes`; or, while reading, a line is too long.
+        UserError: the file cannot be read or is damaged; or, while reading, a line is
+            too long.
     """
     with open_bytes(path) as stream:
         yield _BoundedLines(stream, path, max_line_characters)
@@ -159,11 +160,11 @@ def open_text(
 
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
-    """Yields a temporary name to write to; it becomes `path` when the block succeeds.
+    """Yields a temporary path; the file there moves to `path` when the block succeeds.
 
-    The temporary file lies in the same directory, so the last step is a rename; a
-    missing directory is created. If the block fails, the temporary file is removed and
-    an older file at `path` stays unchanged.
+    The temporary file is in the same directory, so the last step is a rename. A missing
+    directory is created. If the block fails, the temporary file is removed, and an
+    older file at `path` stays unchanged.
     """
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
     temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
@@ -178,9 +179,9 @@ def atomic_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
-    """Yields a UTF-8 text stream; its text is at `path` when the block succeeds.
+    """Yields a UTF-8 text stream; the file appears at `path` when the block succeeds.
 
-    A name that ends in `.gz` is packed, see `packing.text_writer`.
+    If `path` ends in `.gz`, the text is packed, see `packing.text_writer`.
     """
     with atomic_file(path) as temporary, _GFileStream(temporary, "wb") as raw:
         with io.BufferedWriter(raw, buffer_size=1 << 20) as stream:
@@ -206,10 +207,10 @@ def locked(directory: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def disk_errors(path: str) -> Iterator[None]:
-    """Turns errors of the disk into a UserError: full, read-only, no such directory.
+    """Turns disk errors into a UserError: full disk, read-only disk, no such directory.
 
     Args:
-        path: for errors that name no file.
+        path: the path in the message if the error does not name a file.
     """
     try:
         yield
@@ -226,7 +227,7 @@ def refuse_existing(path: str, overwrite: bool) -> None:
 
     Args:
         path: the output.
-        overwrite: whether the user allows that.
+        overwrite: whether the user allows replacing it.
     """
     exists = tf.io.gfile.exists(path)
     if exists and tf.io.gfile.isdir(path):
@@ -237,15 +238,15 @@ def refuse_existing(path: str, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
-    """Yields a new directory to fill; it becomes `path` when the block succeeds.
+    """Yields a new directory to fill; it moves to `path` when the block succeeds.
 
-    The log names unfinished directories beside it. They are not deleted: another
-    process may still be writing them.
+    The log names unfinished directories next to `path`. They are not deleted, because
+    another process may still be writing them.
 
     Args:
-        path: the directory to create. It may exist if it is empty.
-        overwrite: replace an existing directory. It stays until the new one is
-            complete.
+        path: the directory to create; an empty directory may exist there.
+        overwrite: whether to replace an existing directory, which stays until the new
+            one is complete.
 
     Raises:
         UserError: `path` exists and `overwrite` is not set, or `path` cannot be

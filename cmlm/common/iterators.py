@@ -12,7 +12,7 @@ from tensorflow.python.data.ops import multi_device_iterator_ops
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset without tuning, which holds for datasets built on it, too."""
+    """Returns the dataset without tuning; datasets built on it are untuned, too."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)

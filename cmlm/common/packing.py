@@ -15,8 +15,8 @@ def text_writer(raw: BinaryIO, path: str) -> Iterator[TextIO]:
 
     Args:
         raw: an open byte stream; it stays open.
-        path: the file's name. A name in `.gz` packs the text with gzip, without a time
-            stamp: equal text gives equal bytes.
+        path: the file's name. If it ends in `.gz`, the text is packed with gzip and
+            without a time stamp, so equal text gives equal bytes.
     """
     with contextlib.ExitStack() as stack:
         stream = raw

@@ -13,7 +13,7 @@ import tqdm
 class ProgressLine:
     """One line on stderr: step, losses, learning rate, examples/s, remaining time.
 
-    A terminal shows one line that is rewritten; a log file gets a line at most every 10
+    On a terminal, the line is rewritten; a log file gets a line at most every 10
     seconds.
 
     Args:
@@ -25,7 +25,7 @@ class ProgressLine:
         self._total = total_steps
         self._terminal = sys.stderr.isatty()
         self._last_print = 0.0
-        # (time, step) after each of the last loops; the pace is their average.
+        # (time, step) after each of the last loops; the pace is measured over them.
         self._window = [(time.monotonic(), start_step)]
         self._paced = False
 
@@ -35,13 +35,13 @@ class ProgressLine:
         """Shows the state after `step` steps.
 
         Args:
-            step: updates done.
+            step: number of finished updates.
             metrics: name to value, in display order.
             examples_per_step: global batch size, summed over objectives.
         """
         now = time.monotonic()
         self._window.append((now, step))
-        # The first loop includes the compilation of the graph and does not count.
+        # The first loop compiles the graph, so its time does not count.
         if len(self._window) > 30 or (len(self._window) > 2 and not self._paced):
             self._window.pop(0)
             self._paced = True
@@ -59,9 +59,9 @@ class ProgressLine:
         """Shows the progress inside a long step.
 
         Args:
-            step: updates done before this step.
-            done: finished micro-batches of this step.
-            of: all micro-batches of this step.
+            step: number of updates before this step.
+            done: number of finished micro-batches of this step.
+            of: number of all micro-batches of this step.
         """
         since, first = self._window[-1]
         parts = [f"micro-batch {done + 1} of {of} of the next step"]
@@ -122,8 +122,8 @@ def bar(
     Args:
         total: the number of units, None if unknown.
         description: shown before the bar.
-        unit: the plural name of one unit.
-        disable: show nothing.
+        unit: the name of the units, in the plural.
+        disable: whether to show nothing.
     """
     return tqdm.tqdm(
         total=total,

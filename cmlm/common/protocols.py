@@ -1,4 +1,4 @@
-"""The protocol of everything that encodes."""
+"""The protocols of sentence encoders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class SentenceEncoder(Protocol):
-    """Encodes sentences. Evaluation and mining know models only by this protocol."""
+    """A sentence encoder. Evaluation uses models only through this protocol."""
 
     def encode(self, sentences: Sequence[str]) -> np.ndarray:
         """Encodes sentences.
@@ -20,15 +20,15 @@ class SentenceEncoder(Protocol):
 
 
 class DescribedEncoder(SentenceEncoder, Protocol):
-    """A sentence encoder with a description, so that its vectors can be reused.
+    """A sentence encoder with a description, so that mining can reuse its vectors.
 
     Attributes:
-        dim: width of a vector.
-        info: the description; vectors of encoders with different `info` are not mixed.
+        dim: the width of a vector.
+        info: the description; mining does not mix vectors of different models.
     """
 
     dim: int
     info: dict
 
     def encode(self, sentences: Sequence[str], progress: bool = False) -> np.ndarray:
-        """As `SentenceEncoder.encode`; `progress` shows a bar."""
+        """Encodes as `SentenceEncoder.encode` does; `progress` shows a bar."""

@@ -18,5 +18,5 @@ def installed() -> dict[str, str]:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            pass  # It belongs to an extra.
+            pass  # The package belongs to an extra.
     return found

@@ -1,8 +1,8 @@
 """Communication between the workers of a run.
 
-A worker is one of several processes that train together; each is started with the same
-command. Worker 0, the chief, prepares text and vocabulary, keeps the checkpoints and
-reports. The others wait for it and read its files.
+A worker is one of several processes that train together; the same command starts each
+of them. Worker 0, the chief, prepares text and vocabulary, keeps the checkpoints and
+reports. The other workers wait for the chief and read its files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOST = ("Collective ops is aborted", "GRPC error")
 
 
 def cluster(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-    """Returns this worker's number, from 0, and the number of workers."""
+    """Returns this worker's index, counted from 0, and the number of workers."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 0, 1
     resolver = strategy.cluster_resolver
@@ -35,24 +35,24 @@ def cluster(strategy: tf.distribute.Strategy) -> tuple[int, int]:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is worker 0, which keeps the files and reports."""
+    """Tells whether this process is worker 0, which keeps the files and reports."""
     return cluster(strategy)[0] == 0
 
 
 def exchange(strategy: tf.distribute.Strategy, value) -> list:
     """Sends the value of each worker to all workers.
 
-    Every worker has to call it, and waits for the others.
+    Every worker must call this function, which waits for the other workers.
 
     Args:
-        strategy: of this run.
+        strategy: the run's strategy.
         value: this worker's value; anything that JSON can hold.
 
     Returns:
-        The values of all workers, in their order.
+        The values of all workers, in the order of the workers.
 
     Raises:
-        UserError: a worker is gone.
+        UserError: a worker is lost.
     """
     index, workers = cluster(strategy)
     if workers == 1:
@@ -76,7 +76,7 @@ def _sum_over_workers(strategy, values: np.ndarray) -> np.ndarray:
     per_worker = strategy.num_replicas_in_sync // workers
 
     def local(context):
-        # The first replica of a worker speaks for it.
+        # The first replica of a worker contributes the worker's values.
         speaks = context.replica_id_in_sync_group % per_worker == 0
         return tf.constant(values if speaks else np.zeros_like(values))
 
@@ -89,14 +89,14 @@ def _sum_over_workers(strategy, values: np.ndarray) -> np.ndarray:
 def on_chief(strategy: tf.distribute.Strategy, function: Callable[[], object]):
     """Calls a function on worker 0 only, and returns its result on every worker.
 
-    The others wait while worker 0 lives; `lost_workers` reports its end.
+    The other workers wait for worker 0. If worker 0 ends, `lost_workers` reports it.
 
     Args:
-        strategy: of this run.
+        strategy: the run's strategy.
         function: returns anything that JSON can hold.
 
     Raises:
-        UserError: on every worker, if `function` raised it.
+        UserError: `function` raised it; every worker raises it then.
     """
     index, workers = cluster(strategy)
     if workers == 1:
@@ -117,11 +117,11 @@ def on_chief(strategy: tf.distribute.Strategy, function: Callable[[], object]):
 def lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Turns TensorFlow's error about a lost worker into one line.
 
-    TensorFlow's workers send each other heartbeats. When one of them is silent for
-    about ten seconds, every operation that waits for it fails.
+    TensorFlow's workers send each other heartbeats. When a worker is silent for about
+    ten seconds, every operation that waits for it fails.
 
     Raises:
-        UserError: another worker is gone.
+        UserError: another worker is lost.
     """
     index, workers = cluster(strategy)
     try:
@@ -142,9 +142,9 @@ def lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C end the process while C++ waits; Python would not see the signal.
+    """Lets Ctrl-C end the process while C++ code waits and Python gets no signal.
 
-    A handler that someone else has installed for Ctrl-C stays.
+    If other code has installed a handler for Ctrl-C, that handler stays.
     """
     is_plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_plain or threading.current_thread() is not threading.main_thread():

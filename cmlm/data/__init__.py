@@ -1,1 +1,1 @@
-"""From text files to batches of token ids, all of it inside tf.data."""
+"""Training data: its files and formats, and tf.data pipelines to batches of ids."""

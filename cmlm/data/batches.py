@@ -1,8 +1,10 @@
 """From texts to batches: streamed, shuffled, deterministic, and exact to resume.
 
-Texts travel as strings and become features at the very end. All random choices of a
-batch come from (seed, host, number of the batch). Skipped batches are therefore neither
-tokenised nor masked, and skipping them does not change the batches that follow.
+Texts travel as strings and become features at the very end. The masks and swaps of a
+batch depend only on (seed, host, number of the batch), so skipping batches does not
+change the batches that follow. Skipped batches are neither tokenised nor masked, with
+two exceptions: passages are always measured in tokens, and `_batch_by_length` sorts its
+first window.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 
-# What the last axis of each tensor of a batch counts: tokens, given by the name of the
-# tensor that is 0 in their padding; or None, if the axis is not padded.
+# For each tensor of a batch, the name of the mask that is 0 where the last axis of the
+# tensor is padding; None if that axis is not padded.
 COLUMNS: dict[str, str | None] = {
     **{f"input_{name}": "input_mask" for name in ("word_ids", "mask", "type_ids")},
     **{f"input_{name}": "input_mask" for name in ("order", "replacements")},
@@ -36,11 +38,11 @@ COLUMNS: dict[str, str | None] = {
     **dict.fromkeys(("span_start", "span_end", "span_mask")),
 }
 
-# Rows that are sorted by length at a time, with bounds for the number of batches they
-# make: enough for batches of similar length, and few enough to be ready soon.
+# Rows in a window that is sorted by length, and bounds for the number of its batches. A
+# large window gives batches of similar length; a small window is ready sooner.
 _WINDOW = 16_384
 _FEWEST_BATCHES, _MOST_BATCHES = 8, 128
-# A language that is drawn rarely is still shuffled.
+# Smallest shuffle buffer of a language that is drawn rarely.
 _LEAST_SHUFFLE_BUFFER = 1_000
 
 
@@ -48,27 +50,28 @@ _LEAST_SHUFFLE_BUFFER = 1_000
 class Feed:
     """The source and the receiver of a pipeline's batches.
 
-    Every pipeline takes a Feed. For `train` it repeats forever, each epoch in a new
-    order with new masks, and all batches have the same size. For `validation` and `all`
-    it is one pass in a fixed order with fixed masks, and the last batch may be smaller.
-    Sequences are padded to the longest one of their batch.
+    Every pipeline takes a Feed. For `train` the pipeline repeats forever, each epoch in
+    a new order with new masks, and all batches have the same size. For `validation` and
+    `all` it makes one pass in a fixed order with fixed masks, and the last batch may be
+    smaller. Sequences are padded to the longest one of their batch.
 
     Attributes:
         config: sequence length, shuffling, hold-out and seed.
-        tokenizer: strings to ids.
+        tokenizer: turns strings into ids.
         corpus: files in the training format.
         batch_size: examples in a batch of one replica.
         part: `train`, `validation` or `all`.
         input_context: splits the data among hosts.
         skip_batches: number of batches to leave out at the start; the others stay the
             same.
-        static_shapes: give every batch the same shape, as TPUs need.
+        static_shapes: give every batch the same shape, as TPUs require.
         epoch_examples: examples of an epoch, a multiple of the global batch. Each epoch
-            then has so many examples of the training part, each at most once, in
-            batches of its own; the examples of all languages are shuffled together. 0:
-            epochs run into each other, and languages are drawn by `sampling_exponent`.
-        unbatched: give the examples themselves instead of batches, as strings in one
-            pass, so that they can be counted.
+            then has this number of examples of the training part, each at most once. No
+            batch spans two epochs, and the examples of all languages are shuffled
+            together. 0: batches may span two epochs, and languages are drawn by
+            `sampling_exponent`.
+        unbatched: give the examples as strings, in one pass and without batches, so
+            that they can be counted.
     """
 
     config: DataConfig
@@ -97,7 +100,8 @@ def batches(
     """Shuffles and batches tuples of strings and turns them into features.
 
     Args:
-        source: as `streams.sentence_pairs`; returns a dataset of tuples of strings.
+        source: called like `streams.sentence_pairs`; returns a dataset of tuples of
+            strings.
         to_features: (seed int [2], string [batch], ...) -> features of a batch.
         feed: see `Feed`.
         random: draw the examples of a batch at random, for losses that compare the
@@ -110,7 +114,7 @@ def batches(
     if feed.unbatched:
         return dataset
     if random and not feed.is_training:
-        # Text in its own order would have neighbours in one batch.
+        # Without shuffling, a batch would hold neighbouring sentences.
         dataset = dataset.shuffle(
             config.shuffle_buffer_size, config.seed, reshuffle_each_iteration=False
         )
@@ -144,8 +148,8 @@ def batches(
 def _examples(source: Callable[..., tf.data.Dataset], feed: Feed) -> tf.data.Dataset:
     """Returns the examples of all languages as tuples of strings.
 
-    For training they are shuffled and repeat forever, or, with `feed.epoch_examples`,
-    are those of one epoch.
+    For training, the examples are shuffled and repeat forever; with
+    `feed.epoch_examples`, the dataset holds one epoch.
     """
     config = feed.config
     datasets = {
@@ -163,7 +167,7 @@ def _examples(source: Callable[..., tf.data.Dataset], feed: Feed) -> tf.data.Dat
     if not feed.is_training:
         return languages.mix(datasets, feed.corpus.probabilities(1.0), config.seed)
     for dataset in datasets.values():
-        # A run that repeats an empty dataset would hang.
+        # Repeating an empty dataset would hang the run.
         if not any(True for _ in dataset.take(1)):
             raise UserError(
                 f"no text is left to train on in {config.input_path} with"
@@ -195,8 +199,8 @@ def _batch_by_length(
 
     A window of many batches is sorted by length and cut into batches, which are then
     shuffled. Unlike buckets that fill one by one, each window gives a known number of
-    batches, so skipped batches are never tokenised. The length of an example is that of
-    its longest text.
+    batches, so whole windows are skipped without tokenising them. The length of an
+    example is the length of its longest text in tokens.
 
     Args:
         dataset: tuples of string [] or [texts]; with `feed.epoch_examples`, one epoch.
@@ -254,7 +258,7 @@ def _batch_by_length(
 def sort_by_length(
     batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
 ) -> dict[str, tf.Tensor]:
-    """Sorts the rows of a batch by the tokens of their longest text, ascending.
+    """Sorts the rows of a batch by the length of their longest text, ascending.
 
     Args:
         batch: tensors whose names are in `columns`, with rows along the first axis.

@@ -1,8 +1,8 @@
 """Bitext: translation pairs as lines of tab-separated text, `source<TAB>target`.
 
-Further columns are hard negatives: texts that resemble the target but are no
-translation of the source (LaBSE, appendix B). All lines of one language pair have as
-many columns as its first good line; language pairs may differ.
+Further columns are hard negatives: texts that resemble the target but do not translate
+the source (LaBSE, appendix B). Every line of a language pair has the same number of
+columns as the pair's first good line; language pairs may differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.data.inspection import share_read
 from cmlm.errors import UserError
 
-# A larger share of bad lines means another format.
+# A larger share of bad lines means that the file has another format.
 MAX_BAD_SHARE = 0.01
 _LINES_TO_INSPECT = 2_000_000
 
@@ -46,11 +46,11 @@ class BitextReport:
     """The size of a bitext and its faults.
 
     Attributes:
-        files: files read.
-        columns: columns of every good line.
-        pairs: good lines.
-        wrong_columns: lines with another number of columns.
-        empty_sides: lines with an empty column.
+        files: number of files read.
+        columns: number of columns in a good line.
+        pairs: number of good lines.
+        wrong_columns: number of lines with another number of columns.
+        empty_sides: number of lines with an empty column.
         share: bytes read as a share of all bytes on disk.
     """
 
@@ -84,7 +84,11 @@ class BitextReport:
 
 
 def count_columns(files: list[str]) -> int:
-    """Returns the columns of the first good line: two or more, none empty; else 0."""
+    """Returns the number of columns of the first good line.
+
+    A good line has at least two columns, and all of them have text. The result is 0 if
+    the first 1,000 lines of each file contain no good line.
+    """
     for path in files:
         with files_lib.open_text(path) as lines:
             for line in itertools.islice(lines, 1000):
@@ -102,7 +106,7 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> BitextRepor
         max_lines: lines to read at most.
 
     Raises:
-        UserError: there is no pair, or more than MAX_BAD_SHARE of the lines are bad.
+        UserError: no line is good, or more than MAX_BAD_SHARE of the lines are bad.
     """
     report = BitextReport(columns=count_columns(files))
     first_bad, seen, size = "", 0, 0
@@ -156,15 +160,15 @@ def rows(
 ) -> tf.data.Dataset:
     """Returns the good lines of a bitext, in one streamed pass.
 
-    Held-out lines are chosen by a fingerprint of their source, so all translations of a
-    text belong to the same part.
+    A fingerprint of the source decides whether a line is held out, so all translations
+    of a text belong to the same part.
 
     Args:
         files: paths of TSV files, all with the same number of columns.
         part, input_context, seed: see `streams.sentence_pairs`.
-        hold_out_fraction: share of the lines that is validation.
-        columns: columns to return, at least 2: surplus ones are left out, missing ones
-            are "". None returns the columns of the files.
+        hold_out_fraction: share of the lines that belongs to `validation`.
+        columns: number of columns to return, at least 2; surplus columns are left out,
+            and missing columns are "". None returns the columns of the files.
 
     Returns:
         Dataset of tuples of string [], one for each column.

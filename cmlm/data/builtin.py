@@ -31,7 +31,7 @@ PYTHON_DOCS = "builtin:python-docs"
 _FILE_NAME = "python-docs.txt"
 
 # Installed packages with much prose in their docstrings, the largest first. All other
-# packages together have a tenth of it and take as long to read.
+# packages together have a tenth as much prose and take as long to read.
 _PACKAGES = (
     "tensorflow",
     "scipy",
@@ -60,14 +60,14 @@ _SKIPPED_DIRECTORIES = {
     "lib2to3",
     "pydoc_data",
 }
-_SHORTEST_DOCSTRING = 120  # characters; shorter ones hardly have two sentences
+_SHORTEST_DOCSTRING = 120  # characters; a shorter one rarely has two sentences
 _LEGAL = re.compile(r"(?i)redistribution and use|without warrant|express or implied")
 
 logger = logging.getLogger(__name__)
 
 
 def python_docs(directory: str) -> str:
-    """Returns the path of the corpus, one sentence a line, written on first use.
+    """Returns the path of the corpus, and writes the corpus on first use.
 
     Args:
         directory: directory of the file, normally inside model_dir.
@@ -82,7 +82,7 @@ def python_docs(directory: str) -> str:
             document = []
             for sentence in prose(text):
                 key = re.sub(r"\W+", " ", sentence.lower())
-                if key not in seen:  # licences and inherited docstrings
+                if key not in seen:  # Drops repeated licences, inherited docstrings.
                     seen.add(key)
                     document.append(sentence)
             if len(document) > 1:
@@ -92,7 +92,10 @@ def python_docs(directory: str) -> str:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Halves the parsing time: syntax trees have many nodes but no cycles."""
+    """Turns garbage collection off.
+
+    This halves the parsing time, because syntax trees have many nodes but no cycles.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -112,7 +115,7 @@ def prose(text: str) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------ where the text is
+# ------------------------------------------------------------------ finding docstrings
 
 
 def _documents() -> Iterator[str]:
@@ -146,10 +149,10 @@ def _modules(root: str) -> Iterator[str]:
 def _parse(path: str) -> ast.Module:
     """Parses a module; returns an empty one if that fails."""
     with open(path, "rb") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # other people's invalid escapes
+        warnings.simplefilter("ignore")  # invalid escapes in other packages
         source = file.read()
         if b'"""' not in source and b"'''" not in source:
-            return ast.Module([], [])  # no docstring worth the parsing
+            return ast.Module([], [])  # no multi-line docstring
         try:
             return ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
@@ -157,7 +160,7 @@ def _parse(path: str) -> ast.Module:
 
 
 def _docstrings(path: str) -> Iterator[str]:
-    """Yields the docstrings of a module that are long enough, in source order."""
+    """Yields a module's docstrings in source order, except short and legal ones."""
     stack: list[ast.AST] = [_parse(path)]
     while stack:
         node = stack.pop()
@@ -175,10 +178,10 @@ def _docstrings(path: str) -> Iterator[str]:
         )
 
 
-# ------------------------------------------------------------------ what is prose
+# ------------------------------------------------------------------ filtering prose
 
-# Headings of lists of names, in both usual styles. "Examples" and "Notes" are read:
-# other rules drop the code in them.
+# Headings of lists of names, in both usual docstring styles. "Examples" and "Notes" are
+# read, because other rules drop their code.
 _LIST_SECTION = re.compile(
     r"(?i)^(other )?(parameters?|params|args?|arguments|keyword args|keywords?"
     r"|keyword arguments|returns?|yields?|receives?|raises?|warns?|attributes?"
@@ -206,8 +209,8 @@ def _prose_blocks(text: str) -> Iterator[str]:
     """Yields the paragraphs and list items of a docstring that may be prose."""
     lines = text.expandtabs().splitlines()
     block: list[str] = []
-    dropped_above = -1  # lines with a larger indent belong to a dropped block
-    section_ends_at = -1  # inside a list section: the indent of its heading
+    dropped_above = -1  # Lines with a larger indent belong to a dropped block.
+    section_ends_at = -1  # Inside a list section: the indent of its heading.
     underlined_section = False
     fenced = False
     for number, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""The text that an objective reads: its configuration, and how its files are found.
+"""The text of an objective: its configuration, and the search for its files.
 
 The training format is plain text, `.txt` or `.txt.gz`, with one sentence a line and a
 blank line between documents. Two consecutive lines of one document form a pair. Bitext
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class DataConfig(hyperparams.Config):
-    """The data of one objective, and how it is batched.
+    """The data of one objective, and the settings of its batches.
 
     Attributes:
         input_path: files, globs, or a comma-separated list of them. Languages are named
@@ -35,18 +35,18 @@ class DataConfig(hyperparams.Config):
         seq_length: longest sequence in tokens, [CLS] and [SEP] included.
         sampling_exponent: with several languages, an example is drawn from language l
             with probability n_l^sampling_exponent / sum_k n_k^sampling_exponent, where
-            n_l is the number of its examples. 1 draws every example equally often, 0
-            every language. The papers do not state how their training data are
-            sampled: the exponent 0.3 of CMLM (section 4.4) and LaBSE (section 3.2) is
-            that of the vocabulary. Our default is the same number, as XLM-R has it for
-            data, because with 1 the smallest of a hundred languages would hardly ever
-            be drawn.
-        shuffle_buffer_size: examples that are shuffled at a time, over all languages.
+            n_l is the number of examples of language l. With 1, every example is
+            equally likely; with 0, every language. The papers do not state how they
+            sample their training data: the exponent 0.3 of CMLM (section 4.4) and LaBSE
+            (section 3.2) belongs to the vocabulary. Our default is 0.3, too, which
+            XLM-R uses for its data: with 1, the smallest of a hundred languages would
+            hardly ever be drawn.
+        shuffle_buffer_size: size of the shuffle buffer in examples, over all languages.
         length_buckets: pad a batch only to its longest sequence, and batch examples of
             similar length where the objective's loss allows it; False pads every batch
             to `seq_length`.
-        hold_out_fraction: share of the data that is kept for validation if there is no
-            validation data.
+        hold_out_fraction: share of the data to hold out for validation if no validation
+            data is given.
         seed: seed of every random choice in the pipeline.
     """
 
@@ -59,17 +59,17 @@ class DataConfig(hyperparams.Config):
     hold_out_fraction: float = fields.ranged(0.01, at_least=0, below=1)
     seed: int = fields.ranged(0, at_least=0)
 
-    # The flags of `cmlm.train` that name files of this kind; None: there is none.
+    # The flags of `cmlm.train` that name files of this kind; None: no such flag.
     flag: ClassVar[str]
     validation_flag: ClassVar[str | None] = None
-    # What that flag takes.
+    # A description of the values of `flag`, for messages.
     accepted: ClassVar[str]
 
     def require_input(self, prefix: str) -> None:
-        """Raises UserError where no data is named.
+        """Raises UserError if `input_path` is empty.
 
         Args:
-            prefix: what stands before the names of the fields, for the message.
+            prefix: prefix of the field names in the message.
         """
         if not self.input_path:
             raise fields.refused(
@@ -83,7 +83,7 @@ class DataConfig(hyperparams.Config):
             work_dir: directory for derived files, normally inside model_dir.
 
         Raises:
-            UserError: data is missing, empty, or of another format.
+            UserError: the data is missing, empty, or in another format.
         """
         files, found = {}, {}
         for language, patterns in languages.split(self.input_path).items():
@@ -122,12 +122,12 @@ class DataConfig(hyperparams.Config):
         raise NotImplementedError
 
     def _inspect(self, files: list[str]) -> Inspected:
-        """Counts the examples, and refuses files of another format."""
+        """Counts the examples, and refuses files in another format."""
         raise NotImplementedError
 
     @property
     def origin(self) -> tuple:
-        """Identifies the data: objectives with equal origins share what is loaded."""
+        """Identifies the data: objectives with equal origins share the loaded data."""
         return type(self), self.input_path
 
 
@@ -135,7 +135,7 @@ class Inspected(NamedTuple):
     """The content of one language's files.
 
     Attributes:
-        examples: number of examples, maybe estimated.
+        examples: number of examples, possibly an estimate.
         summary: description for the log.
         neighbours: for running text, the number of sentences that follow another one.
     """
@@ -152,7 +152,7 @@ class TextDataConfig(DataConfig):
     Attributes:
         raw_layout: empty for text with one sentence a line; `lines`, `wrapped` or
             `wikitext` for raw text, which is split into sentences once before training.
-        raw_language: ISO 639 code for that splitting if `input_path` names no language.
+        raw_language: ISO 639 code of raw text if `input_path` names no language.
     """
 
     raw_layout: str = fields.one_of("", ("", *choices.TEXT_LAYOUTS))
@@ -183,11 +183,11 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
     first use; a later run with the same input reads them from there.
 
     Args:
-        config: names the text and its layout.
+        config: the text and its layout.
         work_dir: directory for derived files, normally inside model_dir.
 
     Raises:
-        UserError: no file matches, or the built-in corpus is given a layout.
+        UserError: no file matches, or `raw_layout` is set for the built-in corpus.
     """
     if config.input_path == builtin.PYTHON_DOCS:
         if config.raw_layout:
@@ -208,7 +208,7 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
 
 
 def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list[str]:
-    """Splits raw files into sentences in `work_dir`, unless that was done before."""
+    """Splits raw files into sentences in `work_dir`, unless an earlier run did so."""
     stats = [(path, tf.io.gfile.stat(path)) for path in paths]
     state = [(path, stat.length, stat.mtime_nsec) for path, stat in stats]
     identity = repr((state, config.raw_layout, config.raw_language))

@@ -11,12 +11,14 @@ from cmlm.common import files as files_lib
 from cmlm.common.files import MAX_LINE_CHARACTERS
 from cmlm.errors import UserError
 
-# Typical compression of text by gzip, to estimate how much of a file was not read.
+# Typical compression ratio of gzip on text, to estimate the share of a file that was
+# read.
 _GZIP_RATIO = 3.0
 # Every web corpus has some broken bytes; a larger share means another encoding.
 MAX_INVALID_SHARE = 0.1
 
-# The characters that tf.strings.strip removes, so that both count the same lines.
+# The characters that tf.strings.strip removes: the inspection and the training pipeline
+# treat the same lines as blank.
 _BLANK = b" \t\n\v\f\r"
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
@@ -26,15 +28,15 @@ class CorpusReport:
     """The size of a corpus and its faults.
 
     Attributes:
-        files: files read.
+        files: number of files read.
         bytes: bytes of unpacked text read.
-        documents: documents, separated by blank lines.
-        sentences: lines with text.
-        pairs: pairs of consecutive lines in one document.
-        one_sentence_documents: documents without a pair.
-        invalid_lines: lines with bytes that are not UTF-8.
-        replaced_characters: U+FFFD characters that replace these bytes.
-        longest_line: in characters.
+        documents: number of documents, which blank lines separate.
+        sentences: number of lines with text.
+        pairs: number of pairs of consecutive lines in one document.
+        one_sentence_documents: number of documents without a pair.
+        invalid_lines: number of lines with bytes that are not UTF-8.
+        replaced_characters: number of U+FFFD characters that replace these bytes.
+        longest_line: characters of the longest line.
         whole: False if the inspection stopped at its limit.
         share: bytes read as a share of all bytes on disk; 1 if `whole`.
     """
@@ -52,7 +54,7 @@ class CorpusReport:
     share: float = 1.0
 
     def estimated_sentences(self) -> int:
-        """Estimates the sentences of the whole corpus from the part that was read."""
+        """Estimates the number of sentences of the whole corpus."""
         return round(self.sentences / self.share)
 
     def __str__(self) -> str:
@@ -73,15 +75,15 @@ class CorpusReport:
 
 
 def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
-    """Counts the content of a corpus and refuses text that cannot be trained on.
+    """Counts the content of a corpus and refuses text that is unusable for training.
 
     Args:
         files: paths in the training format, streamed one after the other.
-        max_bytes: unpacked text to read at most; the corpus may be larger.
+        max_bytes: bytes of unpacked text to read at most; the corpus may be larger.
 
     Raises:
         UserError: a file is not text, is not UTF-8 or has a line of more than
-            MAX_LINE_CHARACTERS, or the corpus has no sentence.
+            MAX_LINE_CHARACTERS, or the corpus is empty.
     """
     report = CorpusReport()
     begin = 0
@@ -114,12 +116,13 @@ def unusable(files: list[str], fault: str) -> UserError:
 
 
 def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:
-    """Estimates how much of some files has been read, by their size on disk.
+    """Estimates the share of some files that has been read, by their size on disk.
 
     Args:
         files: paths.
-        begun: number of files read from the first on; all but the last of them whole.
-        bytes_of_last: unpacked bytes read of that last file.
+        begun: number of files that were opened, in order; all except the last of them
+            were read whole.
+        bytes_of_last: unpacked bytes that were read from the last opened file.
 
     Returns:
         A share between 0 and 1.
@@ -140,7 +143,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
         report.pairs += max(in_document - 1, 0)
 
     with files_lib.open_bytes(path) as stream:
-        # The limit keeps a file without line ends from filling the memory.
+        # The limit bounds the memory for a file without line ends.
         while line := stream.readline(4 * MAX_LINE_CHARACTERS):
             number += 1
             if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -185,7 +188,12 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
 
 
 def _characters(line: bytes, stream: BinaryIO) -> int:
-    """Counts the characters of a line whose first part has been read already."""
+    """Counts the characters of a line.
+
+    Args:
+        line: the first part of the line, already read.
+        stream: the rest of the line and of the file.
+    """
     length = 0
     while line:
         length += len(line.translate(None, _CONTINUATION_BYTES))

@@ -1,4 +1,4 @@
-"""Corpora by language: their names on the command line and their sampling shares."""
+"""Corpora by language: their syntax on the command line and their sampling shares."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Corpus:
 
     Attributes:
         files: language to paths. A corpus without named languages has the language "".
-        sizes: language to the number of its examples, maybe estimated.
-        neighbours: language to the number of sentences that follow another one, where
-            they were counted; empty for data other than running text.
+        sizes: language to its number of examples, possibly an estimate.
+        neighbours: language to the number of counted sentences that follow another
+            sentence of their document; empty for data other than running text.
     """
 
     files: Mapping[str, list[str]]
@@ -40,7 +40,7 @@ def split(input_path: str) -> dict[str, str]:
     A list without names has the language "".
 
     Raises:
-        UserError: some paths have a language, but the first one has not.
+        UserError: the first path has no language, but a later path has one.
     """
     found: dict[str, list[str]] = {}
     language = ""

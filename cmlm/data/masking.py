@@ -14,18 +14,19 @@ from cmlm.data.tokenization import Tokenizer
 
 @dataclasses.dataclass
 class MaskingConfig(hyperparams.Config):
-    """Which tokens of a text are predicted, and what the model sees in their place.
+    """Settings of the masking: the number of tokens to predict, and their replacements.
 
     Attributes:
-        rate: share of a text's tokens to predict, counting [CLS] and [SEP]. `rate`
-            alone says how many of `seq_length` tokens are masked: CMLM (section 3)
-            masks 80 of 256 and compares 40, 60, 80 and 100 of 256 (appendix B), which
-            are the rates 0.15625, 0.234375, 0.3125 and 0.390625.
-        max_predictions: most tokens to predict in one text, below what `rate` gives;
-            LaBSE (section 3.4) masks 20 % of 512 tokens but at most 80. 0: no limit.
+        rate: share of a text's tokens to predict, counting [CLS] and [SEP]. CMLM
+            (section 3) masks 80 of 256 tokens, a rate of 0.3125, and compares 40, 60,
+            80 and 100 of 256 (appendix B): the rates 0.15625, 0.234375, 0.3125 and
+            0.390625.
+        max_predictions: upper limit for the tokens to predict in one text. LaBSE
+            (section 3.4) masks 20 % of 512 tokens but at most 80. 0: no limit.
         mask_token_share: share of the predicted tokens that become [MASK].
-        random_token_share: share that become a random token; the others stay.
-        whole_word: mask all pieces of a word or none.
+        random_token_share: share of the predicted tokens that become a random token;
+            the others stay.
+        whole_word: mask either all pieces of a word or no piece.
     """
 
     rate: float = fields.ranged(80 / 256, above=0, at_most=1)
@@ -35,7 +36,7 @@ class MaskingConfig(hyperparams.Config):
     whole_word: bool = False
 
     def check_together(self, prefix: str) -> None:
-        """Raises UserError where the two shares are more than all."""
+        """Raises UserError if the two shares sum to more than 1."""
         rest = 1 - self.mask_token_share
         if self.random_token_share > rest + 1e-9:
             raise fields.refused(
@@ -65,7 +66,7 @@ class SpanConfig(hyperparams.Config):
     shortest: int = 30
 
     def check_together(self, prefix: str) -> None:
-        """Raises UserError where a span could cover a whole text."""
+        """Raises UserError if a span could cover a whole text."""
         if self.length and self.shortest <= self.length:
             raise fields.refused(
                 f"{prefix}shortest",
@@ -81,7 +82,7 @@ def mask_span(
 
     Args:
         text: string [n].
-        tokenizer: tokenizer of the model.
+        tokenizer: the model's tokenizer.
         config: length and unit of the span.
         seed: int [2].
 
@@ -119,7 +120,7 @@ def mask_span(
     mask = tf.fill([tokens.nrows(), 1], tokenizer.mask_id)
     masked = tf.concat([before, mask, after], axis=1)
     is_short = n_units < max(config.shortest, 1)
-    # One of the two is empty in every row.
+    # Each row of the result comes from one of the two; the other is empty in that row.
     kept = tf.ragged.boolean_mask(masked, _rows(masked, ~is_short))
     whole = tf.ragged.boolean_mask(tokens, _rows(tokens, is_short))
     return tf.concat([kept, whole], axis=1)
@@ -139,17 +140,17 @@ def mask_tokens(
 ) -> dict[str, tf.Tensor]:
     """Masks random tokens of each row.
 
-    A row gets `budget` masks, or as many as it has ordinary tokens. With `whole_word`,
-    words are taken in random order as long as they fit into the budget; if no word
-    fits, a part of the first one is masked.
+    A row gets `budget` masks; a row with fewer ordinary tokens has all of them masked.
+    With `whole_word`, the words are drawn in random order, and a word that exceeds the
+    remaining budget is skipped. If no word fits, a part of the first one is masked.
 
     Args:
         ids: int32 [batch, length], padded with `tokenizer.pad_id`.
-        tokenizer: knows which ids are special and which continue a word.
+        tokenizer: knows the special ids and the ids that continue a word.
         config: rates, see `MaskingConfig`.
         seed: int [2], seed of the random numbers.
-        static_predictions: give the masked_lm_* tensors as many columns as a row
-            without padding needs, instead of as many as this batch needs.
+        static_predictions: give the masked_lm_* tensors one column for each mask of a
+            row without padding; False: one for each mask of the batch's fullest row.
 
     Returns:
         `input_word_ids` int32 [batch, length], the masked rows; and
@@ -191,15 +192,15 @@ def mask_tokens(
 
 
 def budget(ids: tf.Tensor, tokenizer: Tokenizer, config: MaskingConfig) -> tf.Tensor:
-    """Returns how many tokens of each row to mask.
+    """Returns the number of tokens to mask in each row.
 
     A row of n tokens, special ones included, gets max(1, round(rate * n)) masks, but
     at most `max_predictions`.
 
     Args:
         ids: int32 [batch, length], padded with `tokenizer.pad_id`.
-        tokenizer: knows the padding.
-        config: rates.
+        tokenizer: knows the id of the padding.
+        config: `rate` and `max_predictions`.
 
     Returns:
         int32 [batch].
@@ -218,11 +219,11 @@ def replacements(
     action_seed: tf.Tensor,
     token_seed: tf.Tensor,
 ) -> tf.Tensor:
-    """Draws what each token becomes if it is masked: [MASK], a random token, or itself.
+    """Draws each token's replacement: [MASK], a random token, or the token itself.
 
     Args:
         ids: int32 of any shape.
-        tokenizer: knows [MASK] and the ordinary tokens.
+        tokenizer: knows the ids of [MASK] and of the ordinary tokens.
         config: shares of the three cases (BERT: 80, 10 and 10 %).
         action_seed: int [2], seed of the cases.
         token_seed: int [2], seed of the random tokens.
@@ -253,7 +254,7 @@ def _choose(
 
     Args:
         ids: int32 [batch, length].
-        tokenizer: knows which ids are special and which continue a word.
+        tokenizer: knows the special ids and the ids that continue a word.
         budget: int32 [batch], at least 1.
         whole_word: choose words instead of tokens.
         seed: int [2].
@@ -283,8 +284,8 @@ def _choose(
     )
 
     # A round takes the longest run of words that fits and excludes all words that no
-    # longer fit. Repeated to the end, this equals BERT's loop, which takes one word
-    # after the other and skips words that do not fit.
+    # longer fit. Repeated until no word fits, the rounds give the result of BERT's
+    # loop, which takes one word after the other and skips words that do not fit.
     def fitting(taken):
         left = budget - tf.reduce_sum(tf.cast(taken, tf.int32), axis=1)
         return available & ~taken & (word_length <= left[:, tf.newaxis]), left

@@ -18,7 +18,7 @@ def write(ngrams: Iterable[tuple[str, float]], path: str) -> int:
     """Writes n-grams and their scores atomically; returns their number.
 
     Raises:
-        UserError: there is no n-gram.
+        UserError: `ngrams` is empty.
     """
     number = 0
     with files.atomic_text(path) as file:
@@ -64,7 +64,7 @@ def read(path: str) -> list[str]:
 
 
 def read_entities(path: str) -> list[str]:
-    """Reads names, one a line, for example of a gazetteer; blank lines are skipped.
+    """Reads names, one a line, such as a gazetteer's; blank lines are skipped.
 
     Raises:
         UserError: the file is missing or empty.

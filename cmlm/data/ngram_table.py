@@ -13,9 +13,10 @@ from cmlm.data.spans import MAX_TOKENS
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 
-# Odd, so that no step of the hash loses a bit.
+# The factor of the hash. It is odd, so no multiplication loses a bit.
 _BASE = 0x9E3779B97F4A7C15 - (1 << 64)
-# Kinds of n-grams: pieces match anywhere, words match whole words only.
+# Kinds of n-grams: unusable; pieces, which match anywhere; words, which match whole
+# words only.
 _NONE, _PIECES, _WORDS = -1, 0, 1
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ def split_marks(lines: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
     """Separates sentences from their marked n-grams.
 
     Args:
-        lines: string [batch], a sentence and, after tabs, its n-grams.
+        lines: string [batch]; each line is a sentence and, after tabs, its n-grams.
 
     Returns:
         The sentences, string [batch], and the n-grams, ragged string [batch, (n)].
@@ -35,19 +36,21 @@ def split_marks(lines: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
 
 
 class NgramFinder:
-    """Finds the n-grams of lists and of marks in sentences.
+    """Finds n-grams in sentences: n-grams of given lists, and each sentence's marks.
 
-    An n-gram is tokenised like the text and matches whole words. An n-gram with a unit
-    in `##` (from `cmlm.ngrams --unit=pieces`) consists of pieces of the vocabulary and
-    matches anywhere.
+    An n-gram is tokenised like the text and matches whole words. An n-gram that
+    contains `##` (from `cmlm.ngrams --unit=pieces`) consists of pieces of the
+    vocabulary and matches anywhere.
 
     Args:
-        tokenizer: of the run.
-        lists: n-grams or names by the path of their file; found in every sentence.
-        marks: find the n-grams that each sentence is marked with, too.
+        tokenizer: the run's tokenizer.
+        lists: path of a file to its n-grams or names, which are searched in every
+            sentence.
+        marks: whether to find the marked n-grams of each sentence, too.
 
     Raises:
-        UserError: a list has no n-gram of known words and at most MAX_TOKENS tokens.
+        UserError: every n-gram of a list has an unknown word or more than MAX_TOKENS
+            tokens.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class NgramFinder:
             )
 
     def _hashed(self, ngrams: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Hash int64, kind int64 and number of tokens int32 of n-grams, each [n]."""
+        """Returns hashes int64, kinds int64 and token counts int32 of n-grams, [n]."""
         unknown = self._tokenizer.unk_id
         is_pieces = tf.strings.regex_full_match(ngrams, ".*##.*")
         of_kind = []
@@ -122,15 +125,16 @@ class NgramFinder:
         seed: tf.Tensor | None,
         marks: tf.RaggedTensor | None = None,
     ) -> tf.Tensor:
-        """Finds the n-grams of every row that do not lie inside a longer one.
+        """Finds the n-grams of every row, except n-grams inside a longer one.
 
         Args:
             ids: int32 [batch, length], `[CLS] ... [SEP]`, padded.
-            seed: not used: nothing is drawn.
+            seed: unused, because the result is not random; `spans.RandomSpans` uses it.
             marks: ragged string [batch, (n)], from `split_marks`.
 
         Returns:
-            int32 [batch, length], the end of the span that starts at a position, or 0.
+            int32 [batch, length], for each position the end of the span that starts
+            there, or 0.
         """
         del seed
         length = tf.shape(ids)[1]
@@ -155,7 +159,7 @@ class NgramFinder:
                 found |= (kind == _PIECES) | ((kind == _WORDS) & whole_word)
             found &= allowed & (n < n_tokens)
             ends = tf.where(found, tf.range(length) + n, ends)
-        # A span lies inside another one that begins earlier and ends no earlier.
+        # A span lies inside another span that begins earlier and does not end earlier.
         earlier = tf.range(length)[:, tf.newaxis] < tf.range(length)
         covers = ends[:, :, tf.newaxis] >= ends[:, tf.newaxis]
         ends = tf.where(tf.reduce_any(earlier & covers, axis=1), 0, ends)
@@ -163,7 +167,7 @@ class NgramFinder:
         return tf.ensure_shape(ends, ids.shape)
 
     def _lookups(self, marks: tf.RaggedTensor | None) -> list:
-        """Functions from hashes int64 [batch, length] to kinds."""
+        """Returns functions that map hashes, int64 [batch, length], to kinds."""
         lookups = [] if self._table is None else [self._table.lookup]
         if self._marks:
             hashes, kinds, _ = self._hashed(marks.flat_values)
@@ -172,7 +176,7 @@ class NgramFinder:
 
             def of_marks(hashed):
                 same = hashed[:, :, tf.newaxis] == hashes
-                # -1 for an empty row of marks too.
+                # A row without marks gives neither _PIECES nor _WORDS.
                 return tf.reduce_max(
                     tf.where(same, kinds, _NONE), axis=2, keepdims=False
                 )
@@ -183,5 +187,5 @@ class NgramFinder:
     def possible(
         self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
     ) -> tf.Tensor:
-        """Whether each row has a span at all: bool [batch]."""
+        """Tells which rows have a span: bool [batch]."""
         return tf.reduce_any(self(ids, None, marks) > 0, axis=1)

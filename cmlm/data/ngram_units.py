@@ -14,13 +14,13 @@ from cmlm.data.tokenization import Tokenizer, WordSplitter
 class Units:
     """Cuts lines into runs of units; n-grams do not cross the borders of a run.
 
-    Punctuation ends a run. Words are split at white space and punctuation, as BERT
-    does; each Chinese character is a word. Other scripts without spaces (Thai, kana,
-    Khmer) need pieces.
+    Punctuation ends a run. Words are split at white space and punctuation, as in BERT;
+    each Chinese character is a word. Other scripts without spaces (Thai, kana, Khmer)
+    need pieces.
 
     Args:
-        lower_case: lower-case words and strip accents.
-        tokenizer: cut into the pieces of its vocabulary instead of words.
+        lower_case: whether to lower-case words and strip their accents.
+        tokenizer: if given, the units are the pieces of its vocabulary, not words.
     """
 
     def __init__(self, lower_case: bool = True, tokenizer: Tokenizer | None = None):
@@ -28,7 +28,7 @@ class Units:
         self._splitter = WordSplitter(lower_case)
 
     def split(self, lines: list[str]) -> list[list[list[str]]]:
-        """The runs of units of each line."""
+        """Returns the runs of units of each line."""
         if self._tokenizer is not None:
             vocab = self._tokenizer.vocab
             tokens = self._tokenizer.tokenize(tf.constant(lines)).to_list()
@@ -40,7 +40,7 @@ class Units:
 
 
 def _runs(units: list[str]) -> list[list[str]]:
-    """Splits at units without a letter or digit."""
+    """Splits units into runs at [UNK] and at units without a letter or digit."""
     return [list(run) for is_word, run in itertools.groupby(units, _is_word) if is_word]
 
 

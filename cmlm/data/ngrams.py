@@ -3,13 +3,14 @@
     PMI(w) = 1/|w| (log P(w) - sum_k log P(w_k))                          (paper)
     score(w) = log C(w) - sum_k log C(w_k)                        (released code)
 
-C is a count and P a count divided by the number of words (Li & Zhao, 2021,
-https://arxiv.org/abs/2105.14478, section 3.1, and the authors' released code).
+The n-gram w consists of |w| words w_k. C is a count, and P is a count divided by the
+number of words (Li & Zhao, 2021, https://arxiv.org/abs/2105.14478, section 3.1, and the
+authors' released code).
 
 The paper normalises counts by the corpus size and keeps the best n-grams of each
-document. It counts with SRILM, which drops rare n-grams, but does not print the least
-count. Without one, n-grams of six words that occur once score highest. The paper
-describes short n-grams: of the best 2,000 more than half have two or three words and
+document. It counts with SRILM, which drops rare n-grams, but does not state the minimum
+count. Without a minimum, n-grams of six words that occur once score highest. The paper
+describes short n-grams: more than half of the best 2,000 have two or three words, and
 fewer than 3 % have more than four (section 4). The default `min_count` makes Wikipedia
 text fit this description.
 """
@@ -38,19 +39,19 @@ from cmlm.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class NgramConfig:
-    """How n-grams are counted, scored and selected.
+    """Settings of the counting, scoring and selection of n-grams.
 
     Attributes:
-        form: the score, `paper` or `released`, see above.
+        form: the score, `paper` or `released`; the module's docstring has the formulas.
         counts: count in the whole `corpus` (the paper) or in each `document` by itself
             (the released code).
         scope: keep the `top` n-grams of each `document` (the paper) or of the `corpus`.
-        longest: n-grams have 2 to this many units.
+        longest: the most units of an n-gram; the fewest are 2.
         top: the number of n-grams to keep; 0: all.
-        threshold: the lowest score to keep; None: any.
-        min_count: the least number of occurrences, in the corpus or, with
+        threshold: the lowest score to keep; None: no limit.
+        min_count: the fewest occurrences of an n-gram in the corpus or, with
             `counts=document`, in the document.
-        max_entries: distinct n-grams in memory at a time.
+        max_entries: the most distinct n-grams in memory.
     """
 
     form: str = fields.one_of("paper", choices.NGRAM_FORMS)
@@ -75,7 +76,7 @@ class NgramConfig:
 
 
 def score(form: str, count: int, unit_counts: list[int], n_units: int) -> float:
-    """Scores one n-gram; see the equations above.
+    """Scores one n-gram with a formula of the module's docstring.
 
     Args:
         form: one of `choices.NGRAM_FORMS`.
@@ -92,7 +93,7 @@ def score(form: str, count: int, unit_counts: list[int], n_units: int) -> float:
 def score_document(
     lines: Iterable[list[list[str]]], config: NgramConfig
 ) -> dict[str, float]:
-    """The best n-grams of one document, counted in it, and their scores.
+    """Counts the n-grams of one document and returns the best ones with their scores.
 
     Args:
         lines: the runs of units of each sentence, see `Units.split`.
@@ -107,7 +108,7 @@ def score_document(
 
 
 def _grams(runs: list[list[str]], longest: int) -> Iterator[str]:
-    """All n-grams of a sentence, single units included."""
+    """Yields all n-grams of a sentence, single units included."""
     for run in runs:
         for n in range(1, min(longest, len(run)) + 1):
             for start in range(len(run) - n + 1):
@@ -120,7 +121,7 @@ def _scored(
     n_units: int,
     config: NgramConfig,
 ) -> Iterator[tuple[str, float]]:
-    """The n-grams of two units or more that reach `min_count`, with their scores."""
+    """Yields the n-grams of two or more units that reach `min_count`, with scores."""
     for ngram, count in counts:
         if " " in ngram and count >= config.min_count:
             of_units = [unit_counts[unit] for unit in ngram.split(" ")]
@@ -130,7 +131,7 @@ def _scored(
 def _best(
     scored: Iterable[tuple[str, float]], config: NgramConfig
 ) -> Iterable[tuple[str, float]]:
-    """Applies threshold and top; ties go to the first n-gram in the alphabet."""
+    """Applies `threshold` and `top`; ties go to the alphabetically first n-gram."""
     if config.threshold is not None:
         scored = ((n, value) for n, value in scored if value >= config.threshold)
     if config.top:
@@ -139,7 +140,7 @@ def _best(
 
 
 class _ScoreTable:
-    """Scores of n-grams in 16 bytes each, looked up by a hash of the n-gram.
+    """A table from the hash of an n-gram to its score, with 16 bytes an entry.
 
     Args:
         scored: n-grams and scores.
@@ -154,7 +155,7 @@ class _ScoreTable:
         self._hashes, self._scores = pairs["hash"], pairs["score"]
 
     def of(self, ngrams: Iterable[str]) -> list[tuple[str, float]]:
-        """The n-grams that are in the table, with their scores."""
+        """Returns the n-grams that are in the table, with their scores."""
         ngrams = list(ngrams)
         hashes = np.fromiter(map(hash, ngrams), np.int64, len(ngrams))
         if not len(self._hashes):
@@ -185,17 +186,18 @@ def extract(
 ) -> Iterator[tuple[str, float]]:
     """Yields the selected n-grams in alphabetical order with their scores.
 
-    An n-gram of several documents has its best score. Memory holds one document and
-    `max_entries` entries; with `counts=corpus` also all units and 16 bytes for each
-    n-gram that reaches `min_count`.
+    An n-gram that several documents select has its best score. Memory holds one
+    document and `max_entries` entries; with `counts=corpus` also all units and 16 bytes
+    for each n-gram that reaches `min_count`.
 
     Args:
         paths: text in the training format.
         units: cuts sentences into units.
-        config: what is counted, scored and selected.
+        config: settings of the counting, scoring and selection.
         marked_directory: an existing directory that receives each text with its marks:
-            behind every sentence the n-grams of its document that occur in it,
-            separated by tabs. Read it with `task.misad.candidates=marks`.
+            after every sentence, the selected n-grams of its document that occur in the
+            sentence, separated by tabs. The setting `task.misad.candidates=marks` reads
+            these texts.
     """
     fields.check(config, "")
     if config.counts == "document":
@@ -213,7 +215,8 @@ def extract(
                 total += sum(map(len, runs))
                 counted.update(counts.items())
         counted.settle()
-        # An n-gram is never more frequent than its units.
+        # A unit is at least as frequent as any n-gram that contains it, so rarer units
+        # are not needed.
         unit_counts = {
             key: count
             for key, count in counted.items()
@@ -240,7 +243,7 @@ def extract(
 
 
 def _distinct(document: _Document, config: NgramConfig) -> set[str]:
-    """The distinct n-grams of a document."""
+    """Returns a document's distinct n-grams of two or more units."""
     grams = itertools.chain.from_iterable(
         _grams(runs, config.longest) for runs in document.runs
     )
@@ -252,7 +255,7 @@ def _collect(
     config: NgramConfig,
     marked_directory: str | None,
 ) -> Iterator[tuple[str, float]]:
-    """Joins the lists of all documents, and writes the marked text on the way."""
+    """Joins the n-grams of all documents, and writes the marked texts meanwhile."""
     with SortedCounts(max, config.max_entries) as kept:
         for path, documents in itertools.groupby(selected, lambda one: one[0].path):
             with contextlib.ExitStack() as stack:
@@ -279,7 +282,10 @@ def _write_marked(document, ngrams, config, file) -> None:
 
 
 def check_names(paths: list[str]) -> None:
-    """Raises UserError if two texts have the same file name: marked text needs one."""
+    """Raises UserError if two texts have the same file name.
+
+    The marked texts get the same names in one directory.
+    """
     names = collections.Counter(map(os.path.basename, paths))
     for name, count in names.items():
         if count > 1:

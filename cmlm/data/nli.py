@@ -60,7 +60,7 @@ def _check(path: str) -> int:
     """Counts the lines of a file.
 
     Raises:
-        UserError: a line is of another format. It cannot be left out, because the
+        UserError: a line has another format. The line cannot be left out, because the
             lines of different languages must correspond.
     """
     count = 0
@@ -97,19 +97,20 @@ def rows(
 
     Args:
         files: language to paths; all languages have the same number of lines.
-        part: `train`, `validation` or `all`. Held-out lines are chosen by a fingerprint
-            of the first language's premise.
-        hold_out_fraction: share of the lines that is validation.
+        part: `train`, `validation` or `all`. A fingerprint of the premise in the first
+            language decides whether a line is held out.
+        hold_out_fraction: share of the lines that belongs to `validation`.
         input_context: splits the lines among hosts.
-        seed: draws one language for the premise and one for the hypothesis of each
-            pair, anew in every pass over the dataset; None returns all languages.
-        same_language: whether both may be drawn in the same language. False draws two
-            different ones, as CMLM has it (section 4.3: "the premise u and hypothesis v
-            are in different languages"), if there are two.
+        seed: seed of the draw of one language for the premise and one for the
+            hypothesis of each pair; every pass over the dataset draws anew. None
+            returns all languages.
+        same_language: whether premise and hypothesis may have the same language. False
+            draws two different languages if the files have two, as in CMLM (section
+            4.3: "the premise u and hypothesis v are in different languages").
 
     Returns:
         Dataset of (premises string [languages], hypotheses string [languages], label
-        string []), where `languages` is 1 if they are drawn.
+        string []), where `languages` is 1 if a seed is given.
     """
     parts = []
     for paths in files.values():
@@ -162,7 +163,7 @@ def _cells(line: tf.Tensor) -> tf.Tensor:
 
 
 def label_ids(labels: tf.Tensor) -> tf.Tensor:
-    """Returns the place of each label in `LABELS`: string [n] -> int32 [n]."""
+    """Returns the index of each label in `LABELS`: string [n] -> int32 [n]."""
     labels = tf.strings.lower(labels)
     numbers = tf.zeros_like(labels, tf.int32)
     for spelling, number in _SPELLINGS.items():

@@ -1,6 +1,6 @@
-"""The batches of each objective: which texts they read and which features they hold.
+"""Builds the batches of each objective: from its texts to its features.
 
-Texts are tokenised, masked and swapped here, at the very end of a pipeline.
+Tokenising, masking and swapping happen here, at the very end of a pipeline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
 
-# Passages of each language to look at for documents that give no pair.
+# Passages of each language to inspect for documents that give no pair.
 _LOOKED_AT = 2_000
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ def conditional_pairs(
     The order of a pair is swapped half of the time (CMLM, section 3).
 
     Args:
-        feed: what is read.
-        masking_config: how it is masked.
+        feed: the source and the receiver of the batches.
+        masking_config: settings of the masking.
         passages: whether a text is a passage that fills a sequence, not a sentence.
 
     Returns:
@@ -72,8 +72,8 @@ def masked_texts(
     """Returns batches of single masked texts.
 
     Args:
-        feed: what is read.
-        masking_config: how it is masked.
+        feed: the source and the receiver of the batches.
+        masking_config: settings of the masking.
         passages: whether a text is a passage that fills a sequence, not a sentence.
 
     Returns:
@@ -92,7 +92,7 @@ def masked_texts(
 
 
 def _passage_settings(feed: Feed) -> dict[str, Any]:
-    """Passages of so many tokens that [CLS] and [SEP] fit as well."""
+    """Returns settings of passages that leave room for [CLS] and [SEP]."""
     return {
         "count_tokens": lambda text: feed.tokenizer.tokenize(text).row_lengths(),
         "n_tokens": feed.config.seq_length - 2,
@@ -103,7 +103,7 @@ def _report_passages(feed: Feed) -> None:
     """Logs how many documents are too short for a pair of passages.
 
     Raises:
-        UserError: no document is long enough.
+        UserError: every document of a language fits into one passage.
     """
     for language, files in feed.corpus.files.items():
         starts = streams.passage_starts(
@@ -130,17 +130,17 @@ def _report_passages(feed: Feed) -> None:
 
 
 def masked_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
-    """Returns batches of translations in one masked sequence, `[CLS] a [SEP] b [SEP]`.
+    """Returns batches of bitext pairs in one masked sequence, `[CLS] a [SEP] b [SEP]`.
 
     The order of a pair is swapped half of the time.
 
     Args:
-        feed: reads a bitext.
-        masking_config: how it is masked.
+        feed: the source and the receiver of the batches; its corpus is a bitext.
+        masking_config: settings of the masking.
 
     Returns:
-        As `masked_texts`, and `input_type_ids` int32 [batch, length], 1 for the
-        second text.
+        The features of `masked_texts`, and `input_type_ids` int32 [batch, length], 1
+        for the second text.
     """
 
     def to_features(seed, first, second):
@@ -157,18 +157,18 @@ def masked_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
 def ordered_pairs(
     feed: Feed, masking_config: MaskingConfig, wrong: str
 ) -> tf.data.Dataset:
-    """Returns batches of consecutive sentences, half of the pairs made wrong.
+    """Returns batches of pairs of consecutive sentences, half of them made wrong.
 
     Args:
-        feed: what is read.
-        masking_config: how it is masked.
+        feed: the source and the receiver of the batches.
+        masking_config: settings of the masking.
         wrong: `random` takes the second sentence from another pair of the batch (BERT's
-            next-sentence prediction); `swapped` exchanges the two (ALBERT's
+            next-sentence prediction); `swapped` exchanges the two sentences (ALBERT's
             sentence-order prediction).
 
     Returns:
-        As `masked_pairs`, and `order_label` int32 [batch], 1 for a pair in the order of
-        the text.
+        The features of `masked_pairs`, and `order_label` int32 [batch], 1 for a pair in
+        the order of the text.
     """
 
     def to_features(seed, first, second):
@@ -188,7 +188,7 @@ def ordered_pairs(
             "order_label": tf.cast(right, tf.int32),
         }
 
-    # A wrong second sentence must not have the right length.
+    # Wrong second sentences come from any pairs, not only from pairs of similar length.
     return batches(streams.sentence_pairs, to_features, feed, random=wrong == "random")
 
 
@@ -208,13 +208,14 @@ def neighbours(feed: Feed) -> tf.data.Dataset:
 
 
 def bitext_pairs(feed: Feed) -> tf.data.Dataset:
-    """Returns random batches of translations, with hard negatives if any file has some.
+    """Returns random batches of bitext pairs, with the hard negatives of the files.
 
     Returns:
-        As `neighbours`; with hard negatives also `negative_word_ids`, `negative_mask`
-        int32 [batch, negatives, length], `negative_hash` int64 [batch, negatives], and
-        `negative_exists` int32 [batch, negatives], 0 where an example has fewer hard
-        negatives than the languages with the most.
+        The features of `neighbours`; if any file has hard negatives, also
+        `negative_word_ids`, `negative_mask` int32 [batch, negatives, length],
+        `negative_hash` int64 [batch, negatives], and `negative_exists` int32 [batch,
+        negatives]. `negatives` is the largest number of any language pair;
+        `negative_exists` is 0 where an example has fewer.
     """
     columns = max(map(bitext.count_columns, feed.corpus.files.values()))
 
@@ -235,16 +236,17 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
     """Returns random batches of sentences and masked copies: Mirror-BERT's two views.
 
     Each distinct string is read once (section 2.1: "a set of non-duplicated strings");
-    the strings of a pass are held in memory to find the duplicates.
+    the strings of a pass stay in memory to find the duplicates.
 
     Args:
-        feed: what is read.
-        span: span that is masked in the copy.
-        mask_rate: share of other tokens that is masked in both, independently. A text
-            whose tokens would all be masked, such as a single word, stays unmasked.
+        feed: the source and the receiver of the batches.
+        span: the span to mask in the copy.
+        mask_rate: share of further tokens to mask in each view, drawn independently. If
+            the draw would mask all tokens of a text, such as a single word, it masks
+            none of them.
 
     Returns:
-        As `neighbours`; source and target have the same hash.
+        The features of `neighbours`; source and target have the same hash.
     """
 
     def to_features(seed, text):
@@ -292,11 +294,12 @@ def sentences_with_spans(
     """Returns batches of sentences with candidate spans and masks that avoid a span.
 
     Args:
-        feed: what is read. A tab ends a sentence; its marked n-grams follow.
-        masking_config: how it is masked.
+        feed: the source and the receiver of the batches. In a line of text, tabs
+            separate the sentence and its marked n-grams.
+        masking_config: settings of the masking.
         find: `ngram_table.NgramFinder` or `spans.RandomSpans`.
-        n_spans: the most spans of a sentence, drawn if there are more.
-        draws: independent masks of a sentence.
+        n_spans: the most spans of a sentence; a random choice if the sentence has more.
+        draws: the number of independent masks of a sentence.
 
     Returns:
         Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length],
@@ -333,13 +336,13 @@ def nli_pairs(feed: Feed, same_language: bool = False) -> tf.data.Dataset:
     """Returns batches of premises and hypotheses.
 
     Args:
-        feed: reads NLI data.
+        feed: the source and the receiver of the batches; its corpus is NLI data.
         same_language: see `nli.rows`.
 
     Returns:
         Dataset of dicts: `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
         `hypothesis_mask` int32 [batch, languages, length] and `nli_label` int32
-        [batch]. In training there is one language a side, drawn for each pair.
+        [batch]. In training `languages` is 1: the languages of a pair are drawn.
     """
 
     def to_features(_, premises, hypotheses, label):
@@ -366,7 +369,7 @@ def _encode(text: tf.Tensor, feed: Feed) -> tf.Tensor:
 
 def _pad(tokens: tf.RaggedTensor, n_rows: int | None, feed: Feed) -> tf.Tensor:
     is_static = feed.static_shapes or not feed.config.length_buckets
-    # A ragged tensor has no static row count even if the text has one.
+    # The ragged tensor has lost the static row count of the text.
     shape = [n_rows, feed.config.seq_length if is_static else None]
     return tokens.to_tensor(feed.tokenizer.pad_id, shape=shape)
 
@@ -397,7 +400,7 @@ def _masked_pair(first, second, feed, masking_config, seed) -> dict[str, tf.Tens
 
 
 def _side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """One side of a contrastive pair, from string [n]."""
+    """Returns the features of one side of contrastive pairs, from string [n]."""
     ids = _encode(text, feed)
     return {
         f"{name}_word_ids": ids,
@@ -411,7 +414,7 @@ def _hash(text: tf.Tensor) -> tf.Tensor:
 
 
 def _sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """Several texts of each row, from string [n, texts]: as `_side`, one more axis."""
+    """Returns the features of `_side` with one more axis, from string [n, texts]."""
     features = {}
     for key, value in _side(name, tf.reshape(texts, [-1]), feed).items():
         shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)

@@ -1,9 +1,9 @@
-"""Splits raw text into sentences: three layouts of files, one splitter.
+"""Splits raw text files of three layouts into sentences.
 
 The splitter is sentencex, which knows the abbreviations and full stops of some 240
-languages. It treats everything between two quotation marks as one sentence, so that an
-unclosed mark swallows the rest of a dialogue. We therefore hide quotation marks from it
-and put them back afterwards.
+languages. It treats everything between two quotation marks as one sentence, so an
+unclosed mark swallows the rest of a dialogue. Therefore `split` hides quotation marks
+from sentencex and restores them afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cmlm.errors import UserError
 
 # A "sentence" of more characters is a table, a list of names or binary data.
 MAX_CHARACTERS = 10_000
-# Raw text is held paragraph by paragraph.
+# Longest line of raw text; longer paragraphs of wrapped lines are cut.
 _MAX_PARAGRAPH_CHARACTERS = 10_000_000
 
 # Double marks and brackets, and single marks that are not apostrophes.
@@ -31,10 +31,10 @@ _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
 
 def check_language(code: str) -> str:
-    """Returns the code if ISO 639 has it.
+    """Returns the language code after checking it.
 
     Raises:
-        UserError: ISO 639 has no such code.
+        UserError: `code` is not an ISO 639 code in lower case.
     """
     import langcodes
 
@@ -54,7 +54,8 @@ def split(paragraph: str, language: str = "en") -> list[str]:
         language: ISO 639 code; sentencex has a fallback for languages without rules.
 
     Returns:
-        The sentences, stripped and not empty. Joined by spaces they are the paragraph.
+        The sentences, stripped and not empty. Together they have all characters of the
+        paragraph in order, white space aside.
     """
     text = " ".join(paragraph.split())
     hidden = _QUOTES.sub(" ", text)
@@ -66,8 +67,8 @@ def split(paragraph: str, language: str = "en") -> list[str]:
             continue
         position = hidden.index(segment, position) + len(segment)
         end = max(position, start)
-        # A closing mark belongs to the sentence that it closes. A space between the
-        # two is allowed only if the mark cannot open the next sentence.
+        # A closing mark belongs to the sentence before it. A space may precede the mark
+        # only if the mark cannot open the next sentence.
         closing = _CLOSING.match(text, end)
         if closing and not (closing[0][0] == " " and _opens(text, closing)):
             end = closing.end()
@@ -88,7 +89,7 @@ def _opens(text: str, mark: re.Match[str]) -> bool:
 
 
 def _append(sentences: list[str], sentence: str) -> None:
-    """Appends a sentence, or joins it to the last one if it has no letter or digit."""
+    """Appends a sentence; one without letters and digits joins the last sentence."""
     if not sentence:
         return
     if sentences and not any(map(str.isalnum, sentence)):
@@ -114,16 +115,16 @@ def paragraphs(lines: Iterable[str], layout: str) -> Iterator[str | None]:
 
     Args:
         lines: the lines of the file.
-        layout: `lines` (one paragraph a line, a blank line ends a document),
-        `wrapped` (hard-wrapped lines, a blank line ends a paragraph, the file is
-        one document) or `wikitext` (one paragraph a line in WikiText's
-        tokenisation, a `= Title =` heading starts a document).
+        layout: `lines` (one paragraph a line, a blank line ends a document), `wrapped`
+            (hard-wrapped lines, a blank line ends a paragraph, the file is one
+            document) or `wikitext` (one paragraph a line in WikiText's tokenisation, a
+            `= Title =` heading starts a document).
 
     Yields:
         Paragraphs, and None at the end of each document.
 
     Raises:
-        UserError: an unknown layout.
+        UserError: `layout` is unknown.
     """
     if layout not in TEXT_LAYOUTS:
         raise UserError(f"layout is {layout!r}; allowed: {', '.join(TEXT_LAYOUTS)}")
@@ -168,20 +169,21 @@ def write_sentences(
     """Splits a raw text file into the training format, atomically.
 
     Args:
-        path: raw text, plain or gzip; bytes that are not UTF-8 become U+FFFD.
+        path: raw text, plain or packed; bytes that are not UTF-8 become U+FFFD.
         target: file to write, one sentence a line, a blank line between documents.
         layout: see `paragraphs`.
         language: ISO 639 code.
         progress: show a progress bar.
 
     Returns:
-        Counts of `documents`, `sentences`, `no letter` (dropped), `too long`
-        (dropped: over MAX_CHARACTERS) and `invalid UTF-8` (kept).
+        The number of `documents` and `sentences`, of dropped sentences with `no letter`
+        or `too long` (over MAX_CHARACTERS), and of written sentences with `invalid
+        UTF-8`.
 
     Raises:
         UserError: the file cannot be read, or has a line of over 10 million characters.
     """
-    from cmlm.common import files  # TensorFlow, which `split` does not need.
+    from cmlm.common import files  # Imports TensorFlow, which `split` does not need.
 
     counts: collections.Counter = collections.Counter()
     with (

@@ -1,4 +1,4 @@
-"""A dictionary of numbers that may outgrow the memory."""
+"""A dictionary of numbers that may be larger than memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
-# Open runs; more runs are merged into one.
+# Runs on disk at a time; when they reach this number, they are merged into one.
 _MAX_RUNS = 64
 
 
@@ -17,8 +17,9 @@ class SortedCounts:
     """A dictionary with sorted runs on disk; use it in a `with` statement.
 
     Args:
-        combine: joins two values of one key, for example their sum; associative.
-        max_entries: keys in memory; more keys go to disk as a sorted run.
+        combine: joins two values of one key, for example as their sum; associative.
+        max_entries: most keys in memory; at this number they move to disk as a sorted
+            run.
     """
 
     def __init__(self, combine: Callable[[float, float], float], max_entries: int):
@@ -45,7 +46,7 @@ class SortedCounts:
                 self._spill()
 
     def items(self) -> Iterator[tuple[str, float]]:
-        """Yields all keys in order, each once."""
+        """Yields the keys in sorted order, each once, with their values."""
         runs = [self._read(run) for run in self._runs]
         if self._entries:
             runs.append(iter(sorted(self._entries.items())))
@@ -84,7 +85,7 @@ class SortedCounts:
     def _write(self, entries) -> str:
         path = os.path.join(self._directory.name, f"{next(self._number)}.tsv")
         with open(path, "w", encoding="utf-8", newline="\n") as file:
-            # repr keeps every float exactly.
+            # repr writes a float without loss.
             file.writelines(f"{key}\t{value!r}\n" for key, value in entries)
         return path
 

@@ -1,7 +1,7 @@
-"""Spans of a sentence that MiSAD removes: random ones, the choice, and their masks.
+"""The spans of a sentence that MiSAD may remove, and masks that avoid them.
 
 A span is a range [start, end) of token positions in `[CLS] ... [SEP]`. It contains no
-special token, and at least one other token of the sentence lies outside of it.
+special token, and at least one ordinary token of the sentence lies outside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cmlm.data import masking
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.tokenization import Tokenizer
 
-# Tokens of the longest span: six words of two pieces.
+# Tokens of the longest span: six words of two pieces each.
 MAX_TOKENS = 12
 # Random spans as in SpanBERT: lengths 1 to 6, p(n) proportional to 0.8^(n-1) 0.2.
 _GEOMETRIC, _LONGEST_RANDOM = 0.2, 6
@@ -23,7 +23,7 @@ class RandomSpans:
     """Spans of random positions and lengths (section 7.2 of the ULR paper).
 
     Args:
-        tokenizer: of the run.
+        tokenizer: the run's tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -34,7 +34,10 @@ class RandomSpans:
     def __call__(
         self, ids: tf.Tensor, seed: tf.Tensor, marks: tf.RaggedTensor | None = None
     ) -> tf.Tensor:
-        """As `NgramFinder`; a span starts at every token that leaves room for it."""
+        """Draws a span at every token that leaves room for it.
+
+        Arguments and result: see `NgramFinder.__call__`; `marks` is unused.
+        """
         del marks
         ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
         n_tokens = tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1, keepdims=True)
@@ -46,14 +49,14 @@ class RandomSpans:
             dtype=tf.int32,
         )
         ends = tf.range(shape[1]) + tf.reshape(drawn, shape) + 1
-        # Tokens are at 1 to n_tokens; a span is shorter than the sentence.
+        # The tokens have the positions 1 to n_tokens; a span has fewer tokens.
         fits = (ends <= n_tokens + 1) & (ends - tf.range(shape[1]) < n_tokens)
         return tf.where(ordinary & fits, ends, 0)
 
     def possible(
         self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
     ) -> tf.Tensor:
-        """As in `NgramFinder`: whether a row has at least two tokens."""
+        """Tells which rows have a span, because they have at least two tokens."""
         del marks
         ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
         return tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1) >= 2
@@ -64,7 +67,7 @@ def draw(ends: tf.Tensor, n_spans: int, seed: tf.Tensor) -> dict[str, tf.Tensor]
 
     Args:
         ends: int32 [batch, length], from `NgramFinder` or `RandomSpans`.
-        n_spans: the columns of the result.
+        n_spans: the number of columns of the result.
         seed: int [2].
 
     Returns:
@@ -95,27 +98,27 @@ def prepare_masks(
 ) -> dict[str, tf.Tensor]:
     """Draws BERT's masks before the model has chosen the span.
 
-    The tokens of the chosen span must stay. Therefore this draws an order of all tokens
-    and a replacement for each; the masked tokens are the first ones outside the span.
-    Their number is that of `masking.mask_tokens`, at most the number of tokens outside
-    the longest span. It does not depend on the choice, so the loss can be divided by it
-    beforehand.
+    The tokens of the chosen span must stay. Therefore this function draws an order of
+    all tokens and a replacement for each token; the model masks the first tokens
+    outside the span. A row gets `masking.budget` masks, but at most the number of
+    tokens outside its longest span. The number of masks does not depend on the choice,
+    so the loss can be divided by it beforehand.
 
     Args:
         ids: int32 [batch, length].
         spans: from `draw`.
         tokenizer: knows the special ids.
         config: rates; `whole_word` is ignored.
-        draws: independent masks for each row.
+        draws: the number of independent masks of each row.
         seed: int [2].
-        static_predictions: give `masked_lm_weights` as many columns as a row
-            without padding needs.
+        static_predictions: give `masked_lm_weights` one column for each mask of a row
+            without padding.
 
     Returns:
         `input_order` int32 [batch, draws, length], positions in the order of masking,
         with special tokens last; `input_replacements` int32 [batch, draws, length], the
-        id at each position if it is masked; and `masked_lm_weights` float32 [batch,
-        predictions], 1 for each mask.
+        id at each position if the position is masked; and `masked_lm_weights` float32
+        [batch, predictions], 1 for each mask.
     """
     n_rows, length = tf.unstack(tf.shape(ids))
     shape = [n_rows, draws, length]

@@ -13,11 +13,11 @@ import tensorflow as tf
 from cmlm.common import iterators
 
 LINES_PER_CHUNK = 4096
-# A line is cut here before it is tokenised, which bounds the memory of the shuffle
-# buffer. It leaves 64 bytes a token for 256 tokens.
+# A longer line is cut before it is tokenised, which bounds the memory of the shuffle
+# buffer. The limit allows 256 tokens of 64 bytes each.
 MAX_SENTENCE_BYTES = 16_384
-# Held-out text is chosen in blocks of so many lines of a document. Smaller blocks lose
-# more pairs at their borders; larger ones may leave a small corpus without any.
+# Lines of a document that are held out together. Smaller blocks lose more pairs at the
+# borders; larger blocks may leave a small corpus without validation text.
 HOLD_OUT_BLOCK = 128
 
 _PARTS = ("train", "validation", "all")
@@ -31,7 +31,7 @@ def sentences(
     input_context: tf.distribute.InputContext | None = None,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """Returns the sentences of a corpus: string []. Arguments as `sentence_pairs`."""
+    """Returns the sentences of a corpus: string []. Args: see `sentence_pairs`."""
 
     def read(path):
         chunks = _read_chunks(path, part, hold_out_fraction)
@@ -49,19 +49,21 @@ def sentence_pairs(
 ) -> tf.data.Dataset:
     """Returns all pairs of consecutive sentences of a corpus, in one streamed pass.
 
-    A pair is two consecutive lines of one document. Whether a line is held out depends
-    on a fingerprint of its document's first line and on its block of `HOLD_OUT_BLOCK`
-    lines, not on the seed, the order of the files or the number of hosts. Both lines
-    of a pair belong to the same part, so training and validation pairs share no line.
+    A pair is two consecutive lines of one document. A fingerprint of the document's
+    first line and the line's block of `HOLD_OUT_BLOCK` lines decide whether a line is
+    held out; the seed, the order of the files and the number of hosts do not matter.
+    Both lines of a pair belong to the same part, so training and validation pairs share
+    no line.
 
     Args:
         files: paths in the training format.
         part: `train`, `validation`, or `all` to ignore the hold-out.
-        hold_out_fraction: share of the blocks that is validation.
+        hold_out_fraction: share of the blocks that belongs to `validation`.
         input_context: splits the data among hosts, by file if each host gets at least
-            one, else by example. The shares differ slightly in size.
-        seed: reads the files in a new random order in each pass over the dataset; a
-            rebuilt dataset repeats these orders. None keeps the order of `files`.
+            one file, else by example. The hosts' shares differ slightly in size.
+        seed: seed of the order of the files, which is new in each pass over the
+            dataset; a rebuilt dataset repeats these orders. None keeps the order of
+            `files`.
 
     Returns:
         Dataset of (string [], string []).
@@ -89,8 +91,9 @@ def passages(
     """Returns passages: consecutive sentences of a document, joined by spaces.
 
     A document is divided into steps of `n_tokens` tokens, and a passage holds the
-    sentences that begin within one step. It is therefore longer or shorter than a step
-    by up to a sentence, and a document's last passage may be short.
+    sentences that begin within one step. A passage is therefore longer or shorter than
+    a step by up to a sentence, and a document's last passage may be short. A held-out
+    block divides a document in two.
 
     Args:
         files, part, hold_out_fraction, input_context, seed: see `sentence_pairs`.
@@ -121,7 +124,7 @@ def passage_pairs(
 ) -> tf.data.Dataset:
     """Returns all pairs of consecutive passages of one document.
 
-    A document that fits into one passage has no pair. Arguments as `passages`.
+    A document that fits into one passage gives no pair. Args: see `passages`.
 
     Returns:
         Dataset of (string [], string []).
@@ -145,7 +148,7 @@ def passage_starts(
     count_tokens: Callable[[tf.Tensor], tf.Tensor],
     n_tokens: int,
 ) -> tf.data.Dataset:
-    """Returns for each passage whether it opens a document: bool [], file by file."""
+    """Tells which passages open a document: bool [], file by file."""
 
     def read(path):
         chunks = _read_chunks(path, part, hold_out_fraction)
@@ -161,11 +164,11 @@ def read_files(
     input_context: tf.distribute.InputContext | None,
     seed: int | None,
 ) -> tf.data.Dataset:
-    """Interleaves the datasets that `read` makes of each file.
+    """Interleaves the datasets of several files.
 
     Args:
         files, input_context, seed: see `sentence_pairs`.
-        read: path, string [] -> dataset.
+        read: function from the path of a file, string [], to its dataset.
     """
     shard = (
         (input_context.num_input_pipelines, input_context.input_pipeline_id)
@@ -199,12 +202,12 @@ def _read_chunks(path, part, hold_out_fraction) -> tf.data.Dataset:
 
     Returns:
         Dataset of tuples: `lines` string [n]; `previous` string [n], the line before
-        each; `kept` bool [n], the sentences of the part; `joined` bool [n], the kept
-        sentences that follow another kept sentence of their document.
+        each line; `kept` bool [n], True for sentences of the part; `joined` bool [n],
+        True for kept sentences that directly follow a kept sentence of their document.
     """
-    # Carried from chunk to chunk: the last line ("" if no document is open), whether
-    # that line is in this part, the fingerprint of the open document and how many of
-    # its lines have been read.
+    # State between chunks: the last line ("" if no document is open), whether that line
+    # is in this part, the fingerprint of the open document, and the number of its lines
+    # so far.
     start = (
         tf.constant(""),
         tf.constant(False),
@@ -252,11 +255,13 @@ def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:
 
     Returns:
         Dataset of tuples, one a chunk: `passages` string [n]; `previous` string [n],
-        the passage before each; `joined` bool [n], whether both are of one document.
+        the passage before each passage; `joined` bool [n], whether the two belong to
+        one document.
     """
-    # Carried from chunk to chunk: the last complete passage; the open passage ("" for
-    # none), whether it is joined to the complete one, its number in its run, and the
-    # tokens of the run so far. A run is consecutive sentences of one document.
+    # State between chunks: the last complete passage; the open passage ("" if none is
+    # open), whether it continues the document of the complete passage, its number in
+    # its run, and the tokens of the run so far. A run is consecutive sentences of one
+    # document and part.
     start = (
         tf.constant(""),
         tf.constant(""),
@@ -286,7 +291,8 @@ def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:
             tf.RaggedTensor.from_value_rowids(texts, of), axis=1, separator=" "
         )
         found_joined = tf.concat([[text_joined], joined[opens]], axis=0)
-        # The last passage may go on in the next chunk; the first may be no passage.
+        # The last passage may continue in the next chunk. The first passage is empty if
+        # no passage was open.
         done = tf.strings.length(found[:-1]) > 0
         given, given_joined = found[:-1][done], found_joined[:-1][done]
         previous = tf.concat([[complete], given], axis=0)
@@ -316,7 +322,7 @@ def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
         document: int64 [lines], fingerprint of each line's document.
         line_in_document: int32 [lines].
         part: `train`, `validation` or `all`.
-        hold_out_fraction: share of the blocks that is validation.
+        hold_out_fraction: share of the blocks that belongs to `validation`.
     """
     if part not in _PARTS:
         raise ValueError(f"part is {part!r}; allowed: {', '.join(_PARTS)}")

@@ -1,4 +1,4 @@
-"""Strings to words and token ids, inside the graph: the same in tf.data and exports."""
+"""Turns strings into words and token ids with graph ops, in tf.data and in exports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import tensorflow_text as tf_text
 
 from cmlm.data import vocabulary_file
 
-# A longer word is [UNK]. BERT's own limit is 200 characters; this is as many in scripts
-# of three bytes a character. tf-text's default of 100 bytes would lose two thirds of
-# all Thai, which is written without spaces between words.
+# A longer word is [UNK]. BERT's own limit is 200 characters: 600 bytes in scripts of
+# three bytes a character. tf-text's default of 100 bytes would lose two thirds of all
+# Thai text, which has no spaces between words.
 MAX_WORD_BYTES = 600
-# Letters that hardly any vocabulary has: one of them stands for a word that is [UNK].
+# Letters that hardly any vocabulary contains. One of them replaces each long word and
+# becomes [UNK].
 _RARE_LETTERS = range(0xA66E, 0x14400)
 
 
@@ -22,7 +23,7 @@ class Tokenizer(tf.Module):
     """BERT's WordPiece tokenizer with the ids that training needs.
 
     Bytes that are not UTF-8 become U+FFFD before tokenisation. The class is a
-    tf.Module, so that an object with a tokenizer can be exported.
+    tf.Module, so objects that hold a tokenizer can be exported.
 
     Attributes:
         vocab_file: path of the vocabulary.
@@ -32,7 +33,7 @@ class Tokenizer(tf.Module):
         vocab: tuple of str, the tokens by id.
         vocab_size: number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-        special_ids: int32 [5], those ids.
+        special_ids: int32 [5], the ids of the special tokens.
         is_special: bool [vocab_size].
         is_continuation: bool [vocab_size], True for `##` pieces.
         ordinary_ids: int32 [vocab_size - 5], ids of all other tokens.
@@ -40,11 +41,11 @@ class Tokenizer(tf.Module):
     Args:
         vocab_file: a WordPiece vocabulary, one token a line.
         lower_case: whether the vocabulary was learnt from lower-cased text.
-        max_word_bytes, max_word_characters: see above. Published encoders have limits
-            of their own: tf-text 100 bytes, Hugging Face 100 characters.
+        max_word_bytes, max_word_characters: see above. Published encoders have their
+            own limits: 100 bytes in tf-text, 100 characters in Hugging Face.
 
     Raises:
-        UserError: the vocabulary is not usable, see `vocabulary_file.load`.
+        UserError: the vocabulary is unusable, see `vocabulary_file.load`.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Tokenizer(tf.Module):
             token_out_type=tf.int32,
             lower_case_nfd_strip_accents=lower_case,
         )
-        # tf.Module would wrap a list to track it; it leaves a tuple alone.
+        # tf.Module would wrap a list to track it; it does not wrap a tuple.
         self.vocab = tuple(vocab)
         if max_word_characters:
             self._splitter = WordSplitter(lower_case)
@@ -119,7 +120,7 @@ class Tokenizer(tf.Module):
             by_line = tf.RaggedTensor.from_row_splits(words, splits, validate=False)
             return tf.strings.reduce_join(by_line, axis=1, separator=" ")
 
-        # A word of so many characters has at least as many bytes.
+        # A word has no more characters than bytes, so this finds every long word.
         may_be_long = tf.reduce_any(ends - begins > self.max_word_characters)
         return tf.cond(may_be_long, replace, lambda: text)
 
@@ -129,7 +130,7 @@ class Tokenizer(tf.Module):
         Args:
             text: string [n].
             seq_length: most tokens of a result, [CLS] and [SEP] included. A longer
-                text loses its end, never its [SEP].
+                text loses its end; [SEP] follows the rest.
 
         Returns:
             int32 [n, (tokens)] as `[CLS] ... [SEP]`.
@@ -137,10 +138,10 @@ class Tokenizer(tf.Module):
         return self.enclose(self.tokenize(text), seq_length)
 
     def enclose(self, tokens: tf.RaggedTensor, seq_length: int) -> tf.RaggedTensor:
-        """Adds the special tokens to int32 [n, (tokens)] from `tokenize`.
+        """Adds the special tokens to tokenised texts.
 
         Args:
-            tokens: ids without special tokens.
+            tokens: int32 [n, (tokens)] from `tokenize`.
             seq_length: see `encode`.
 
         Returns:
@@ -153,7 +154,7 @@ class Tokenizer(tf.Module):
     def encode_pair(
         self, first: tf.Tensor, second: tf.Tensor, seq_length: int
     ) -> tf.RaggedTensor:
-        """Tokenises pairs of texts into one sequence each, trimmed as by `trim`.
+        """Tokenises each pair of texts into one sequence, shortened by `trim`.
 
         Args:
             first: string [n].
@@ -176,13 +177,14 @@ def trim(
 ) -> list[tf.RaggedTensor]:
     """Cuts the ends of segments until all segments of a row fit the budget.
 
-    The segments take turns in receiving one token each, the first one first. This is
-    tf_text.RoundRobinTrimmer's rule; its op, TFText>RoundRobinTrim, is unknown to
-    TensorFlow Serving 2.17 to 2.19, so it is computed here.
+    The segments take turns, beginning with the first, and keep one more token a turn
+    until the budget is spent. This is the rule of tf_text.RoundRobinTrimmer. TensorFlow
+    Serving 2.17 to 2.19 does not know that class's op, TFText>RoundRobinTrim, so this
+    function computes the lengths itself.
 
     Args:
-        segments: int32 [batch, (tokens)], one or two.
-        budget: tokens that all segments of a row may have together.
+        segments: one or two tensors, int32 [batch, (tokens)].
+        budget: most tokens of all segments of a row together.
 
     Returns:
         The trimmed segments.
@@ -192,7 +194,7 @@ def trim(
     if len(segments) == 1:
         kept = [tf.minimum(lengths[0], budget)]
     else:
-        # The first segment gets the odd token, and all that the second cannot use.
+        # The first segment gets the odd token and the tokens that the second leaves.
         first = tf.minimum(
             lengths[0], tf.maximum(budget - lengths[1], (budget + 1) // 2)
         )
@@ -204,12 +206,12 @@ def trim(
 
 
 class WordSplitter:
-    """Splits normalised text into words, by the tokenizer's own rules.
+    """Splits text into words, by the tokenizer's own rules.
 
     Words end at white space and punctuation, and each Chinese character is a word. The
-    class uses the tokenizer's op with a vocabulary that has no usable piece, because
-    the normaliser removes control characters: every word becomes one [UNK] whose
-    offsets are those of the word.
+    class runs the tokenizer's op with a vocabulary that matches no word: its only piece
+    is a control character, and the normaliser removes those. Every word therefore
+    becomes one [UNK] with the offsets of the word.
 
     Args:
         lower_case: whether words are lower-cased and stripped of accents.
@@ -224,7 +226,7 @@ class WordSplitter:
         )
 
     def normalize(self, lines: tf.Tensor) -> tf.Tensor:
-        """Normalises string [n] with any bytes into valid UTF-8, string [n]."""
+        """Normalises lines of any bytes, string [n], to valid UTF-8, string [n]."""
         return self._normalizer.normalize(
             tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
         )
@@ -236,9 +238,9 @@ class WordSplitter:
             lines: string [n].
 
         Returns:
-            The normalised lines, string [n]; the row splits of the two tensors that
-            follow, int64 [n + 1]; and each word's first byte and the byte after its
-            last one in its line, int64 [words] each.
+            The normalised lines, string [n]; the row splits of the words by line, int64
+            [n + 1]; and the offsets in the line of each word's first byte and of the
+            byte after its last, int64 [words] each.
         """
         lines = self.normalize(lines)
         _, begins, ends = self._splitter.tokenize_with_offsets(lines)
@@ -257,10 +259,10 @@ class WordSplitter:
 def cut(
     lines: np.ndarray, splits: np.ndarray, begins: np.ndarray, ends: np.ndarray
 ) -> Iterator[list[bytes]]:
-    """Yields the words of each line, located as `WordSplitter.locate` returns them.
+    """Yields the words of each line, given the result of `WordSplitter.locate`.
 
-    It runs in Python because tf.strings.substr copies the line for every word, which
-    takes square memory for long lines.
+    The cutting runs in Python: tf.strings.substr would copy the line for every word,
+    and its memory would grow with the square of the line's length.
     """
     for line, start, stop in zip(
         lines.tolist(), splits[:-1].tolist(), splits[1:].tolist(), strict=True

@@ -1,4 +1,4 @@
-"""Reads and writes vocabulary files, `vocab.txt`: one token a line, ids by line."""
+"""Reads and writes vocabulary files, `vocab.txt`: one token a line, in order of ids."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FILE_NAME = "vocab.txt"
 
 
 def load(path: str) -> list[str]:
-    """Reads a vocabulary: the token of id i is in line i + 1.
+    """Reads a vocabulary; the token with id i is on line i + 1.
 
     Raises:
-        UserError: the file is missing or empty, has an empty line or a token twice, or
-            lacks one of BERT's special tokens.
+        UserError: the file is missing or empty, has an empty line or a repeated token,
+            or lacks one of BERT's special tokens.
     """
     if not tf.io.gfile.exists(path):
         raise UserError(f"vocabulary {path} does not exist")
@@ -46,6 +46,6 @@ def load(path: str) -> list[str]:
 
 
 def write(tokens: list[str], path: str) -> None:
-    """Writes a vocabulary, one token a line, whole or not at all."""
+    """Writes a vocabulary atomically, one token a line."""
     with files_lib.atomic_text(path) as file:
         file.writelines(f"{token}\n" for token in tokens)

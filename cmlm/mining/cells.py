@@ -25,9 +25,10 @@ class Cells:
 
     Args:
         sides: the vectors of both sides; a sample of them trains the centres.
-        directory: for the centres.
-        cells: the number of cells; 0: four times the square root of the longer side.
-        probes: cells to search for each query.
+        directory: the directory for the file of centres.
+        cells: the number of cells; 0: four times the square root of the longer side's
+            length, but at most an eighth of all vectors.
+        probes: the number of cells to search for each query.
         memory: the memory limit in bytes.
     """
 
@@ -73,7 +74,12 @@ class Cells:
         return means.centroids
 
     def nearest(self, side: Vectors, directory: str) -> np.ndarray:
-        """The nearest cells of each row, nearest first: int32 [n, probes]."""
+        """Returns the nearest cells of each row, nearest first: int32 [n, probes].
+
+        Args:
+            side: the vectors.
+            directory: the directory for the result, which a later call reads.
+        """
         path = os.path.join(directory, "cells.npy")
         if os.path.exists(path):
             return storage.load(path)
@@ -91,14 +97,14 @@ class Cells:
 
 
 class Ivf(index.Index):
-    """The index whose rows are sorted by cell in a file.
+    """The `ivf` index: a file with the rows of the pool, sorted by cell.
 
     Args:
         pool: see `index.Index`.
-        pool_cells: int32 [rows of the pool, probes].
-        query_cells: int32 [queries, probes].
+        pool_cells: int32 [rows of the pool, probes], from `Cells.nearest`.
+        query_cells: int32 [queries, probes], from `Cells.nearest`.
         cells: the number of cells.
-        directory: for the file.
+        directory: the directory for the file.
         memory: see `index.Index`.
     """
 
@@ -134,8 +140,8 @@ class Ivf(index.Index):
 
     def query_bytes(self, k: int) -> int:
         probes = self._query_cells.shape[1]
-        # The vector, its cells before and after sorting, its neighbours. The copy of
-        # one cell's queries is small beside the block.
+        # A query's vector with room for copies, its cells before and after sorting, and
+        # its neighbours.
         return 6 * self._pool.dim + 12 * probes + 24 * k
 
     def search(self, queries, start, stop, k):
@@ -143,7 +149,7 @@ class Ivf(index.Index):
         sorted_cells = np.array(self._query_cells[start:stop])
         cells = len(self._limits) - 1
         limits = faiss.matrix_bucket_sort_inplace(sorted_cells, nbucket=cells)
-        by_cell = sorted_cells.ravel()  # Now the queries, cell by cell.
+        by_cell = sorted_cells.ravel()  # The queries' numbers, cell by cell.
         dim = self._pool.dim
 
         def search_cell(cell: int):
@@ -169,8 +175,8 @@ class Ivf(index.Index):
 def _in_parallel(function: Callable, items: Iterable) -> Iterator:
     """Yields the results of a function in the order of the items.
 
-    Each item gets one thread: several threads in one item would wait for each other at
-    every small step. A bounded queue keeps results from piling up.
+    Each item gets one thread: several threads for one item would wait for each other at
+    every small step. A bounded queue limits the number of results in memory.
     """
     threads = faiss.omp_get_max_threads()
     with concurrent.futures.ThreadPoolExecutor(

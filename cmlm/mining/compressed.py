@@ -1,4 +1,4 @@
-"""The index of compressed vectors (product quantisation) in cells."""
+"""The index of cells with compressed vectors (product quantisation)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from cmlm.mining.vectors import Vectors
 
 _SAMPLE = 16_384
 _BITS = 4
-# Candidates per neighbour whose cosines are computed exactly.
+# Candidates for each neighbour; their cosines are computed exactly.
 _CANDIDATES = 8
 
 
 class Pq(index.Index):
-    """The index of codes, four bits for four numbers, in cells.
+    """The `pq` index: cells of codes, with four bits for about four numbers.
 
     The cosines of the best candidates are computed again from their vectors.
 
     Args:
         pool: see `index.Index`.
         cells: the cells.
-        directory: for the index.
+        directory: the directory for the file of the index.
         memory: see `index.Index`.
 
     Raises:
-        UserError: the codes do not fit into the memory, or the pool is too small to
-            learn them.
+        UserError: the codes do not fit into memory, or the pool is too small to learn
+            codes from.
     """
 
     def __init__(self, pool: Vectors, cells: Cells, directory: str, memory: int):
@@ -44,7 +44,7 @@ class Pq(index.Index):
             )
         parts = pool.dim // 4 or 1
         parts = next(count for count in range(parts, 0, -1) if pool.dim % count == 0)
-        # The code and eight bytes for the row number.
+        # A code, and eight bytes for its row number.
         needed = len(pool) * (parts * _BITS / 8 + 8)
         if needed > memory:
             raise UserError(
@@ -77,8 +77,8 @@ class Pq(index.Index):
             _BITS,
             faiss.METRIC_INNER_PRODUCT,
         )
-        # Codes of the vector itself, not of its difference from the centre: then inner
-        # products need no table for each pair of query and cell.
+        # The codes describe the vector itself, not its difference from the centre, so
+        # inner products need no table for each pair of query and cell.
         codes.by_residual = False
         codes.pq.cp.min_points_per_centroid = 1
         codes.train(index.spread(pool, min(_SAMPLE, len(pool))))
@@ -90,7 +90,7 @@ class Pq(index.Index):
         return codes
 
     def query_bytes(self, k: int) -> int:
-        # The exact comparison works in parts and is not counted.
+        # The exact comparison runs in parts within its own limit and is not counted.
         return 4 * self._pool.dim + 12 * _CANDIDATES * k + 24 * k
 
     def search(self, queries, start, stop, k):

@@ -1,14 +1,14 @@
-"""Nearest neighbours with FAISS: what an index is, and the exact one.
+"""Nearest neighbours with FAISS: the base class of the indexes, and the exact index.
 
     flat    compares every query with every row: exact
     ivf     groups rows in cells and searches the cells nearest to each query
     pq      as ivf, with compressed rows in memory (half a byte for four numbers); the
             best candidates are compared again by their vectors on disk
 
-Every index takes a block of queries at a time and reads the pool from disk. All cosines
-are exact; `ivf` and `pq` may miss neighbours. `ivf` compares a cell with all its
-queries in one matrix product: on a CPU several times faster than FAISS' own index,
-which goes query by query.
+Every index searches a block of queries at a time and reads the pool from disk. All
+cosines are exact, but `ivf` and `pq` may miss neighbours. `ivf` compares a cell with
+all its queries in one matrix product. On a CPU this is several times faster than FAISS'
+own index, which searches query by query.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def choose(rows: Sequence[int], dim: int, memory: int) -> str:
 
     Args:
         rows: the numbers of vectors on the two sides.
-        dim: of the vectors.
+        dim: the width of a vector.
         memory: the memory limit in bytes.
     """
     if rows[0] * rows[1] <= _FLAT_COSINES:
         return "flat"
-    # `ivf` reads each cell once per block of queries: with many blocks `pq` is better.
+    # `ivf` reads each cell once per block of queries, so `pq` suits many blocks better.
     return "ivf" if 4 * dim * max(rows) <= 2 * memory else "pq"
 
 
@@ -54,7 +54,7 @@ class Index(abc.ABC):
 
     @abc.abstractmethod
     def query_bytes(self, k: int) -> int:
-        """The memory that a search needs per query, in bytes."""
+        """Returns the memory that a search needs for each query, in bytes."""
 
     @abc.abstractmethod
     def search(
@@ -64,8 +64,8 @@ class Index(abc.ABC):
 
         Returns:
             Cosines float32 [stop - start, k], the largest first (ties by row), and rows
-            int64 of the same shape. If fewer than k rows are found, the rest is -inf
-            and -1.
+            int64 of the same shape. Missing neighbours have the cosine -inf and the row
+            -1.
         """
 
 
@@ -88,17 +88,17 @@ class Flat(Index):
 
 
 def knn(queries: np.ndarray, pool: np.ndarray, k: int):
-    """The k largest inner products of each query: float32 and int64 [n, k]."""
+    """Finds each query's k largest inner products, float32, and rows, int64: [n, k]."""
     return faiss.knn(queries, pool, int(k), metric=faiss.METRIC_INNER_PRODUCT)
 
 
 def spread(side: Vectors, count: int) -> np.ndarray:
-    """Takes `count` rows at equal distances."""
+    """Returns `count` rows at equal distances."""
     return side.take(np.arange(count) * len(side) // max(count, 1))
 
 
 def in_order(cosines: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorts neighbours by cosine, ties by row; missing ones get -inf."""
+    """Sorts neighbours by cosine, ties by row; missing neighbours get cosine -inf."""
     cosines = np.where(rows < 0, np.float32(-np.inf), cosines)
     order = np.lexsort((rows, -cosines), axis=1)
     return np.take_along_axis(cosines, order, 1), np.take_along_axis(rows, order, 1)

@@ -1,4 +1,4 @@
-"""The jobs of `cmlm.mine`: pairs of two texts, hard negatives, scores of a bitext."""
+"""The jobs of `cmlm.mine`: mines pairs, mines hard negatives, and scores a bitext."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.texts import Texts
 
 _LINES_AT_ONCE = 65_536
-# The distribution of scores is printed at these cosines.
+# The printed report gives the share of pairs with at least each of these cosines.
 _STEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -28,7 +28,8 @@ class Job:
     Attributes:
         encoder: the model.
         output: the .tsv or .tsv.gz file to write.
-        work_dir: for texts, vectors and neighbours; a stopped job resumes from it.
+        work_dir: the directory for texts, vectors and neighbours, from which a stopped
+            job resumes.
         search: the settings of the neighbour search.
     """
 
@@ -38,7 +39,7 @@ class Job:
     search: neighbours.Search
 
     def path(self, name: str) -> str:
-        """A path in the work directory."""
+        """Returns a path in the work directory."""
         return os.path.join(self.work_dir, name)
 
     def gather(self, lines, directory: str, name: str) -> Texts:
@@ -51,7 +52,7 @@ class Job:
         return found
 
     def searcher(self, sides: dict[str, Texts]) -> neighbours.Searcher:
-        """Encodes two sides, as far as they are not encoded yet, and searches them."""
+        """Returns a searcher of two sides; encodes texts that have no vectors yet."""
         encoded = [
             vectors.encode(side, self.encoder, self.path(f"{name}-vectors"))
             for name, side in sides.items()
@@ -63,7 +64,10 @@ class Job:
 
 
 def scores_path(output: str) -> str:
-    """`mined.tsv.gz` -> `mined.scores.gz`, which no glob of .tsv files matches."""
+    """Returns a path that no glob of .tsv files matches.
+
+    For example, the scores of `mined.tsv.gz` are at `mined.scores.gz`.
+    """
     stem, _, packed = output.rpartition(".tsv")
     return f"{stem}.scores{packed}"
 
@@ -83,12 +87,12 @@ def mine_pairs(
     Args:
         job: the shared settings.
         sources, targets: the files of the two texts.
-        k: neighbours of each sentence, for the margin.
+        k: the number of neighbours of each sentence, for the margin.
         margin, retrieval, one_to_one: see `pairs.mine`.
-        threshold: the lowest score; None: `pairs.THRESHOLDS`.
+        threshold: the lowest score; None: `pairs.THRESHOLDS[margin]`.
 
     Returns:
-        Lines that say what was written.
+        Lines that describe the written files.
 
     Raises:
         UserError: no pair reaches the threshold.
@@ -145,13 +149,14 @@ def mine_negatives(
 
     Args:
         job: the shared settings.
-        bitext: its files.
-        columns: columns of the bitext; columns after the second are replaced.
-        pool_files: text to take negatives from; None: all targets.
+        bitext: the files of the bitext.
+        columns: the number of columns of the bitext; hard negatives replace the columns
+            after the second.
+        pool_files: the files of the text to take negatives from; None: all targets.
         count, skip, max_cosine: see `negatives.choose`.
 
     Returns:
-        Lines that say what was written.
+        Lines that describe the written file.
 
     Raises:
         UserError: no pair has enough negatives.
@@ -197,18 +202,20 @@ def score_pairs(
 ) -> list[str]:
     """Keeps the lines of a bitext whose source and target have a high cosine.
 
-    Feng et al., 2020 (LaBSE), https://arxiv.org/abs/2007.01852, section 3.1, filters
-    bitext by a scoring model; that model is not public, and the cosine of an encoder
-    takes its place. Only cosines are stored, so the work directory stays small.
+    Feng et al., 2020 (LaBSE), https://arxiv.org/abs/2007.01852, section 3.1, filter
+    bitext with a scoring model. That model is not public, so the cosine of an encoder
+    replaces its score. The cosines are stored, not the vectors, so the work directory
+    stays small.
 
     Args:
         job: the shared settings.
-        bitext: its files.
-        columns: columns of the bitext; further columns are copied.
+        bitext: the files of the bitext.
+        columns: the number of columns of the bitext; columns after the second are
+            copied.
         threshold: the lowest cosine to keep.
 
     Returns:
-        Lines that say what was written, and the share of lines by cosine.
+        Lines that describe the written files, and the share of lines by cosine.
 
     Raises:
         UserError: no line reaches the threshold.
@@ -219,7 +226,7 @@ def score_pairs(
 
     def make(start: int, stop: int) -> np.ndarray:
         cells = [line.split("\t") for line in lines.take(range(start, stop))]
-        # One call for both sides: batches of similar length are easier to fill.
+        # One call for both sides makes it easier to fill batches of similar length.
         encoded = vectors.checked(
             job.encoder, [row[i] for i in (0, 1) for row in cells]
         )

@@ -23,9 +23,9 @@ def score(
 
     Args:
         cosines: float [n, k], each x with its candidates.
-        of_x: float [n], a(x).
-        of_y: float [n, k], a(y) of the candidates.
-        margin: one of MARGINS. A `ratio` is 0 where m is not above 0.
+        of_x: float [n], a(x) of each x.
+        of_y: float [n, k], a(y) of each candidate.
+        margin: one of MARGINS. The score of `ratio` is 0 where m is not above 0.
 
     Returns:
         float64 [n, k].

@@ -1,4 +1,4 @@
-"""Hard negatives: sentences near to a source that are not its translation.
+"""Hard negatives: sentences near a source that are not translations of it.
 
 Feng et al., 2020 (LaBSE), https://arxiv.org/abs/2007.01852, appendix B, after Guo et
 al., 2018, https://arxiv.org/abs/1807.11906: a weaker model finds the target sentences
@@ -17,22 +17,22 @@ from cmlm.mining import storage
 from cmlm.mining.neighbours import Found
 from cmlm.mining.texts import Texts
 
-# Extra neighbours to find, because known translations are among them.
+# Extra neighbours to find, because some neighbours are known translations.
 _SPARE = 16
 
 
 def neighbours_for(count: int, skip: int, pool: int) -> int:
-    """The number of neighbours to find for each source.
+    """Returns the number of neighbours to find for each source.
 
     Args:
-        count: hard negatives per pair.
-        skip: nearest wrong texts to leave out.
+        count: the number of hard negatives of a pair.
+        skip: the number of nearest wrong texts to leave out.
         pool: the number of texts to choose from.
 
     Raises:
         UserError: the pool is too small.
     """
-    # One more: a pool of targets contains the right translation too.
+    # One more neighbour, because a pool of targets contains the right translation, too.
     if count + skip + 1 > pool:
         raise UserError(
             f"the pool has {pool} distinct sentences; --hard_negatives={count} with "
@@ -54,17 +54,17 @@ def choose(
     """Chooses hard negatives for each distinct source.
 
     A candidate is dropped if it equals the source or one of its targets in the bitext,
-    or if its cosine is above `max_cosine` (it may be a translation). Of the others the
-    nearest `skip` are left out and the next `count` are taken.
+    or if its cosine is above `max_cosine` (it may be a translation). The nearest `skip`
+    of the other candidates are left out, and the next `count` are taken.
 
     Args:
         source, target: the columns of the bitext, with the same number of lines.
         pool: texts to choose from.
         found: neighbours of the sources in the pool.
-        count: negatives per source.
-        skip: nearest candidates to leave out.
+        count: the number of negatives of a source.
+        skip: the number of nearest candidates to leave out.
         max_cosine: the highest cosine of a negative with its source.
-        directory: for the result.
+        directory: the directory for the file of the result.
 
     Returns:
         Rows of the pool, int64 [len(source), count], the nearest first. A source with

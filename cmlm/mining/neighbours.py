@@ -1,4 +1,4 @@
-"""Finds the nearest neighbours of one text in another, in blocks on disk."""
+"""Finds the nearest neighbours of one text in another text, in blocks on disk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Search:
 
     Attributes:
         kind: one of `choices.INDEXES`, or `auto`.
-        cells: the number of cells of `ivf` and `pq`; 0: chosen by size.
-        probes: cells to search for each query.
+        cells: the number of cells of `ivf` and `pq`; 0: see `cells.Cells`.
+        probes: the number of cells to search for each query.
         memory: the memory limit in bytes.
     """
 
@@ -42,9 +42,9 @@ class Found:
     """The neighbours of all queries, on disk.
 
     Args:
-        directory: of the files.
+        directory: the directory of the files.
         rows: the number of queries.
-        block_rows: queries per file.
+        block_rows: the number of queries in a file.
     """
 
     def __init__(self, directory: str, rows: int, block_rows: int):
@@ -62,7 +62,7 @@ class Found:
             yield start, np.array(entries["cosine"]), np.array(entries["row"])
 
     def means(self) -> np.ndarray:
-        """The mean cosine of each query with its neighbours, float64 [n]."""
+        """Returns the mean cosine of each query with its neighbours, float64 [n]."""
         means = np.empty(self._rows)
         for start, cosines, rows in self.blocks():
             there = rows >= 0
@@ -73,12 +73,13 @@ class Found:
 
 
 class Searcher:
-    """Searches each of two sides in the other; both directions share the cells.
+    """Searches each of two sides in the other side; both directions share the cells.
 
     Args:
         source, target: unit vectors of the two sides.
-        directory: for indexes and results. Results of other settings are deleted.
-        settings: of the search.
+        directory: the directory for indexes and results. Results of other settings are
+            deleted.
+        settings: the settings of the search.
     """
 
     def __init__(

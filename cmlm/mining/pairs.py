@@ -1,4 +1,4 @@
-"""Selects pairs from neighbours: margin, retrieval, threshold, one-to-one."""
+"""Selects pairs from neighbours by margin, retrieval, threshold and one-to-one rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cmlm.mining.neighbours import Found
 
 # ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
 # absolute: LaBSE, section 7 (Feng et al., https://arxiv.org/abs/2007.01852);
-# distance: the pair is nearer than its neighbours on average.
+# distance: the pair is at least as near as its neighbours on average.
 THRESHOLDS = {"ratio": 1.04, "distance": 0.0, "absolute": 0.6}
 _AT_ONCE = 1 << 20
 
@@ -21,9 +21,9 @@ class Pairs:
     """Pairs of rows.
 
     Attributes:
-        source, target: int64 [n], the rows.
+        source, target: int64 [n], the rows of the two sides.
         score: float64 [n], the margin score.
-        cosine: float32 [n].
+        cosine: float32 [n], the cosine of the two rows.
     """
 
     source: np.ndarray
@@ -35,7 +35,7 @@ class Pairs:
         return len(self.source)
 
     def where(self, chosen: np.ndarray) -> Pairs:
-        """Selects pairs by a mask, a slice or their indices."""
+        """Selects pairs by a mask, a slice or indices."""
         return Pairs(
             self.source[chosen],
             self.target[chosen],
@@ -45,9 +45,9 @@ class Pairs:
 
 
 def needed(retrieval: str, margin: str) -> tuple[str, ...]:
-    """The sides whose neighbours `mine` needs.
+    """Returns the sides whose neighbours `mine` needs.
 
-    One direction with plain cosines needs the neighbours of one side only.
+    Plain cosines in one direction need the neighbours of one side only.
     """
     if margin == "absolute" and retrieval in ("forward", "backward"):
         return ("source",) if retrieval == "forward" else ("target",)
@@ -64,8 +64,9 @@ def mine(
 ) -> Pairs:
     """Selects pairs (Artetxe and Schwenk, 2019, section 3.2).
 
-    `forward` takes the best candidate of each source sentence, `backward` of each
-    target sentence, `intersection` the pairs in both, `max` the union of both.
+    `forward` takes the best candidate of each source sentence, and `backward` the best
+    candidate of each target sentence. `intersection` takes the pairs that both find,
+    and `max` the pairs of either.
 
     Args:
         of_source, of_target: neighbours of the two sides; a side that `needed` does not
@@ -73,8 +74,8 @@ def mine(
         margin: one of `margins.MARGINS`.
         retrieval: one of `choices.RETRIEVALS`.
         threshold: the lowest score to keep.
-        one_to_one: use each sentence once, in its best pair: pairs are taken greedily
-            in the order of their scores.
+        one_to_one: use each sentence at most once. Pairs are taken greedily, in the
+            order of their scores.
 
     Returns:
         The pairs by falling score; ties by source row, then by target row.
@@ -112,7 +113,7 @@ def mine(
 def _best(
     found: Found, of_x: np.ndarray | None, of_y: np.ndarray | None, margin: str
 ) -> Pairs:
-    """The best candidate y of each x."""
+    """Returns the pairs of each x with its best candidate y."""
     parts = []
     for start, cosines, rows in found.blocks():
         own = slice(start, start + len(rows))
@@ -136,7 +137,7 @@ def _best(
 
 
 def _first(pairs: Pairs) -> np.ndarray:
-    """Indices of the first of equal pairs, in order."""
+    """Returns the first index of each distinct pair, in order."""
     order = np.lexsort((np.arange(len(pairs)), pairs.target, pairs.source))
     source, target = pairs.source[order], pairs.target[order]
     new = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
@@ -144,10 +145,10 @@ def _first(pairs: Pairs) -> np.ndarray:
 
 
 def _greedy(pairs: Pairs, sources: int, targets: int) -> np.ndarray:
-    """Indices of the pairs whose two sentences no earlier pair has used."""
+    """Returns the indices of pairs with two sentences that no taken pair has used."""
     used = [bytearray(sources), bytearray(targets)]
     for flags, rows in zip(used, (pairs.source, pairs.target), strict=True):
-        # The length of a side that was not searched is unknown: use its last row.
+        # A side that was not searched has an unknown length; its last row gives enough.
         flags.extend(bytes(max(int(rows.max(initial=-1)) + 1 - len(flags), 0)))
     of_source, of_target = used
     chosen = np.zeros(len(pairs), bool)

@@ -12,10 +12,11 @@ from cmlm.errors import UserError
 
 
 def save(path: str, array: np.ndarray) -> None:
-    """Writes an .npy file; it gets its name when it is complete.
+    """Writes an .npy file atomically.
 
     Raises:
-        OSError: with the system's message, which `numpy.save` drops.
+        OSError: the file cannot be written. The error has the system's message, which
+            `numpy.save` drops.
     """
     with files.atomic_file(path) as temporary, open(temporary, "wb") as file:
         header = np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array))
@@ -38,8 +39,8 @@ def load(path: str) -> np.ndarray:
 def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
     """Creates an .npy file and maps it into memory for writing.
 
-    The file's blocks are reserved on the disk first. Otherwise a full disk would kill
-    the process with a signal at some later assignment.
+    The function reserves the file's blocks on the disk. Otherwise a full disk would
+    kill the process with a signal at a later assignment.
 
     Raises:
         OSError: the disk has too little space.
@@ -56,7 +57,7 @@ def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
 
 
 def read_json(path: str) -> dict | None:
-    """Reads a JSON file; None if the file does not exist.
+    """Reads a JSON file; returns None if the file does not exist.
 
     Raises:
         UserError: the file is damaged.
@@ -71,6 +72,6 @@ def read_json(path: str) -> dict | None:
 
 
 def write_json(path: str, content: dict) -> None:
-    """Writes a JSON file; it gets its name when it is complete."""
+    """Writes a JSON file atomically."""
     with files.atomic_file(path) as temporary, open(temporary, "w") as file:
         json.dump(content, file, indent=1, sort_keys=True)

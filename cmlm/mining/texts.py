@@ -18,7 +18,7 @@ _ABOUT = "about.json"
 _TEXT = "text.txt"
 _OFFSETS = "offsets.npy"
 _ROWS = "rows.npy"
-# Memory for one key and its position while equal keys are found, sorting included.
+# Memory for one key and its position during the search for equal keys, with the sort.
 _KEY_BYTES = 80
 _BLOCK = 1 << 20
 
@@ -26,7 +26,7 @@ _BLOCK = 1 << 20
 def read_lines(paths: Sequence[str]) -> Iterator[str]:
     """Reads sentences, one a line; blank lines are skipped.
 
-    A tab becomes a space, because the output separates columns with tabs.
+    A tab becomes a space, because tabs separate the columns of the output.
 
     Raises:
         UserError: a file cannot be read, or a line is longer than a million
@@ -41,9 +41,9 @@ def read_lines(paths: Sequence[str]) -> Iterator[str]:
 
 
 def read_column(paths: Sequence[str], columns: int, column: int) -> Iterator[str]:
-    """Reads one column of a bitext, from lines of `columns` non-empty cells.
+    """Reads one column of a bitext, from lines with `columns` non-empty cells.
 
-    Training (`data.bitext`) uses the same lines.
+    Training (`data.bitext`) reads the same lines.
     """
     for row in read_rows(paths, columns):
         yield row.split("\t")[column]
@@ -67,8 +67,8 @@ class Texts:
     """Distinct lines, mapped from disk; `gather` creates them.
 
     Attributes:
-        name: for messages.
-        digest: of all lines, repeated ones included.
+        name: the text's name in messages.
+        digest: a hash of all lines, repeated lines included.
         lines: the number of lines before deduplication.
         rows: int64 [lines], the index of each line among the distinct ones.
     """
@@ -87,7 +87,7 @@ class Texts:
         return len(self._offsets) - 1
 
     def take(self, rows: Iterable[int]) -> list[str]:
-        """The texts of the given rows."""
+        """Returns the texts of the given rows."""
         rows = np.asarray(rows, np.int64)
         starts, ends = self._offsets[rows], self._offsets[rows + 1] - 1
         return [
@@ -102,9 +102,10 @@ def gather(
     """Writes the distinct lines of a text in the order of their first occurrence.
 
     Args:
-        lines: returns the text from its beginning at each call.
-        directory: to create. An existing one with the same text is reused.
-        name: of the text, for messages.
+        lines: a function that returns the text from its beginning at each call.
+        directory: the directory to create; an existing directory of the same text is
+            reused.
+        name: the text's name in messages.
         memory: the memory limit in bytes.
 
     Raises:
@@ -141,7 +142,7 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
     del keys
     os.remove(keys_path)
 
-    # -- the second pass writes the texts
+    # The second pass writes the texts.
     offsets = storage.new_map(os.path.join(directory, _OFFSETS), "<i8", (distinct + 1,))
     ends = np.asarray(offsets)  # A plain array: faster assignments than a memmap.
     again, offset, seen, whole = hashlib.blake2b(), 0, 0, True
@@ -190,13 +191,13 @@ def _key(encoded: bytes) -> bytes:
 def _number(keys: np.ndarray, rows: np.ndarray, at_once: int) -> int:
     """Numbers the distinct keys by first occurrence.
 
-    Keys are processed in parts. The key itself decides its part, so equal keys are in
-    the same part.
+    Keys are processed in parts. The value of a key decides its part, so equal keys are
+    in the same part.
 
     Args:
         keys: uint64 [n, 2].
         rows: int64 [n], receives the number of each key.
-        at_once: keys per part.
+        at_once: the number of keys in a part.
 
     Returns:
         The number of distinct keys.
@@ -204,7 +205,7 @@ def _number(keys: np.ndarray, rows: np.ndarray, at_once: int) -> int:
     parts = -(-len(keys) // at_once)
     blocks = range(0, len(keys), _BLOCK)
     for part in range(parts):
-        # First the position of the first equal key; numbers follow below.
+        # At first, `rows` receives the position of the first equal key.
         own = np.concatenate(
             [
                 start + np.flatnonzero(keys[start : start + _BLOCK, 0] % parts == part)

@@ -1,4 +1,4 @@
-"""The vectors of a text in shards on disk, from which a stopped run resumes."""
+"""The vectors of a text in shards on disk; a stopped run resumes from its shards."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cmlm.mining import storage
 from cmlm.mining.texts import Texts
 
 _ABOUT = "about.json"
-# A killed run loses at most one shard: some minutes of encoding on a CPU.
+# A killed run loses at most one shard, or some minutes of encoding on a CPU.
 SHARD_ROWS = 16_384
-# Sentences per call of the model: enough for batches of similar length, few enough for
-# the bar to move.
+# Sentences in a call of the model: enough for batches of similar length, and few enough
+# for a smooth progress bar.
 _AT_ONCE = 4096
 
 
@@ -25,10 +25,10 @@ class Vectors:
     """Unit vectors in files of equal size, `00000.npy` and so on.
 
     Args:
-        directory: filled by `fill`.
+        directory: a directory that `fill` has filled.
 
     Attributes:
-        about: model, text and shape.
+        about: the description of the vectors: model, text and shape.
         shape: [n, dim].
     """
 
@@ -57,13 +57,13 @@ class Vectors:
         return rows
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Reads any rows, float32 [len(rows), dim]."""
+        """Reads rows in any order, float32 [len(rows), dim]."""
         taken = np.empty([len(rows), self.dim], np.float32)
         order = np.argsort(rows, kind="stable")
         shards = rows[order] // self._shard_rows
         borders = np.flatnonzero(shards[1:] != shards[:-1]) + 1
         for own in np.split(order, borders):
-            # Mapped only for this read: a lasting map counts as memory of the process.
+            # Each read maps its shard: a lasting map counts as memory of the process.
             if len(own):
                 shard = int(rows[own[0]]) // self._shard_rows
                 taken[own] = self._map(shard)[rows[own] - shard * self._shard_rows]
@@ -86,10 +86,10 @@ def encode(
     """Encodes distinct texts; existing shards are reused.
 
     Args:
-        texts: to encode.
+        texts: the texts to encode.
         encoder: the model.
-        directory: of the shards, created if missing.
-        shard_rows: rows per file.
+        directory: the directory of the shards, created if missing.
+        shard_rows: the number of rows in a file.
 
     Raises:
         UserError: the directory holds vectors of another model or text, or the model
@@ -117,14 +117,14 @@ def fill(
     """Creates the missing shards.
 
     Args:
-        directory: of the shards, created if missing.
-        about: `shape` [n, dim], `shard_rows`, and everything that the vectors depend
-            on.
-        make: (start, stop) to the unit vectors of these rows, float32.
+        directory: the directory of the shards, created if missing.
+        about: the description of the vectors: `shape` [n, dim], `shard_rows`, and all
+            facts that the vectors depend on.
+        make: a function that computes the rows [start, stop), float32 [rows, dim].
         what: the description of the progress bar.
 
     Raises:
-        UserError: the directory holds other vectors.
+        UserError: the directory holds other vectors, or a shard has a wrong shape.
     """
     path = os.path.join(directory, _ABOUT)
     there = storage.read_json(path)
@@ -155,14 +155,18 @@ def fill(
                     f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
                     f"{[stop - start, dim]}: delete it"
                 )
-            # Reused rows do not count for the pace.
+            # Reused rows do not count for the displayed pace.
             bar.initial += stop - start
             bar.n += stop - start
     return Vectors(directory)
 
 
 def identity(encoder: DescribedEncoder) -> dict:
-    """What identifies the vectors of a model, as far as the model knows."""
+    """Returns the part of an encoder's description that identifies its vectors.
+
+    This is the fingerprint with the sequence length, or the whole description of an
+    encoder without a fingerprint.
+    """
     if "fingerprint" in encoder.info:
         length = getattr(encoder, "seq_length", None)
         return {"fingerprint": encoder.info["fingerprint"], "seq_length": length}
@@ -175,7 +179,8 @@ def checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
     Raises:
         UserError: the encoder returns a wrong shape or a non-finite number.
     """
-    # Scaled here and not by the encoder, so that non-finite numbers are still visible.
+    # The encoder's own scaling could hide non-finite numbers, so the rows are scaled
+    # here.
     rows = np.asarray(encoder.encode(sentences, progress=False), np.float32)
     if rows.shape != (len(sentences), encoder.dim):
         raise UserError(

@@ -27,7 +27,7 @@ from cmlm.vocabulary import words as words_lib
 _MIN_LEARNER_WORDS = 100_000
 _LEARNER_WORDS_PER_TOKEN = 2
 _MAX_WORD_LENGTH = 50
-# Share of all characters that may have no token: one foreign letter in a hundred
+# Share of a text's characters that may lack a token: one foreign letter in a hundred
 # thousand is not worth two tokens, the letter and its ## form.
 _UNCOVERED_CHARACTERS = 1e-5
 
@@ -43,14 +43,14 @@ class VocabularyConfig(hyperparams.Config):
         size: tokens of a learnt vocabulary, special ones included. A small text may
             give fewer.
         lower_case: lower-case the text and strip its accents.
-        max_text_bytes: text to learn from, from the start of each language's corpus.
+        max_text_bytes: bytes to learn from, at the start of each language's corpus.
         sampling_exponent: with several languages, the words of language l count in
-            proportion to n_l^sampling_exponent, where n_l is the number of its words.
-            LaBSE (section 3.2) and CMLM (section 4.4) use 0.3.
-        max_word_bytes: words of more bytes are [UNK]. Weights of other programs bring
+            proportion to n_l^sampling_exponent, where n_l is the number of words of
+            language l. LaBSE (section 3.2) and CMLM (section 4.4) use 0.3.
+        max_word_bytes: words of more bytes are [UNK]. Weights from other programs have
             their own limit: tf-text's is 100 bytes.
-        max_word_characters: words of more characters are [UNK]; 0: no such limit.
-            Hugging Face's limit is 100 characters, that of BERT's own code 200.
+        max_word_characters: words of more characters are [UNK]; 0: no such limit. The
+            limit is 100 characters in Hugging Face and 200 in BERT's own code.
     """
 
     file: str = ""
@@ -68,7 +68,7 @@ class VocabularyConfig(hyperparams.Config):
         )
 
     def adopt_rules(self, other: VocabularyConfig) -> None:
-        """Takes the settings that decide how text becomes tokens."""
+        """Copies the settings of the tokenizer from another configuration."""
         self.lower_case = other.lower_case
         self.max_word_bytes = other.max_word_bytes
         self.max_word_characters = other.max_word_characters
@@ -82,8 +82,8 @@ def prepare(
 ) -> str:
     """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
 
-    It is `config.file` if that is set, else the file that is there already, else a new
-    one learnt from `files`.
+    The vocabulary is `config.file` if that is set, else the file that the run has
+    already, else a new vocabulary learnt from `files`.
 
     Args:
         config: file and size.
@@ -92,8 +92,8 @@ def prepare(
         model_size: number of tokens that the model is configured for; 0: any number.
 
     Raises:
-        UserError: the vocabulary is not usable, does not fit the model, or
-            `config.file` is another one than the run was begun with.
+        UserError: the vocabulary is unusable or does not fit the model, or
+            `config.file` differs from the vocabulary that the run has already.
     """
     target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
     present = tf.io.gfile.exists(target)
@@ -127,14 +127,14 @@ def learn(
 
     Args:
         files: text in the training format, by language.
-        config: size, case, and how much text to read.
-        output_path: where to write it, atomically.
+        config: size, case, and limit of the text to read.
+        output_path: file to write, atomically.
 
     Returns:
         The special tokens, single characters, and pieces in order of falling count.
 
     Raises:
-        UserError: there is no word in the text.
+        UserError: the text has no words.
     """
     counted = {
         language: words_lib.count(paths, config.lower_case, config.max_text_bytes).top(
@@ -162,7 +162,7 @@ def learn_and_write(
         output_path: file to write, atomically.
 
     Raises:
-        UserError: there is no word.
+        UserError: `counts` is empty.
     """
     if not counts:
         raise UserError("the text has no word to learn a vocabulary from")
@@ -185,7 +185,7 @@ def learn_and_write(
 
 
 def _shares(totals: Mapping[str, int], exponent: float) -> str:
-    """Describes each language: its size, and its share after smoothing."""
+    """Describes the size of each language and its share after smoothing."""
     shares = languages.smoothed_shares(totals, exponent)
     told = ", ".join(
         f"{language} {total:,} ({shares[language]:.1%})"
@@ -195,7 +195,7 @@ def _shares(totals: Mapping[str, int], exponent: float) -> str:
 
 
 def learner_words(size: int) -> int:
-    """Returns the number of distinct words to learn a vocabulary of some size from."""
+    """Returns the number of distinct words from which to learn `size` tokens."""
     return max(_MIN_LEARNER_WORDS, _LEARNER_WORDS_PER_TOKEN * size)
 
 
@@ -204,13 +204,13 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
 
     A vocabulary's size depends on a threshold for the count of a piece. tf-text finds
     the threshold by bisection, in about seventeen steps. The size falls nearly as a
-    power of the threshold, so the secant on logarithmic axes needs about four steps.
-    Then the rarest surplus pieces are dropped. Single characters stay, because a word
-    with a missing character would be unknown.
+    power of the threshold, so the secant method on logarithmic axes needs only about
+    four steps. Then the rarest surplus pieces are dropped. Single characters stay,
+    because a word with a missing character would be unknown.
 
     Args:
         counts: words and their counts.
-        size: number of tokens; a text with few pieces gives fewer.
+        size: number of tokens; a text with few pieces gives a smaller vocabulary.
     """
     words = words_lib.most_frequent(counts, learner_words(size))
     learner = wordpiece.Learner(
@@ -227,7 +227,8 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
             if not (len(token) == 3 and token[:2] == "##" and _is_a_word(token[2]))
         ]
 
-    # Invariant: `large` gives size tokens or more; a threshold of 1 gives the most.
+    # `low` gives at least `size` tokens, or is 1, which gives the most. `high` gives
+    # fewer than `size`, or is the largest count.
     threshold = max(1, counts.total() // (7 * size))
     tried: dict[int, list[str]] = {}
     low, high = 1, max(counts.values())
@@ -251,9 +252,10 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
 
 
 def _ascii_tokens(counts: collections.Counter) -> list[str]:
-    """Returns every ASCII character, alone and inside a word.
+    """Returns ASCII punctuation, and digits and letters alone and inside a word.
 
-    Without them, a vocabulary learnt from prose would read every `$` or `3D` as [UNK].
+    Without these tokens, a vocabulary learnt from prose would turn every `$` or `3D`
+    into [UNK].
     """
     cased = any(word != word.lower() for word in counts)
     letters = string.ascii_letters if cased else string.ascii_lowercase
@@ -262,18 +264,18 @@ def _ascii_tokens(counts: collections.Counter) -> list[str]:
 
 
 def _is_a_word(character: str) -> bool:
-    """Tells whether BERT's tokenizer makes a word of this character, without `##`."""
+    """Tells whether a character is always a word of its own, which needs no `##`."""
     name = unicodedata.name(character, "")
     return name.startswith("CJK ") or unicodedata.category(character).startswith("P")
 
 
 def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) -> int:
-    """Returns how many of the most frequent characters make up nearly all of a text.
+    """Returns the number of most frequent characters that make up nearly all text.
 
     Args:
         words: words and their counts.
-        most_tokens: tokens for these characters. A letter takes two, a Chinese
-            character one.
+        most_tokens: upper limit for the tokens of these characters. A letter takes two
+            tokens, a Chinese character one.
     """
     counts: collections.Counter = collections.Counter()
     for word, count in words:
@@ -291,10 +293,13 @@ def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) ->
 
 
 def _next(tried: dict[int, list[str]], size: int, last: int) -> int:
-    """Returns the threshold where the secant of the two nearest tries hits `size`."""
+    """Returns the threshold where the secant of the two nearest tries aims at `size`.
+
+    It aims 2 % above `size`, so that surplus pieces can be dropped.
+    """
     points = sorted(tried.items(), key=lambda item: abs(math.log(len(item[1]) / size)))
     (x0, y0) = math.log(points[0][0]), math.log(len(points[0][1]))
-    slope = -0.8  # measured on English text; used until there are two points
+    slope = -0.8  # Measured on English text; used until two tries differ.
     if len(points) > 1:
         (x1, y1) = math.log(points[1][0]), math.log(len(points[1][1]))
         if x1 != x0 and y1 != y0:
@@ -304,7 +309,7 @@ def _next(tried: dict[int, list[str]], size: int, last: int) -> int:
 
 
 def _shorten(tokens: list[str], size: int) -> list[str]:
-    """Drops the rarest pieces of more than one character until `size` are left."""
+    """Drops the rarest pieces of several characters until `size` tokens are left."""
     excess = len(tokens) - size
     kept = []
     for token in reversed(tokens):
@@ -322,7 +327,7 @@ def _shorten(tokens: list[str], size: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """How well a vocabulary fits a text; each occurrence of a word counts.
+    """The fit of a vocabulary to a text; every occurrence of a word counts.
 
     Attributes:
         words_in_one_piece: share of words that are one piece.

@@ -1,10 +1,10 @@
-"""Finds the pieces of a vocabulary that a text needs to be tokenised as before.
+"""Finds the pieces of a vocabulary that a text needs to keep its tokens.
 
-WordPiece takes the longest piece that matches, again and again. Without the pieces that
-a text never uses, it still takes the same ones. A word that becomes [UNK] needs care:
-WordPiece takes some pieces of it before none matches. If one of those were missing, a
-shorter piece could match instead and the word could become known. These pieces are
-needed, too.
+WordPiece repeatedly takes the longest piece that matches. If pieces that a text never
+uses are removed, WordPiece still takes the same pieces of that text. A word that
+becomes [UNK] needs care: WordPiece takes some of its pieces before no piece matches. If
+one of these pieces were missing, a shorter piece could match instead, and the word
+could become known. The text therefore needs these pieces, too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _JOINER = "##"
 def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
     """Finds the pieces that a text needs.
 
-    These are the pieces of its words and the special tokens. For words that are not in
-    the text, every single character that is ASCII or occurs in the text is kept as
-    well, alone and inside a word.
+    The result has the pieces of the text's words and the special tokens. For the words
+    of other texts it also has every single character that is ASCII or occurs in the
+    text, alone and inside a word.
 
     Args:
         tokenizer: tokenizer of the vocabulary.
-        windows: the text, some lines at a time; one window is in memory at a time.
+        windows: the text as lists of lines; one list is in memory at a time.
 
     Returns:
         bool [vocab_size].
@@ -44,7 +44,7 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
         kept[np.unique(tokens.flat_values)] = True
         unknown = tf.reduce_any(tokens == tokenizer.unk_id, axis=1)
         for word in set(splitter.split(tf.boolean_mask(text, unknown))):
-            # The tokenizer does not look at the pieces of a long word.
+            # A long word is [UNK] without a search for its pieces.
             if not tokenizer.is_long(word.decode()):
                 kept[path(word.decode(), ids)] = True
         for line in splitter.normalize(text).numpy():
@@ -57,10 +57,10 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
 
 
 def path(word: str, ids: Mapping[str, int]) -> list[int]:
-    """Returns the pieces that WordPiece takes of a word until none matches.
+    """Returns the ids of the pieces that WordPiece takes until no piece matches.
 
     Args:
-        word: normalised, without white space.
+        word: a normalised word.
         ids: pieces and their ids.
     """
     taken: list[int] = []

@@ -1,14 +1,14 @@
-"""Learns WordPiece vocabularies: the same tokens as tf-text's, in far less time.
+"""Learns WordPiece vocabularies: the tokens of tf-text's learner, in far less time.
 
-The papers' vocabularies were made with tensorflow_text.tools.wordpiece_vocab. It counts
-every substring that begins where a piece may begin. From the longest to the shortest,
-it then subtracts each substring's count from those of its prefixes and keeps substrings
-whose remaining count reaches a threshold. The subtraction removes all occurrences that
-continue, so the remaining count says how often a substring *ends* a word. It is
-therefore enough to count suffixes: a word of ten letters has ten of them, but 55
-substrings.
+The papers' vocabularies were made with tensorflow_text.tools.wordpiece_vocab. That tool
+counts every substring that begins where a piece may begin. From the longest substring
+to the shortest, it then subtracts each substring's count from the counts of its
+prefixes, and keeps substrings whose remaining count reaches a threshold. The
+subtraction removes all occurrences that continue, so the remaining count says how often
+a substring *ends* a word. It is therefore enough to count suffixes: a word of ten
+letters has ten suffixes but 55 substrings.
 
-A test compares the tokens with those of tf-text's learner.
+A test checks that the tokens equal those from tf-text's learner.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ITERATIONS = 4
 
 
 class Learner:
-    """Learns vocabularies of some words for any threshold.
+    """Learns vocabularies from counted words, for any threshold.
 
-    It needs about 200 bytes for each distinct suffix of the words.
+    A learner needs about 200 bytes for each distinct suffix of the words.
 
     Args:
         words: words and their counts.
         reserved: tokens that always come first.
-        max_length: longer words are ignored.
+        max_length: most characters of a word; longer words are ignored.
         max_characters: number of most frequent characters to use; words with other
             characters are ignored.
     """
@@ -92,7 +92,7 @@ def _suffixes(
     """Counts suffixes.
 
     Args:
-        words: word, its count, and the positions at which suffixes begin.
+        words: tuples of a word, its count, and the start positions of its suffixes.
     """
     counts: collections.Counter = collections.Counter()
     for word, number, beginnings in words:
@@ -102,9 +102,9 @@ def _suffixes(
 
 
 def _beginnings(word: str, pieces: dict[str, int]) -> list[int]:
-    """Returns where pieces begin in a word, taking the longest piece each time.
+    """Returns the start positions of a word's pieces, the longest piece each time.
 
-    Every character of the word is a piece, so one always matches.
+    Every character of the word is a piece, so some piece always matches.
     """
     found = []
     begin, length = 0, len(word)

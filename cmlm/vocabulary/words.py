@@ -1,7 +1,7 @@
-"""Counts the words of a text, as the tokenizer splits them.
+"""Counts the words of a text, split by the tokenizer's rules.
 
 A vocabulary is learnt from these counts. This module counts in one process;
-`words_on_beam` counts the same on any number of machines.
+`words_on_beam` counts on any number of machines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from cmlm.data import streams, tokenization
 
-# Distinct words in memory. When there are more, the rarest half is forgotten, so that a
+# Most distinct words in memory. When there are more, the rarest half is dropped, so a
 # text of any size needs at most 0.6 GB.
 MAX_DISTINCT_WORDS = 3_000_000
-# Lines that are split into words at a time.
+# Lines that are split into words together.
 LINES_PER_CHUNK = 1024
 
 
@@ -29,7 +29,7 @@ class WordCounts:
 
     Attributes:
         counts: words and their counts; rare words may be missing.
-        total: occurrences of all words, missing ones included.
+        total: number of occurrences of all words, missing words included.
     """
 
     counts: collections.Counter
@@ -55,8 +55,8 @@ def count(
         files: text in the training format.
         lower_case: count lower-cased words without accents.
         max_text_bytes: bytes of text after which counting stops.
-        max_words: distinct words in memory. If there are more, counts are slightly low
-            and words that are rare everywhere are missing.
+        max_words: most distinct words in memory. If a text has more, its counts are
+            slightly low, and words that are rare everywhere are missing.
     """
     splitter = tokenization.WordSplitter(lower_case)
 
@@ -80,16 +80,16 @@ def count(
 
 
 def _without_rare(counts: collections.Counter, number: int) -> collections.Counter:
-    """Returns at most `number` most frequent words, without ties at the border."""
+    """Returns fewer than `number` most frequent words, without ties at the limit."""
     values = np.fromiter(counts.values(), np.int64, len(counts))
     limit = np.partition(values, len(values) - number)[len(values) - number]
     return collections.Counter({w: n for w, n in counts.items() if n > limit})
 
 
 def most_frequent(counts: Mapping[str, int], number: int) -> list[tuple[str, int]]:
-    """Returns the most frequent words with their counts; words of equal count sorted.
+    """Returns the most frequent words with their counts, ties in alphabetical order.
 
-    The result does not depend on the order in which words were found.
+    The result does not depend on the order of `counts`.
     """
     return heapq.nsmallest(number, counts.items(), key=by_frequency)
 
@@ -103,12 +103,12 @@ def by_frequency(item: tuple[str, int]) -> tuple[int, str]:
 def factors(totals: Mapping[str, int], exponent: float) -> dict[str, float]:
     """Returns factors that give language l a share in proportion to n_l^exponent.
 
-    The largest language has factor 1. The others are scaled up, so that no count is
+    The largest language has factor 1. The other languages are scaled up, so no count is
     rounded to 0.
 
     Args:
         totals: n_l, the number of words of each language.
-        exponent: 1 leaves the counts as they are.
+        exponent: exponent of n_l; 1 leaves the counts unchanged.
     """
     largest = max(totals.values(), default=0)
     return {

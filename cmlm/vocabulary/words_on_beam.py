@@ -1,10 +1,10 @@
-"""Counts the words of a corpus of any size on Apache Beam, with the counts of `words`.
+"""Counts the words of a corpus of any size on Apache Beam, by the rules of `words`.
 
     ranges of files -> lines -> words of 1,024 lines -> sums by language and word
         -> times the language's factor -> sums by word -> the most frequent ones
 
 Only the most frequent words return to this process, whatever the size of the corpus.
-All sums are of integers, so the result does not depend on how the work was divided.
+All sums are sums of integers, so the division of the work does not change the result.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from cmlm.data.tokenization import WordSplitter
 from cmlm.errors import UserError
 from cmlm.vocabulary import words
 
-# A plain file is read in parts of this size, by any number of workers; a gzip file as
-# a whole.
+# A plain file is read in parts of this size, by any number of workers; a gzip file is
+# read as a whole.
 _RANGE_BYTES = 64 * 2**20
 
 
@@ -39,7 +39,7 @@ def count_and_smooth(
     beam_options: str = "",
     workers: int = 0,
 ) -> tuple[collections.Counter, dict[str, int]]:
-    """Counts words by language and smooths the sums as `words.smooth` does.
+    """Counts words by language and smooths the counts like `words.smooth`.
 
     Args:
         paths: text in the training format, by language.
@@ -116,7 +116,7 @@ def count_and_smooth(
 
 
 def _starts(path: str) -> range:
-    """Returns where the ranges of a file begin."""
+    """Returns the first byte of each range of a file."""
     size = tf.io.gfile.stat(path).length
     return range(0, 1 if path.endswith(".gz") else max(size, 1), _RANGE_BYTES)
 
@@ -132,13 +132,14 @@ def _write(found: list[tuple[str, int]], path: str) -> None:
 
 
 class CountWords(beam.DoFn):
-    """(language, path, start of a range) to ((language, word), count).
+    """Maps (language, path, start of a range) to ((language, word), count).
 
-    A word is given once for each chunk of lines that contains it; Beam adds the counts.
+    The output has a word once for each chunk of lines that contains it; Beam adds the
+    counts.
 
     Args:
         lower_case: count lower-cased words without accents.
-        progress: advances by the bytes read from disk, packed or not.
+        progress: advances by the bytes read from disk, before unpacking.
     """
 
     def __init__(self, lower_case: bool, progress: beam_runner.Progress):
@@ -163,11 +164,11 @@ class CountWords(beam.DoFn):
 
 
 def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
-    """Yields the lines that begin in a range of a file, as `streams.sentences` does.
+    """Yields the lines that begin in a range, cleaned as in `streams.sentences`.
 
     Args:
         raw: the opened file, not unpacked.
-        path: its name; a `.gz` file is unpacked and has one range.
+        path: the file's name; a `.gz` file is unpacked and has one range.
         start: first byte of the range.
 
     Raises:
@@ -181,7 +182,7 @@ def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
         except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
             raise UserError(f"{path} is not a whole gzip file: {error}") from error
         return
-    # A line belongs to the range with its first byte.
+    # A line belongs to the range that contains its first byte.
     if start:
         raw.seek(start - 1)
         position = start - 1 + len(raw.readline())
