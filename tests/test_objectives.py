@@ -122,5 +122,5 @@ def test_one_text_has_none_to_be_told_from(name):
     config = getattr(TaskConfig(), name)
     config.check_data(Data(languages.Corpus({}, {"en": 1, "de": 1}, {"en": 0})))
     config.train_data.input_path = "a.txt"
-    with pytest.raises(UserError, match="a.txt has one example: at least two"):
+    with pytest.raises(UserError, match="a.txt has one example; allowed: at least two"):
         config.check_data(Data(languages.Corpus({}, {"": 1})))

@@ -111,6 +111,9 @@ def save(encoder, folder, vocab_file=None, as_list=False, pooling="pooler"):
 
 @pytest.fixture(scope="module")
 def encoder():
+    # Published files hold no random state; a run in this process may have switched on
+    # the generators that have some.
+    keras.backend.experimental.disable_tf_random_generator()
     return functional_encoder(torch_weights())
 
 

@@ -164,7 +164,7 @@ def test_the_command_refuses_what_is_no_text(tmp_path):
 
 def test_a_text_without_words_teaches_nothing(tmp_path):
     path = write(tmp_path / "text.txt", ["", "  "])
-    with pytest.raises(UserError, match="no word in"):
+    with pytest.raises(UserError, match="no word to learn a vocabulary from"):
         learning.learn({"": [path]}, VocabularyConfig(), str(tmp_path / "v.txt"))
     assert not (tmp_path / "v.txt").exists()
 
