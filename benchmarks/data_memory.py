@@ -81,13 +81,12 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
 def prepare(input_path: str, work: str) -> dict[str, object]:
     """Makes the corpus and a vocabulary for it."""
     from cmlm.data import corpus, inspection
-    from cmlm.vocabulary import learning
+    from cmlm.vocabulary import of_run
+    from cmlm.vocabulary.settings import VocabularyConfig
 
     config = corpus.TextDataConfig(input_path=input_path, global_batch_size=1)
     files = corpus.resolve(config, work)
-    vocab_file = learning.prepare(
-        learning.VocabularyConfig(size=8000), {"": files}, work
-    )
+    vocab_file = of_run.prepare(VocabularyConfig(size=8000), {"": files}, work)
     n_bytes = inspection.inspect(files, max_bytes=1 << 40).bytes
     return {"files": files, "vocab_file": vocab_file, "bytes": n_bytes}
 

@@ -47,8 +47,9 @@ FLAGS = flags.FLAGS
 def learn_here(paths: dict[str, str], exponent: float, output: str) -> None:
     """cmlm.vocab's own way."""
     from cmlm.vocabulary import learning
+    from cmlm.vocabulary.settings import VocabularyConfig
 
-    config = learning.VocabularyConfig(
+    config = VocabularyConfig(
         size=FLAGS.size, lower_case=FLAGS.lower_case, sampling_exponent=exponent
     )
     learning.learn({name: [path] for name, path in paths.items()}, config, output)
@@ -134,7 +135,8 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files
         from cmlm.data import tokenization
-        from cmlm.vocabulary import learning, words
+        from cmlm.data.rules import Rules
+        from cmlm.vocabulary import coverage, words
     try:
         import tokenizers
     except ImportError as error:
@@ -145,7 +147,9 @@ def main(_) -> None:
         results["bytes"] = sizes = split(FLAGS.input, folder)
         read = {
             name: words.count(
-                [os.path.join(folder, f"{name}.test.txt")], FLAGS.lower_case, 1 << 40
+                [os.path.join(folder, f"{name}.test.txt")],
+                Rules(FLAGS.lower_case),
+                1 << 40,
             )
             for name in sizes
         }
@@ -165,7 +169,7 @@ def main(_) -> None:
 
             # ----------------------------------------------------- reading
             path = os.path.join(folder, f"{arm}.vocab")
-            tokenizer = tokenization.Tokenizer(path, FLAGS.lower_case)
+            tokenizer = tokenization.Tokenizer(path, Rules(FLAGS.lower_case))
             print(
                 f"\n{arm}: {tokenizer.vocab_size:,} tokens in {took['seconds']:.1f} s, "
                 f"{took['processor_seconds']:.1f} of a processor, "
@@ -178,7 +182,7 @@ def main(_) -> None:
             )
             results[arm] = {**took, "languages": {}}
             for name, counted in read.items():
-                found = learning.coverage(tokenizer, counted.counts)
+                found = coverage.measure(tokenizer, counted.counts)
                 results[arm]["languages"][name] = vars(found)
                 print(
                     f"{name:8}{found.known_words:12.3%}{found.known_characters:12.3%}"

@@ -60,7 +60,16 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_enum("unit", "words", ["words", "pieces"], "Units of an n-gram.")
 flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, for --unit=pieces.")
-flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents.")
+flags.DEFINE_bool(
+    "lower_case",
+    True,
+    "Lower-case words. The rules beside --vocab_file decide for pieces.",
+)
+flags.DEFINE_bool(
+    "strip_accents",
+    None,
+    "Drop accents, so that é is e. Default: if --lower_case is set.",
+)
 flags.DEFINE_integer(
     "max_entries", 1_000_000, "Distinct n-grams in memory; the rest is on disk."
 )
@@ -79,7 +88,8 @@ def main(_) -> None:
         from cmlm.common import fields, files
         from cmlm.data import ngram_files, ngrams
         from cmlm.data.ngram_units import Units
-        from cmlm.data.tokenization import Tokenizer
+        from cmlm.data.rules import Rules
+        from cmlm.vocabulary.settings import VocabularyConfig
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)
     config = ngrams.NgramConfig(
@@ -93,10 +103,19 @@ def main(_) -> None:
         max_entries=FLAGS.max_entries,
     )
     fields.check(config, "--")
-    tokenizer = (
-        Tokenizer(FLAGS.vocab_file, FLAGS.lower_case) if FLAGS.vocab_file else None
-    )
-    units = Units(FLAGS.lower_case, tokenizer)
+    rules, tokenizer = Rules(FLAGS.lower_case, FLAGS.strip_accents), None
+    if FLAGS.vocab_file:
+        settings = VocabularyConfig(
+            file=FLAGS.vocab_file,
+            lower_case=FLAGS.lower_case,
+            strip_accents=FLAGS.strip_accents,
+        )
+        names = ("lower_case", "strip_accents")
+        settings.adopt_file(
+            {f"vocabulary.{name}" for name in names if FLAGS[name].present}
+        )
+        tokenizer = settings.tokenizer(FLAGS.vocab_file)
+    units = Units(rules, tokenizer)
     paths = files.expand(FLAGS.input)
     if FLAGS.marked_output:
         ngrams.check_names(paths)

@@ -105,10 +105,11 @@ def configure():
             objective.validation_data = FLAGS[data.validation_flag].value
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
+    given = overrides.given(FLAGS.config_file, FLAGS.params_override)
+    warm_start.adopt_vocabulary(config, given, FLAGS.model_dir)
     if FLAGS.init_checkpoint:
         config.init_checkpoint = FLAGS.init_checkpoint
     if config.init_checkpoint:
-        given = overrides.given(FLAGS.config_file, FLAGS.params_override)
         warm_start.adopt_for_run(config, given, FLAGS.model_dir)
     if FLAGS.tpu:
         config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu

@@ -24,6 +24,7 @@ import uuid
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import choices
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -36,7 +37,24 @@ flags.DEFINE_list("keep_languages", [], "Languages of --input to read; default: 
 flags.DEFINE_string("output", None, "File to write; with --prune_model, a directory.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
 flags.DEFINE_integer("size", 30522, "Number of tokens, special ones included.")
-flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents.")
+flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
+flags.DEFINE_bool(
+    "strip_accents",
+    None,
+    "Drop accents, so that é is e. Default: if --lower_case is set, as in BERT.",
+)
+flags.DEFINE_bool(
+    "dotless_i",
+    None,
+    "With --lower_case, I becomes ı and İ becomes i. Default: if all text is named as "
+    "Turkish or Azerbaijani (tr=FILES).",
+)
+flags.DEFINE_enum(
+    "normalization",
+    "",
+    choices.NORMALIZATIONS,
+    "Unicode's form of the text; empty for the text as it is.",
+)
 flags.DEFINE_float(
     "sampling_exponent",
     0.3,
@@ -70,7 +88,8 @@ FLAGS = flags.FLAGS
 
 # Flags that are refused beside --prune_model.
 _LEARNING = (
-    *("size", "lower_case", "sampling_exponent"),
+    *("size", "lower_case", "strip_accents", "dotless_i", "normalization"),
+    "sampling_exponent",
     *("max_text_bytes", "workers", "beam_options"),
 )
 _SAMPLE_BYTES = 16 * 2**20
@@ -106,13 +125,20 @@ def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
         from cmlm.common import fields, files
-        from cmlm.data import inspection, tokenization
-        from cmlm.vocabulary import learning, words
+        from cmlm.data import inspection, rules
+        from cmlm.vocabulary import coverage, learning, words
+        from cmlm.vocabulary.settings import VocabularyConfig
 
     files.refuse_existing(FLAGS.output, FLAGS.overwrite)
-    config = learning.VocabularyConfig(
+    dotless_i = FLAGS.dotless_i
+    if dotless_i is None:
+        dotless_i = rules.has_dotless_i(paths)
+    config = VocabularyConfig(
         size=FLAGS.size,
         lower_case=FLAGS.lower_case,
+        strip_accents=FLAGS.strip_accents,
+        dotless_i=dotless_i,
+        normalization=FLAGS.normalization,
         sampling_exponent=FLAGS.sampling_exponent,
         max_text_bytes=FLAGS.max_text_bytes,
     )
@@ -127,18 +153,18 @@ def learn(paths: dict[str, list[str]]) -> None:
         learning.learn(paths, config, FLAGS.output)
 
     # ------------------------------------------------------------------ coverage
-    tokenizer = tokenization.Tokenizer(FLAGS.output, FLAGS.lower_case)
-    print(f"{tokenizer.vocab_size:,} tokens")
+    tokenizer = config.tokenizer(FLAGS.output)
+    print(f"{tokenizer.vocab_size:,} tokens, {tokenizer.rules}")
     for language, of in paths.items():
-        counted = words.count(of, FLAGS.lower_case, _SAMPLE_BYTES)
+        counted = words.count(of, tokenizer.rules, _SAMPLE_BYTES)
         if not counted.total:
             continue
-        coverage = learning.coverage(tokenizer, counted.counts)
+        covered = coverage.measure(tokenizer, counted.counts)
         print(
             (f"{language}: " if language else "")
-            + f"{coverage.words_in_one_piece:.1%} of the words in one piece,"
-            f" {coverage.tokens_per_word:.3f} tokens a word,"
-            f" {coverage.unknown_tokens:.3%} of the tokens [UNK]"
+            + f"{covered.words_in_one_piece:.1%} of the words in one piece,"
+            f" {covered.tokens_per_word:.3f} tokens a word,"
+            f" {covered.unknown_tokens:.3%} of the tokens [UNK]"
         )
     print(FLAGS.output)
 
@@ -155,7 +181,7 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
 
     counts, totals = words_on_beam.count_and_smooth(
         paths,
-        config.lower_case,
+        config.rules(),
         config.sampling_exponent,
         learning.learner_words(config.size),
         # Beside the output, where a cluster's workers can write as well.
@@ -163,7 +189,8 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
         beam_options=FLAGS.beam_options,
         workers=FLAGS.workers,
     )
-    learning.learn_and_write(counts, totals, config, FLAGS.output)
+    origin = learning.origin(config, paths)
+    learning.learn_and_write(counts, totals, config, FLAGS.output, origin)
 
 
 def prune(paths: dict[str, list[str]]) -> None:

@@ -18,7 +18,7 @@ INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def build(
-    encoder: EncoderNetwork, vocab_file: str, lower_case: bool
+    encoder: EncoderNetwork, vocab_file: str, lower_case: bool, rules_file: str
 ) -> tuple[tf.train.Checkpoint, dict[str, tf.types.experimental.ConcreteFunction]]:
     """Makes the object to save.
 
@@ -26,6 +26,7 @@ def build(
         encoder: the network, in float32.
         vocab_file: the vocabulary, which is copied into the SavedModel's assets.
         lower_case: whether text is lower-cased for this vocabulary.
+        rules_file: all rules of the vocabulary, copied beside it.
 
     Returns:
         A trackable object, callable with a dict of int32 [batch, seq] and
@@ -75,5 +76,6 @@ def build(
         if variable.ref() not in known
     ]
     exported.vocab_file = tf.saved_model.Asset(vocab_file)
+    exported.vocab_rules_file = tf.saved_model.Asset(rules_file)
     exported.do_lower_case = tf.Variable(lower_case, trainable=False)
     return exported, {"serving_default": serving_default}

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from cmlm.data import vocabulary_file
+from cmlm.data import letters, vocabulary_file
+from cmlm.data import rules as rules_lib
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import pooling, weights
@@ -119,18 +120,32 @@ def _config(trained: TrainedEncoder) -> dict:
 
 
 def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
-    tokenizer = trained.tokenizer
-    vocabulary_file.write(
-        tokenizer.vocab, os.path.join(directory, vocabulary_file.FILE_NAME)
+    tokenizer, rules = trained.tokenizer, trained.tokenizer.rules
+    vocab_file = os.path.join(directory, vocabulary_file.FILE_NAME)
+    vocabulary_file.write(tokenizer.vocab, vocab_file)
+    rules_lib.write(vocab_file, rules)
+    strip = rules.strip_accents if rules.strip_accents != rules.lower_case else None
+    before = (
+        [huggingface.NORMALIZERS[rules.normalization]] if rules.normalization else []
     )
+    before += huggingface.DOTLESS_I if rules.dotless_i else []
+    before += huggingface.FOLDING if letters.left_to_tf_text(rules) else []
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": strip,
+        "lowercase": rules.lower_case,
+    }
     _write_json(directory, "special_tokens_map.json", _SPECIAL)
     _write_json(
         directory,
         "tokenizer_config.json",
         {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": tokenizer.lower_case,
-            "strip_accents": None,
+            # BertTokenizer would build its own normaliser, without the steps before.
+            "tokenizer_class": "PreTrainedTokenizerFast" if before else "BertTokenizer",
+            "do_lower_case": rules.lower_case,
+            "strip_accents": strip,
             "tokenize_chinese_chars": True,
             "model_max_length": seq_length,
             **_SPECIAL,
@@ -167,13 +182,11 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
                 }
                 for token in sorted(_SPECIAL.values(), key=ids.get)
             ],
-            "normalizer": {
-                "type": "BertNormalizer",
-                "clean_text": True,
-                "handle_chinese_chars": True,
-                "strip_accents": None,
-                "lowercase": tokenizer.lower_case,
-            },
+            "normalizer": (
+                {"type": "Sequence", "normalizers": [*before, normalizer]}
+                if before
+                else normalizer
+            ),
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "post_processor": {
                 "type": "TemplateProcessing",
@@ -188,7 +201,7 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
                 "continuing_subword_prefix": "##",
                 # Hugging Face counts characters, this project bytes.
                 "max_input_chars_per_word": (
-                    tokenizer.max_word_characters or tokenizer.max_word_bytes // 3
+                    rules.max_word_characters or rules.max_word_bytes // 3
                 ),
                 "vocab": ids,
             },

@@ -94,8 +94,7 @@ def render(
         ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
         (
             "vocabulary",
-            f"{model.vocab_size:,} WordPiece tokens, "
-            f"{'lower case' if trained.tokenizer.lower_case else 'cased'}",
+            f"{model.vocab_size:,} WordPiece tokens, {trained.tokenizer.rules}",
         ),
         ("languages", ", ".join(tongues) or "not stated"),
         ("weights", _origin(trained)),

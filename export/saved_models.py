@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 
 import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files, versions
+from cmlm.data import rules as rules_lib
 from cmlm.encoders import identity, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.pcr import PrincipalComponents
@@ -68,10 +70,18 @@ def _write(trained, directory, seq_length, components, precision) -> None:
     lean = inference_graph.build(trained.encoder, trained.config.model, precision)
     graph = SentenceGraph(trained.tokenizer, lean, seq_length)
     _save(preprocessor.build(trained.tokenizer, seq_length), directory, PREPROCESSOR)
-    exported, signatures = encoder.build(
-        trained.encoder, trained.vocab_file, trained.tokenizer.lower_case
-    )
-    _save(exported, directory, ENCODER, signatures)
+    rules = trained.tokenizer.rules
+    with tempfile.TemporaryDirectory() as folder:
+        # An asset keeps its name, so the record lies beside the vocabulary in there.
+        name = os.path.join(folder, os.path.basename(trained.vocab_file))
+        rules_lib.write(name, rules)
+        exported, signatures = encoder.build(
+            trained.encoder,
+            trained.vocab_file,
+            rules.lower_case,
+            rules_lib.path_of(name),
+        )
+        _save(exported, directory, ENCODER, signatures)
     served, signatures = serving.build(graph, components)
     _save(served, directory, SERVING, signatures)
     server_files.write_configuration(os.path.dirname(os.path.join(directory, SERVING)))

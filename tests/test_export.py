@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from cmlm.common import files
 from cmlm.data import vocabulary_file
+from cmlm.data.rules import Rules
 from cmlm.encoders import identity, model_dir, opening
 from cmlm.encoders import pcr as principal_components
 from cmlm.errors import UserError
@@ -92,8 +93,9 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     found.add(identity.fingerprint(trained))
     trained.tokenizer.vocab = trained.tokenizer.vocab[::-1]
     found.add(identity.fingerprint(trained))
-    trained.tokenizer.lower_case = False
-    found.add(identity.fingerprint(trained))
+    for rules in (Rules(False), Rules(True, False), Rules(dotless_i=True)):
+        trained.tokenizer.rules = rules
+        found.add(identity.fingerprint(trained))
     # With the same weights, other vectors.
     trained.config.model.layer_norm_epsilon = 1e-3
     found.add(identity.fingerprint(trained))

@@ -250,7 +250,7 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
     fast = {"model": model, "normalizer": normalizer}
     (folder / "tokenizer.json").write_text(json.dumps(fast))
     source = foreign.find(str(folder))
-    assert (source.vocab, source.lower_case) == (VOCAB, False)
+    assert (source.vocab, source.rules["lower_case"]) == (VOCAB, False)
 
 
 def break_weights(change):
@@ -413,7 +413,7 @@ def test_original_checkpoint_gives_its_vectors(original):
     )
     by_prefix, _ = vectors(original / "bert_model.ckpt")
     np.testing.assert_array_equal(actual, by_prefix)
-    assert trained.tokenizer.lower_case
+    assert trained.tokenizer.rules.lower_case
 
 
 def test_model_garden_checkpoint_gives_the_same_vectors(garden):
@@ -567,7 +567,10 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
         ("model.num_layers=3", "model.num_layers is 3, .* makes it 2"),
         ("model.preset=base", "model.preset=base has num_layers=12, .* has 2"),
         ("model.max_position_embeddings=24", r"is 24, .* makes it 27 \(24 and model"),
-        ("vocabulary.lower_case=false", "lower_case is False, .* has True"),
+        (
+            "vocabulary.lower_case=false",
+            "lower_case is False; allowed: True, as .* says",
+        ),
     ],
 )
 def test_a_contradiction_names_both(tmp_path, setting, said):

@@ -180,7 +180,7 @@ def test_encoder_attributes(loaded):
     assert found["variables"] == len(made.trained.encoder.variables)
     trainable = len(made.trained.encoder.trainable_variables)
     assert found["trainable_variables"] == trainable
-    assert bool(found["do_lower_case"]) is made.trained.tokenizer.lower_case
+    assert bool(found["do_lower_case"]) is made.trained.tokenizer.rules.lower_case
     vocab_file = Path(str(found["vocab_file"]))
     assert str(vocab_file).startswith(made.path), "the asset did not move along"
     assert vocab_file.read_text().split("\n")[:-1] == model_dirs.VOCAB

@@ -12,6 +12,7 @@ from cmlm.common import choices, fields
 from cmlm.data import ngram_files, ngrams, sorted_counts
 from cmlm.data.ngram_units import Units
 from cmlm.data.ngrams import NgramConfig
+from cmlm.data.rules import Rules
 from cmlm.data.sorted_counts import SortedCounts
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -175,7 +176,7 @@ def test_words_that_like_each_other_come_first(paths):
 def test_units_do_not_cross_punctuation():
     (runs,) = Units().split(['Caf\u00e9s, "New York" -- don\'t 3.5'])
     assert runs == [["cafes"], ["new", "york"], ["don"], ["t", "3"], ["5"]]
-    assert Units(lower_case=False).split(["New York"]) == [[["New", "York"]]]
+    assert Units(Rules(lower_case=False)).split(["New York"]) == [[["New", "York"]]]
     # Chinese characters are words; Thai has none without pieces.
     assert Units().split(["\u4e1c\u4eac\u3002"]) == [[["\u4e1c", "\u4eac"]]]
     assert Units().split(["", " "]) == [[], []]

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm.data import vocabulary_file
+from cmlm.data.rules import Rules
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
@@ -35,7 +36,7 @@ def pruned_tokenizer(tokenizer: Tokenizer, text: list[str], folder: Path) -> Tok
     vocabulary_file.write(
         [token for token, stays in zip(tokenizer.vocab, kept) if stays], path
     )
-    return Tokenizer(path, tokenizer.lower_case)
+    return Tokenizer(path, tokenizer.rules)
 
 
 def write_vocabulary(path: Path, pieces_: list[str]) -> str:
@@ -80,7 +81,7 @@ def test_every_word_of_the_text_reads_the_same(tmp_path, seed):
 
     some = {draw.choice(["", "##"]) + word(4) for _ in range(150)}
     path = write_vocabulary(tmp_path / "v.txt", sorted(some | {"a", "##a"}))
-    tokenizer = Tokenizer(path, lower_case=False)
+    tokenizer = Tokenizer(path, Rules(lower_case=False))
     text = [" ".join(word(9) for _ in range(5)) for _ in range(30)]
     text += ["", "a" * 200 + " \ufeff x\x00y", "ab-cd,ab"]
     smaller = pruned_tokenizer(tokenizer, text, tmp_path)

@@ -137,7 +137,7 @@ def test_labse_1_is_read(encoder, tmp_path):
     folder = save(encoder, tmp_path / "labse", str(vocab), as_list=True)
     actual, trained = vectors(folder)
     assert trained.config.model.pooling == "pooler"
-    assert trained.tokenizer.lower_case
+    assert trained.tokenizer.rules.lower_case
     np.testing.assert_allclose(
         actual, expected(torch_weights(), "pooler", activation=gelu_tanh), atol=1e-5
     )
@@ -175,7 +175,7 @@ def test_a_cased_vocabulary_keeps_its_case(encoder, tmp_path):
     for tokens, lower_case in ((VOCAB, True), ([*VOCAB[:-1], "The"], False)):
         (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
         trained = opening.open_trained(str(folder))
-        assert trained.tokenizer.lower_case == lower_case
+        assert trained.tokenizer.rules.lower_case == lower_case
 
 
 def test_a_bert_checkpoint_as_published_is_read(tmp_path):

@@ -7,6 +7,7 @@ import tensorflow_text as tf_text
 from tensorflow_text.python.ops import bert_tokenizer
 
 from cmlm.data import vocabulary_file
+from cmlm.data.rules import Rules
 from cmlm.data.tokenization import Tokenizer
 
 WORDS = "the cat sat on mat un ##believ ##able ##s café cafe ! , . \ufffd".split()
@@ -41,7 +42,7 @@ def test_ids_are_those_of_the_slow_bert_tokenizer(vocab_file, lower_case):
         lower_case=lower_case,
         token_out_type=tf.int32,
     )
-    tokenizer = Tokenizer(vocab_file, lower_case)
+    tokenizer = Tokenizer(vocab_file, Rules(lower_case))
     expected = oracle.tokenize(TEXTS).merge_dims(1, 2)
     assert tokenizer.tokenize(tf.constant(TEXTS)).to_list() == expected.to_list()
 
@@ -52,9 +53,9 @@ def test_pieces_by_hand(vocab_file):
         "the cat ##s sat on the mat , un ##believ ##able !".split(),
         [],
     ]
-    assert pieces(Tokenizer(vocab_file, False).tokenize(tf.constant(["The cat"]))) == [
-        ["[UNK]", "cat"]
-    ]
+    assert pieces(
+        Tokenizer(vocab_file, Rules(False)).tokenize(tf.constant(["The cat"]))
+    ) == [["[UNK]", "cat"]]
 
 
 def test_a_sentence_without_spaces_is_not_one_unknown_word(tmp_path):
@@ -62,7 +63,9 @@ def test_a_sentence_without_spaces_is_not_one_unknown_word(tmp_path):
     letters = sorted({*thai} | {f"##{letter}" for letter in thai})
     vocab = [*VOCAB[:6], *letters]
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
-    ids = Tokenizer(str(tmp_path / "vocab.txt"), False).tokenize(tf.constant([thai]))
+    ids = Tokenizer(str(tmp_path / "vocab.txt"), Rules(False)).tokenize(
+        tf.constant([thai])
+    )
     assert "".join(vocab[i].removeprefix("##") for i in ids[0]) == thai
     assert len(thai.encode()) > 100
 
@@ -105,13 +108,14 @@ def test_long_words_are_unknown_as_at_hugging_face(tmp_path, lower_case):
 
     words = bert_tokenizer.BasicTokenizer(lower_case).tokenize(LONG).to_list()
     expected = [[i for w in line for i in word_piece(w.decode())] for line in words]
-    tokenizer = Tokenizer(str(path), lower_case, 400, max_word_characters=100)
+    rules = Rules(lower_case, max_word_bytes=400, max_word_characters=100)
+    tokenizer = Tokenizer(str(path), rules)
     assert tokenizer.tokenize(tf.constant(LONG)).to_list() == expected
     # The graph is the same for lines without a long word.
     short = ["a cat", "", "日a"]
-    plain = Tokenizer(str(path), lower_case).tokenize(tf.constant(short))
+    plain = Tokenizer(str(path), Rules(lower_case)).tokenize(tf.constant(short))
     assert tokenizer.tokenize(tf.constant(short)).to_list() == plain.to_list()
-    unlimited = Tokenizer(str(path), lower_case).tokenize(tf.constant(LONG))
+    unlimited = Tokenizer(str(path), Rules(lower_case)).tokenize(tf.constant(LONG))
     assert unlimited.to_list() != expected
 
 
@@ -120,7 +124,7 @@ def test_long_words_are_unknown_as_at_tf_text(vocab_file):
     oracle = tf_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)
     text = ["cat " + "un" * n + " cat" for n in (49, 50, 51)]
     expected = oracle.tokenize(text).merge_dims(1, 2).to_list()
-    tokenizer = Tokenizer(vocab_file, max_word_bytes=100)
+    tokenizer = Tokenizer(vocab_file, Rules(max_word_bytes=100))
     assert tokenizer.tokenize(tf.constant(text)).to_list() == expected
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from cmlm.common import fields
 from cmlm.data import vocabulary_file
+from cmlm.data.rules import Rules
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
-from cmlm.vocabulary import learning, words
-from cmlm.vocabulary.learning import VocabularyConfig
+from cmlm.vocabulary import coverage, learning, of_run, words
+from cmlm.vocabulary.settings import VocabularyConfig
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -55,10 +56,10 @@ def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     assert tokens == vocabulary_file.load(path)
     assert 110 < len(tokens) <= 220
     tokenizer = Tokenizer(path)
-    counts = words.count([text_file], True, 1 << 30).counts
-    coverage = learning.coverage(tokenizer, counts)
-    assert coverage.unknown_tokens == 0.0
-    assert 1.0 <= coverage.tokens_per_word < 1.5
+    counts = words.count([text_file], Rules(), 1 << 30).counts
+    found = coverage.measure(tokenizer, counts)
+    assert found.unknown_tokens == 0.0
+    assert 1.0 <= found.tokens_per_word < 1.5
     assert tokenizer.unk_id not in tokenizer.tokenize(["$3D {x} zq#@~ |9^"]).values
 
 
@@ -103,22 +104,22 @@ def test_coverage_by_hand(tmp_path):
     tokens = [*SPECIAL, "the", "cat", "##s"]
     tokenizer = Tokenizer(write(tmp_path / "v.txt", tokens))
     counts = collections.Counter({"the": 6, "cats": 3, "dog": 1})
-    coverage = learning.coverage(tokenizer, counts)
-    assert coverage.words_in_one_piece == pytest.approx(6 / 10)
-    assert coverage.tokens_per_word == pytest.approx(13 / 10)
-    assert coverage.unknown_tokens == pytest.approx(1 / 13)
-    assert coverage.known_words == pytest.approx(9 / 10)
-    assert coverage.known_characters == pytest.approx(30 / 33)
+    found = coverage.measure(tokenizer, counts)
+    assert found.words_in_one_piece == pytest.approx(6 / 10)
+    assert found.tokens_per_word == pytest.approx(13 / 10)
+    assert found.unknown_tokens == pytest.approx(1 / 13)
+    assert found.known_words == pytest.approx(9 / 10)
+    assert found.known_characters == pytest.approx(30 / 33)
 
 
 def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):
     model_dir = str(tmp_path / "model")
     config = VocabularyConfig(size=220)
-    path = learning.prepare(config, {"": [text_file]}, model_dir)
+    path = of_run.prepare(config, {"": [text_file]}, model_dir)
     assert path == f"{model_dir}/vocab.txt"
     learnt = vocabulary_file.load(path)
     missing = {"": [str(tmp_path / "missing.txt")]}
-    assert learning.prepare(config, missing, model_dir) == path
+    assert of_run.prepare(config, missing, model_dir) == path
     assert vocabulary_file.load(path) == learnt
 
 
@@ -126,11 +127,11 @@ def test_prepare_copies_a_given_vocabulary_and_keeps_to_it(tmp_path):
     given = write(tmp_path / "given.txt", [*SPECIAL, "the"])
     other = write(tmp_path / "other.txt", [*SPECIAL, "a"])
     model_dir = str(tmp_path / "model")
-    path = learning.prepare(VocabularyConfig(file=given), {}, model_dir)
+    path = of_run.prepare(VocabularyConfig(file=given), {}, model_dir)
     assert vocabulary_file.load(path) == [*SPECIAL, "the"]
-    assert learning.prepare(VocabularyConfig(file=given), {}, model_dir) == path
+    assert of_run.prepare(VocabularyConfig(file=given), {}, model_dir) == path
     with pytest.raises(UserError, match="other.txt differs from the run's vocabulary"):
-        learning.prepare(VocabularyConfig(file=other), {}, model_dir)
+        of_run.prepare(VocabularyConfig(file=other), {}, model_dir)
 
 
 def test_prepare_leaves_no_vocabulary_that_does_not_fit_the_model(tmp_path):
@@ -139,11 +140,11 @@ def test_prepare_leaves_no_vocabulary_that_does_not_fit_the_model(tmp_path):
     config = VocabularyConfig(file=given)
     said = "model.vocab_size is 7, .*given.txt has 6 entries"
     with pytest.raises(UserError, match=said):
-        learning.prepare(config, {}, str(model_dir), model_size=7)
+        of_run.prepare(config, {}, str(model_dir), model_size=7)
     assert not model_dir.exists()
-    learning.prepare(config, {}, str(model_dir), model_size=6)
+    of_run.prepare(config, {}, str(model_dir), model_size=6)
     with pytest.raises(UserError, match="model.vocab_size is 7, .*model/vocab.txt has"):
-        learning.prepare(VocabularyConfig(), {}, str(model_dir), model_size=7)
+        of_run.prepare(VocabularyConfig(), {}, str(model_dir), model_size=7)
 
 
 def test_the_command_refuses_what_is_no_text(tmp_path):

@@ -9,6 +9,7 @@ pytest.importorskip("apache_beam", reason="needs pip install 'cmlm[corpus]'")
 
 from cmlm.common import beam_runner
 from cmlm.data import streams
+from cmlm.data.rules import Rules
 from cmlm.errors import UserError
 from cmlm.vocabulary import words, words_on_beam
 
@@ -52,7 +53,9 @@ def paths(tmp_path) -> dict[str, list[str]]:
 
 def expected(paths, lower_case=True, number=1000):
     """Smoothed counts and totals, by one process."""
-    counted = {name: words.count(of, lower_case, ANY) for name, of in paths.items()}
+    counted = {
+        name: words.count(of, Rules(lower_case), ANY) for name, of in paths.items()
+    }
     totals = {name: counts.total for name, counts in counted.items()}
     return dict(words.most_frequent(words.smooth(counted, 0.3), number)), totals
 
@@ -65,7 +68,7 @@ def test_counts_equal_those_of_one_process(
     monkeypatch.setattr(words_on_beam, "_RANGE_BYTES", 2000)
     before = sorted(path.name for path in tmp_path.iterdir())
     counts, totals = words_on_beam.count_and_smooth(
-        paths, lower_case, 0.3, number, str(tmp_path / "work" / "x"), workers=1
+        paths, Rules(lower_case), 0.3, number, str(tmp_path / "work" / "x"), workers=1
     )
     assert (dict(counts), totals) == expected(paths, lower_case, number)
     assert totals["de"] > totals["ja"] > 0
@@ -76,7 +79,7 @@ def test_counts_equal_those_of_one_process(
 @pytest.mark.large
 def test_several_processes_count_the_same(paths, tmp_path):
     counts, totals = words_on_beam.count_and_smooth(
-        paths, True, 0.3, 1000, str(tmp_path / "x"), workers=2
+        paths, Rules(), 0.3, 1000, str(tmp_path / "x"), workers=2
     )
     assert (dict(counts), totals) == expected(paths)
 
@@ -100,6 +103,6 @@ def test_a_file_cut_short_is_named(paths, tmp_path):
         file.write(whole[:-20])
     with pytest.raises(UserError, match="b.txt.gz is not a whole gzip file"):
         words_on_beam.count_and_smooth(
-            paths, True, 0.3, 1000, str(tmp_path / "x"), workers=1
+            paths, Rules(), 0.3, 1000, str(tmp_path / "x"), workers=1
         )
     assert not list(tmp_path.glob("x*"))

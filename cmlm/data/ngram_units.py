@@ -8,6 +8,7 @@ import unicodedata
 
 import tensorflow as tf
 
+from cmlm.data.rules import UNCASED, Rules
 from cmlm.data.tokenization import Tokenizer, WordSplitter
 
 
@@ -19,13 +20,13 @@ class Units:
     need pieces.
 
     Args:
-        lower_case: whether to lower-case words and strip their accents.
+        rules: the case of words, and their accents.
         tokenizer: if given, the units are the pieces of its vocabulary, not words.
     """
 
-    def __init__(self, lower_case: bool = True, tokenizer: Tokenizer | None = None):
+    def __init__(self, rules: Rules = UNCASED, tokenizer: Tokenizer | None = None):
         self._tokenizer = tokenizer
-        self._splitter = WordSplitter(lower_case)
+        self._splitter = WordSplitter(rules)
 
     def split(self, lines: list[str]) -> list[list[list[str]]]:
         """Returns the runs of units of each line."""

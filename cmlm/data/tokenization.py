@@ -8,12 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from cmlm.data import vocabulary_file
+from cmlm.data import letters, vocabulary_file
+from cmlm.data.rules import UNCASED, Rules
 
-# A longer word is [UNK]. BERT's own limit is 200 characters: 600 bytes in scripts of
-# three bytes a character. tf-text's default of 100 bytes would lose two thirds of all
-# Thai text, which has no spaces between words.
-MAX_WORD_BYTES = 600
 # Letters that hardly any vocabulary contains. One of them replaces each long word and
 # becomes [UNK].
 _RARE_LETTERS = range(0xA66E, 0x14400)
@@ -27,9 +24,7 @@ class Tokenizer(tf.Module):
 
     Attributes:
         vocab_file: path of the vocabulary.
-        lower_case: whether text is lower-cased and stripped of accents.
-        max_word_bytes: words of more bytes are [UNK].
-        max_word_characters: words of more characters are [UNK]; 0: no such limit.
+        rules: case, accents and the longest word.
         vocab: tuple of str, the tokens by id.
         vocab_size: number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
@@ -40,26 +35,18 @@ class Tokenizer(tf.Module):
 
     Args:
         vocab_file: a WordPiece vocabulary, one token a line.
-        lower_case: whether the vocabulary was learnt from lower-cased text.
-        max_word_bytes, max_word_characters: see above. Published encoders have their
-            own limits: 100 bytes in tf-text, 100 characters in Hugging Face.
+        rules: the rules of the text that the vocabulary was learnt from. Published
+            encoders have their own longest word: 100 bytes in tf-text, 100 characters
+            in Hugging Face.
 
     Raises:
         UserError: the vocabulary is unusable, see `vocabulary_file.load`.
     """
 
-    def __init__(
-        self,
-        vocab_file: str,
-        lower_case: bool = True,
-        max_word_bytes: int = MAX_WORD_BYTES,
-        max_word_characters: int = 0,
-    ):
+    def __init__(self, vocab_file: str, rules: Rules = UNCASED):
         super().__init__(name="tokenizer")
         self.vocab_file = vocab_file
-        self.lower_case = lower_case
-        self.max_word_bytes = max_word_bytes
-        self.max_word_characters = max_word_characters
+        self.rules = rules
         vocab = vocabulary_file.load(vocab_file)
         self.vocab_size = len(vocab)
         (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id) = (
@@ -73,14 +60,14 @@ class Tokenizer(tf.Module):
         self.ordinary_ids = np.flatnonzero(~self.is_special).astype(np.int32)
         self._wordpiece = tf_text.FastBertTokenizer(
             vocab,
-            max_bytes_per_word=self.max_word_bytes,
+            max_bytes_per_word=rules.max_word_bytes,
             token_out_type=tf.int32,
-            lower_case_nfd_strip_accents=lower_case,
+            lower_case_nfd_strip_accents=letters.left_to_tf_text(rules),
         )
         # tf.Module would wrap a list to track it; it does not wrap a tuple.
         self.vocab = tuple(vocab)
-        if max_word_characters:
-            self._splitter = WordSplitter(lower_case)
+        if rules.max_word_characters:
+            self._splitter = WordSplitter(rules)
             known = set(vocab)
             self._unknown = next(c for c in map(chr, _RARE_LETTERS) if c not in known)
 
@@ -94,18 +81,18 @@ class Tokenizer(tf.Module):
             int32 [n, (tokens)]; an empty string has no tokens.
         """
         text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
-        if self.max_word_characters:
+        if self.rules.max_word_characters:
             text = self._without_long_words(text)
-        return self._wordpiece.tokenize(text)
+        return self._wordpiece.tokenize(letters.prepare(text, self.rules))
 
     def is_long(self, word: str) -> bool:
         """Tells whether a normalised word is [UNK] because of its length."""
-        return len(word.encode()) > self.max_word_bytes or (
-            0 < self.max_word_characters < len(word)
+        return len(word.encode()) > self.rules.max_word_bytes or (
+            0 < self.rules.max_word_characters < len(word)
         )
 
     def _without_long_words(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces words of more than `max_word_characters` with an unknown letter."""
+        """Replaces words of too many characters with an unknown letter."""
         text = tf.reshape(text, [-1])
         lines, splits, begins, ends = self._splitter.locate(text)
 
@@ -113,15 +100,14 @@ class Tokenizer(tf.Module):
             row = tf.ragged.row_splits_to_segment_ids(splits)
             cut = [tf.cast(n, tf.int32) for n in (begins, ends - begins)]
             words = tf.strings.substr(tf.gather(lines, row), *cut)
-            is_long = (
-                tf.strings.length(words, unit="UTF8_CHAR") > self.max_word_characters
-            )
+            lengths = tf.strings.length(words, unit="UTF8_CHAR")
+            is_long = lengths > self.rules.max_word_characters
             words = tf.where(is_long, self._unknown, words)
             by_line = tf.RaggedTensor.from_row_splits(words, splits, validate=False)
             return tf.strings.reduce_join(by_line, axis=1, separator=" ")
 
         # A word has no more characters than bytes, so this finds every long word.
-        may_be_long = tf.reduce_any(ends - begins > self.max_word_characters)
+        may_be_long = tf.reduce_any(ends - begins > self.rules.max_word_characters)
         return tf.cond(may_be_long, replace, lambda: text)
 
     def encode(self, text: tf.Tensor, seq_length: int) -> tf.RaggedTensor:
@@ -214,12 +200,13 @@ class WordSplitter:
     becomes one [UNK] with the offsets of the word.
 
     Args:
-        lower_case: whether words are lower-cased and stripped of accents.
+        rules: case and accents; the longest word does not matter here.
     """
 
-    def __init__(self, lower_case: bool):
+    def __init__(self, rules: Rules):
+        self._rules = rules
         self._normalizer = tf_text.FastBertNormalizer(
-            lower_case_nfd_strip_accents=lower_case
+            lower_case_nfd_strip_accents=letters.left_to_tf_text(rules)
         )
         self._splitter = tf_text.FastWordpieceTokenizer(
             ["[UNK]", "\x01"], token_out_type=tf.int32
@@ -227,9 +214,8 @@ class WordSplitter:
 
     def normalize(self, lines: tf.Tensor) -> tf.Tensor:
         """Normalises lines of any bytes, string [n], to valid UTF-8, string [n]."""
-        return self._normalizer.normalize(
-            tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
-        )
+        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
+        return self._normalizer.normalize(letters.prepare(lines, self._rules))
 
     def locate(self, lines: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Finds the words of some lines.

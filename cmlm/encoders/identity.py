@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 
+from cmlm.data.rules import Rules
 from cmlm.encoders.trained import TrainedEncoder
 
 
@@ -33,8 +34,9 @@ def fingerprint(trained: TrainedEncoder) -> str:
         config.hidden_activation,
         config.num_attention_heads,
         config.layer_norm_epsilon,
-        trained.tokenizer.lower_case,
+        trained.tokenizer.rules.lower_case,
     ]
+    settings += _other_rules(trained.tokenizer.rules)
     parts = [sorted(weights), settings, trained.tokenizer.vocab]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -52,5 +54,14 @@ def describe(trained: TrainedEncoder, seq_length: int) -> dict:
         "seq_length": seq_length,
         "trained_seq_length": trained.seq_length,
         "vocab_size": trained.tokenizer.vocab_size,
-        "lower_case": trained.tokenizer.lower_case,
+        **trained.tokenizer.rules.as_dict(),
     }
+
+
+def _other_rules(rules: Rules) -> list:
+    """The rules that BERT's own vocabularies lack; [] for those, as it always was."""
+    usual = Rules(rules.lower_case)
+    names = ("strip_accents", "dotless_i", "normalization", "style")
+    if all(getattr(rules, name) == getattr(usual, name) for name in names):
+        return []
+    return [getattr(rules, name) for name in names]

@@ -2,6 +2,7 @@
 
 params.yaml       the resolved configuration
 vocab.txt         the vocabulary, given or learnt
+vocab.txt.json    its rules: case, accents, the longest word
 ckpt-N.*          the latest checkpoints, with optimizer and data position
 best/ckpt-N.*     the best checkpoint by `trainer.best_checkpoint_metric`
 metrics.jsonl     a row of metrics for each interval

@@ -89,18 +89,11 @@ def adopt(
                 f"model.{name} is {stated}, {source.path} makes it {value}"
                 f"{remark.get(name, '')}"
             )
+    found = dict(source.rules)
     for name in ("max_word_bytes", "max_word_characters"):
-        if f"vocabulary.{name}" not in given:
-            setattr(config.vocabulary, name, getattr(source, name))
-    if source.lower_case is not None:
-        lower_case = config.vocabulary.lower_case
-        if "vocabulary.lower_case" not in given:
-            config.vocabulary.lower_case = source.lower_case
-        elif lower_case != source.lower_case:
-            raise UserError(
-                f"vocabulary.lower_case is {lower_case}, "
-                f"{source.path} has {source.lower_case}"
-            )
+        if f"vocabulary.{name}" in given:
+            found.pop(name, None)
+    config.vocabulary.adopt_rules(found, source.path, given)
 
 
 def vocabulary_path(source: foreign.Source, given: str = "") -> str:

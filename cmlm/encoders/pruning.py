@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.data import vocabulary_file
+from cmlm.data import rules, vocabulary_file
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning
@@ -87,7 +87,9 @@ def prune(
         tokens = [
             token for token, stays in zip(tokenizer.vocab, kept, strict=True) if stays
         ]
-        vocabulary_file.write(tokens, os.path.join(new, vocabulary_file.FILE_NAME))
+        vocab_file = os.path.join(new, vocabulary_file.FILE_NAME)
+        vocabulary_file.write(tokens, vocab_file)
+        rules.write(vocab_file, config.vocabulary.rules(), {"pruned_from": source})
         name = os.path.basename(checkpoint)
         weights = pruning.prune(checkpoint, os.path.join(new, name), kept)
         # The directory is renamed later, so the path is relative. TensorFlow accepts a

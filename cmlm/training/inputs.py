@@ -18,7 +18,7 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.training import warm_start
-from cmlm.vocabulary import learning
+from cmlm.vocabulary import of_run
 
 # The longest wait until shared storage shows a file of worker 0 to another worker.
 _SHARED_STORAGE_SECONDS = 120
@@ -60,12 +60,15 @@ def prepare_vocabulary(
         UserError: the vocabulary cannot be used.
     """
     settings = warm_start.vocabulary_settings(config, directory)
-    return learning.prepare(
+    path = of_run.prepare(
         settings,
         languages.merge(entry.train for entry in data.values()),
         directory,
         config.model.vocab_size,
+        has_weights=tf.train.latest_checkpoint(directory) is not None,
     )
+    config.vocabulary.adopt_rules(settings.rules().as_dict())
+    return path
 
 
 def prepare(
@@ -96,7 +99,7 @@ def prepare(
             "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
             "vocabulary": path,
             "digest": _digest(path),
-            "rules": config.vocabulary.as_dict(),
+            "rules": config.vocabulary.rules().as_dict(),
         }
 
     def corpus(values):
@@ -114,9 +117,16 @@ def prepare(
         for paths in languages.merge(filter(None, parts)).values():
             for each in paths:
                 _await_file(each)
-    config.vocabulary.adopt_rules(learning.VocabularyConfig(**found["rules"]))
+    config.vocabulary.adopt_rules(found["rules"])
     tokenizer = config.vocabulary.tokenizer(path)
     config.model.vocab_size = tokenizer.vocab_size
+
+    def check_coverage():
+        if tf.train.latest_checkpoint(directory) is None:
+            text = languages.merge(entry.train for entry in data.values())
+            of_run.check_coverage(config.vocabulary, tokenizer, text)
+
+    workers.on_chief(strategy, check_coverage)
     return data, tokenizer
 
 

@@ -9,11 +9,11 @@ from collections.abc import Collection
 import tensorflow as tf
 
 from cmlm.config import experiment
-from cmlm.data import vocabulary_file
+from cmlm.data import rules, vocabulary_file
 from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import encoder, foreign
-from cmlm.vocabulary import learning
+from cmlm.vocabulary.settings import VocabularyConfig
 
 # The fields of `EncoderConfig` that trained weights fix.
 _SHAPE = (
@@ -50,17 +50,39 @@ def adopt_for_run(
     for field in dataclasses.fields(config.model):
         if f"model.{field.name}" not in given:
             setattr(config.model, field.name, getattr(begun.model, field.name))
-    for field in ("lower_case", "max_word_bytes", "max_word_characters"):
+    for field in rules.NAMES:
         if f"vocabulary.{field}" not in given:
             setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
 
 
+def adopt_vocabulary(
+    config: experiment.ExperimentConfig, given: Collection[str], directory: str | None
+) -> None:
+    """Takes over the rules of a named vocabulary, or those of a begun run.
+
+    Args:
+        config: the run's configuration; changed in place.
+        given: names of the settings that the user has set.
+        directory: the model_dir, or None.
+
+    Raises:
+        UserError: a given setting differs from these rules.
+    """
+    if config.vocabulary.file:
+        config.vocabulary.adopt_file(given)
+    elif directory and tf.train.latest_checkpoint(directory):
+        begun = model_dir.read_config(directory).vocabulary
+        config.vocabulary.adopt_rules(begun.rules().as_dict(), directory, given)
+
+
 def _adopt_shape(config: experiment.ExperimentConfig, given: Collection[str]) -> None:
-    """Takes over the shape of the run that wrote `init_checkpoint`."""
+    """Takes over shape and vocabulary's rules of the run of `init_checkpoint`."""
     folder = _own_run(config.init_checkpoint)
     if folder is None:
         return
-    before = model_dir.read_config(folder).model
+    begun = model_dir.read_config(folder)
+    before = begun.model
+    config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
     for name in _SHAPE:
         if f"model.{name}" not in given and "model.preset" not in given:
             setattr(config.model, name, getattr(before, name))
@@ -86,7 +108,7 @@ def _begun(
 
 def vocabulary_settings(
     config: experiment.ExperimentConfig, directory: str
-) -> learning.VocabularyConfig:
+) -> VocabularyConfig:
     """The vocabulary settings of a run; a warm start takes its source's vocabulary.
 
     Args:
@@ -119,5 +141,6 @@ def vocabulary_settings(
             f"--vocab_file={settings.file} differs from {own}, the vocabulary of the "
             f"weights in {start}; leave --vocab_file out"
         )
-    settings.adopt_rules(model_dir.read_config(folder).vocabulary)
+    begun = model_dir.read_config(folder).vocabulary
+    settings.adopt_rules(begun.rules().as_dict())
     return settings.replace(file=own)

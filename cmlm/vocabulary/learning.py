@@ -1,9 +1,10 @@
-"""The vocabulary of a run: an existing file, or one learnt from the training text."""
+"""Learns a vocabulary from text, and writes it with its rules."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
+import hashlib
+import json
 import logging
 import math
 import os
@@ -11,16 +12,17 @@ import string
 import time
 import unicodedata
 from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from official.modeling import hyperparams
 
-from cmlm.common import fields
-from cmlm.data import languages, tokenization, vocabulary_file
+from cmlm.data import languages, vocabulary_file
+from cmlm.data import rules as rules_lib
+from cmlm.data.rules import Rules
 from cmlm.errors import UserError
 from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
+from cmlm.vocabulary.settings import VocabularyConfig
 
 # The learner's time and memory grow with the number of distinct words. Words beyond the
 # most frequent ones make up about 1 % of a text and hardly change the pieces.
@@ -34,90 +36,28 @@ _UNCOVERED_CHARACTERS = 1e-5
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass
-class VocabularyConfig(hyperparams.Config):
-    """The WordPiece vocabulary.
-
-    Attributes:
-        file: an existing vocabulary, one token a line; empty to learn one.
-        size: tokens of a learnt vocabulary, special ones included. A small text may
-            give fewer.
-        lower_case: lower-case the text and strip its accents.
-        max_text_bytes: bytes to learn from, at the start of each language's corpus.
-        sampling_exponent: with several languages, the words of language l count in
-            proportion to n_l^sampling_exponent, where n_l is the number of words of
-            language l. LaBSE (section 3.2) and CMLM (section 4.4) use 0.3.
-        max_word_bytes: words of more bytes are [UNK]. Weights from other programs have
-            their own limit: tf-text's is 100 bytes.
-        max_word_characters: words of more characters are [UNK]; 0: no such limit. The
-            limit is 100 characters in Hugging Face and 200 in BERT's own code.
-    """
-
-    file: str = ""
-    size: int = fields.ranged(30_522, at_least=200)
-    lower_case: bool = True
-    max_text_bytes: int = fields.ranged(256 * 2**20, at_least=1)
-    sampling_exponent: float = fields.ranged(0.3, at_least=0, at_most=1)
-    max_word_bytes: int = fields.ranged(tokenization.MAX_WORD_BYTES, at_least=1)
-    max_word_characters: int = fields.ranged(0, at_least=0)
-
-    def tokenizer(self, path: str) -> tokenization.Tokenizer:
-        """Returns the tokenizer of a vocabulary file with these settings."""
-        return tokenization.Tokenizer(
-            path, self.lower_case, self.max_word_bytes, self.max_word_characters
-        )
-
-    def adopt_rules(self, other: VocabularyConfig) -> None:
-        """Copies the settings of the tokenizer from another configuration."""
-        self.lower_case = other.lower_case
-        self.max_word_bytes = other.max_word_bytes
-        self.max_word_characters = other.max_word_characters
+def origin(config: VocabularyConfig, files: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Describes what a vocabulary is learnt from: settings, and files by size."""
+    text = {
+        language: [
+            [os.path.basename(path), tf.io.gfile.stat(path).length] for path in paths
+        ]
+        for language, paths in sorted(files.items())
+    }
+    return {
+        "size": config.size,
+        "sampling_exponent": config.sampling_exponent,
+        "max_text_bytes": config.max_text_bytes,
+        "text": hashlib.sha256(json.dumps(text).encode()).hexdigest(),
+    }
 
 
-def prepare(
-    config: VocabularyConfig,
-    files: Mapping[str, list[str]],
-    model_dir: str,
-    model_size: int = 0,
-) -> str:
-    """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
-
-    The vocabulary is `config.file` if that is set, else the file that the run has
-    already, else a new vocabulary learnt from `files`.
-
-    Args:
-        config: file and size.
-        files: text to learn from, by language.
-        model_dir: directory of the run.
-        model_size: number of tokens that the model is configured for; 0: any number.
-
-    Raises:
-        UserError: the vocabulary is unusable or does not fit the model, or
-            `config.file` differs from the vocabulary that the run has already.
-    """
-    target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
-    present = tf.io.gfile.exists(target)
-    if config.file:
-        tokens = vocabulary_file.load(config.file)
-        _refuse_other_size(config.file, tokens, model_size)
-        if present and vocabulary_file.load(target) != tokens:
-            raise UserError(
-                f"{config.file} differs from the run's vocabulary, {target}; allowed:"
-                " that file, or another --model_dir"
-            )
-        if not present:
-            vocabulary_file.write(tokens, target)
-    elif not present:
-        learn(files, config, target)
-    _refuse_other_size(target, vocabulary_file.load(target), model_size)
-    return target
-
-
-def _refuse_other_size(path: str, tokens: list[str], model_size: int) -> None:
-    if model_size not in (0, len(tokens)):
-        raise UserError(
-            f"model.vocab_size is {model_size}, {path} has {len(tokens)} entries"
-        )
+def write(
+    tokens: list[str], path: str, rules: Rules, origin: Mapping[str, Any]
+) -> None:
+    """Writes a vocabulary and its rules; the rules first, so that none lacks them."""
+    rules_lib.write(path, rules, origin)
+    vocabulary_file.write(tokens, path)
 
 
 def learn(
@@ -137,14 +77,14 @@ def learn(
         UserError: the text has no words.
     """
     counted = {
-        language: words_lib.count(paths, config.lower_case, config.max_text_bytes).top(
+        language: words_lib.count(paths, config.rules(), config.max_text_bytes).top(
             learner_words(config.size)
         )
         for language, paths in files.items()
     }
     totals = {language: counts.total for language, counts in counted.items()}
     counts = words_lib.smooth(counted, config.sampling_exponent)
-    return learn_and_write(counts, totals, config, output_path)
+    return learn_and_write(counts, totals, config, output_path, origin(config, files))
 
 
 def learn_and_write(
@@ -152,6 +92,7 @@ def learn_and_write(
     totals: Mapping[str, int],
     config: VocabularyConfig,
     output_path: str,
+    learnt_from: Mapping[str, Any],
 ) -> list[str]:
     """Learns a vocabulary from counted and smoothed words and writes it.
 
@@ -159,7 +100,8 @@ def learn_and_write(
         counts: words and their smoothed counts.
         totals: number of words of each language, for the log.
         config: size of the vocabulary, and the exponent of the smoothing.
-        output_path: file to write, atomically.
+        output_path: file to write, atomically; its rules go beside it.
+        learnt_from: see `origin`.
 
     Raises:
         UserError: `counts` is empty.
@@ -174,11 +116,12 @@ def learn_and_write(
         _shares(totals, config.sampling_exponent) if len(totals) > 1 else "",
     )
     tokens = learn_from_counts(counts, config.size)
-    vocabulary_file.write(tokens, output_path)
+    write(tokens, output_path, config.rules(), learnt_from)
     logger.info(
-        "vocabulary: %s tokens in %.0f s, %s",
+        "vocabulary: %s tokens in %.0f s, %s, %s",
         f"{len(tokens):,}",
         time.monotonic() - began,
+        config.rules(),
         output_path,
     )
     return tokens
@@ -323,45 +266,3 @@ def _shorten(tokens: list[str], size: int) -> list[str]:
         else:
             kept.append(token)
     return kept[::-1]
-
-
-@dataclasses.dataclass(frozen=True)
-class Coverage:
-    """The fit of a vocabulary to a text; every occurrence of a word counts.
-
-    Attributes:
-        words_in_one_piece: share of words that are one piece.
-        tokens_per_word: mean number of tokens; an unknown word is one token.
-        unknown_tokens: share of tokens that are [UNK].
-        known_words: share of words that are not [UNK].
-        known_characters: share of all characters that are in known words.
-    """
-
-    words_in_one_piece: float
-    tokens_per_word: float
-    unknown_tokens: float
-    known_words: float
-    known_characters: float
-
-
-def coverage(tokenizer, counts: collections.Counter) -> Coverage:
-    """Measures how a tokenizer splits counted words.
-
-    Args:
-        tokenizer: a `tokenization.Tokenizer`.
-        counts: words and their counts, from `words.count`.
-    """
-    pieces = tokenizer.tokenize(tf.constant(list(counts)))
-    occurrences = np.array(list(counts.values()), np.float64)
-    unknown = tf.reduce_any(pieces == tokenizer.unk_id, axis=1).numpy()
-    lengths = pieces.row_lengths().numpy()
-    whole = (lengths == 1) & ~unknown
-    n_words, n_tokens = occurrences.sum(), (occurrences * lengths).sum()
-    characters = occurrences * [len(word) for word in counts]
-    return Coverage(
-        words_in_one_piece=float(occurrences[whole].sum() / n_words),
-        tokens_per_word=float(n_tokens / n_words),
-        unknown_tokens=float(occurrences[unknown].sum() / n_tokens),
-        known_words=float(occurrences[~unknown].sum() / n_words),
-        known_characters=float(characters[~unknown].sum() / characters.sum()),
-    )

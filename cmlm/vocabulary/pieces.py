@@ -36,7 +36,7 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
     """
     ids = {piece: number for number, piece in enumerate(tokenizer.vocab)}
     kept = tokenizer.is_special.copy()
-    splitter = WordSplitter(tokenizer.lower_case)
+    splitter = WordSplitter(tokenizer.rules)
     characters = set(string.ascii_letters + string.digits + string.punctuation)
     for lines in windows:
         text = tf.constant([line.encode("utf-8", "surrogatepass") for line in lines])

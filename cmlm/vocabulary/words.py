@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.data import streams, tokenization
+from cmlm.data.rules import Rules
 
 # Most distinct words in memory. When there are more, the rarest half is dropped, so a
 # text of any size needs at most 0.6 GB.
@@ -45,7 +46,7 @@ class WordCounts:
 
 def count(
     files: list[str],
-    lower_case: bool,
+    rules: Rules,
     max_text_bytes: int,
     max_words: int = MAX_DISTINCT_WORDS,
 ) -> WordCounts:
@@ -53,12 +54,12 @@ def count(
 
     Args:
         files: text in the training format.
-        lower_case: count lower-cased words without accents.
+        rules: the case of words, and their accents.
         max_text_bytes: bytes of text after which counting stops.
         max_words: most distinct words in memory. If a text has more, its counts are
             slightly low, and words that are rare everywhere are missing.
     """
-    splitter = tokenization.WordSplitter(lower_case)
+    splitter = tokenization.WordSplitter(rules)
 
     def locate(lines):
         return tf.reduce_sum(tf.strings.length(lines)), *splitter.locate(lines)

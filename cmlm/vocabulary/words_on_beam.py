@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from cmlm.common import beam_runner, files
 from cmlm.data import streams
+from cmlm.data.rules import Rules
 from cmlm.data.tokenization import WordSplitter
 from cmlm.errors import UserError
 from cmlm.vocabulary import words
@@ -32,7 +33,7 @@ _RANGE_BYTES = 64 * 2**20
 
 def count_and_smooth(
     paths: Mapping[str, list[str]],
-    lower_case: bool,
+    rules: Rules,
     exponent: float,
     number: int,
     work_path: str,
@@ -43,7 +44,7 @@ def count_and_smooth(
 
     Args:
         paths: text in the training format, by language.
-        lower_case: count lower-cased words without accents.
+        rules: the case of words, and their accents.
         exponent: exponent of the smoothing.
         number: number of most frequent words to return.
         work_path: prefix of temporary files; workers on other machines must see them.
@@ -71,7 +72,7 @@ def count_and_smooth(
             | "Ranges" >> beam.Create(ranges)
             | "Spread" >> beam.Reshuffle()
             | "Count"
-            >> beam.ParDo(CountWords(lower_case, progress)).with_output_types(
+            >> beam.ParDo(CountWords(rules, progress)).with_output_types(
                 tuple[tuple[str, str], int]
             )
             | "SumByLanguage" >> beam.CombinePerKey(sum)
@@ -138,16 +139,16 @@ class CountWords(beam.DoFn):
     counts.
 
     Args:
-        lower_case: count lower-cased words without accents.
+        rules: the case of words, and their accents.
         progress: advances by the bytes read from disk, before unpacking.
     """
 
-    def __init__(self, lower_case: bool, progress: beam_runner.Progress):
-        self._lower_case = lower_case
+    def __init__(self, rules: Rules, progress: beam_runner.Progress):
+        self._rules = rules
         self._progress = progress
 
     def setup(self):
-        self._splitter = WordSplitter(self._lower_case)
+        self._splitter = WordSplitter(self._rules)
 
     def process(self, element):
         language, path, start = element

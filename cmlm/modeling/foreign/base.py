@@ -12,7 +12,8 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import tokenization, vocabulary_file
+from cmlm.data import rules as rules_lib
+from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.weights import listed
 
@@ -40,10 +41,8 @@ class Source:
         load: reads the weights under the names of `cmlm.modeling.weights`.
         vocab: the tokens by id; None if the source has no vocabulary.
         vocab_name: the file of the vocabulary.
-        lower_case: whether its tokenizer lower-cases text; None if the source does not
-            say.
-        max_word_bytes: the longest word in bytes; longer words are [UNK].
-        max_word_characters: the longest word in characters; 0: no such limit.
+        rules: the rules of its tokenizer by name, see `data.rules.Rules`; a rule that
+            the source does not state is missing.
         seq_length: the longest sentence in tokens; None if the source does not say.
         own_positions: whether the position table has rows for CMLM's conditions.
         normalized: whether its last module scales the vectors to length 1.
@@ -57,9 +56,7 @@ class Source:
     load: Callable[[], dict[str, np.ndarray]]
     vocab: Optional[list[str]] = None
     vocab_name: str = ""
-    lower_case: Optional[bool] = None
-    max_word_bytes: int = tokenization.MAX_WORD_BYTES
-    max_word_characters: int = 0
+    rules: dict[str, Any] = dataclasses.field(default_factory=dict)
     seq_length: Optional[int] = None
     own_positions: bool = False
     normalized: bool = False
@@ -163,10 +160,16 @@ def read_vocab(path: str) -> Optional[list[str]]:
     return vocabulary_file.load(path)
 
 
-def looks_lower_case(vocab: list[str]) -> bool:
-    """Whether no token of a vocabulary has a capital."""
-    return not any(
-        token != token.lower()
-        for token in vocab
-        if not (token.startswith("[") and token.endswith("]"))
-    )
+def vocabulary_rules(path: str, tokens: list[str], notes: list[str]) -> dict[str, Any]:
+    """Returns the rules beside a vocabulary, or the case that its tokens show.
+
+    Args:
+        path: the vocabulary's file.
+        tokens: its tokens.
+        notes: receives a sentence if the case is assumed.
+    """
+    record = rules_lib.read(path)
+    if record is not None:
+        return dict(record.rules)
+    notes.append("lower case is assumed unless the vocabulary has capitals")
+    return {"lower_case": rules_lib.looks_lower_case(tokens)}

@@ -14,6 +14,7 @@ only table of names; `export.huggingface` uses it too.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -101,9 +102,11 @@ def read(folder: str) -> base.Source:
             modules.read_dense(os.path.join(folder, dense)) if dense else {}
         )
 
-    vocab, vocab_name, lower_case, max_characters = _tokenizer(transformer)
+    vocab, vocab_name, rules = _tokenizer(transformer)
     settings = base.optional_json(transformer, "sentence_bert_config.json")
     seq_length = settings.get("max_seq_length")
+    if settings.get("do_lower_case") and not rules["lower_case"]:
+        rules["lower_case"] = True
     return base.Source(
         path=folder,
         kind=f"a {'sentence-transformers' if around['is_st'] else 'Hugging Face'} "
@@ -112,9 +115,7 @@ def read(folder: str) -> base.Source:
         load=load,
         vocab=vocab,
         vocab_name=vocab_name,
-        lower_case=lower_case or bool(settings.get("do_lower_case")),
-        max_word_bytes=4 * max_characters,
-        max_word_characters=max_characters,
+        rules=rules,
         seq_length=seq_length if isinstance(seq_length, int) else None,
         own_positions=bool(ours),
         normalized=around["normalized"],
@@ -144,9 +145,7 @@ def _refuse_other_tokenizers(folder: str) -> None:
 
 
 def _tokenizer(folder: str):
-    """Reads the vocabulary, its file's name, lower case, and the longest known word.
-
-    Words with more characters than the longest known word are [UNK].
+    """Reads the vocabulary, its file's name, and the rules of the text.
 
     Raises:
         UserError: the tokenizer is not BERT's WordPiece.
@@ -162,20 +161,13 @@ def _tokenizer(folder: str):
             f"{os.path.join(folder, 'tokenizer.json')} is a {kind} tokenizer; "
             f"{_ALLOWED_TOKENIZER}"
         )
-    normalizer = fast.get("normalizer") or {}
-    if normalizer.get("type") != "BertNormalizer":
-        normalizer = {}
     # The fast tokenizer decides, because the folder's vectors were made with it.
+    normalizer, before = _normalizer(fast, os.path.join(folder, "tokenizer.json"))
     lower_case = normalizer.get("lowercase", settings.get("do_lower_case", True))
     strip = normalizer.get("strip_accents", settings.get("strip_accents"))
     chinese = normalizer.get(
         "handle_chinese_chars", settings.get("tokenize_chinese_chars", True)
     )
-    if strip is not None and strip != lower_case:
-        raise UserError(
-            f"{folder} has strip_accents={strip} and lower case {lower_case}; allowed: "
-            "both or neither"
-        )
     if chinese is False:
         raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
     path = os.path.join(folder, vocabulary_file.FILE_NAME)
@@ -184,7 +176,63 @@ def _tokenizer(folder: str):
         path = os.path.join(folder, "tokenizer.json")
         vocab = _vocab_of(fast, path)
     longest = model.get("max_input_chars_per_word", _MAX_CHARACTERS)
-    return vocab, path if vocab else "", bool(lower_case), longest
+    rules = {
+        "lower_case": bool(lower_case),
+        "strip_accents": bool(lower_case if strip is None else strip),
+        **before,
+        # Words with more characters are [UNK].
+        "max_word_bytes": 4 * longest,
+        "max_word_characters": longest,
+    }
+    return vocab, path if vocab else "", rules
+
+
+# The steps before BertNormalizer that our own folders may have. These fold letters as
+# tf-text does.
+FOLDING = [
+    {"type": "NFKD"},
+    *(
+        {"type": "Replace", "pattern": {"String": there}, "content": here}
+        for there, here in (
+            *(("\u00df", "ss"), ("\u1e9e", "ss"), ("\u03c2", "\u03c3")),
+            ("\u0345", "\u03b9"),
+        )
+    ),
+]
+NORMALIZERS = {"nfc": {"type": "NFC"}, "nfkc": {"type": "NFKC"}}
+DOTLESS_I = [
+    {"type": "Replace", "pattern": {"String": there}, "content": here}
+    for there, here in (("I\u0307", "i"), ("\u0130", "i"), ("I", "\u0131"))
+]
+
+
+def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
+    """Returns the BertNormalizer of tokenizer.json, and the rules before it.
+
+    Raises:
+        UserError: a step that tf-text cannot do inside the graph.
+    """
+    steps = fast.get("normalizer") or {}
+    steps = steps.get("normalizers", [steps] if steps else [])
+    before: dict[str, Any] = {
+        "normalization": "",
+        "dotless_i": False,
+        "style": "hugging-face",
+    }
+    left = list(steps)
+    for name, step in NORMALIZERS.items():
+        if left[:1] == [step]:
+            before["normalization"], left = name, left[1:]
+    if left[: len(DOTLESS_I)] == DOTLESS_I:
+        before["dotless_i"], left = True, left[len(DOTLESS_I) :]
+    if left[: len(FOLDING)] == FOLDING:
+        before["style"], left = "tf-text", left[len(FOLDING) :]
+    if not left:
+        return {}, before
+    if len(left) > 1 or left[0].get("type") != "BertNormalizer":
+        kinds = ", ".join(str(step.get("type")) for step in steps)
+        raise UserError(f"{path} normalises by {kinds}; allowed: BertNormalizer")
+    return left[0], before
 
 
 def _vocab_of(fast: dict, path: str) -> list[str]:

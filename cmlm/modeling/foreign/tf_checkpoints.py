@@ -112,8 +112,12 @@ def read(prefix: str) -> base.Source:
     max_characters = _MAX_CHARACTERS["garden" if is_garden else "bert"]
     vocab_name = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocab = base.read_vocab(vocab_name)
-    if vocab:
-        notes.append("lower case is assumed unless the vocabulary has capitals")
+    rules = base.vocabulary_rules(vocab_name, vocab, notes) if vocab else {}
+    longest = {
+        "max_word_bytes": 4 * max_characters,
+        "max_word_characters": max_characters,
+        "style": "tf-text" if is_garden else "hugging-face",
+    }
     return base.Source(
         path=prefix,
         kind=f"{'a Model Garden' if is_garden else 'an original'} BERT checkpoint",
@@ -121,9 +125,7 @@ def read(prefix: str) -> base.Source:
         load=lambda: arrays(stored, found),
         vocab=vocab,
         vocab_name=vocab_name if vocab else "",
-        lower_case=base.looks_lower_case(vocab) if vocab else None,
-        max_word_bytes=4 * max_characters,
-        max_word_characters=max_characters,
+        rules=longest | rules,
         unused=unused,
         notes=notes,
     )

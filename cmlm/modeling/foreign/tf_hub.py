@@ -13,7 +13,9 @@ from typing import Optional
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from cmlm.data import tokenization, vocabulary_file
+from cmlm.data import rules as rules_lib
+from cmlm.data import vocabulary_file
+from cmlm.data.rules import MAX_WORD_BYTES
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
@@ -66,10 +68,15 @@ def read(folder: str) -> base.Source:
     vocab_name = _asset(saved, folder, "vocab_file") or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
     key = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
-    lower_case = bool(stored.get_tensor(key)) if stored.has_tensor(key) else None
-    if lower_case is None and vocab:
-        notes.append("lower case is assumed unless the vocabulary has capitals")
-        lower_case = base.looks_lower_case(vocab)
+    rules = {"max_word_bytes": MAX_WORD_BYTES if settings else _MAX_WORD_BYTES}
+    rules["max_word_characters"] = 0
+    if vocab and tf.io.gfile.exists(rules_lib.path_of(vocab_name)):
+        # Our own exports state all rules.
+        rules |= rules_lib.read(vocab_name).rules
+    elif stored.has_tensor(key):
+        rules["lower_case"] = bool(stored.get_tensor(key))
+    elif vocab:
+        rules |= base.vocabulary_rules(vocab_name, vocab, notes)
     return base.Source(
         path=folder,
         kind="a TF Hub SavedModel",
@@ -77,8 +84,7 @@ def read(folder: str) -> base.Source:
         load=lambda: tf_checkpoints.arrays(stored, found),
         vocab=vocab,
         vocab_name=vocab_name,
-        lower_case=lower_case,
-        max_word_bytes=tokenization.MAX_WORD_BYTES if settings else _MAX_WORD_BYTES,
+        rules=rules,
         own_positions=bool(settings),
         unused=unused,
         notes=notes,

@@ -1,0 +1,101 @@
+"""How well a vocabulary fits a text."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.common import files as files_lib
+from cmlm.data.tokenization import Tokenizer
+
+# The part of a language's text that `unknown_shares` reads.
+_FILES = 16
+_LINES = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """The fit of a vocabulary to a text; every occurrence of a word counts.
+
+    Attributes:
+        words_in_one_piece: share of words that are one piece.
+        tokens_per_word: mean number of tokens; an unknown word is one token.
+        unknown_tokens: share of tokens that are [UNK].
+        known_words: share of words that are not [UNK].
+        known_characters: share of all characters that are in known words.
+    """
+
+    words_in_one_piece: float
+    tokens_per_word: float
+    unknown_tokens: float
+    known_words: float
+    known_characters: float
+
+
+def measure(tokenizer, counts: collections.Counter) -> Coverage:
+    """Measures how a tokenizer splits counted words.
+
+    Args:
+        tokenizer: a `tokenization.Tokenizer`.
+        counts: words and their counts, from `words.count`.
+    """
+    pieces = tokenizer.tokenize(tf.constant(list(counts)))
+    occurrences = np.array(list(counts.values()), np.float64)
+    unknown = tf.reduce_any(pieces == tokenizer.unk_id, axis=1).numpy()
+    lengths = pieces.row_lengths().numpy()
+    whole = (lengths == 1) & ~unknown
+    n_words, n_tokens = occurrences.sum(), (occurrences * lengths).sum()
+    characters = occurrences * [len(word) for word in counts]
+    return Coverage(
+        words_in_one_piece=float(occurrences[whole].sum() / n_words),
+        tokens_per_word=float(n_tokens / n_words),
+        unknown_tokens=float(occurrences[unknown].sum() / n_tokens),
+        known_words=float(occurrences[~unknown].sum() / n_words),
+        known_characters=float(characters[~unknown].sum() / characters.sum()),
+    )
+
+
+def unknown_shares(
+    tokenizer: Tokenizer, files: Mapping[str, list[str]]
+) -> dict[str, float]:
+    """Returns the share of [UNK] among the tokens of a text, by language.
+
+    A part of the text is read: the first lines of some files, evenly spaced. In bitext
+    (`en-de=FILES.tsv`), the first column is in the first language, the others in the
+    second.
+
+    Args:
+        tokenizer: the tokenizer to judge.
+        files: text, bitext or NLI data, by language.
+    """
+    counts: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2, int))
+    for language, paths in files.items():
+        some = paths[:: -(-len(paths) // _FILES)]
+        for path in some:
+            with files_lib.open_text(path) as stream:
+                lines = list(itertools.islice(stream, -(-_LINES // len(some))))
+            for name, column in _by_language(language, path, lines):
+                tokens = tokenizer.tokenize(tf.constant(column)).flat_values.numpy()
+                counts[name] += (np.sum(tokens == tokenizer.unk_id), len(tokens))
+    return {
+        language: float(unknown / max(total, 1))
+        for language, (unknown, total) in counts.items()
+    }
+
+
+def _by_language(
+    language: str, path: str, lines: list[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields (language, texts) of some lines of a file."""
+    first, dash, second = language.partition("-")
+    if dash and path.removesuffix(".gz").endswith(".tsv"):
+        columns = [line.split("\t", 1) for line in lines]
+        yield first, [row[0] for row in columns]
+        yield second, [row[1] for row in columns if len(row) > 1]
+    else:
+        yield language, lines

@@ -1,0 +1,119 @@
+"""The vocabulary of a run: an existing file, or one learnt from the training text."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from cmlm.data import rules, vocabulary_file
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+from cmlm.vocabulary import coverage, learning
+from cmlm.vocabulary.settings import VocabularyConfig
+
+logger = logging.getLogger(__name__)
+
+# A larger share of [UNK] gets a warning.
+_SUSPICIOUS_SHARE = 0.02
+
+
+def prepare(
+    config: VocabularyConfig,
+    files: Mapping[str, list[str]],
+    model_dir: str,
+    model_size: int = 0,
+    has_weights: bool = True,
+) -> str:
+    """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
+
+    The vocabulary is `config.file` if that is set, else the file that the run has
+    already, else a new vocabulary learnt from `files`. Its rules lie beside it.
+
+    Args:
+        config: file, size and rules; `dotless_i` is decided in place.
+        files: text to learn from, by language.
+        model_dir: directory of the run.
+        model_size: number of tokens that the model is configured for; 0: any number.
+        has_weights: whether `model_dir` has weights for the vocabulary in it. Without
+            them, only a vocabulary of the same origin stays there.
+
+    Raises:
+        UserError: the vocabulary is unusable or does not fit the model, or
+            `config.file` differs from the vocabulary that the run has already.
+    """
+    if config.dotless_i is None:
+        config.dotless_i = config.lower_case and rules.has_dotless_i(files)
+    target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
+    present = tf.io.gfile.exists(target)
+    if config.file:
+        tokens = vocabulary_file.load(config.file)
+        _refuse_other_size(config.file, tokens, model_size)
+        if present and has_weights and vocabulary_file.load(target) != tokens:
+            raise UserError(
+                f"{config.file} differs from the run's vocabulary, {target}; allowed:"
+                " that file, or another --model_dir"
+            )
+        if not (present and has_weights):
+            learning.write(tokens, target, config.rules(), {"file": config.file})
+    elif not present:
+        learning.learn(files, config, target)
+    elif not has_weights and _left_behind(config, files, target):
+        logger.info("%s is of another text or size: learning anew", target)
+        learning.learn(files, config, target)
+    _refuse_other_size(target, vocabulary_file.load(target), model_size)
+    return target
+
+
+def _left_behind(
+    config: VocabularyConfig, files: Mapping[str, list[str]], path: str
+) -> bool:
+    """Whether a vocabulary was not learnt from this text by these settings."""
+    record = rules.read(path)
+    return (
+        record is None
+        or dict(record.origin) != learning.origin(config, files)
+        or dict(record.rules) != config.rules().as_dict()
+    )
+
+
+def _refuse_other_size(path: str, tokens: list[str], model_size: int) -> None:
+    if model_size not in (0, len(tokens)):
+        raise UserError(
+            f"model.vocab_size is {model_size}, {path} has {len(tokens)} entries"
+        )
+
+
+def check_coverage(
+    config: VocabularyConfig, tokenizer: Tokenizer, files: Mapping[str, list[str]]
+) -> None:
+    """Logs the share of [UNK] in the training text, and refuses text of [UNK]s.
+
+    Args:
+        config: the largest share, and the rules for the message.
+        tokenizer: the tokenizer of the run.
+        files: the training data by language, see `coverage.unknown_shares`.
+
+    Raises:
+        UserError: a language has more than `config.max_unknown_share`.
+    """
+    shares = coverage.unknown_shares(tokenizer, files)
+    logger.info(
+        "[UNK]: %s of the tokens (%s)",
+        ", ".join(f"{name} {share:.2%}".lstrip() for name, share in shares.items()),
+        tokenizer.rules,
+    )
+    for language, share in shares.items():
+        of = f"{share:.1%} of the {language} tokens".replace("  ", " ")
+        if share > config.max_unknown_share:
+            raise UserError(
+                f"{of} are [UNK] with {tokenizer.vocab_file} ({tokenizer.rules}); "
+                f"allowed: at most {config.max_unknown_share:.0%} (a vocabulary of this"
+                " text and case, or vocabulary.max_unknown_share=1)"
+            )
+        if share > _SUSPICIOUS_SHARE:
+            logger.warning(
+                "%s are [UNK]: the vocabulary is of other text or another case", of
+            )

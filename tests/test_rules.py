@@ -1,0 +1,334 @@
+"""A vocabulary's rules: the same ids as Hugging Face, and a record that is obeyed."""
+
+import json
+import os
+import unicodedata
+
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.data import letters, rules, vocabulary_file
+from cmlm.data.rules import Rules
+from cmlm.data.tokenization import Tokenizer, WordSplitter
+from cmlm.encoders import opening
+from cmlm.errors import UserError
+from cmlm.training import engine, warm_start
+from cmlm.vocabulary import learning, of_run
+from cmlm.vocabulary.settings import VocabularyConfig
+from export import huggingface_folder, saved_models
+
+LATIN = [*range(0x21, 0x250), *range(0x1E00, 0x1F00)]
+OTHER = [*range(0x370, 0x530), *range(0x1F00, 0x2000), *range(0x10A0, 0x1100)]
+
+
+def _known(letter):
+    """Whether the letter is one, and ends no line."""
+    return unicodedata.category(letter) != "Cn" and letter not in "\n\r"
+
+
+LINES = [
+    "a".join(filter(_known, map(chr, codes[start : start + 40])))
+    for codes in (LATIN, OTHER)
+    for start in range(0, len(codes), 40)
+] + [
+    "İstanbul'da IŞIK, ığdır ŞİŞLİ ÇAĞ Öküz Ünlü",
+    "Tiếng Việt: Đường phố Hà Nội, ĂÂĐÊÔƠƯ",
+    "Größe STRASSE ẞ Äpfel naïve Café",
+    "cafe\u0301 A\u030angstro\u0308m I\u0307 i\u0307",
+    "ΟΔΥΣΣΕΥΣ Ἀχιλλεύς Москва Й й Ё",
+    "日本語 が か\u3099 한국어 中文。",
+    "co\u00adop na\u200cme x\u200dy \ufeffbom\u0007bell tab\there",
+    "नमस्ते ภาษาไทย العَرَبِيَّة עִבְרִית",
+]
+
+
+def write_vocabulary(path, splitters):
+    """Every character of LINES by any rules, alone and inside a word."""
+    letters_seen = set()
+    for splitter in splitters:
+        for line in splitter.normalize(tf.constant(LINES)).numpy():
+            letters_seen.update(line.decode())
+    alone = sorted(letter for letter in letters_seen if not letter.isspace())
+    tokens = [*vocabulary_file.SPECIAL_TOKENS, *alone, *(f"##{x}" for x in alone)]
+    vocabulary_file.write(tokens, str(path))
+    return tokens
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False])
+def test_ids_are_those_of_hugging_face(lower_case, strip_accents, tmp_path):
+    """In all four combinations, over every Latin, Greek, Cyrillic, Georgian letter."""
+    tokenizers = pytest.importorskip("tokenizers")
+    of = Rules(lower_case, strip_accents, style="hugging-face")
+    tokens = write_vocabulary(tmp_path / "vocab.txt", [WordSplitter(of)])
+    oracle = tokenizers.BertWordPieceTokenizer(
+        {token: number for number, token in enumerate(tokens)},
+        lowercase=lower_case,
+        strip_accents=strip_accents,
+    )
+    ours = Tokenizer(str(tmp_path / "vocab.txt"), of).tokenize(tf.constant(LINES))
+    for line, ids in zip(LINES, ours.to_list(), strict=True):
+        want = oracle.encode(line, add_special_tokens=False).tokens
+        assert [tokens[i] for i in ids] == want, line
+
+
+def test_case_and_accents_are_separate():
+    line = tf.constant(["Ärger, ŞİŞLİ"])
+
+    def words(*args, **values):
+        (found,) = WordSplitter(Rules(*args, **values)).split_lines(line)
+        return b" ".join(found).decode()
+
+    assert words(True) == words(True, True) == "arger , sisli"
+    assert words(True, False) == "ärger , şi\u0307şli\u0307"
+    assert words(False, True) == "Arger , SISLI"
+    assert words(False) == words(False, False) == "Ärger , ŞİŞLİ"
+    assert words(True, False, dotless_i=True) == "ärger , şişli"
+
+
+def test_styles_differ_in_folding_and_control_characters():
+    line = tf.constant(["Stra\u00dfe co\u00adop"])
+    splitters = [
+        WordSplitter(Rules(style=style)) for style in ("tf-text", "hugging-face")
+    ]
+    found = [next(splitter.split_lines(line)) for splitter in splitters]
+    assert found[0] == [b"strasse", b"co", b"op"]
+    assert found[1] == ["straße".encode(), b"coop"]
+
+
+@pytest.mark.parametrize("strip_accents", [True, False])
+def test_turkish_capitals(strip_accents):
+    line = tf.constant(["IŞIK İĞNE ılık in I\u0307"])
+    splitter = WordSplitter(Rules(True, strip_accents, dotless_i=True))
+    (words,) = splitter.split_lines(line)
+    got = [word.decode() for word in words]
+    accented = ["ışık", "iğne", "ılık", "in", "i"]
+    assert got == (["ısık", "igne", "ılık", "in", "i"] if strip_accents else accented)
+
+
+def test_normalization_joins_letters_and_accents():
+    line = tf.constant(["cafe\u0301 ﬁn"])
+    by_form = {}
+    for form in ("", "nfc", "nfkc"):
+        (words,) = WordSplitter(Rules(True, False, normalization=form)).split_lines(
+            line
+        )
+        by_form[form] = [word.decode() for word in words]
+    assert by_form == {
+        "": ["cafe\u0301", "ﬁn"],
+        "nfc": ["caf\u00e9", "ﬁn"],
+        "nfkc": ["caf\u00e9", "fin"],
+    }
+
+
+def test_no_op_of_the_tokenizer_asks_the_machines_locale():
+    """tf.strings.lower makes ı of I where the locale is Turkish."""
+    for of in (Rules(True, False), Rules(True, True), Rules(True, dotless_i=True)):
+        traced = tf.function(lambda text, of=of: letters.prepare(text, of))
+        graph = traced.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
+        assert not [op for op in graph.get_operations() if op.type == "StringLower"]
+
+
+def test_turkish_is_known_by_name():
+    assert rules.has_dotless_i(["tr"]) and rules.has_dotless_i(["tr", "az-Latn"])
+    assert not rules.has_dotless_i(["tr", "en"])
+    assert not rules.has_dotless_i([""]) and not rules.has_dotless_i([])
+
+
+# ------------------------------------------------------------------- the record
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("Der Ärger in ŞİŞLİ ist groß .\nDie Öfen sind heiß .\n\n" * 20)
+    return str(path)
+
+
+def test_a_learnt_vocabulary_states_its_rules(text_file, tmp_path):
+    path = str(tmp_path / "v.txt")
+    config = VocabularyConfig(size=220, strip_accents=False, normalization="nfc")
+    learning.learn({"de": [text_file]}, config, path)
+    record = rules.read(path)
+    assert record.rules == Rules(True, False, normalization="nfc").as_dict()
+    adopted = VocabularyConfig(file=path, lower_case=False)
+    adopted.adopt_file()
+    assert adopted.rules() == config.rules()
+    # Programs that read a plain vocabulary see nothing but tokens.
+    assert all(" " not in token for token in vocabulary_file.load(path))
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("lower_case", False, r"lower_case is False; allowed: True, as .*v.txt.json"),
+        ("strip_accents", True, r"strip_accents is True; allowed: False"),
+        ("max_word_bytes", 7, r"max_word_bytes is 7; allowed: 600"),
+    ],
+)
+def test_settings_that_contradict_the_record_are_refused(
+    name, value, message, tmp_path
+):
+    path = str(tmp_path / "v.txt")
+    rules.write(path, Rules(True, False))
+    config = VocabularyConfig(file=path, **{name: value})
+    with pytest.raises(UserError, match=message):
+        config.adopt_file({f"vocabulary.{name}"})
+    # A default of the recipe gives way.
+    config.adopt_file()
+    assert config.rules() == Rules(True, False)
+
+
+@pytest.mark.parametrize(
+    "settings, want",
+    [
+        ({"do_lower_case": False}, (False, False)),
+        ({"do_lower_case": True, "strip_accents": False}, (True, False)),
+        ({"do_lower_case": True, "strip_accents": None}, (True, True)),
+        ({}, (True, True)),
+    ],
+)
+def test_a_downloaded_vocabulary_has_the_case_of_its_folder(settings, want, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = VocabularyConfig(file=str(tmp_path / "vocab.txt"), lower_case=False)
+    config.adopt_file()
+    assert config.rules() == Rules(*want, style="hugging-face")
+
+
+@pytest.mark.parametrize("token, lower_case", [("the", True), ("The", False)])
+def test_a_bare_vocabulary_shows_its_case(token, lower_case, tmp_path):
+    path = str(tmp_path / "vocab.txt")
+    vocabulary_file.write([*vocabulary_file.SPECIAL_TOKENS, token], path)
+    config = VocabularyConfig(file=path, lower_case=not lower_case)
+    config.adopt_file({"vocabulary.lower_case"})
+    assert config.lower_case is not lower_case
+    config.adopt_file()
+    assert config.lower_case is lower_case
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("[", "is not JSON"),
+        ("[]", "does not hold a JSON object"),
+        ('{"case": 1}', "has 'case'; allowed: lower_case, strip_accents"),
+        ('{"lower_case": "yes"}', "lower_case='yes'; allowed: bool"),
+        ('{"normalization": "nfd"}', "normalization='nfd'; allowed: '', 'nfc', 'nfkc'"),
+    ],
+)
+def test_a_damaged_record_is_named(content, message, tmp_path):
+    (tmp_path / "v.txt.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        rules.read(str(tmp_path / "v.txt"))
+
+
+# ------------------------------------------------------------------- in a run
+
+
+def run_config(text_file, **values):
+    return toys.run_config(text_file, **{"trainer.train_steps": 2, **values})
+
+
+def test_a_vocabulary_left_behind_is_not_taken_for_another_text(
+    text_file, tmp_path, caplog
+):
+    other = tmp_path / "other.txt"
+    other.write_text("quite another text with other words\nand more of it\n\n" * 20)
+    model_dir = str(tmp_path / "run")
+
+    def prepare(path, size=220, has_weights=False, **values):
+        config = VocabularyConfig(size=size, **values)
+        target = of_run.prepare(
+            config, {"": [str(path)]}, model_dir, has_weights=has_weights
+        )
+        return vocabulary_file.load(target)
+
+    first = prepare(text_file)
+    second = prepare(other)
+    assert "another" in second and second != first
+    assert prepare(other, lower_case=False) != second
+    assert len(prepare(other, size=205)) < len(second)
+    mark = os.stat(f"{model_dir}/vocab.txt").st_mtime_ns
+    prepare(other, size=205)
+    assert os.stat(f"{model_dir}/vocab.txt").st_mtime_ns == mark
+    # With weights for it, the vocabulary stays.
+    assert prepare(text_file, size=205, has_weights=True) != first
+    assert prepare(text_file) == first
+
+
+def test_a_run_of_another_case_is_refused_before_its_first_step(
+    text_file, tmp_path, caplog
+):
+    path = str(tmp_path / "v.txt")
+    config = VocabularyConfig(size=220, lower_case=False)
+    learning.learn({"": [text_file]}, config, path)
+    with open(path) as file:
+        tokens = [line.strip() for line in file]
+    # As a vocabulary of lower case: none of its words, as the text has capitals.
+    cased = [t for t in tokens if t.lower() == t or t.startswith("[")]
+    vocabulary_file.write(cased, path)
+    os.remove(path + ".json")
+    values = {"vocabulary.file": path, "vocabulary.lower_case": False}
+    with pytest.raises(UserError, match=r"% of the tokens are \[UNK\] with .*cased"):
+        engine.build(run_config(text_file, **values), str(tmp_path / "a"))
+    values["vocabulary.max_unknown_share"] = 1
+    caplog.set_level("INFO", "cmlm")
+    engine.build(run_config(text_file, **values), str(tmp_path / "b"))
+    assert "are [UNK]: the vocabulary is of other text or another case" in caplog.text
+
+
+def test_a_resumed_run_keeps_the_rules_of_its_vocabulary(text_file, tmp_path):
+    path = str(tmp_path / "v.txt")
+    learning.learn(
+        {"": [text_file]}, VocabularyConfig(size=220, strip_accents=False), path
+    )
+    config = run_config(text_file, **{"vocabulary.file": path})
+    warm_start.adopt_vocabulary(config, (), None)
+    directory = str(tmp_path / "run")
+    engine.train(engine.build(config, directory))
+    assert rules.read(f"{directory}/vocab.txt").rules == Rules(True, False).as_dict()
+    again = run_config(text_file, **{"vocabulary.lower_case": False})
+    warm_start.adopt_vocabulary(again, (), directory)
+    assert again.vocabulary.rules() == Rules(True, False)
+    with pytest.raises(UserError, match="lower_case is False; allowed: True, as"):
+        again.vocabulary.lower_case = False
+        warm_start.adopt_vocabulary(again, {"vocabulary.lower_case"}, directory)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        Rules(),
+        Rules(style="hugging-face"),
+        Rules(False, True, style="hugging-face"),
+        Rules(True, False, dotless_i=True, normalization="nfc", style="hugging-face"),
+    ],
+)
+def test_rules_travel_with_the_encoder(of, text_file, tmp_path):
+    """Through a SavedModel and a Hugging Face folder, with the same vectors."""
+    values = {f"vocabulary.{name}": value for name, value in of.as_dict().items()}
+    run = engine.build(run_config(text_file, **values), str(tmp_path / "run"))
+    engine.train(run, validate=False)
+    trained = opening.open_trained(str(tmp_path / "run"))
+    assert trained.tokenizer.rules == of
+    text = ["Der ÄRGER in ŞİŞLİ", "IŞIK cafe\u0301 Straße ΟΔΟΣ", ""]
+    want = opening.open_encoder(str(tmp_path / "run")).encode(text)
+
+    saved_models.write(trained, str(tmp_path / "export"), 16)
+    got = opening.open_encoder(str(tmp_path / "export")).encode(text)
+    assert abs(got - want).max() < 1e-5
+    again = opening.open_trained(str(tmp_path / "export"))
+    assert again.tokenizer.rules == of
+
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    huggingface_folder.write(trained, str(folder), 16, normalize=False)
+    back = opening.open_trained(str(folder))
+    limits = {"max_word_bytes": 800, "max_word_characters": 200}
+    assert back.tokenizer.rules.as_dict() == of.as_dict() | limits
+    fast = pytest.importorskip("tokenizers").Tokenizer.from_file(
+        str(folder / "tokenizer.json")
+    )
+    ids = trained.tokenizer.encode(tf.constant(text), 16).to_list()
+    assert [fast.encode(line).ids for line in text] == ids
