@@ -169,6 +169,7 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
         model_dir.PARAMS,
         model_dir.TENSORBOARD,
         vocabulary_file.FILE_NAME,
+        f"{vocabulary_file.FILE_NAME}.json",
     }
     assert len(list((tmp_path / "run" / model_dir.TENSORBOARD).iterdir())) == 1
     rows = metrics_log.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
