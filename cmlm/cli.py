@@ -13,15 +13,19 @@ A command is a module with a docstring, absl flags and
 Commands import TensorFlow inside `main` and not at the top, so that `--help` and a
 mistyped flag answer at once.
 
-Exit codes: 0 done or help; 1 a user error (one line, `error: ...`) or an unexpected
-exception (a traceback); 130 interrupted; 141 the reader of stdout has gone.
+Exit codes: 0 done or help; 1 a user error or an error of the system such as a full disk
+(one line, `error: ...`), or an unexpected exception (a traceback); 130 interrupted; 141
+the reader of stdout has gone.
 """
 
 import contextlib
+import errno
 import faulthandler
 import logging
 import os
+import re
 import select
+import signal
 import sys
 import tempfile
 import warnings
@@ -137,6 +141,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except UserError as error:
         _fail(error)
     except KeyboardInterrupt:
+        # A second Ctrl-C ends the process, however long its threads take to stop.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
@@ -145,6 +151,43 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         # The interpreter flushes once more at exit and needs an open file for it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Exception as error:
+        message = _message_of_the_system(error)
+        if message is None:
+            raise
+        _fail(message)
+
+
+def _message_of_the_system(error: Exception) -> str | None:
+    """The message of an error of disks or memory; None for any other error.
+
+    The message names the file. A temporary file counts as the output that it becomes.
+    """
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}".removesuffix(": ")
+    if isinstance(error, OSError):
+        # Libraries raise OSError without a number for errors of their own.
+        if error.errno is None or error.strerror is None:
+            return None
+        message = f"{error.filename}: " * (error.filename is not None) + error.strerror
+    else:
+        errors = sys.modules.get("tensorflow.python.framework.errors_impl")
+        if errors is None or not isinstance(error, errors.OpError):
+            return None
+        # TensorFlow writes "{{node}} PATH; No space left on device [Op:SaveV2]".
+        reasons = "|".join(re.escape(os.strerror(code)) for code in errno.errorcode)
+        text = re.sub(r"^\{\{.*?\}\} ", "", error.message)
+        found = re.match(rf"(.+?); ({reasons})", text)
+        found = found or re.match(r"(.+) is (not a directory)$", text)
+        if found:
+            message = f"{found[1]}: {found[2]}"
+        elif isinstance(error, errors.ResourceExhaustedError):
+            message = f"out of memory: {text}"
+        else:
+            return None
+    # The parts of a checkpoint that is being written.
+    message = re.sub(r"_temp/part-[-.\w]+", "", message)
+    return re.sub(r"\.tmp-?[0-9a-f]{8,32}", "", message)
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:

@@ -53,11 +53,14 @@ def main(_) -> None:
             f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
         )
     with cli.quiet_imports():
-        from cmlm.common import arrays, files, progress
+        from cmlm.common import arrays, files, outputs, progress
         from cmlm.encoders import opening
 
-    if FLAGS.output:
-        files.refuse_existing(FLAGS.output, FLAGS.overwrite)
+    outputs.check(
+        {"--output": FLAGS.output},
+        {"--input": FLAGS.input, "--model": FLAGS.model},
+        FLAGS.overwrite,
+    )
 
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)

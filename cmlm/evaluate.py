@@ -22,10 +22,12 @@ For encoders of other programs, --sentences=FILE writes the sentences of the tas
 knows the languages of its sentences.
 
 A missing or damaged data set is named, the other sets are scored, and the exit code is
-1.
+1. With --output, the same command goes on where a killed run stopped, out of
+OUTPUT.work, which goes at the end.
 """
 
 import datetime
+import hashlib
 import os
 import sys
 
@@ -59,7 +61,7 @@ flags.DEFINE_bool(
     "recipe with different seeds.",
 )
 flags.DEFINE_string("output", None, "The folder or the .json file to write.")
-flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
+flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
 flags.DEFINE_string(
     "cache_dir", None, "Keep vectors here for the next run, by the model's fingerprint."
 )
@@ -81,11 +83,20 @@ def main(_) -> int:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import files, versions
+        from cmlm.common import files, outputs, versions
         from cmlm.evaluation import averages, base, catalogue, report, run, tables
 
-    if output and not as_json:
-        files.refuse_existing(output, FLAGS.overwrite)
+    outputs.check(
+        {"--output": output, "--sentences": FLAGS.sentences},
+        {
+            "--model": FLAGS.model,
+            "--data_dir": FLAGS.data_dir,
+            "--tasks": FLAGS.tasks,
+            "--pcr": FLAGS.pcr,
+        },
+        FLAGS.overwrite,
+        {"--cache_dir": FLAGS.cache_dir},
+    )
 
     # ---------------------------------------------------------------- tasks
     seeds = range(base.SEED, base.SEED + FLAGS.seeds)
@@ -96,51 +107,80 @@ def main(_) -> int:
         count = write_sentences(FLAGS.sentences, run.sentences(tasks))
         print(f"sentences  {FLAGS.sentences}  {count:,} lines")
 
-    # -------------------------------------------------------------- scoring
-    models = {}
-    for name in dict.fromkeys(FLAGS.model) if tasks else ():
-        encoder = open_model(name)
-        change, removed = components_of(name, encoder)
-
-        def tell(task, scores, name=name):
-            score = scores[task.main_metric]
-            print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
-
-        result = run.score(encoder, tasks, cache_of(encoder), True, tell, change)
-        models[f"{name} + PCR" if removed else name] = {
-            **info_of(encoder),
-            **({"pcr": removed} if removed else {}),
-            **result.as_dict(),
-            "truncated_sentences": truncated(encoder, run.sentences(tasks)),
+    # ----------------------------------------------------- scoring, results
+    work_dir = f"{output}.work" if output and tasks and FLAGS.model else None
+    with outputs.work_directory(work_dir) as work_dir:
+        models = score_models(tasks, work_dir) if tasks else {}
+        scored = next(iter(models.values()))["scores"] if models else {}
+        if FLAGS.mean_of_models and len(models) > 1:
+            models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
+        results = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
+            "data_dir": FLAGS.data_dir,
+            "seeds": list(seeds),
+            "versions": versions.installed(),
+            "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
+            "averages": averages.describe(scored),
+            "not_scored": failed,
+            "models": models,
         }
-    scored = next(iter(models.values()))["scores"] if models else {}
-    if FLAGS.mean_of_models and len(models) > 1:
-        models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
-
-    # ------------------------------------------------------ tables and files
-    results = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-        "data_dir": FLAGS.data_dir,
-        "seeds": list(seeds),
-        "versions": versions.installed(),
-        "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
-        "averages": averages.describe(scored),
-        "not_scored": failed,
-        "models": models,
-    }
-    if models:
-        print("\n\n".join(tables.plain(table) for table in tables.tables(results)))
-    if models and as_json:
-        with files.atomic_text(output) as file:
-            report.write_json(file, results)
-    elif models and output:
-        with files.atomic_directory(output, FLAGS.overwrite) as directory:
-            report.write(directory, results)
+        if models:
+            print("\n\n".join(tables.plain(table) for table in tables.tables(results)))
+        if models and as_json:
+            with files.atomic_text(output) as file:
+                report.write_json(file, results)
+        elif models and output:
+            with files.atomic_directory(output, FLAGS.overwrite) as directory:
+                report.write(directory, results)
     if models and output:
         print(f"results  {output if as_json else os.path.join(output, 'report.html')}")
     if failed:
         print(f"not scored: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
+    """Scores each --model.
+
+    Args:
+        tasks: the tasks with their data.
+        work_dir: the directory for what a killed run leaves, or None.
+
+    Returns:
+        The entry of results.json for each model.
+    """
+    from cmlm.common import versions
+    from cmlm.evaluation import run
+    from cmlm.evaluation.kept import Kept, identity
+
+    models = {}
+    sentences = run.sentences(tasks)
+    for name in dict.fromkeys(FLAGS.model):
+        encoder = open_model(name)
+        change, removed = components_of(name, encoder)
+        kept = None
+        if work_dir:
+            kept = Kept(
+                work_dir,
+                {
+                    "model": identity(encoder, sentences),
+                    "pcr": removed,
+                    "versions": versions.installed(),
+                },
+            )
+
+        def tell(task, scores, name=name):
+            score = scores[task.main_metric]
+            print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
+
+        result = run.score(encoder, tasks, cache_of(encoder), True, tell, change, kept)
+        models[f"{name} + PCR" if removed else name] = {
+            **info_of(encoder),
+            **({"pcr": removed} if removed else {}),
+            **result.as_dict(),
+            "truncated_sentences": truncated(encoder, sentences),
+        }
+    return models
 
 
 def open_model(name: str):
@@ -190,6 +230,8 @@ def components_of(name: str, encoder):
     """
     if not FLAGS.pcr:
         return None, None
+    import tensorflow as tf
+
     from cmlm.encoders import pcr
 
     if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
@@ -201,7 +243,13 @@ def components_of(name: str, encoder):
         known = fitted.languages.get(language)
         return vectors if known is None else pcr.remove(vectors, known.components)
 
-    about = {"path": FLAGS.pcr, "languages": list(fitted.languages)}
+    with tf.io.gfile.GFile(FLAGS.pcr, "rb") as file:
+        content = hashlib.sha256(file.read()).hexdigest()
+    about = {
+        "path": FLAGS.pcr,
+        "languages": list(fitted.languages),
+        "sha256": content,
+    }
     return change, about
 
 

@@ -65,12 +65,15 @@ def main(_) -> None:
     seeds = parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import fields, files
+        from cmlm.common import fields, files, outputs
         from cmlm.evaluation import reading, tables
         from cmlm.finetuning import catalogue, report, run, training
 
-    if output:
-        files.refuse_existing(output, FLAGS.overwrite)
+    outputs.check(
+        {"--output": output},
+        {"--model": FLAGS.model, "--data_dir": FLAGS.data_dir},
+        FLAGS.overwrite,
+    )
     chosen = catalogue.find_tasks(FLAGS.task)
     settings = training.Settings(
         epochs=FLAGS.epochs,

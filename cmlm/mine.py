@@ -24,7 +24,6 @@ their order; good.scores holds the cosines.
 and a second run with another margin, retrieval or threshold takes seconds.
 """
 
-import shutil
 import sys
 
 from absl import flags
@@ -127,30 +126,37 @@ def main(_) -> None:
             f"--output is {FLAGS.output}; allowed: a name in .tsv or .tsv.gz"
         )
     with cli.quiet_imports("mine"):
-        from cmlm.common import files
+        from cmlm.common import files, locks, outputs
         from cmlm.data import bitext
         from cmlm.encoders import opening
         from cmlm.mining import jobs, neighbours, pairs
 
     # ------------------------------------------------------ inputs and model
+    work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
+    texts = ("source", "target", "bitext", "pool")
+    written = {"--output": FLAGS.output}
+    if mining or FLAGS.score:
+        written["the scores of --output"] = jobs.scores_path(FLAGS.output)
+    outputs.check(
+        written,
+        {f"--{name}": getattr(FLAGS, name) for name in ("model", *texts)},
+        FLAGS.overwrite,
+        {"--work_dir": work_dir},
+    )
     inputs = {
         name: files.expand(getattr(FLAGS, name))
-        for name in ("source", "target", "bitext", "pool")
+        for name in texts
         if getattr(FLAGS, name)
     }
-    outputs = {FLAGS.output}
-    if mining or FLAGS.score:
-        outputs.add(jobs.scores_path(FLAGS.output))
-    for path in outputs:
-        files.refuse_existing(path, FLAGS.overwrite)
-    work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
     search = neighbours.Search(
         FLAGS.index,
         FLAGS.cells,
         FLAGS.probes,
         int((FLAGS.max_memory_gb - _PROGRAM_GB) * 2**30),
     )
-    with files.disk_errors(FLAGS.output), files.locked(work_dir):
+    outputs.tidy(work_dir)
+    with locks.held(work_dir):
+        jobs.tidy(work_dir)
         encoder = opening.open_encoder(FLAGS.model)
         job = jobs.Job(encoder, FLAGS.output, work_dir, search)
         # ----------------------------------------------------------- the job
@@ -187,8 +193,8 @@ def main(_) -> None:
                     FLAGS.skip_nearest,
                     FLAGS.max_cosine,
                 )
-    if not FLAGS.work_dir:
-        shutil.rmtree(work_dir)
+        if not FLAGS.work_dir:
+            outputs.discard(work_dir)
 
     # ---------------------------------------------------------------- report
     print("\n".join(told))

@@ -85,13 +85,17 @@ def main(_) -> None:
     if (FLAGS.unit == "pieces") != bool(FLAGS.vocab_file):
         raise UserError("--unit=pieces and --vocab_file=FILE need each other")
     with cli.quiet_imports():
-        from cmlm.common import fields, files
+        from cmlm.common import fields, files, outputs
         from cmlm.data import ngram_files, ngrams
         from cmlm.data.ngram_units import Units
         from cmlm.data.rules import Rules
         from cmlm.vocabulary.settings import VocabularyConfig
 
-    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
+    outputs.check(
+        {"--output": FLAGS.output, "--marked_output": FLAGS.marked_output},
+        {"--input": FLAGS.input, "--vocab_file": FLAGS.vocab_file},
+        FLAGS.overwrite,
+    )
     config = ngrams.NgramConfig(
         form=FLAGS.form,
         counts=FLAGS.counts,
@@ -119,7 +123,11 @@ def main(_) -> None:
     paths = files.expand(FLAGS.input)
     if FLAGS.marked_output:
         ngrams.check_names(paths)
-        with files.atomic_directory(FLAGS.marked_output, FLAGS.overwrite) as directory:
+        # After a kill between the two names, a later run may replace them.
+        with (
+            outputs.named_together(FLAGS.output),
+            files.atomic_directory(FLAGS.marked_output, overwrite=True) as directory,
+        ):
             found = ngrams.extract(paths, units, config, directory)
             number = ngram_files.write(found, FLAGS.output)
     else:

@@ -58,10 +58,14 @@ def main(_) -> None:
             "no sentences; allowed: --text=LANG=FILES, --vectors=LANG=FILES"
         )
     with cli.quiet_imports():
-        from cmlm.common import files
+        from cmlm.common import files, outputs
         from cmlm.encoders import opening, pcr
 
-    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
+    outputs.check(
+        {"--output": FLAGS.output},
+        {"--text": FLAGS.text, "--vectors": FLAGS.vectors, "--model": FLAGS.model},
+        FLAGS.overwrite,
+    )
 
     # ----------------------------------------------------- languages, model
     sources = {}

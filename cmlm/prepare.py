@@ -107,6 +107,18 @@ def main(_) -> None:
     for name in ("input", "output"):
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
+    with cli.quiet_imports():
+        from cmlm.common import outputs
+
+    outputs.check(
+        {"--output": FLAGS.output},
+        {
+            "--input": FLAGS.input,
+            "--quality_model": FLAGS.quality_model,
+            "--remove_sentences_of": FLAGS.remove_sentences_of,
+        },
+        FLAGS.overwrite,
+    )
     if FLAGS.layout in _PLAIN and not FLAGS.steps and not _given(_FLAGS_OF_STEPS):
         ignored = _given(("shards", "beam_options", "workers"))
         if ignored:

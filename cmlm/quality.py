@@ -30,10 +30,14 @@ def main(_) -> None:
         import numpy as np
         from sklearn import metrics
 
-        from cmlm.common import files
+        from cmlm.common import files, outputs
         from cmlm.preparation import quality
 
-    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
+    outputs.check(
+        {"--output": FLAGS.output},
+        {"--good": FLAGS.good, "--bad": FLAGS.bad},
+        FLAGS.overwrite,
+    )
 
     # ------------------------------------------------------------------ examples
     examples = {}

@@ -10,6 +10,7 @@ with its own TF_CONFIG, --distribution_strategy=multi_worker_mirrored and a --mo
 that all of them see.
 """
 
+import contextlib
 import os
 import sys
 
@@ -124,10 +125,11 @@ def main(_) -> int | None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm.common import distributed, workers
+        from cmlm.common import distributed, locks, outputs, workers
         from cmlm.config import overrides
         from cmlm.data import builtin
-        from cmlm.training import stages
+        from cmlm.modeling import latest
+        from cmlm.training import leftovers, stages
 
     # ------------------------------------------------------- configuration
     if FLAGS.print_config:
@@ -139,6 +141,8 @@ def main(_) -> int | None:
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()
     config.require_data()
+    # A run may get its own vocabulary and params.yaml back, so these are not checked.
+    outputs.check({}, inputs_of(config), kept={"--model_dir": FLAGS.model_dir})
 
     # ------------------------------------------------------------- devices
     if config.runtime.distribution_strategy == "multi_worker_mirrored":
@@ -162,6 +166,47 @@ def main(_) -> int | None:
     planned = stages.plan(config, FLAGS.model_dir)
     if FLAGS.mode == "eval":
         return _evaluate(planned[-1], strategy)
+    with contextlib.ExitStack() as stack:
+        # Worker 0 holds the lock, and the others hear whether it got it.
+        lock = locks.held(FLAGS.model_dir)
+        workers.on_chief(strategy, lambda: stack.enter_context(lock))
+        workers.on_chief(strategy, lambda: leftovers.remove(FLAGS.model_dir))
+        code = _train_stages(planned, strategy)
+    if code:
+        return code
+
+    # -------------------------------------------------------- where it is
+    if number:
+        return None
+    print(f"checkpoint   {latest.find(FLAGS.model_dir)}")
+    print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
+    print(f"TensorBoard  tensorboard --logdir={FLAGS.model_dir}")
+    export_dir = f"{FLAGS.model_dir.rstrip('/')}_export"
+    print(
+        f"export       python -m export.tfhub --model_dir={FLAGS.model_dir} "
+        f"--export_dir={export_dir}"
+    )
+    return None
+
+
+def inputs_of(config) -> dict[str, list[str]]:
+    """The data and weights that a run reads, by the names of their settings."""
+    found = {"--init_checkpoint": [config.init_checkpoint]}
+    if config.trainer.evals:
+        found["trainer.evals_data_dir"] = [config.trainer.evals_data_dir]
+    for objective in config.task.enabled().values():
+        data = objective.train_data
+        found.setdefault(f"--{data.flag}", []).append(data.input_path)
+        if data.validation_flag:
+            flag = f"--{data.validation_flag}"
+            found.setdefault(flag, []).append(objective.validation_data)
+    return found
+
+
+def _train_stages(planned, strategy) -> int | None:
+    """Trains all stages. Returns the exit code if a signal stopped one."""
+    from cmlm.common import workers
+
     for place, stage in enumerate(planned, 1):
         is_done = workers.on_chief(strategy, stage.is_done)
         if len(planned) > 1:
@@ -176,32 +221,25 @@ def main(_) -> int | None:
         code = _train(stage, strategy)
         if code:
             return code
-
-    # -------------------------------------------------------- where it is
-    if number:
-        return None
-    print(f"checkpoint   {tf.train.latest_checkpoint(FLAGS.model_dir)}")
-    print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
-    print(f"TensorBoard  tensorboard --logdir={FLAGS.model_dir}")
-    print(
-        f"export       python -m export.tfhub --model_dir={FLAGS.model_dir} "
-        f"--export_dir={os.path.join(FLAGS.model_dir, 'export')}"
-    )
     return None
 
 
 def _evaluate(stage, strategy) -> None:
-    """Validates the latest checkpoint and prints the metrics."""
+    """Validates the latest checkpoint and prints the metrics.
+
+    It writes nothing, so it may go beside a run that trains.
+    """
     with cli.quiet_imports():
         from cmlm.common import workers
+        from cmlm.modeling import latest
         from cmlm.training import engine
 
+    if latest.find(stage.directory) is None:
+        raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
     run = engine.build(
-        stage.config, stage.directory, stage.stacked_on, strategy=strategy
+        stage.config, stage.directory, stage.stacked_on, strategy=strategy, writes=False
     )
     print(_describe(run), file=sys.stderr)
-    if run.trainer.step == 0:
-        raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
     metrics = engine.evaluate(run)
     if workers.is_chief(strategy):
         for name, value in metrics.items():

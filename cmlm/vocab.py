@@ -19,8 +19,6 @@ writes a model_dir with only the pieces that the text needs. Its vectors of that
 are the same, and its embedding table is smaller.
 """
 
-import uuid
-
 from absl import flags
 
 from cmlm import cli
@@ -100,7 +98,7 @@ def main(_) -> None:
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
     with cli.quiet_imports():
-        from cmlm.common import files
+        from cmlm.common import files, outputs
         from cmlm.data import languages
 
     patterns = languages.split(FLAGS.input)
@@ -115,6 +113,11 @@ def main(_) -> None:
         for language, pattern in patterns.items()
         if not FLAGS.keep_languages or language in FLAGS.keep_languages
     }
+    outputs.check(
+        {"--output": FLAGS.output},
+        {"--input": FLAGS.input, "--prune_model": FLAGS.prune_model},
+        FLAGS.overwrite,
+    )
     if FLAGS.prune_model:
         prune(paths)
     else:
@@ -124,12 +127,11 @@ def main(_) -> None:
 def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
-        from cmlm.common import fields, files
+        from cmlm.common import fields
         from cmlm.data import inspection, rules
         from cmlm.vocabulary import coverage, learning, words
         from cmlm.vocabulary.settings import VocabularyConfig
 
-    files.refuse_existing(FLAGS.output, FLAGS.overwrite)
     dotless_i = FLAGS.dotless_i
     if dotless_i is None:
         dotless_i = rules.has_dotless_i(paths)
@@ -177,18 +179,20 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
             "--beam_options; allowed: without it, as Beam counts all of the text"
         )
     with cli.quiet_imports():
+        from cmlm.common import files
         from cmlm.vocabulary import learning, words_on_beam
 
-    counts, totals = words_on_beam.count_and_smooth(
-        paths,
-        config.rules(),
-        config.sampling_exponent,
-        learning.learner_words(config.size),
-        # Beside the output, where a cluster's workers can write as well.
-        work_path=f"{FLAGS.output}.tmp-{uuid.uuid4().hex[:8]}",
-        beam_options=FLAGS.beam_options,
-        workers=FLAGS.workers,
-    )
+    # Beside the output, where a cluster's workers can write as well.
+    with files.working_path(FLAGS.output) as work_path:
+        counts, totals = words_on_beam.count_and_smooth(
+            paths,
+            config.rules(),
+            config.sampling_exponent,
+            learning.learner_words(config.size),
+            work_path,
+            beam_options=FLAGS.beam_options,
+            workers=FLAGS.workers,
+        )
     origin = learning.origin(config, paths)
     learning.learn_and_write(counts, totals, config, FLAGS.output, origin)
 

@@ -33,6 +33,7 @@ flags.DEFINE_string("language", None, "Language of all sentences, for --signatur
 flags.DEFINE_multi_string("text", [], "A sentence; repeatable.")
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
 flags.DEFINE_string("output", None, "The .npy file to write.")
+flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 flags.DEFINE_float("timeout", 60, "Seconds to wait for one answer.", lower_bound=0)
 
 FLAGS = flags.FLAGS
@@ -54,8 +55,10 @@ def main(_) -> None:
             f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
         )
     with cli.quiet_imports():
-        from cmlm.common import arrays, files
+        from cmlm.common import arrays, files, outputs
         from cmlm.encoders import model_server
+
+    outputs.check({"--output": FLAGS.output}, {"--input": FLAGS.input}, FLAGS.overwrite)
 
     # -------------------------------------------------------------- asking
     server = model_server.connect(

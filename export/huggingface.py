@@ -25,9 +25,10 @@ FLAGS = flags.FLAGS
 def main(_) -> None:
     source.check("output")
     with cli.quiet_imports():
-        from cmlm.common import files
+        from cmlm.common import files, outputs
         from export import huggingface_folder
 
+    outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
     # This comes first, so that a wrong --output is refused at once.
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
         model, seq_length = source.open_trained()

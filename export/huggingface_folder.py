@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,24 @@ def _write_weights(path: str, arrays: dict[str, np.ndarray], model) -> None:
         )
         for name, array in arrays.items()
     }
-    # `transformers` refuses a file without this entry.
-    safetensors.numpy.save_file(transposed, path, metadata={"format": "pt"})
+    _save(transposed, path)
+
+
+def _save(arrays: dict[str, np.ndarray], path: str) -> None:
+    """Writes a .safetensors file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    try:
+        # `transformers` refuses a file without this entry.
+        safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
+    except safetensors.SafetensorError as error:
+        code = re.search(r"os error (\d+)|code: (\d+)", str(error))
+        if not code:
+            raise
+        number = int(code[1] or code[2])
+        raise OSError(number, os.strerror(number), path) from error
 
 
 def _config(trained: TrainedEncoder) -> dict:
@@ -236,10 +253,9 @@ def _write_modules(
             },
         )
         kernel = np.ascontiguousarray(arrays[f"{weights.POOLER}kernel"].T)
-        safetensors.numpy.save_file(
+        _save(
             {"linear.weight": kernel, "linear.bias": arrays[f"{weights.POOLER}bias"]},
             os.path.join(directory, _DENSE, tensors.FILE_NAME),
-            metadata={"format": "pt"},
         )
     if normalize:
         folder = f"{len(chain)}_{_NORMALIZE}"

@@ -59,14 +59,6 @@ def write(
     Raises:
         UserError: something cannot be written, for example on a full disk.
     """
-    try:
-        _write(trained, directory, seq_length, components, precision)
-    except (tf.errors.OpError, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"cannot write the export: {reason}") from error
-
-
-def _write(trained, directory, seq_length, components, precision) -> None:
     lean = inference_graph.build(trained.encoder, trained.config.model, precision)
     graph = SentenceGraph(trained.tokenizer, lean, seq_length)
     _save(preprocessor.build(trained.tokenizer, seq_length), directory, PREPROCESSOR)

@@ -44,6 +44,17 @@ def check(output: str) -> None:
         raise UserError(f"--{output} is not given; allowed: a directory")
 
 
+def inputs() -> dict[str, str | None]:
+    """The values of the flags that name the encoder, by flag."""
+    # `latest` and `best` are in the model_dir.
+    is_path = FLAGS.checkpoint not in ("latest", "best")
+    return {
+        "--model_dir": FLAGS.model_dir,
+        "--from": FLAGS["from"].value,
+        "--checkpoint": FLAGS.checkpoint if is_path else None,
+    }
+
+
 def open_trained():
     """Returns the `TrainedEncoder` that the flags name, and its longest sentence.
 

@@ -32,11 +32,16 @@ FLAGS = flags.FLAGS
 def main(_) -> None:
     source.check("export_dir")
     with cli.quiet_imports():
-        from cmlm.common import files
+        from cmlm.common import files, outputs
         from cmlm.encoders import identity, pcr
         from export import model_card, saved_models
 
     # ------------------------------------------------------------- reading
+    outputs.check(
+        {"--export_dir": FLAGS.export_dir},
+        {**source.inputs(), "--pcr": FLAGS.pcr},
+        FLAGS.overwrite,
+    )
     # This comes first, so that a wrong --export_dir is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_trained()

@@ -31,7 +31,15 @@ ORDER = [
 # These see vectors, never how they were trained: (package, what it may import).
 _ANYWHERE = {"cmlm.errors"} | {
     f"cmlm.common.{name}"
-    for name in ("arrays", "choices", "files", "progress", "protocols")
+    for name in (
+        "arrays",
+        "choices",
+        "files",
+        "locks",
+        "outputs",
+        "progress",
+        "protocols",
+    )
 }
 APART = {
     "cmlm.evaluation": {*_ANYWHERE, "cmlm.common.components", "cmlm.mining"},

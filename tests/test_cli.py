@@ -1,6 +1,8 @@
 """What a user meets at the edge of every command, seen from outside the process."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -140,6 +142,60 @@ def test_unexpected_exception_keeps_its_traceback(run):
     assert result.stderr.endswith("ValueError: a bug\n")
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("open('/dev/null/x', 'w')", "/dev/null/x: Not a directory"),
+        ("raise OSError(28, os.strerror(28), 'a b.npy.tmp-0a1b2c3d')", "a b.npy: No"),
+        ("raise PermissionError(13, os.strerror(13), 'x')", "x: Permission denied"),
+        ("raise MemoryError", "out of memory"),
+        ("import numpy; numpy.empty(1 << 60, numpy.int8)", "out of memory: Unable to"),
+    ],
+)
+def test_an_error_of_the_system_is_one_line(run, body, said):
+    assert_one_error(run(f"--body={body}"), f"error: {said}")
+
+
+TENSORFLOW = """
+with cli.quiet_imports():
+    import tensorflow as tf
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "with tf.io.gfile.GFile('/dev/full', 'w') as file: file.write('x')",
+            "/dev/full: No space left on device",
+        ),
+        (
+            "tf.train.Checkpoint(v=tf.Variable(0.)).write('/dev/full/x')",
+            "/dev/full: not a directory",
+        ),
+        ("tf.io.gfile.makedirs('/dev/null/x')", "/dev/null: not a directory"),
+        ("tf.zeros([1 << 20, 1 << 20])", "out of memory: OOM when allocating"),
+    ],
+)
+def test_an_error_of_tensorflow_with_a_file_is_one_line(run, body, said):
+    assert_one_error(run(f"--body={TENSORFLOW}{body}"), f"error: {said}")
+
+
+def test_other_errors_of_tensorflow_keep_their_traceback(run):
+    result = run(f"--body={TENSORFLOW}tf.reshape(tf.zeros([2]), [3])")
+    assert result.returncode == 1 and "Traceback" in result.stderr
+
+
+def test_a_second_interrupt_ends_a_command_that_stops_slowly(run):
+    body = """
+import atexit, signal, time
+atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(60)))
+raise KeyboardInterrupt
+"""
+    result = run(f"--body={body}")
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "interrupted\n")
+
+
 def test_interrupt(run):
     result = run("--body=raise KeyboardInterrupt")
     assert (result.returncode, result.stderr) == (130, "interrupted\n")
@@ -231,19 +287,83 @@ def test_folders_named_like_the_packages_do_not_hide_them(tmp_path):
 @pytest.mark.parametrize(
     ("command", "arguments", "suffix"),
     [
-        ("encode", ["--model=m", "--input=i"], ".npy"),
-        ("pcr", ["--model=m", "--text=de=t"], ".npz"),
-        ("quality", ["--good=g", "--bad=b"], ".npz"),
+        ("cmlm.encode", ["--model=m", "--input=i"], ".npy"),
+        ("cmlm.pcr", ["--model=m", "--text=de=t"], ".npz"),
+        ("cmlm.quality", ["--good=g", "--bad=b"], ".npz"),
+        ("cmlm.evaluate", ["--model=m", "--data_dir=d"], ".json"),
+        ("cmlm.ngrams", ["--input=i"], ".tsv"),
+        ("cmlm.vocab", ["--input=i"], ".txt"),
+        ("cmlm.mine", ["--model=m", "--bitext=b"], ".tsv"),
+        ("cmlm.finetune", ["--model=m", "--data_dir=d", "--task=rte"], ""),
+        ("export.client", ["--server=http://localhost:1", "--text=a"], ".npy"),
     ],
 )
 def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
     output = tmp_path / f"output{suffix}"
     output.write_bytes(b"a day's work")
     result = subprocess.run(
-        [sys.executable, "-m", f"cmlm.{command}", *arguments, f"--output={output}"],
+        [sys.executable, "-m", command, *arguments, f"--output={output}"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
     assert_one_error(result, f"{output} exists", "--overwrite")
     assert output.read_bytes() == b"a day's work"
+
+
+# The outputs of every command that writes, with an input that each would damage.
+DAMAGING = [
+    ("cmlm.train", "--train_data=D/*.txt", "--model_dir=D"),
+    ("cmlm.train", "--train_data=en=t.txt,de=D/a.txt", "--model_dir=L"),
+    ("cmlm.encode", "--model=m --input=t.npy", "--output=t.npy"),
+    ("cmlm.encode", "--model=best:M --input=t.txt", "--output=M/v.npy"),
+    ("cmlm.evaluate", "--model=m --data_dir=D", "--output=D/report"),
+    ("cmlm.evaluate", "--model=bow:M --data_dir=d", "--output=M"),
+    ("cmlm.evaluate", "--model=m --data_dir=D", "--sentences=D/a.txt"),
+    ("cmlm.evaluate", "--model=m --data_dir=D", "--cache_dir=D"),
+    ("cmlm.evaluate", "--model=m --data_dir=d --tasks=sts:t.npy", "--output=t.npy"),
+    ("cmlm.finetune", "--model=M --data_dir=d --task=rte", "--output=M"),
+    ("cmlm.prepare", "--input=D/*.txt", "--output=D"),
+    ("cmlm.prepare", "--input=t.txt --remove_sentences_of=D/*.txt", "--output=L"),
+    ("cmlm.vocab", "--input=D/a.txt,t.txt", "--output=t.txt"),
+    ("cmlm.vocab", "--input=t.txt --prune_model=best:M", "--output=M"),
+    ("cmlm.ngrams", "--input=D/a.txt", "--output=D/a.txt"),
+    ("cmlm.ngrams", "--input=D/a.txt --output=o", "--marked_output=D"),
+    ("cmlm.quality", "--good=D/*.txt --bad=t.txt", "--output=t.txt"),
+    ("cmlm.pcr", "--model=m --text=de=t.npz", "--output=t.npz"),
+    ("cmlm.mine", "--model=m --bitext=t.tsv", "--output=t.tsv"),
+    ("cmlm.mine", "--model=m --source=t.txt --target=t.scores", "--output=t.tsv"),
+    ("cmlm.mine", "--model=m --bitext=D/a.txt --output=o.tsv", "--work_dir=D"),
+    ("export.tfhub", "--model_dir=M", "--export_dir=M"),
+    ("export.tfhub", "--model_dir=M", "--export_dir=M/export"),
+    ("export.tfhub", "--from=D", "--export_dir=L"),
+    ("export.huggingface", "--model_dir=M", "--output=M/"),
+    ("export.huggingface", "--model_dir=M --checkpoint=M/ckpt-3", "--output=."),
+    ("export.client", "--server=http://localhost:1 --input=t.npy", "--output=t.npy"),
+]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(case[0] for case in DAMAGING))
+def test_no_command_damages_its_inputs(tmp_path, command):
+    files = ["D/a.txt", "t.txt", "t.npy", "t.npz", "t.tsv", "t.scores"]
+    files += ["M/params.yaml", "M/ckpt-3.index", "d/x"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("a day's work\n")
+    (tmp_path / "L").symlink_to("D")
+    for _, arguments, output in [case for case in DAMAGING if case[0] == command]:
+        given = [*arguments.split(), output]
+        if command != "cmlm.train":
+            given.append("--overwrite")
+        result = subprocess.run(
+            [sys.executable, "-m", command, *given],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert_one_error(result, output.rstrip("/").partition("=")[2])
+        assert re.search("is the input|contains|lies in", result.stderr), given
+    there = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert there == {tmp_path / name for name in files}
+    assert all((tmp_path / name).read_text() == "a day's work\n" for name in files)

@@ -2,9 +2,11 @@
 
 import gzip
 import os
+import resource
 import tracemalloc
 
 import pytest
+import tensorflow as tf
 
 from cmlm.common import files
 from cmlm.errors import UserError
@@ -134,15 +136,36 @@ def test_an_existing_directory_is_replaced_only_on_request_and_only_by_a_whole_o
     assert os.listdir(tmp_path) == ["target"]
 
 
-def test_what_a_killed_process_left_is_named_and_stays(tmp_path, caplog):
-    left = tmp_path / "target.tmp-0a1b2c3d"
-    left.mkdir()
-    with files.atomic_directory(str(tmp_path / "target")):
-        pass
-    assert caplog.messages == [
-        f"{left} is unfinished: delete it if no run is writing it"
-    ]
-    assert sorted(os.listdir(tmp_path)) == ["target", left.name]
+def test_an_error_of_a_write_names_the_output(tmp_path):
+    with pytest.raises(OSError, match="No space left") as caught:
+        with files.atomic_file(str(tmp_path / "x.npy")):
+            with open("/dev/full", "wb", buffering=0) as full:
+                full.write(b"x")
+    assert caught.value.filename == str(tmp_path / "x.npy")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.txt.gz"])
+def test_a_full_disk_is_the_error_that_is_raised(tmp_path, name):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Small enough to reach the disk only when the file is closed.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(tf.errors.OpError, match="File too large"):
+            with files.atomic_text(str(tmp_path / name)) as file:
+                file.write("".join(map(chr, range(40, 120))))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_of_a_write_is_not_blamed_on_the_file_that_is_read(tmp_path):
+    (tmp_path / "in.txt").write_text("text\n")
+    with pytest.raises(tf.errors.OpError, match="/dev/full; No space left"):
+        with files.open_text(str(tmp_path / "in.txt")) as lines:
+            list(lines)
+            with tf.io.gfile.GFile("/dev/full", "w") as full:
+                full.write("x" * 10)
 
 
 def test_an_empty_directory_counts_as_none(tmp_path):

@@ -1,4 +1,4 @@
-"""Files for commands: globs, streams of plain and packed text, atomic writes, locks.
+"""Files for commands: globs, streams of plain and packed text, atomic writes.
 
 All paths go through `tf.io.gfile`, so `gs://` paths work like local ones. A file or
 directory that is being written gets its final name when it is complete.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import bz2
 import contextlib
-import fcntl
 import gzip
 import io
-import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -19,13 +17,11 @@ from typing import BinaryIO, TextIO
 
 import tensorflow as tf
 
-from cmlm.common import packing
+from cmlm.common import locks, outputs, packing
 from cmlm.errors import UserError
 
 # A longer line is not a sentence, and would have to fit into memory.
 MAX_LINE_CHARACTERS = 1_000_000
-
-logger = logging.getLogger(__name__)
 
 
 def expand(patterns: str) -> list[str]:
@@ -61,10 +57,15 @@ def expand(patterns: str) -> list[str]:
 
 
 class _GFileStream(io.RawIOBase):
-    """A GFile as a standard raw stream, for gzip and text wrappers."""
+    """A GFile as a standard raw stream, for gzip and text wrappers.
+
+    A path that cannot be read is a UserError. Inside of `open_bytes` other files may be
+    written, so the stream itself names its path.
+    """
 
     def __init__(self, path: str, mode: str):
         super().__init__()
+        self._path = path
         self._file = tf.io.gfile.GFile(path, mode)
         self._writes = "w" in mode
         if self._writes:
@@ -78,7 +79,10 @@ class _GFileStream(io.RawIOBase):
         return self._writes
 
     def readinto(self, buffer) -> int:
-        data = self._file.read(len(buffer))
+        try:
+            data = self._file.read(len(buffer))
+        except tf.errors.OpError as error:
+            raise UserError(f"cannot read {self._path}: {error.message}") from error
         buffer[: len(data)] = data
         return len(data)
 
@@ -87,9 +91,13 @@ class _GFileStream(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        if not self.closed:
+        if self.closed:
+            return
+        try:
             self._file.close()
-        super().close()
+        finally:
+            # A second attempt would hide the error of the first.
+            super().close()
 
 
 @contextlib.contextmanager
@@ -117,8 +125,6 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
         if error.errno is not None or not path.endswith(".bz2"):
             raise
         raise UserError(f"{path} is not a whole bzip2 file: {error}") from error
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {path}: {error.message}") from error
 
 
 class _BoundedLines(io.TextIOWrapper):
@@ -165,16 +171,34 @@ def atomic_file(path: str) -> Iterator[str]:
     The temporary file is in the same directory, so the last step is a rename. A missing
     directory is created. If the block fails, the temporary file is removed, and an
     older file at `path` stays unchanged.
+
+    Raises:
+        OSError: the file cannot be written; the error names a path.
     """
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
     temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
     try:
-        yield temporary
-        tf.io.gfile.rename(temporary, path, overwrite=True)
-    except BaseException:
+        with locks.in_work(temporary):
+            yield temporary
+            tf.io.gfile.rename(temporary, path, overwrite=True)
+    except BaseException as error:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
+        _name(error, path)
         raise
+
+
+@contextlib.contextmanager
+def working_path(path: str) -> Iterator[str]:
+    """Yields a prefix for temporary files beside `path`; `outputs.tidy` knows them."""
+    tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+    prefix = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    with locks.in_work(prefix):
+        try:
+            yield prefix
+        finally:
+            if locks.is_local(prefix):
+                os.remove(prefix)
 
 
 @contextlib.contextmanager
@@ -190,58 +214,11 @@ def atomic_text(path: str) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def locked(directory: str) -> Iterator[None]:
-    """Holds the lock of a local directory, which is created if missing.
-
-    Raises:
-        UserError: another process holds the lock.
-    """
-    os.makedirs(directory, exist_ok=True)
-    with open(os.path.join(directory, "lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"{directory} is in use by another run") from error
-        yield
-
-
-@contextlib.contextmanager
-def disk_errors(path: str) -> Iterator[None]:
-    """Turns disk errors into a UserError: full disk, read-only disk, no such directory.
-
-    Args:
-        path: the path in the message if the error does not name a file.
-    """
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UserError(f"{error.filename or path}: {error.strerror}") from error
-    except tf.errors.ResourceExhaustedError as error:
-        raise UserError(error.message) from error
-
-
-def refuse_existing(path: str, overwrite: bool) -> None:
-    """Raises UserError if writing would replace a file or a non-empty directory.
-
-    Args:
-        path: the output.
-        overwrite: whether the user allows replacing it.
-    """
-    exists = tf.io.gfile.exists(path)
-    if exists and tf.io.gfile.isdir(path):
-        exists = bool(tf.io.gfile.listdir(path))
-    if exists and not overwrite:
-        raise UserError(f"{path} exists: name another or pass --overwrite")
-
-
-@contextlib.contextmanager
 def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     """Yields a new directory to fill; it moves to `path` when the block succeeds.
 
-    The log names unfinished directories next to `path`. They are not deleted, because
-    another process may still be writing them.
+    A process that is killed between the last two renames leaves the old directory as
+    `PATH.old-*`; `outputs.tidy` gives it its name back.
 
     Args:
         path: the directory to create; an empty directory may exist there.
@@ -257,25 +234,43 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     temporary, replaced = f"{path}.tmp-{suffix}", f"{path}.old-{suffix}"
     if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
         raise UserError(f"{path} is a file: name a directory to write")
-    refuse_existing(path, overwrite)
-    for unfinished in sorted(tf.io.gfile.glob(f"{path}.tmp-*")):
-        logger.warning(
-            "%s is unfinished: delete it if no run is writing it", unfinished
-        )
+    outputs.refuse_existing(path, overwrite)
+    with contextlib.ExitStack() as stack:
+        try:
+            tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+            stack.enter_context(locks.in_work(temporary, is_directory=True))
+            tf.io.gfile.makedirs(temporary)
+        except tf.errors.OpError as error:
+            raise UserError(f"cannot write {path}: {error.message}") from error
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from error
+        try:
+            yield temporary
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.rename(path, replaced)
+            tf.io.gfile.rename(temporary, path)
+        except BaseException as error:
+            if tf.io.gfile.exists(temporary):
+                tf.io.gfile.rmtree(temporary)
+            if tf.io.gfile.exists(replaced) and not tf.io.gfile.exists(path):
+                tf.io.gfile.rename(replaced, path)
+            _name(error, path)
+            raise
+        if tf.io.gfile.exists(replaced):
+            tf.io.gfile.rmtree(replaced)
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Names a path in an OSError that names none, as that of a write on a full disk."""
     try:
-        tf.io.gfile.makedirs(temporary)
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot write {path}: {error.message}") from error
-    try:
-        yield temporary
-        if tf.io.gfile.exists(path):
-            tf.io.gfile.rename(path, replaced)
-        tf.io.gfile.rename(temporary, path)
-    except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
-        if tf.io.gfile.exists(replaced) and not tf.io.gfile.exists(path):
-            tf.io.gfile.rename(replaced, path)
+        yield
+    except OSError as error:
+        _name(error, path)
         raise
-    if tf.io.gfile.exists(replaced):
-        tf.io.gfile.rmtree(replaced)
+
+
+def _name(error: BaseException, path: str) -> None:
+    """Names the output in an error of a write; the system names no file on its own."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        error.filename = path

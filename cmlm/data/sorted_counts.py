@@ -9,6 +9,8 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
+from cmlm.common import files
+
 # Runs on disk at a time; when they reach this number, they are merged into one.
 _MAX_RUNS = 64
 
@@ -84,7 +86,10 @@ class SortedCounts:
 
     def _write(self, entries) -> str:
         path = os.path.join(self._directory.name, f"{next(self._number)}.tsv")
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
+        with (
+            files.naming(path),
+            open(path, "w", encoding="utf-8", newline="\n") as file,
+        ):
             # repr writes a float without loss.
             file.writelines(f"{key}\t{value!r}\n" for key, value in entries)
         return path

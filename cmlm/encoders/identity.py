@@ -10,6 +10,9 @@ import numpy as np
 
 from cmlm.data.rules import Rules
 from cmlm.encoders.trained import TrainedEncoder
+from cmlm.errors import UserError
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 def fingerprint(trained: TrainedEncoder) -> str:
@@ -39,6 +42,23 @@ def fingerprint(trained: TrainedEncoder) -> str:
     settings += _other_rules(trained.tokenizer.rules)
     parts = [sorted(weights), settings, trained.tokenizer.vocab]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def check_fingerprint(value: object, path: str) -> None:
+    """Refuses a fingerprint that this project did not write.
+
+    Args:
+        value: the fingerprint that a file names; names of files follow from it.
+        path: the path of that file.
+
+    Raises:
+        UserError: the value is not 64 hexadecimal digits.
+    """
+    if not isinstance(value, str) or not _FINGERPRINT.fullmatch(value):
+        raise UserError(
+            f"{path} has the fingerprint {str(value)[:80]!r}; allowed: 64 hexadecimal "
+            "digits"
+        )
 
 
 def describe(trained: TrainedEncoder, seq_length: int) -> dict:

@@ -15,7 +15,7 @@ from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
-from cmlm.encoders.identity import describe
+from cmlm.encoders.identity import check_fingerprint, describe
 from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, inference_graph
@@ -156,6 +156,10 @@ def _from_export(path: str) -> Encoder:
     except (tf.errors.OpError, OSError, ValueError, KeyError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is not a whole export: {reason}") from error
+
+    # Exports of early versions have none.
+    if "fingerprint" in info:
+        check_fingerprint(info["fingerprint"], path)
 
     def vectors(text, keep_alive=served):
         # The signature alone does not own its variables; `served` does.

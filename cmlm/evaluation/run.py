@@ -11,7 +11,8 @@ import numpy as np
 
 from cmlm.errors import UserError
 from cmlm.evaluation import averages
-from cmlm.evaluation.base import Task
+from cmlm.evaluation.base import Task, Vectors
+from cmlm.evaluation.kept import Kept
 from cmlm.evaluation.reading import DataDir, MissingData
 from cmlm.evaluation.store import Change, LanguageStores, SentenceEncoder, Store
 
@@ -40,8 +41,10 @@ class ModelScores:
         averages: the averages that papers print, by group; see `averages`.
         figures: the data of a report's figures, by task; plain values.
         sentences: the number of distinct sentences.
-        encoded: the number of sentences that the model encoded in this run.
-        encoding_seconds, scoring_seconds: wall time.
+        encoded: the number of sentences that the model encoded, in this run or in the
+            killed run that it continues.
+        encoding_seconds, scoring_seconds: wall time; the encoding of a run that was
+            killed while it encoded is left out.
     """
 
     scores: dict[str, dict[str, float]]
@@ -96,6 +99,7 @@ def score(
     progress: bool = False,
     report: Callable[[Task, dict[str, float]], None] | None = None,
     change: Change | None = None,
+    kept: Kept | None = None,
 ) -> ModelScores:
     """Scores a model.
 
@@ -107,36 +111,63 @@ def score(
         report: called with each task and its scores.
         change: applied to the vectors of a language, such as principal component
             removal.
+        kept: what a killed run has left, to which this run adds.
 
     Raises:
         UserError: the model does not return a finite vector for each sentence.
     """
     texts = sentences(tasks)
+    if kept and not cache_dir:
+        cache_dir = kept.vectors
     with (
         LanguageStores(encoder, progress)
         if isinstance(encoder, Mapping)
         else Store(encoder, cache_dir, progress, change) as vectors
     ):
+        encoding = kept.read("encoding") if kept else None
+        encoding = encoding or {"before": len(vectors), "seconds": 0.0}
+        if kept:
+            kept.write("encoding", None, encoding)
         start = time.monotonic()
         vectors.add(texts)
-        encoding_seconds = time.monotonic() - start
-        scores, figures = {}, {}
+        encoding["seconds"] += time.monotonic() - start
+        if kept:
+            kept.write("encoding", None, encoding)
+        outcomes = {}
         for item in tasks:
-            scores[item.task.name] = item.task.score(item.data, vectors)
-            drawn = item.task.figures(item.data, vectors)
-            if drawn:
-                figures[item.task.name] = drawn
+            task = item.task
+            about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
+            outcome = kept.read(item.task.name, about) if kept else None
+            if outcome is None:
+                outcome = _score(item, vectors)
+                if kept:
+                    outcome = kept.write(item.task.name, about, outcome)
+            outcomes[item.task.name] = outcome
             if report:
-                report(item.task, scores[item.task.name])
+                report(item.task, outcome["scores"])
+        scores = {name: outcome["scores"] for name, outcome in outcomes.items()}
         return ModelScores(
             scores=scores,
             averages=averages.of(scores),
-            figures=figures,
+            figures={
+                name: outcome["figures"]
+                for name, outcome in outcomes.items()
+                if outcome["figures"]
+            },
             sentences=len(texts),
-            encoded=vectors.encoded,
-            encoding_seconds=encoding_seconds,
-            scoring_seconds=time.monotonic() - start - encoding_seconds,
+            encoded=len(vectors) - encoding["before"],
+            encoding_seconds=encoding["seconds"],
+            scoring_seconds=sum(outcome["seconds"] for outcome in outcomes.values()),
         )
+
+
+def _score(item: TaskData, vectors: Vectors) -> dict[str, Any]:
+    """The scores of a task, the data of its figures, and the seconds that both took."""
+    start = time.monotonic()
+    scores = item.task.score(item.data, vectors)
+    figures = item.task.figures(item.data, vectors)
+    seconds = time.monotonic() - start
+    return {"scores": scores, "figures": figures, "seconds": seconds}
 
 
 def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import files
+from cmlm.common import locks
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
@@ -112,12 +112,11 @@ class Store:
         self._progress = progress
         self._rows: dict[bytes, int] = {}
         self._dim = 0
-        self.encoded = 0
         with contextlib.ExitStack() as stack:
             if directory is None:
                 directory = stack.enter_context(tempfile.TemporaryDirectory())
             self._directory = directory
-            stack.enter_context(files.locked(directory))
+            stack.enter_context(locks.held(directory))
             self._load()
             self._stack = stack.pop_all()
 
@@ -197,7 +196,6 @@ class Store:
         with open(self._path("keys"), "ab") as file:
             file.write(b"".join(keys))
         self._rows.update((key, start + row) for row, key in enumerate(keys))
-        self.encoded += len(keys)
 
     def _load(self) -> None:
         """Reads the keys, and cuts off the incomplete rows of a killed run."""
@@ -252,10 +250,8 @@ class LanguageStores:
     def __exit__(self, *_) -> None:
         self._stack.close()
 
-    @property
-    def encoded(self) -> int:
-        """The number of encoded sentences."""
-        return sum(store.encoded for store in self._stores.values())
+    def __len__(self) -> int:
+        return sum(map(len, self._stores.values()))
 
     def add(self, sentences: Iterable[str]) -> None:
         """Does nothing, because the languages of the sentences are not known yet."""

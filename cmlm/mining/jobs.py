@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 import numpy as np
 
-from cmlm.common import files
+from cmlm.common import files, outputs
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
 from cmlm.mining import negatives, neighbours, texts, vectors
@@ -17,6 +18,7 @@ from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.texts import Texts
 
 _LINES_AT_ONCE = 65_536
+_TEMPORARY = re.compile(r"\.(tmp|old)-[0-9a-f]{8}$")
 # The printed report gives the share of pairs with at least each of these cosines.
 _STEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -61,6 +63,16 @@ class Job:
         searcher = neighbours.Searcher(*encoded, directory, self.search)
         print(f"index: {searcher.kind}", file=sys.stderr)
         return searcher
+
+
+def tidy(work_dir: str) -> None:
+    """Removes what a killed run left in its work directory, which is locked."""
+    for directory, folders, names in os.walk(work_dir):
+        for name in [*folders, *names]:
+            if _TEMPORARY.search(name):
+                outputs.remove([os.path.join(directory, name)])
+                if name in folders:
+                    folders.remove(name)
 
 
 def scores_path(output: str) -> str:
@@ -117,11 +129,13 @@ def mine_pairs(
     )
     if not len(pairs):
         raise UserError(f"no pair scores {threshold:g} or more: lower --threshold")
-    # The pairs come last: if they exist, the scores exist too.
-    with files.atomic_text(scores_path(job.output)) as file:
+    with (
+        outputs.named_together(job.output),
+        files.atomic_text(job.output) as file,
+        files.atomic_text(scores_path(job.output)) as scores,
+    ):
         for score, cosine in zip(pairs.score, pairs.cosine, strict=True):
-            file.write(f"{score:.6f}\t{cosine:.6f}\n")
-    with files.atomic_text(job.output) as file:
+            scores.write(f"{score:.6f}\t{cosine:.6f}\n")
         for start in range(0, len(pairs), _LINES_AT_ONCE):
             part = pairs.where(slice(start, start + _LINES_AT_ONCE))
             columns = (
@@ -243,8 +257,9 @@ def score_pairs(
     reached = np.zeros(len(_STEPS), np.int64)
     written = 0
     with (
-        files.atomic_text(scores_path(job.output)) as scores,
+        outputs.named_together(job.output),
         files.atomic_text(job.output) as file,
+        files.atomic_text(scores_path(job.output)) as scores,
     ):
         for start in range(0, lines.lines, _LINES_AT_ONCE):
             rows = np.array(lines.rows[start : start + _LINES_AT_ONCE])

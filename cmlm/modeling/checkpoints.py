@@ -7,7 +7,7 @@ import logging
 import tensorflow as tf
 
 from cmlm.errors import UserError
-from cmlm.modeling import foreign, weights
+from cmlm.modeling import foreign, latest, weights
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ def find(path: str) -> str:
         UserError: the path holds no checkpoint.
     """
     if tf.io.gfile.isdir(path):
-        latest = tf.train.latest_checkpoint(path)
-        if latest is None:
+        found = latest.find(path)
+        if found is None:
             raise UserError(f"{path} holds no checkpoint")
-        return latest
+        return found
     if not tf.io.gfile.exists(path + ".index"):
         raise UserError(f"{path} is neither a checkpoint nor a directory with one")
     return path

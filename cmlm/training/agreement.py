@@ -8,6 +8,7 @@ from cmlm.common import workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
+from cmlm.modeling import latest
 
 
 def refuse_other_settings(
@@ -37,7 +38,7 @@ def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> N
     The error names the setting. Without this check, restoring would fail on the shape
     of a weight.
     """
-    if tf.train.latest_checkpoint(directory) is None:
+    if latest.find(directory) is None:
         return
     before = model_dir.read_config(directory).model.as_dict()
     for field, value in config.model.as_dict().items():

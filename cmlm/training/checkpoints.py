@@ -11,7 +11,7 @@ import tensorflow as tf
 from cmlm.common import fields, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
-from cmlm.modeling import checkpoints
+from cmlm.modeling import checkpoints, latest
 from cmlm.training import finite
 from cmlm.training.trainer import Trainer
 
@@ -30,6 +30,7 @@ class Checkpoints:
         variables: the weights among them, which must be finite.
         directory: where worker 0 keeps the checkpoints.
         max_to_keep: the number of checkpoints to keep.
+        writes: whether the run writes checkpoints, or only finds the latest one.
 
     Attributes:
         latest_checkpoint: the path of the latest checkpoint, the same on every worker,
@@ -43,18 +44,23 @@ class Checkpoints:
         variables: Iterable[tf.Variable],
         directory: str,
         max_to_keep: int,
+        writes: bool = True,
     ):
         self._directory = directory
         self._checkpoint = checkpoint
         self._variables = list(variables)
         self._manager = None
-        if workers.is_chief(strategy):
-            self._manager = tf.train.CheckpointManager(
-                checkpoint, directory, max_to_keep
-            )
-        self.latest_checkpoint: str | None = workers.on_chief(
-            strategy, lambda: self._manager.latest_checkpoint
-        )
+
+        def find():
+            if writes:
+                # TensorFlow would take a run with a damaged state for a new one.
+                latest.repair(directory)
+                self._manager = tf.train.CheckpointManager(
+                    checkpoint, directory, max_to_keep
+                )
+            return latest.find(directory)
+
+        self.latest_checkpoint: str | None = workers.on_chief(strategy, find)
 
     def path(self, step: int) -> str:
         """Returns the path of the checkpoint that `save(step)` writes."""

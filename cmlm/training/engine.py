@@ -24,7 +24,7 @@ from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, optimization, stacking
+from cmlm.modeling import checkpoints, latest, optimization, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Objective
 from cmlm.training import agreement, inputs, metrics_log
@@ -68,6 +68,7 @@ def build(
     stacked_on: str | None = None,
     *,
     strategy: tf.distribute.Strategy | None = None,
+    writes: bool = True,
 ) -> Run:
     """Builds a run and restores the latest checkpoint, if there is one.
 
@@ -78,6 +79,7 @@ def build(
         stacked_on: directory of a trained model with fewer layers. A run without a
             checkpoint starts from it, see `modeling.stacking`.
         strategy: the result of `distributed.build_strategy`, or None to build it here.
+        writes: whether the run writes; a run that only validates does not.
 
     Raises:
         UserError: configuration, text, vocabulary and checkpoint do not fit each other,
@@ -88,11 +90,13 @@ def build(
     # cluster have found each other.
     strategy = strategy or distributed.build_strategy(config.runtime)
     with workers.lost_workers(strategy):
-        return _build(config, directory, stacked_on, strategy)
+        return _build(config, directory, stacked_on, strategy, writes)
 
 
-def _build(config, directory, stacked_on, strategy) -> Run:
+def _build(config, directory, stacked_on, strategy, writes) -> Run:
     agreement.refuse_other_settings(config, strategy)
+    if writes:
+        workers.on_chief(strategy, lambda: latest.repair(directory))
     tasks = Evals(config, strategy)
     data, tokenizer = inputs.prepare(config, directory, strategy)
     workers.on_chief(strategy, lambda: agreement.refuse_other_model(config, directory))
@@ -139,6 +143,7 @@ def _build(config, directory, stacked_on, strategy) -> Run:
             [*model.variables, *optimizer.variables()],
             directory,
             max_to_keep=config.trainer.max_to_keep,
+            writes=writes,
         )
         if manager.latest_checkpoint:
             checkpoints.restore(
@@ -156,7 +161,7 @@ def _build(config, directory, stacked_on, strategy) -> Run:
                 objective.check_start(config.init_checkpoint, parts)
             logger.info("weights: %s from %s", ", ".join(parts), config.init_checkpoint)
     # This comes last: params.yaml marks a model_dir whose run could be built.
-    if workers.is_chief(strategy):
+    if writes and workers.is_chief(strategy):
         model_dir.write_config(directory, config)
     seq_length = max(
         objective.train_data.seq_length for objective in config.task.enabled().values()

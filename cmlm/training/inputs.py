@@ -12,10 +12,11 @@ import tensorflow as tf
 
 from cmlm.common import workers
 from cmlm.config import experiment
-from cmlm.data import languages
+from cmlm.data import languages, vocabulary_file
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
+from cmlm.modeling import latest
 from cmlm.objectives import Data
 from cmlm.training import warm_start
 from cmlm.vocabulary import of_run
@@ -60,12 +61,20 @@ def prepare_vocabulary(
         UserError: the vocabulary cannot be used.
     """
     settings = warm_start.vocabulary_settings(config, directory)
+    target = os.path.join(directory, vocabulary_file.FILE_NAME)
+    if not settings.file and not tf.io.gfile.exists(target):
+        trained = latest.find(directory)
+        if trained is not None:
+            raise UserError(
+                f"{target} is missing, and {trained} needs it: put it back, name it "
+                "with --vocab_file, or use another --model_dir"
+            )
     path = of_run.prepare(
         settings,
         languages.merge(entry.train for entry in data.values()),
         directory,
         config.model.vocab_size,
-        has_weights=tf.train.latest_checkpoint(directory) is not None,
+        has_weights=latest.find(directory) is not None,
     )
     config.vocabulary.adopt_rules(settings.rules().as_dict())
     return path
@@ -122,7 +131,7 @@ def prepare(
     config.model.vocab_size = tokenizer.vocab_size
 
     def check_coverage():
-        if tf.train.latest_checkpoint(directory) is None:
+        if latest.find(directory) is None:
             text = languages.merge(entry.train for entry in data.values())
             of_run.check_coverage(config.vocabulary, tokenizer, text)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import os
 
-import tensorflow as tf
-
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.data import vocabulary_file
+from cmlm.modeling import latest
+
+# The directory of all stages but the last, in the model_dir.
+STAGES = "stages"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Stage:
     def is_done(self) -> bool:
         """Whether the checkpoint of the stage's last step exists."""
         last = f"ckpt-{self.config.trainer.train_steps}"
-        latest = tf.train.latest_checkpoint(self.directory)
-        return latest is not None and os.path.basename(latest) == last
+        found = latest.find(self.directory)
+        return found is not None and os.path.basename(found) == last
 
 
 def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
@@ -57,6 +59,6 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
             own.init_checkpoint = ""
         is_last = number == len(steps)
         layers = f"{own.model.num_layers}-layers"
-        where = directory if is_last else os.path.join(directory, "stages", layers)
+        where = directory if is_last else os.path.join(directory, STAGES, layers)
         planned.append(Stage(where, own, before))
     return planned

@@ -12,7 +12,7 @@ from cmlm.config import experiment
 from cmlm.data import rules, vocabulary_file
 from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
-from cmlm.modeling import encoder, foreign
+from cmlm.modeling import encoder, foreign, latest
 from cmlm.vocabulary.settings import VocabularyConfig
 
 # The fields of `EncoderConfig` that trained weights fix.
@@ -70,7 +70,7 @@ def adopt_vocabulary(
     """
     if config.vocabulary.file:
         config.vocabulary.adopt_file(given)
-    elif directory and tf.train.latest_checkpoint(directory):
+    elif directory and latest.find(directory):
         begun = model_dir.read_config(directory).vocabulary
         config.vocabulary.adopt_rules(begun.rules().as_dict(), directory, given)
 

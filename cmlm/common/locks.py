@@ -1,0 +1,141 @@
+"""Locks that end with their process, even by kill -9: `flock` on local files.
+
+Remote paths (`gs://`) and some network file systems have no locks. There the program
+goes on without one and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Iterator
+
+from cmlm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_NAME = "lock"
+
+
+def is_local(path: str) -> bool:
+    """Whether the operating system itself opens the path."""
+    return "://" not in path
+
+
+@contextlib.contextmanager
+def held(directory: str) -> Iterator[None]:
+    """Holds the lock of a directory, which is created if missing.
+
+    A directory that was created here and stays empty is removed again. The file `lock`
+    in the directory names the host and the process. It goes when the block ends; after
+    a kill it stays, and the next process takes it over.
+
+    Raises:
+        UserError: another process holds the lock.
+    """
+    if not is_local(directory):
+        logger.info(
+            "%s is not locked, as its file system has no locks: let one run at a time "
+            "write there",
+            directory,
+        )
+        yield
+        return
+    is_new = not os.path.isdir(directory)
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, _NAME)
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _lock(handle, path):
+                raise UserError(
+                    f"{directory} is in use by {_owner(handle)}; allowed: wait for its "
+                    "end, or name another directory"
+                )
+            # The last holder may have deleted the file between the two calls.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(path), os.fstat(handle)):
+                    break
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    try:
+        os.ftruncate(handle, 0)
+        now = datetime.datetime.now().isoformat(" ", "seconds")
+        owner = f"process {os.getpid()} on {socket.gethostname()} since {now}\n"
+        # A full disk stops the run at its first output, which has a name to report.
+        with contextlib.suppress(OSError):
+            os.write(handle, owner.encode())
+        yield
+    finally:
+        # Its directory may have moved, and another process may have a new one here.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(path), os.fstat(handle)):
+                os.unlink(path)
+                if is_new:
+                    os.rmdir(directory)
+        os.close(handle)
+
+
+def _owner(handle: int) -> str:
+    return os.pread(handle, 200, 0).decode(errors="replace").strip() or "another run"
+
+
+def _lock(handle: int, path: str) -> bool:
+    """Locks an open file; False if another process has locked it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.warning("%s cannot be locked: %s", path, error.strerror)
+    return True
+
+
+@contextlib.contextmanager
+def in_work(path: str, is_directory: bool = False) -> Iterator[None]:
+    """Creates a temporary file or directory, and marks it as one in use.
+
+    Args:
+        path: a new path; a remote one is left to its writer.
+        is_directory: whether to create a directory.
+
+    Raises:
+        OSError: the path cannot be created.
+    """
+    if not is_local(path):
+        yield
+        return
+    if is_directory:
+        os.mkdir(path)
+        handle = os.open(path, os.O_RDONLY)
+    else:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_abandoned(path: str) -> bool:
+    """Whether no process marks a path by `in_work`; False if this cannot be known."""
+    if not is_local(path):
+        return False
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True

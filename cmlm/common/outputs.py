@@ -1,0 +1,273 @@
+"""The places that a command writes: apart from its inputs, and free of leftovers.
+
+Every command that writes calls `check` before it touches anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+
+import tensorflow as tf
+
+from cmlm.common import locks
+from cmlm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+# The names that `files` gives to unfinished and replaced outputs.
+# The counts of Beam have further letters behind.
+_LEFTOVER = re.compile(r"((.+)\.(tmp|old)-[0-9a-f]{8})(\..+)?")
+_APART = "allowed: a path apart from the inputs"
+
+# The value of a flag: a path, several, or None if the flag is not given.
+Value = str | Iterable[str] | None
+
+
+def check(
+    outputs: Mapping[str, str | None],
+    inputs: Mapping[str, Value],
+    overwrite: bool = False,
+    kept: Mapping[str, str | None] | None = None,
+) -> None:
+    """Refuses outputs that would damage an input or replace a file unasked.
+
+    It also removes what killed runs left beside the outputs, and says so.
+
+    Args:
+        outputs: files and directories that the command replaces, by flag.
+        inputs: the values of the flags that name inputs: paths, globs, lists, lists by
+            language, names of models with a prefix. All existing paths that a value
+            may name count.
+        overwrite: whether the user allows replacing an output.
+        kept: directories to which the command adds files, by flag; they may exist.
+
+    Raises:
+        UserError: an output is an input, contains one or lies in one; an output lies
+            in another output; or an output exists and `overwrite` is not set.
+    """
+    replaced = {flag: path.rstrip("/") for flag, path in outputs.items() if path}
+    kept = {flag: path.rstrip("/") for flag, path in (kept or {}).items() if path}
+    given = [
+        (flag, path)
+        for flag, value in inputs.items()
+        for text in ([value] if isinstance(value, str) else value or ())
+        for path in _named(text)
+    ]
+    for flag, output in [*replaced.items(), *kept.items()]:
+        for name, path in given:
+            _refuse_overlap(flag, output, name, path)
+        for name, other in replaced.items():
+            if name != flag and _lies_in(_real(output), _real(other)):
+                raise UserError(
+                    f"{flag}={output} lies in {name}={other}; allowed: paths apart from"
+                    " each other"
+                )
+    for output in replaced.values():
+        tidy(output)
+    # A killed run had these outputs to itself, and has named some of them.
+    overwrite = overwrite or any(_exists(_sign(path)) for path in replaced.values())
+    for output in replaced.values():
+        refuse_existing(output, overwrite)
+
+
+def refuse_existing(path: str, overwrite: bool) -> None:
+    """Raises UserError if writing would replace a file or a non-empty directory.
+
+    Args:
+        path: the output.
+        overwrite: whether the user allows replacing it.
+    """
+    exists = tf.io.gfile.exists(path)
+    if exists and tf.io.gfile.isdir(path):
+        exists = bool(tf.io.gfile.listdir(path))
+    if exists and not overwrite:
+        raise UserError(f"{path} exists: name another or pass --overwrite")
+
+
+@contextlib.contextmanager
+def named_together(path: str) -> Iterator[None]:
+    """Surrounds the moment in which several outputs get their names.
+
+    If the process is killed there, the same command may replace them: `check` sees the
+    sign that this leaves.
+
+    Args:
+        path: one of the outputs.
+    """
+    tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+    try:
+        with tf.io.gfile.GFile(_sign(path), "w") as file:
+            file.write("this file goes when the outputs have their names\n")
+        yield
+    finally:
+        if tf.io.gfile.exists(_sign(path)):
+            tf.io.gfile.remove(_sign(path))
+
+
+def _sign(path: str) -> str:
+    return f"{path}.naming"
+
+
+# -------------------------------------------------------------------- overlaps
+
+
+def _named(text: str) -> list[str]:
+    """The existing paths that the value of a flag may name.
+
+    For example, `best:DIR`, `en=A/*.txt,de=B/*.txt` and `vectors:A.txt:B.npy`.
+    """
+    found: dict[str, None] = {}
+    waiting = [text, *text.split(",")]
+    for part in waiting:
+        part = part.strip()
+        if not part or part in found:
+            continue
+        found[part] = None
+        if locks.is_local(part):
+            _, *rest = part.split(":")
+            waiting += [*rest, ":".join(rest), part.partition("=")[2]]
+    paths: dict[str, None] = {}
+    for part in found:
+        # A checkpoint is a prefix of file names.
+        for path in (part, f"{part}.index"):
+            if _exists(path):
+                paths[path] = None
+        if part not in paths and any(letter in part for letter in "*?["):
+            paths.update(dict.fromkeys(sorted(tf.io.gfile.glob(part))))
+    return list(paths)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return tf.io.gfile.exists(path)
+    except (tf.errors.OpError, ValueError):
+        # An unknown scheme such as http://, or a NUL in the name.
+        return False
+
+
+def _real(path: str) -> str:
+    """The path without links and relative parts; a remote path as it is."""
+    return os.path.realpath(path) if locks.is_local(path) else path.rstrip("/")
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    """Whether a real path is a directory or lies in it, by their names."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _is_in(path: str, directory: str) -> bool:
+    """Whether a path is an existing file or directory, or lies in it.
+
+    Links, hard links, mounts and file systems that ignore case are looked through.
+    """
+    path, directory = _real(path), _real(directory)
+    if _lies_in(path, directory) or not locks.is_local(directory):
+        return _lies_in(path, directory)
+    if not locks.is_local(path) or not os.path.exists(directory):
+        return False
+    own = os.stat(directory)
+    while True:
+        if os.path.exists(path) and os.path.samestat(own, os.stat(path)):
+            return True
+        parent = os.path.dirname(path)
+        if parent == path:
+            return False
+        path = parent
+
+
+def _refuse_overlap(flag: str, output: str, name: str, path: str) -> None:
+    inside, contains = _is_in(output, path), _is_in(path, output)
+    if inside and contains:
+        raise UserError(f"{flag}={output} is the input {path} of {name}; {_APART}")
+    if contains:
+        raise UserError(f"{flag}={output} contains {path} of {name}; {_APART}")
+    if inside:
+        raise UserError(f"{flag}={output} lies in {path} of {name}; {_APART}")
+
+
+# -------------------------------------------------------------------- leftovers
+
+
+def tidy(path: str) -> None:
+    """Removes what killed runs left beside an output: `PATH.tmp-*` and `PATH.old-*`.
+
+    If a run was killed while it replaced a directory, the old one gets its name back.
+    What another process is writing stays, and so does everything on remote storage,
+    which has no locks; the log names it.
+    """
+    path = path.rstrip("/")
+    unfinished, replaced = _leftovers(path)
+    living = {left for left, owner in unfinished if not locks.is_abandoned(owner)}
+    for left in sorted(living):
+        logger.warning("%s is unfinished: delete it if no run is writing it", left)
+    remove(left for left, _ in unfinished if left not in living)
+    if living or not replaced:
+        return
+    if not tf.io.gfile.exists(path):
+        newest = max(replaced, key=lambda left: tf.io.gfile.stat(left).mtime_nsec)
+        tf.io.gfile.rename(newest, path)
+        replaced.remove(newest)
+        logger.warning("%s is back: a run was killed while it replaced it", path)
+    remove(replaced)
+
+
+def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """The unfinished and the replaced outputs beside a path.
+
+    Each unfinished one comes with the file or directory that its process marks.
+    """
+    directory, name = os.path.split(path)
+    unfinished, replaced = [], []
+    where = directory or "."
+    entries = tf.io.gfile.listdir(where) if tf.io.gfile.isdir(where) else ()
+    for entry in sorted(entries):
+        match = _LEFTOVER.fullmatch(entry.rstrip("/"))
+        if not match or match[2] != name:
+            continue
+        left, owner = (os.path.join(directory, part) for part in (match[0], match[1]))
+        if match[3] == "old":
+            replaced.append(left)
+        else:
+            unfinished.append((left, owner if _exists(owner) else left))
+    return unfinished, replaced
+
+
+@contextlib.contextmanager
+def work_directory(path: str | None) -> Iterator[str | None]:
+    """Locks a directory for what a killed run shall find again.
+
+    The directory goes when the block succeeds, and stays when it fails.
+
+    Args:
+        path: the directory, created if missing. None or a remote path gives None.
+    """
+    if not path or not locks.is_local(path):
+        yield None
+        return
+    tidy(path)
+    with locks.held(path):
+        yield path
+        discard(path)
+
+
+def discard(directory: str) -> None:
+    """Removes a local directory; what a kill leaves of it, `tidy` removes."""
+    removed = f"{directory.rstrip('/')}.tmp-{uuid.uuid4().hex[:8]}"
+    os.rename(directory, removed)
+    shutil.rmtree(removed)
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Removes files and directories that a killed run left, and names them."""
+    for path in paths:
+        if tf.io.gfile.isdir(path):
+            tf.io.gfile.rmtree(path)
+        else:
+            tf.io.gfile.remove(path)
+        logger.warning("removed %s, left by a run that was killed", path)

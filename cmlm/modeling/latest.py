@@ -1,0 +1,169 @@
+"""Finds the latest checkpoint of a directory, whatever kills and disks did to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+
+import tensorflow as tf
+
+from cmlm.common import locks
+from cmlm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+# TensorFlow's file that names the latest checkpoint, and the files of a checkpoint.
+_STATE = "checkpoint"
+_FILE = re.compile(r"(ckpt-(\d{1,18}))\.(?:index|data-\d{5}-of-\d{5})")
+
+
+def find(directory: str) -> str | None:
+    """Finds the latest checkpoint of a directory.
+
+    TensorFlow's file `checkpoint` names it. If that file is missing, is damaged, or
+    names a checkpoint that is not there whole, the newest whole checkpoint is taken and
+    the log says so.
+
+    Returns:
+        The path, or None if no checkpoint was ever complete.
+
+    Raises:
+        UserError: the directory held checkpoints, and none of them is whole.
+    """
+    path, fault = _find(directory)
+    if fault:
+        logger.warning("%s; %s is the newest whole checkpoint", fault, path)
+    return path
+
+
+def repair(directory: str) -> None:
+    """Writes the file `checkpoint` anew if `find` cannot rely on it, and says so."""
+    path = find(directory)
+    if not path or not (_find(directory)[1] or _names_others(directory)):
+        return
+    name = os.path.basename(path)
+    whole = [os.path.basename(each) for each in _whole(directory)]
+    whole = [*(each for each in whole if each != name), name]
+    prefix = "" if os.path.isabs(directory) else directory
+    tf.compat.v1.train.update_checkpoint_state(
+        directory,
+        os.path.join(prefix, name),
+        [os.path.join(prefix, each) for each in whole],
+        # TensorFlow deletes only what is newer than the last preserved checkpoint.
+        all_model_checkpoint_timestamps=[float(n) for n in range(1, len(whole) + 1)],
+        last_preserved_timestamp=0.0,
+    )
+
+
+def _find(directory: str) -> tuple[str | None, str]:
+    """The latest checkpoint, and the fault of the file `checkpoint` or ""."""
+    state_path = os.path.join(directory, _STATE)
+    if not tf.io.gfile.exists(state_path):
+        whole = _whole(directory)
+        if whole:
+            return _readable(whole), f"{state_path} is missing"
+        # A run that was killed in its first save leaves data without an index.
+        if len(_parts_of_checkpoints(directory)) > 1:
+            raise UserError(
+                f"{directory} held checkpoints, and none of them is whole: put their "
+                "files back, or use another --model_dir"
+            )
+        return None, ""
+    named = _named_in(directory)
+    if named and _is_whole(named):
+        return named, ""
+    fault = f"{state_path} is damaged"
+    if named:
+        fault = f"{state_path} names {os.path.basename(named)}, which is not whole"
+    whole = _whole(directory)
+    if not whole:
+        raise UserError(
+            f"{fault}, and {directory} holds no whole checkpoint: put its files back, "
+            "or use another --model_dir"
+        )
+    return _readable(whole), fault
+
+
+def _state(directory: str):
+    try:
+        return tf.train.get_checkpoint_state(directory)
+    except (ValueError, TypeError, tf.errors.OpError):
+        # Not UTF-8 text.
+        return None
+
+
+def _named_in(directory: str) -> str | None:
+    """The path that the file `checkpoint` names; None if the file is damaged.
+
+    Checkpoints move with their directory, so only the last part of the name counts.
+    """
+    state = _state(directory)
+    name = os.path.basename(state.model_checkpoint_path) if state else ""
+    return os.path.join(directory, name) if name else None
+
+
+def _names_others(directory: str) -> bool:
+    """Whether the file `checkpoint` lists checkpoints outside of its directory.
+
+    TensorFlow deletes the oldest checkpoints of the list.
+    """
+    state = _state(directory)
+    return state is not None and any(
+        _folder(os.path.dirname(path)) != _folder(directory)
+        for path in state.all_model_checkpoint_paths
+    )
+
+
+def _folder(path: str) -> str:
+    return os.path.abspath(path) if locks.is_local(path) else path.rstrip("/")
+
+
+def _is_whole(path: str) -> bool:
+    """Whether a checkpoint has its index, which is written last, and its data."""
+    # The old format of TensorFlow 1 is one file.
+    if tf.io.gfile.exists(path):
+        return True
+    return tf.io.gfile.exists(f"{path}.index") and bool(
+        tf.io.gfile.glob(f"{_escaped(path)}.data-?????-of-?????")
+    )
+
+
+def _whole(directory: str) -> list[str]:
+    """The whole checkpoints of a run, the oldest first."""
+    return [
+        path
+        for _, path in sorted(_parts_of_checkpoints(directory).items())
+        if tf.io.gfile.exists(f"{path}.index") and _is_whole(path)
+    ]
+
+
+def _parts_of_checkpoints(directory: str) -> dict[int, str]:
+    """The checkpoints of a run, whole or not: step to path."""
+    if not tf.io.gfile.isdir(directory):
+        return {}
+    found = map(_FILE.fullmatch, tf.io.gfile.listdir(directory))
+    return {
+        int(match[2]): os.path.join(directory, match[1]) for match in found if match
+    }
+
+
+def _readable(whole: list[str]) -> str:
+    """The newest of some checkpoints whose tensors can all be read.
+
+    Raises:
+        UserError: all of them are damaged.
+    """
+    for path in reversed(whole):
+        try:
+            reader = tf.train.load_checkpoint(path)
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
+        except (tf.errors.OpError, ValueError, IndexError, RuntimeError):
+            continue
+        return path
+    raise UserError(f"{', '.join(whole)}: damaged, and no other checkpoint is there")
+
+
+def _escaped(path: str) -> str:
+    return re.sub(r"([*?\[\\])", r"\\\1", path)

@@ -1,0 +1,486 @@
+"""A campaign of kills and full disks: every command, stopped somewhere, then run again.
+
+    python -m tests.campaign.kills --cases=200 --seed=1 [--commands=encode,mine]
+
+Each case starts a command, ends it after a random time by SIGKILL, by SIGINT or by
+SIGINT twice, or lets no file grow beyond a random size, and runs it again. A full disk
+must give one line and exit code 1. At the kill no half output may stand under a final
+name. At the end the directory must equal that of a run without a kill: the same files,
+the same content, nothing else. Commands run in forks of this process, which imports
+TensorFlow and runs no operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import resource
+import runpy
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_LIMIT = 240
+_SIGNALS = {
+    "SIGKILL": [signal.SIGKILL],
+    "SIGINT": [signal.SIGINT],
+    "SIGINT twice": [signal.SIGINT, signal.SIGINT],
+    "full disk": [],
+}
+
+
+# --------------------------------------------------------------------- commands
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of the campaign.
+
+    Attributes:
+        module: its module.
+        flags: its flags; {in} is the directory of inputs. It runs in its own directory.
+        outputs: the files and directories that must be whole whenever they exist.
+        keeps: whether it resumes: then its output may exist before it is done.
+    """
+
+    module: str
+    flags: tuple[str, ...]
+    outputs: tuple[str, ...]
+    keeps: bool = False
+
+
+_MODEL = "--model={in}/model_dir"
+COMMANDS = {
+    "encode": Command(
+        "cmlm.encode",
+        (_MODEL, "--input={in}/corpus.txt", "--output=out/v.npy"),
+        ("out/v.npy",),
+    ),
+    "vocab": Command(
+        "cmlm.vocab",
+        ("--input={in}/corpus.txt", "--output=v.txt", "--size=220"),
+        ("v.txt",),
+    ),
+    "vocab on Beam": Command(
+        "cmlm.vocab",
+        ("--input={in}/corpus.txt", "--output=v.txt", "--size=220", "--workers=1"),
+        ("v.txt",),
+    ),
+    "prune": Command(
+        "cmlm.vocab",
+        ("--prune_model={in}/model_dir", "--input={in}/toy.txt", "--output=pruned"),
+        ("pruned",),
+    ),
+    "ngrams": Command(
+        "cmlm.ngrams",
+        (
+            "--input={in}/corpus.txt",
+            *("--output=n.tsv", "--marked_output=marked", "--min_count=2"),
+        ),
+        ("n.tsv", "marked"),
+    ),
+    "prepare": Command(
+        "cmlm.prepare",
+        ("--input={in}/corpus.txt", "--output=prepared"),
+        ("prepared",),
+    ),
+    "prepare on Beam": Command(
+        "cmlm.prepare",
+        (
+            *("--input={in}/corpus.txt", "--output=prepared"),
+            *("--steps=duplicate_lines", "--workers=1"),
+        ),
+        ("prepared",),
+    ),
+    "quality": Command(
+        "cmlm.quality",
+        ("--good={in}/corpus.txt", "--bad={in}/other.txt", "--output=q.npz"),
+        ("q.npz",),
+    ),
+    "pcr": Command(
+        "cmlm.pcr",
+        (_MODEL, "--text=en={in}/corpus.txt", "--output=p.npz"),
+        ("p.npz",),
+    ),
+    "mine": Command(
+        "cmlm.mine",
+        (
+            *(_MODEL, "--source={in}/corpus.txt", "--target={in}/toy.txt"),
+            *("--output=m.tsv", "--threshold=-9", "--margin=absolute"),
+        ),
+        ("m.tsv",),
+    ),
+    "mine, score": Command(
+        "cmlm.mine",
+        (
+            *(_MODEL, "--bitext={in}/bitext.tsv", "--score", "--threshold=-1"),
+            "--output=m.tsv.gz",
+        ),
+        ("m.tsv.gz",),
+    ),
+    "evaluate": Command(
+        "cmlm.evaluate",
+        (
+            *(_MODEL, "--model=bow:{in}/model_dir", "--data_dir={in}/testsets"),
+            *("--tasks=stsb-test,sts:{in}/own.tsv", "--output=report"),
+            "--cache_dir=cache",
+        ),
+        ("report",),
+    ),
+    "evaluate without a cache": Command(
+        "cmlm.evaluate",
+        (_MODEL, "--data_dir={in}/testsets", "--tasks=stsb-test", "--output=r.json"),
+        ("r.json",),
+    ),
+    "export.tfhub": Command(
+        "export.tfhub",
+        ("--model_dir={in}/model_dir", "--export_dir=export"),
+        ("export",),
+    ),
+    "export.tfhub over an old one": Command(
+        "export.tfhub",
+        ("--model_dir={in}/model_dir", "--export_dir=old", "--overwrite"),
+        (),
+    ),
+    "export.huggingface": Command(
+        "export.huggingface",
+        ("--model_dir={in}/model_dir", "--output=folder"),
+        ("folder",),
+    ),
+    "train": Command(
+        "cmlm.train",
+        ("--config_file={in}/train.yaml", "--model_dir=run"),
+        ("run/params.yaml", "run/vocab.txt"),
+        keeps=True,
+    ),
+}
+# No two runs have these in common: times, and names that TensorFlow draws.
+_PASSING = ("tensorboard", "report.md", "report.html", "lock")
+
+
+def make_inputs(directory: Path) -> None:
+    """Writes the inputs of all commands."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import model_dirs
+    import toys
+
+    from cmlm.config import overrides
+
+    corpus = toys.write_corpus(directory / "corpus.txt")
+    toys.write_corpus(directory / "other.txt", seed=1)
+    model_dirs.write(directory / "model_dir")
+    words = [word for word in model_dirs.VOCAB if word.isalpha()]
+    draw = random.Random(3)
+    lines = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(60)]
+    (directory / "toy.txt").write_text("\n".join(lines) + "\n")
+    pairs = [f"{a}\t{b}\n" for a, b in zip(lines, lines[1:], strict=False)]
+    (directory / "bitext.tsv").write_text("".join(pairs))
+    rated = [f"{i % 6}\t{pair}" for i, pair in enumerate(pairs)]
+    (directory / "testsets" / "stsbenchmark").mkdir(parents=True)
+    (directory / "own.tsv").write_text(
+        "".join(f"{pair.strip()}\t{i % 6}\n" for i, pair in enumerate(pairs))
+    )
+    (directory / "testsets" / "stsbenchmark" / "sts-test.csv").write_text(
+        "".join(f"a\tb\tc\td\t{row}" for row in rated)
+    )
+    config = toys.run_config(corpus, **{"trainer.checkpoint_interval": 4})
+    (directory / "train.yaml").write_text(overrides.to_yaml(config))
+
+
+# ---------------------------------------------------------------------- running
+
+
+def start(work: Callable[[], None], cwd: Path, log: Path) -> int:
+    """Runs a function in a fork with its own session and output; returns its id."""
+    child = os.fork()
+    if child:
+        return child
+    os.setsid()
+    os.chdir(cwd)
+    number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(number, 1)
+    os.dup2(number, 2)
+    sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
+    code = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code or 0
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def run_command(
+    command: Command, inputs: Path, most_bytes: int = resource.RLIM_INFINITY
+) -> Callable[[], None]:
+    """A function that becomes the command; no file may grow beyond some bytes."""
+
+    def work():
+        # Python ignores the signal that goes with it, so a write fails.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+        sys.argv = [
+            command.module,
+            *(flag.replace("{in}", str(inputs)) for flag in command.flags),
+        ]
+        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+
+    return work
+
+
+def wait(child: int, seconds: float) -> int | None:
+    """Waits for a process: its exit code, or None if it still runs."""
+    deadline = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.005)
+
+
+def finish(child: int) -> int:
+    """Waits for the end of a process, which must come within the limit."""
+    code = wait(child, _LIMIT)
+    if code is None:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise AssertionError(f"not done after {_LIMIT} s")
+    return code
+
+
+# ------------------------------------------------------------------------ state
+
+
+def state(directory: Path, outputs: tuple[str, ...] = ("",)) -> dict[str, str]:
+    """The files below some outputs and digests of their content."""
+    found = {}
+    for output in outputs:
+        path = directory / output
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            name = str(file.relative_to(directory))
+            if file.is_file() and not any(part in name for part in _PASSING):
+                found[name] = content(file)
+    return found
+
+
+def content(path: Path) -> str:
+    """A digest of what must not differ between two runs."""
+    if path.suffix == ".json" and "signatures" not in path.read_text("utf-8"):
+        try:
+            value = json.loads(path.read_text("utf-8"))
+        except ValueError:
+            return "not JSON"
+        if isinstance(value, dict):
+            value.pop("date", None)
+            for model in value.get("models", {}).values():
+                model.pop("encoding_seconds", None)
+                model.pop("scoring_seconds", None)
+        return json.dumps(value, sort_keys=True)
+    if path.name == "metrics.jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return json.dumps(
+            [
+                {k: v for k, v in row.items() if k != "time" and "per_second" not in k}
+                for row in rows
+            ]
+        )
+    if path.name == "checkpoint" or path.suffix in (".index", ".pb"):
+        return "present"
+    if ".data-" in path.name:
+        return tensors(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def tensors(path: Path) -> str:
+    """A digest of a checkpoint's numbers; its bytes have no fixed order."""
+    import tensorflow as tf
+
+    # It runs no operation, so this process can fork later.
+    reader = tf.train.load_checkpoint(str(path).partition(".data-")[0])
+    digest = hashlib.sha256()
+    for name in sorted(reader.get_variable_to_shape_map()):
+        value = reader.get_tensor(name)
+        if not isinstance(value, bytes) and not name.startswith("save_counter"):
+            digest.update(name.encode() + value.tobytes())
+    return digest.hexdigest()
+
+
+def differences(want: dict[str, str], got: dict[str, str]) -> list[str]:
+    """The names of files that differ."""
+    names = sorted({*want, *got})
+    return [name for name in names if want.get(name) != got.get(name)]
+
+
+# --------------------------------------------------------------------- campaign
+
+
+class Campaign:
+    """The inputs, and for each command the state and the time of a run without a kill.
+
+    Args:
+        directory: an empty directory.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._inputs = directory / "inputs"
+        self._inputs.mkdir()
+        self._log = directory / "log"
+        self._straight: dict[str, tuple[dict[str, str], float]] = {}
+        self._largest: dict[str, int] = {}
+        child = start(lambda: make_inputs(self._inputs), directory, self._log)
+        assert finish(child) == 0, self._log.read_text()
+
+    def _fresh(self, name: str) -> Path:
+        cwd = self._directory / "run"
+        shutil.rmtree(cwd, ignore_errors=True)
+        cwd.mkdir()
+        if "old" in name:
+            (cwd / "old").mkdir()
+            (cwd / "old" / "README.md").write_text("the old export")
+        return cwd
+
+    def straight(self, name: str) -> tuple[dict[str, str], float]:
+        """The state after a run without a kill, and its seconds."""
+        if name not in self._straight:
+            cwd, began = self._fresh(name), time.monotonic()
+            child = start(run_command(COMMANDS[name], self._inputs), cwd, self._log)
+            assert finish(child) == 0, self._log.read_text()
+            self._straight[name] = state(cwd), time.monotonic() - began
+            sizes = [p.stat().st_size for p in cwd.rglob("*") if p.is_file()]
+            self._largest[name] = max(sizes)
+        return self._straight[name]
+
+    def case(self, name: str, kind: str, share: float) -> str:
+        """Kills a command after a share of its time, and runs it again.
+
+        Returns:
+            What happened at the kill: its exit code.
+
+        Raises:
+            AssertionError: a half output, a difference, or a command that fails.
+        """
+        command, (want, seconds) = COMMANDS[name], self.straight(name)
+        cwd = self._fresh(name)
+        is_full = kind == "full disk"
+        most = int(share * self._largest[name]) if is_full else resource.RLIM_INFINITY
+        child = start(run_command(command, self._inputs, most), cwd, self._log)
+        code = finish(child) if is_full else wait(child, share * seconds)
+        for signum in _SIGNALS[kind]:
+            if code is None:
+                os.killpg(child, signum)
+                code = wait(child, 0.1)
+        if code is None:
+            code = finish(child)
+        first = self._log.read_text()
+        if is_full:
+            said = [line for line in first.splitlines() if line.startswith("error: ")]
+            one_line = code == 1 and len(said) == 1 and "File too large" in said[0]
+            one_line = one_line and "Traceback" not in first and "/" in said[0]
+            assert code == 0 or one_line, f"{most} bytes: {code}: {first}"
+        expected = (1,) if is_full else (-signal.SIGKILL, -signal.SIGINT, 130)
+        assert code in (0, *expected), f"exit code {code} after {kind}: {first}"
+        if kind == "SIGINT":
+            # Before `cli.run` begins, Python itself answers with a traceback.
+            assert "Traceback" not in first or "cli.run" not in first, first
+        for output in command.outputs:
+            if (cwd / output).exists():
+                wanted = {k: v for k, v in want.items() if k.startswith(output)}
+                half = differences(wanted, state(cwd, (output,)))
+                assert not half, f"half under a final name: {half}"
+        again = finish(start(run_command(command, self._inputs), cwd, self._log))
+        said = self._log.read_text()
+        is_there = command.outputs and all((cwd / o).exists() for o in command.outputs)
+        refused = again == 1 and "exists: name another" in said and is_there
+        assert again == 0 or refused, f"the second run ends with {again}: {said}"
+        other = differences(want, state(cwd))
+        assert not other, f"differs from a run without a kill: {other}\n{said}"
+        return f"exit code {code}"
+
+
+def concurrent(campaign: Campaign) -> None:
+    """Two evaluations share a --cache_dir: one is refused or waits, none is wrong."""
+    command = COMMANDS["evaluate"]
+    want, _ = campaign.straight("evaluate")
+    cwd = campaign._fresh("evaluate")
+    (cwd / "a").mkdir()
+    (cwd / "b").mkdir()
+    flags = tuple(flag.replace("=cache", "=../cache") for flag in command.flags)
+    both = dataclasses.replace(command, flags=flags)
+    logs = [cwd / "log_a", cwd / "log_b"]
+    children = [
+        start(run_command(both, campaign._inputs), cwd / where, log)
+        for where, log in zip("ab", logs, strict=True)
+    ]
+    codes = [finish(child) for child in children]
+    for where, code, log in zip("ab", codes, logs, strict=True):
+        if code:
+            said = log.read_text()
+            assert code == 1 and "is in use by process" in said, said
+            child = start(run_command(both, campaign._inputs), cwd / where, log)
+            assert finish(child) == 0, log.read_text()
+        found = json.loads((cwd / where / "report" / "results.json").read_text())
+        straight = json.loads(want["report/results.json"])
+        for model, entry in straight["models"].items():
+            assert found["models"][model]["scores"] == entry["scores"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--commands", default=",".join(name.replace(",", ";") for name in COMMANDS)
+    )
+    given = parser.parse_args()
+    names = [name.strip().replace(";", ",") for name in given.commands.split(",")]
+    sys.path.insert(0, str(ROOT))
+    from cmlm import cli
+
+    with cli.quiet_imports():
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  (before the forks)
+
+        from cmlm.encoders import opening  # noqa: F401
+        from cmlm.training import engine  # noqa: F401
+        from export import saved_models  # noqa: F401
+
+        tf.config.set_visible_devices([], "GPU")
+    draw, failed = random.Random(given.seed), 0
+    with tempfile.TemporaryDirectory(prefix="cmlm-kills-") as directory:
+        campaign = Campaign(Path(directory))
+        for number in range(given.cases):
+            name = names[number % len(names)]
+            kind, share = draw.choice(list(_SIGNALS)), draw.random() * 1.05
+            try:
+                outcome = campaign.case(name, kind, share)
+            except AssertionError as error:
+                failed += 1
+                outcome = f"FAILED: {error}"
+            print(f"{number}  {name}  {kind} at {share:.2f}  {outcome}", flush=True)
+        if "evaluate" in names:
+            concurrent(campaign)
+    print(f"{given.cases - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

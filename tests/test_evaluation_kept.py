@@ -1,0 +1,101 @@
+"""A killed evaluation goes on: scores and vectors are on disk task by task."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+from encoders import WordCounts
+
+from cmlm.evaluation import base, kept, run
+
+TEXTS = {"one": ["a b", "c"], "two": ["c", "d e"], "three": ["f"]}
+
+
+class Task(base.Task):
+    """Sums the vectors of its sentences; `dies` stands for a kill."""
+
+    main_metric = "sum"
+    protocol = "the sum of all entries"
+
+    def __init__(self, name):
+        self.name, self.scored, self.dies = name, 0, False
+
+    def read(self, source):
+        return TEXTS[self.name]
+
+    def sentences(self, data):
+        return data
+
+    def score(self, data, vectors):
+        if self.dies:
+            raise KeyboardInterrupt
+        self.scored += 1
+        return {"sum": float(np.pi * vectors(data).sum())}
+
+    def figures(self, data, vectors):
+        return {"kind": "bars", "values": [0.1, 1e-17]} if self.name == "one" else {}
+
+
+def tasks():
+    return [run.TaskData(Task(name), TEXTS[name], {name: "00"}) for name in TEXTS]
+
+
+def score(directory, tasks, encoder, about=None):
+    directory.mkdir(exist_ok=True)
+    return run.score(
+        encoder, tasks, kept=kept.Kept(str(directory), about or {"model": "m"})
+    )
+
+
+def without_seconds(scores):
+    found = dataclasses.asdict(scores)
+    return {k: v for k, v in found.items() if not k.endswith("seconds")}
+
+
+def test_a_killed_evaluation_goes_on_with_the_same_results(tmp_path):
+    straight = run.score(WordCounts(), tasks())
+    killed, encoder = tasks(), WordCounts()
+    killed[1].task.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        score(tmp_path / "work", killed, encoder)
+    again, second = tasks(), WordCounts()
+    resumed = score(tmp_path / "work", again, second)
+    assert without_seconds(resumed) == without_seconds(straight)
+    assert resumed.encoded == 4 and second.asked == []
+    assert [item.task.scored for item in again] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("change", ["model", "data", "seeds", "cut off"])
+def test_scores_of_anything_else_are_not_taken(tmp_path, change):
+    score(tmp_path / "work", tasks(), WordCounts())
+    other = tasks()
+    if change == "data":
+        other[0].checksums["one"] = "11"
+    if change == "seeds":
+        other[0].task.seeds = (1, 2)
+    if change == "cut off":
+        for path in (tmp_path / "work").rglob("*.json"):
+            if path.name != "shape.json":
+                os.truncate(path, path.stat().st_size - 5)
+    about = {"model": "other" if change == "model" else "m"}
+    score(tmp_path / "work", other, WordCounts(), about)
+    assert other[0].task.scored == 1
+
+
+def test_a_model_without_a_fingerprint_is_identified_by_vectors():
+    class Served(WordCounts):
+        seq_length = None
+        info = {"server": "http://localhost"}
+
+    class Other(Served):
+        def encode(self, sentences, **kwargs):
+            return super().encode(sentences, **kwargs) + 1
+
+    texts = TEXTS["one"]
+    one = kept.identity(Served(), texts)
+    assert one == kept.identity(Served(), texts) != kept.identity(Other(), texts)
+    both = {"en": Served(), "de": Served()}
+    assert kept.identity(both, texts) == {"en": one, "de": one}
+    Served.info = {"fingerprint": "ab" * 32}
+    assert "probe" not in kept.identity(Served(), texts)

@@ -1,0 +1,127 @@
+"""The latest checkpoint of a directory, whatever kills and disks did to it."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cmlm.errors import UserError
+from cmlm.modeling import latest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A directory with ckpt-5, ckpt-10 and ckpt-20."""
+    value = tf.Variable(0.0)
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(value=value), str(tmp_path), max_to_keep=3
+    )
+    for step in (5, 10, 20):
+        value.assign(step)
+        manager.save(checkpoint_number=step)
+    return tmp_path
+
+
+def value_of(path) -> float:
+    reader = tf.train.load_checkpoint(path)
+    return float(reader.get_tensor("value/.ATTRIBUTES/VARIABLE_VALUE"))
+
+
+def lost(folder, *names):
+    for name in names:
+        for path in folder.glob(f"{name}*"):
+            path.unlink()
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+DAMAGE = {
+    "missing": lambda folder: (folder / "checkpoint").unlink(),
+    "empty": lambda folder: (folder / "checkpoint").write_bytes(b""),
+    "garbage": lambda folder: (folder / "checkpoint").write_bytes(b"\xff\0{{{"),
+    "text": lambda folder: (folder / "checkpoint").write_text("to be done"),
+    "other": lambda folder: (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "ckpt-70"\n'
+    ),
+    "elsewhere": lambda folder: (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "/elsewhere/ckpt-70"\n'
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_without_a_good_state_file_the_newest_checkpoint_counts(folder, damage, caplog):
+    assert latest.find(str(folder)).endswith("ckpt-20") and not caplog.messages
+    DAMAGE[damage](folder)
+    assert latest.find(str(folder)) == f"{folder}/ckpt-20"
+    (message,) = caplog.messages
+    assert f"{folder}/checkpoint" in message and "ckpt-20 is the newest" in message
+    latest.repair(str(folder))
+    caplog.clear()
+    assert latest.find(str(folder)).endswith("ckpt-20") and not caplog.messages
+    # TensorFlow reads it too, and deletes the oldest checkpoints in the right order.
+    value = tf.Variable(0.0)
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(value=value), str(folder), max_to_keep=2
+    )
+    assert manager.latest_checkpoint == f"{folder}/ckpt-20"
+    manager.save(checkpoint_number=30)
+    steps = sorted(int(path.stem[5:]) for path in folder.glob("*.index"))
+    assert steps == [20, 30]
+
+
+def test_the_newest_checkpoint_is_one_that_can_be_read(folder):
+    (folder / "checkpoint").unlink()
+    (folder / "ckpt-20.index").unlink()
+    truncate(folder / "ckpt-10.data-00000-of-00001")
+    assert latest.find(str(folder)).endswith("ckpt-5")
+    assert value_of(latest.find(str(folder))) == 5
+    truncate(folder / "ckpt-5.index")
+    with pytest.raises(UserError, match="ckpt-5, .*ckpt-10: damaged"):
+        latest.find(str(folder))
+
+
+def test_a_state_that_names_a_lost_checkpoint_falls_back(folder, caplog):
+    (folder / "ckpt-20.index").unlink()
+    assert latest.find(str(folder)).endswith("ckpt-10")
+    assert "names ckpt-20, which is not whole" in caplog.text
+
+
+def test_a_run_that_lost_all_checkpoints_is_not_a_new_run(folder):
+    for path in folder.glob("*.index"):
+        path.unlink()
+    with pytest.raises(UserError, match="holds no whole checkpoint"):
+        latest.find(str(folder))
+    (folder / "checkpoint").unlink()
+    with pytest.raises(UserError, match="held checkpoints, and none of them is whole"):
+        latest.find(str(folder))
+
+
+def test_a_run_killed_in_its_first_save_is_a_new_run(folder):
+    assert latest.find(str(folder / "missing")) is None
+    lost(folder, "checkpoint", "ckpt-5", "ckpt-10")
+    (folder / "ckpt-20.index").unlink()
+    assert latest.find(str(folder)) is None
+
+
+def test_a_list_of_checkpoints_elsewhere_deletes_nothing_there(folder, tmp_path):
+    """Old entries of the list are deleted as soon as a new checkpoint is saved."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("precious.index", "precious.data-00000-of-00001"):
+        (other / name).touch()
+    (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "ckpt-20"\n'
+        f'all_model_checkpoint_paths: "{other}/precious"\n'
+        'all_model_checkpoint_paths: "ckpt-20"\n'
+    )
+    latest.repair(str(folder))
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(value=tf.Variable(0.0)), str(folder), max_to_keep=1
+    )
+    manager.save(checkpoint_number=30)
+    assert len(os.listdir(other)) == 2
+    assert np.all([path.stem == "ckpt-30" for path in folder.glob("*.index")])
