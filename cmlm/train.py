@@ -69,6 +69,18 @@ flags.DEFINE_string(
     "The first weights: a model_dir, a checkpoint, or weights of another program (BERT "
     "checkpoint, TF Hub SavedModel, Hugging Face folder).",
 )
+flags.DEFINE_string(
+    "teacher",
+    None,
+    "The teacher of distillation: an export, a model_dir, a Hugging Face folder, a "
+    "server's address, or vectors:SENTENCES.txt:VECTORS.npy.",
+)
+flags.DEFINE_string(
+    "teacher_cache",
+    None,
+    "Directory for the teacher's vectors, which runs may share; without it, teacher/ "
+    "in --model_dir.",
+)
 flags.DEFINE_bool(
     "print_config",
     False,
@@ -104,6 +116,9 @@ def configure():
         data.input_path = FLAGS[data.flag].value or data.input_path
         if data.validation_flag and FLAGS[data.validation_flag].value:
             objective.validation_data = FLAGS[data.validation_flag].value
+        for name in ("teacher", "teacher_cache"):
+            if FLAGS[name].value and hasattr(objective, name):
+                setattr(objective, name, FLAGS[name].value)
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     given = overrides.given(FLAGS.config_file, FLAGS.params_override)

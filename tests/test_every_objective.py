@@ -19,13 +19,22 @@ from cmlm.data.nli import NliDataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir
 from cmlm.objectives import OBJECTIVES
-from cmlm.training import engine, metrics_log
+from cmlm.training import engine, metrics_log, teachers
 from cmlm.training.trainer import Trainer
 
 BATCH, SEQ, LEARNING_RATE = 8, 32, 0.1
 WORDS = "river boat water fish garden flower rain earth engine wheel road".split()
 # What an objective needs beside its defaults; `{}` is the folder of the data.
-SETTINGS = {"misad": {"ngrams_file": "{}/ngrams.tsv"}}
+_TEACHER = {
+    "teacher": "vectors:{}/taught.txt:{}/taught.npy",
+    "teacher_cache": "{}/teacher",
+    "similarity_weight": 1.0,
+}
+SETTINGS = {
+    "misad": {"ngrams_file": "{}/ngrams.tsv"},
+    "distill": _TEACHER,
+    "distill_bitext": _TEACHER,
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +64,22 @@ def data(tmp_path_factory) -> Path:
     words = [f"{word}{language}" for word in WORDS for language in ("en", "de")]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
     (directory / "vocab.txt").write_text("\n".join([*special, *words]))
+    # A teacher of another width, for all lines and for the sources of the bitext.
+    lines = [(directory / f"{name}.txt").read_text() for name in ("en", "de")]
+    taught = dict.fromkeys("\n".join(lines).split("\n"))
+    taught |= dict.fromkeys(row.split("\t")[0] for row in rows)
+    taught.pop("", None)
+    (directory / "taught.txt").write_text("".join(f"{text}\n" for text in taught))
+    np.save(directory / "taught.npy", random.normal(size=[len(taught), 24]))
     return directory
 
 
 def configure(config, name: str, data: Path) -> None:
     """Points an objective's configuration to its kind of data."""
     for key, value in SETTINGS.get(name, {}).items():
-        setattr(config, key, value.format(data))
+        if isinstance(value, str):
+            value = value.replace("{}", str(data))
+        setattr(config, key, value)
     reads = config.train_data
     if isinstance(reads, BitextDataConfig):
         reads.input_path = f"en-de={data}/bitext.tsv"
@@ -88,8 +106,13 @@ class Case:
         self.name = name
         self.config = OBJECTIVES[name].config_class()
         configure(self.config, name, data)
-        self.found = self.config.load_data(str(data))
         self.tokenizer = Tokenizer(str(data / "vocab.txt"))
+        self.found = teachers.prepare(
+            {name: self.config},
+            {name: self.config.load_data(str(data))},
+            self.tokenizer,
+            str(data),
+        )[name]
         whole = tf.distribute.InputContext(1, 0, 1)
         pipeline = OBJECTIVES[name](**self._arguments(), static_shapes=True)
         self.batches = list(pipeline.train_dataset(whole).take(2))
@@ -245,8 +268,10 @@ def test_padding_changes_nothing(case):
             },
             marks=pytest.mark.large,
         ),
+        # A part that only the teacher's width makes.
+        (("distill", "distill_bitext"), {"task.distill.projection": "linear"}),
     ],
-    ids=["all", "interleaved_on_two_replicas"],
+    ids=["all", "interleaved_on_two_replicas", "linear_map"],
 )
 def test_a_run_logs_each_objective_and_resumes_exactly(data, tmp_path, names, values):
     """The rest of a run after its second step, bit for bit; dropout is on."""

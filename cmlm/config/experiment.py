@@ -132,7 +132,7 @@ class ExperimentConfig(hyperparams.Config):
     def require_data(self) -> None:
         """Raises UserError for an enabled objective whose data is not named."""
         for name, objective in self.task.enabled().items():
-            objective.train_data.require_input(f"task.{name}.train_data.")
+            objective.require_input(f"task.{name}.")
 
     def check_together(self, prefix: str) -> None:
         """The rules between the parts."""

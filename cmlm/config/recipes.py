@@ -309,6 +309,70 @@ def ulr_misad() -> ExperimentConfig:
     )
 
 
+# -------------------------------------------------------------- Distillation
+
+
+@_recipe("distill/text")
+def distill_text() -> ExperimentConfig:
+    """A student learns a teacher's vectors of plain text. All values are our choice.
+
+    Two layers of 256, the first term of the loss alone, word embeddings from the
+    teacher, batch 256, 64 tokens, AdamW 1e-3 with linear decay.
+    """
+    task = _task(256, 64)
+    task.distill.weight = 1.0
+    task.distill.init_words = True
+    return ExperimentConfig(
+        model=EncoderConfig(
+            num_layers=2,
+            hidden_size=256,
+            num_attention_heads=4,
+            intermediate_size=1024,
+            # A position for each token and one for the condition of CMLM.
+            max_position_embeddings=65,
+            num_views=1,
+            dropout_rate=0.0,
+            attention_dropout_rate=0.0,
+        ),
+        task=task,
+        trainer=TrainerConfig(
+            train_steps=6_000,
+            validation_interval=1_000,
+            checkpoint_interval=1_000,
+            optimizer=OptimizerConfig(
+                type="adamw", learning_rate=1e-3, decay="linear", warmup_steps=200
+            ),
+        ),
+    )
+
+
+@_recipe("distill/bitext")
+def distill_bitext() -> ExperimentConfig:
+    """Makes a monolingual encoder multilingual (https://arxiv.org/abs/2004.09813).
+
+    The paper (section 3.1) trains XLM-R for at most 20 epochs at batch 64, 2e-5,
+    warm-up over 10,000 steps, epsilon 1e-6, and 128 tokens. Here the start is
+    --init_checkpoint, and AdamW with linear decay our choice.
+    """
+    task = _task(64, 128)
+    task.distill_bitext.weight = 1.0
+    return ExperimentConfig(
+        model=EncoderConfig(preset="base", num_views=1, max_position_embeddings=513),
+        vocabulary=_multilingual_vocabulary(),
+        task=task,
+        trainer=TrainerConfig(
+            train_steps=1_000_000,
+            optimizer=OptimizerConfig(
+                type="adamw",
+                learning_rate=2e-5,
+                decay="linear",
+                warmup_steps=10_000,
+                epsilon=1e-6,
+            ),
+        ),
+    )
+
+
 def load(
     experiment: str,
     config_files: Sequence[str] = (),

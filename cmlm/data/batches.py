@@ -35,6 +35,7 @@ COLUMNS: dict[str, str | None] = {
         for name in ("word_ids", "mask", "hash")
     },
     **dict.fromkeys(("negative_exists", "order_label", "nli_label")),
+    "teacher_vectors": None,
     **dict.fromkeys(("span_start", "span_end", "span_mask")),
 }
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from cmlm.data import bitext, languages, masking, ngram_table, nli, spans, streams
 from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
+from cmlm.data.teacher_vectors import hash_of
 from cmlm.errors import UserError
 
 # Passages of each language to inspect for documents that give no pair.
@@ -232,6 +233,51 @@ def bitext_pairs(feed: Feed) -> tf.data.Dataset:
     return batches(source, to_features, feed, random=True)
 
 
+def taught_texts(
+    feed: Feed, lookup: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.data.Dataset:
+    """Returns batches of sentences with the vectors that a teacher has for them.
+
+    Args:
+        feed: the source and the receiver of the batches.
+        lookup: from texts, string [n], to vectors, float32 [n, dim].
+
+    Returns:
+        Dataset of dicts: `source_word_ids`, `source_mask` int32 [batch, length] and
+        `teacher_vectors` float32 [batch, dim].
+    """
+
+    def to_features(_, text):
+        return {**_taught("source", text, feed), "teacher_vectors": lookup(text)}
+
+    return batches(_single(streams.sentences), to_features, feed)
+
+
+def taught_pairs(
+    feed: Feed,
+    lookup: Callable[[tf.Tensor], tf.Tensor],
+    taught_text: Callable[..., tf.Tensor],
+) -> tf.data.Dataset:
+    """Returns batches of bitext pairs with a teacher's vectors of one side.
+
+    Args:
+        feed, lookup: see `taught_texts`; the corpus is a bitext.
+        taught_text: from source and target to the text that the teacher reads.
+
+    Returns:
+        The features of `taught_texts`, and `target_word_ids`, `target_mask`.
+    """
+
+    def to_features(_, source, target):
+        return {
+            **_taught("source", source, feed),
+            **_taught("target", target, feed),
+            "teacher_vectors": lookup(taught_text(source, target)),
+        }
+
+    return batches(functools.partial(bitext.rows, columns=2), to_features, feed)
+
+
 def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Dataset:
     """Returns random batches of sentences and masked copies: Mirror-BERT's two views.
 
@@ -275,7 +321,7 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
                 ids = tf.where(left, masked, ids)
             features[f"{name}_word_ids"] = ids
             features[f"{name}_mask"] = _mask(ids, feed)
-            features[f"{name}_hash"] = _hash(text)
+            features[f"{name}_hash"] = hash_of(text)
         return features
 
     def distinct(*args, **kwargs):
@@ -405,12 +451,14 @@ def _side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     return {
         f"{name}_word_ids": ids,
         f"{name}_mask": _mask(ids, feed),
-        f"{name}_hash": _hash(text),
+        f"{name}_hash": hash_of(text),
     }
 
 
-def _hash(text: tf.Tensor) -> tf.Tensor:
-    return tf.strings.to_hash_bucket_fast(text, tf.int64.max)
+def _taught(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """Returns the features of one side of taught texts, from string [n]."""
+    ids = _encode(text, feed)
+    return {f"{name}_word_ids": ids, f"{name}_mask": _mask(ids, feed)}
 
 
 def _sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:

@@ -8,6 +8,7 @@ best/ckpt-N.*     the best checkpoint by `trainer.best_checkpoint_metric`
 metrics.jsonl     a row of metrics for each interval
 tensorboard/      the same metrics for TensorBoard
 text/             training text prepared from `builtin:` or raw text
+teacher/          a teacher's vectors of the training text, for distillation
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ BEST = "best"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TEXT = "text"
+TEACHER = "teacher"
 
 # The prefixes of a model_dir, as in `best:DIR`.
 PREFIXES = ("best", "untrained", "bow")

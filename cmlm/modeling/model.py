@@ -121,6 +121,23 @@ class SentenceModel(tf.Module):
             self.parts[name] = layer
         return self.parts[name]
 
+    def teacher_map(self, width: int) -> keras.layers.Dense:
+        """A linear map from sentence vectors to a teacher's vectors.
+
+        Args:
+            width: the width of the teacher's vectors.
+        """
+        if "teacher_map" not in self.parts:
+            layer = keras.layers.Dense(
+                width,
+                use_bias=False,
+                kernel_initializer=keras.initializers.Orthogonal(),
+                name="teacher_map",
+            )
+            layer.build((None, self.config.hidden_size))
+            self.parts["teacher_map"] = layer
+        return self.parts["teacher_map"]
+
     def build_dropout(self, seed: int) -> None:
         """Creates the random state of every dropout layer.
 

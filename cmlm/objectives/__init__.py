@@ -13,6 +13,7 @@ from official.modeling import hyperparams
 from cmlm.objectives.base import Data, EmbeddingObjective, Objective, ObjectiveConfig
 from cmlm.objectives.bitext import BitextObjective
 from cmlm.objectives.cmlm import CmlmObjective
+from cmlm.objectives.distill import DistillBitextObjective, DistillObjective
 from cmlm.objectives.mirror import MirrorObjective
 from cmlm.objectives.misad import MisadObjective
 from cmlm.objectives.mlm import MlmObjective
@@ -33,6 +34,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "quickthought": QuickThoughtObjective,
     "mirror": MirrorObjective,
     "misad": MisadObjective,
+    "distill": DistillObjective,
+    "distill_bitext": DistillBitextObjective,
     "nsp": NspObjective,
     "sop": SopObjective,
 }

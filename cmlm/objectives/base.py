@@ -12,6 +12,7 @@ from official.modeling import hyperparams
 
 from cmlm.common import fields
 from cmlm.data import batches, corpus, inspection, languages, pipelines
+from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
 from cmlm.modeling.model import SentenceModel
 
@@ -57,6 +58,10 @@ class ObjectiveConfig(hyperparams.Config):
                 f"above {prefix}start_step, {self.start_step}",
             )
 
+    def require_input(self, prefix: str) -> None:
+        """Raises UserError if an input of the objective is not named."""
+        self.train_data.require_input(f"{prefix}train_data.")
+
     def load_data(self, work_dir: str) -> Data:
         """Finds and checks the data (see `DataConfig.load`)."""
         train = self.train_data.load(work_dir)
@@ -84,10 +89,12 @@ class Data:
     Attributes:
         train: the training data.
         validation: separate validation data, or None for a held-out share of `train`.
+        teacher: the vectors of all texts, for objectives with a teacher.
     """
 
     train: languages.Corpus
     validation: Optional[languages.Corpus] = None
+    teacher: Optional[TeacherVectors] = None
 
 
 def require_neighbours(data: Data) -> None:
@@ -152,6 +159,9 @@ class Objective(tf.Module, abc.ABC):
             source: the path of the weights.
             parts: names of the model's parts in these weights.
         """
+
+    def begin(self) -> None:
+        """Changes the first weights of a run that has no weights to start from."""
 
     @abc.abstractmethod
     def make_dataset(self, feed: pipelines.Feed) -> tf.data.Dataset:

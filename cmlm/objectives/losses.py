@@ -108,3 +108,39 @@ def misad(
         total = direction
     loss = tf.reduce_mean(tf.math.squared_difference(total, whole), axis=-1)
     return loss, tf.reduce_sum(direction * whole, axis=-1)
+
+
+def cosine_distance(vectors: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """Returns 1 - cos(vector, target) of each row: float32 [n].
+
+    It is half of the squared distance between the two at unit length.
+
+    Args:
+        vectors, targets: float [n, dim].
+    """
+    cosine = tf.reduce_sum(_unit(vectors) * _unit(targets), axis=-1)
+    return 1.0 - cosine
+
+
+def similarity_error(
+    own: tf.Tensor, all_own: tf.Tensor, targets: tf.Tensor, all_targets: tf.Tensor
+) -> tf.Tensor:
+    """Compares the cosines between vectors with the cosines between their targets.
+
+        error_i = 1/m sum_j (cos(v_i, v_j) - cos(t_i, t_j))^2
+
+    Args:
+        own: float [n, dim], the vectors of this replica's rows.
+        all_own: float [m, dim], the vectors of every replica's rows.
+        targets: float [n, width]; `all_targets`: float [m, width].
+
+    Returns:
+        float32 [n].
+    """
+    found = tf.matmul(_unit(own), _unit(all_own), transpose_b=True)
+    wanted = tf.matmul(_unit(targets), _unit(all_targets), transpose_b=True)
+    return tf.reduce_mean(tf.math.squared_difference(found, wanted), axis=1)
+
+
+def _unit(vectors: tf.Tensor) -> tf.Tensor:
+    return tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=-1)

@@ -160,6 +160,9 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
             for objective in objectives.values():
                 objective.check_start(config.init_checkpoint, parts)
             logger.info("weights: %s from %s", ", ".join(parts), config.init_checkpoint)
+        else:
+            for objective in objectives.values():
+                objective.begin()
     # This comes last: params.yaml marks a model_dir whose run could be built.
     if writes and workers.is_chief(strategy):
         model_dir.write_config(directory, config)

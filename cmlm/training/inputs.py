@@ -13,12 +13,13 @@ import tensorflow as tf
 from cmlm.common import workers
 from cmlm.config import experiment
 from cmlm.data import languages, vocabulary_file
+from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.objectives import Data
-from cmlm.training import warm_start
+from cmlm.training import teachers, warm_start
 from cmlm.vocabulary import of_run
 
 # The longest wait until shared storage shows a file of worker 0 to another worker.
@@ -104,6 +105,8 @@ def prepare(
         tf.io.gfile.makedirs(directory)
         data = prepare_data(config, directory)
         path = prepare_vocabulary(config, data, directory)
+        tokenizer = config.vocabulary.tokenizer(path)
+        data = teachers.prepare(config.task.enabled(), data, tokenizer, directory)
         return {
             "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
             "vocabulary": path,
@@ -116,7 +119,11 @@ def prepare(
 
     found = workers.on_chief(strategy, prepare_files)
     data = {
-        name: Data(corpus(entry["train"]), corpus(entry["validation"]))
+        name: Data(
+            corpus(entry["train"]),
+            corpus(entry["validation"]),
+            entry["teacher"] and TeacherVectors(**entry["teacher"]),
+        )
         for name, entry in found["data"].items()
     }
     path = found["vocabulary"]

@@ -1,0 +1,235 @@
+"""A teacher's vectors of texts: written once, read from memory-mapped files by batches.
+
+A directory holds the unit vectors of one teacher:
+
+    teacher.json    the identity of the teacher, and the width of its vectors
+    vectors         float16 [n, dim], a row for each distinct text
+    keys            int64 [n], a hash of each text
+    sorted-N.keys   the first N keys in ascending order
+    sorted-N.rows   int64 [N], the row of each sorted key
+    directions-N    float32 [dim, dim], the principal directions of N vectors
+    texts.json      the corpora whose texts are all here, each with its N
+
+Rows are only appended, each vector before its key. A killed run therefore leaves a
+usable directory, and several runs may read while another one appends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.common import files
+from cmlm.errors import UserError
+
+_ABOUT, _VECTORS, _KEYS, _TEXTS = "teacher.json", "vectors", "keys", "texts.json"
+# Rows that are read at a time for the principal directions.
+_ROWS_AT_ONCE = 65_536
+
+
+def hash_of(text: tf.Tensor) -> tf.Tensor:
+    """Returns the key of each text: int64, in the shape of the strings."""
+    return tf.strings.to_hash_bucket_fast(text, tf.int64.max)
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherVectors:
+    """The vectors that a finished preparation left in a directory.
+
+    Attributes:
+        directory: see the module.
+        rows: N, the number of vectors.
+        dim: the width of a vector.
+    """
+
+    directory: str
+    rows: int
+    dim: int
+
+    def lookup(self, text: tf.Tensor) -> tf.Tensor:
+        """Reads the vectors of texts; TensorFlow maps the files for this call only.
+
+        Args:
+            text: string [n]; every text must be in the directory.
+
+        Returns:
+            float32 [n, dim], of length 1 to within float16.
+        """
+        keys, rows = (
+            self._map(f"sorted-{self.rows}.{name}", tf.int64, [self.rows])
+            for name in ("keys", "rows")
+        )
+        wanted = hash_of(text)
+        place = tf.minimum(tf.searchsorted(keys, wanted), self.rows - 1)
+        found = tf.equal(tf.gather(keys, place), wanted)
+        message = f"{self.directory} lacks a text: the text changed during the run"
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(found), [message])]
+        ):
+            row = tf.gather(rows, place)
+        vectors = self._map(_VECTORS, tf.float16, [self.rows, self.dim])
+        return tf.cast(tf.gather(vectors, row), tf.float32)
+
+    def _map(self, name: str, dtype: tf.DType, shape: list[int]) -> tf.Tensor:
+        path = os.path.join(self.directory, name)
+        return tf.raw_ops.ImmutableConst(
+            dtype=dtype, shape=shape, memory_region_name=path
+        )
+
+    def directions(self) -> np.ndarray:
+        """Returns the principal directions, the strongest first: float32 [dim, dim].
+
+        The columns are eigenvectors of the mean of v v^T over all vectors v. The
+        vectors are not centred, so projections keep inner products as well as possible.
+        """
+        path = os.path.join(self.directory, f"directions-{self.rows}")
+        return np.fromfile(path, "<f4").reshape([self.dim, self.dim])
+
+    def find_directions(self) -> np.ndarray:
+        """Computes `directions` from the vectors."""
+        path = os.path.join(self.directory, _VECTORS)
+        vectors = np.memmap(path, "<f2", "r", shape=(self.rows, self.dim))
+        total = np.zeros([self.dim, self.dim])
+        for start in range(0, self.rows, _ROWS_AT_ONCE):
+            some = np.array(vectors[start : start + _ROWS_AT_ONCE], np.float32)
+            total += some.T @ some
+        return np.linalg.eigh(total)[1][:, ::-1]
+
+
+class Writer:
+    """Appends vectors to a directory; `opened` creates it."""
+
+    def __init__(self, directory: str, dim: int):
+        self._directory, self._dim = directory, dim
+        self._keys = self._load()
+        self._known = set(self._keys.tolist())
+        self._texts = {}
+        if os.path.exists(self._path(_TEXTS)):
+            with open(self._path(_TEXTS)) as file:
+                self._texts = json.load(file)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._known
+
+    def append(self, keys: list[int], vectors: np.ndarray) -> None:
+        """Appends the vectors of new texts.
+
+        Args:
+            keys: distinct keys that the directory lacks.
+            vectors: float32 [len(keys), dim], unit vectors.
+        """
+        with open(self._path(_VECTORS), "ab") as file:
+            file.write(vectors.astype("<f2").tobytes())
+        with open(self._path(_KEYS), "ab") as file:
+            file.write(np.array(keys, "<i8").tobytes())
+        self._keys = np.concatenate([self._keys, np.array(keys, np.int64)])
+        self._known.update(keys)
+
+    def finish(self, texts: str) -> TeacherVectors:
+        """Sorts the keys, and notes that all texts of a corpus are here.
+
+        Args:
+            texts: the identity of the corpus.
+        """
+        order = np.argsort(self._keys, kind="stable")
+        rows = len(order)
+        for name, values in (("keys", self._keys[order]), ("rows", order)):
+            with files.atomic_file(self._path(f"sorted-{rows}.{name}")) as temporary:
+                values.astype("<i8").tofile(temporary)
+        vectors = TeacherVectors(self._directory, rows, self._dim)
+        with files.atomic_file(self._path(f"directions-{rows}")) as temporary:
+            vectors.find_directions().astype("<f4").tofile(temporary)
+        self._texts[texts] = rows
+        with files.atomic_text(self._path(_TEXTS)) as file:
+            json.dump(self._texts, file)
+        return vectors
+
+    def _load(self) -> np.ndarray:
+        """Reads the keys, and cuts off the incomplete rows of a killed run."""
+        sizes = {_KEYS: 8, _VECTORS: 2 * self._dim}
+        for name in sizes:
+            with open(self._path(name), "ab"):
+                pass
+        complete = min(
+            os.path.getsize(self._path(name)) // size for name, size in sizes.items()
+        )
+        for name, size in sizes.items():
+            os.truncate(self._path(name), complete * size)
+        return np.fromfile(self._path(_KEYS), "<i8").astype(np.int64)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+
+def find(directory: str, model: str, texts: str) -> TeacherVectors | None:
+    """Finds the complete vectors of a corpus, without opening the teacher.
+
+    Args:
+        directory: see the module.
+        model: the name that the teacher was opened by.
+        texts: the identity of the corpus.
+
+    Returns:
+        None if the directory lacks some of the vectors.
+    """
+    try:
+        with open(os.path.join(directory, _ABOUT)) as file:
+            about = json.load(file)
+        with open(os.path.join(directory, _TEXTS)) as file:
+            rows = json.load(file)[texts]
+    except (FileNotFoundError, KeyError):
+        return None
+    except ValueError as error:
+        raise UserError(f"{directory} is damaged: delete it") from error
+    if about["teacher"]["model"] != model:
+        return None
+    return TeacherVectors(directory, rows, about["dim"])
+
+
+@contextlib.contextmanager
+def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
+    """Opens a directory for a teacher, and creates it if it is missing.
+
+    Args:
+        directory: a local directory.
+        teacher: the identity of the teacher, plain values.
+        dim: the width of its vectors.
+
+    Raises:
+        UserError: the directory belongs to another teacher, is damaged, or another run
+            appends to it.
+    """
+    about = {"teacher": teacher, "dim": dim}
+    path = os.path.join(directory, _ABOUT)
+    with files.locked(directory), files.disk_errors(directory):
+        if os.path.exists(path):
+            try:
+                with open(path) as file:
+                    found = json.load(file)
+            except ValueError as error:
+                raise UserError(f"{path} is damaged: delete {directory}") from error
+            if _identity(found) != _identity(about):
+                raise UserError(
+                    f"{directory} holds the vectors of another teacher; allowed: "
+                    "another --teacher_cache, or the teacher "
+                    f"{found.get('teacher', {}).get('model')}"
+                )
+        else:
+            with files.atomic_text(path) as file:
+                json.dump(about, file)
+        try:
+            writer = Writer(directory, dim)
+        except ValueError as error:
+            raise UserError(f"{directory} is damaged: delete it") from error
+        yield writer
+
+
+def _identity(about: dict) -> tuple:
+    """What two openings of one teacher share; its path may differ."""
+    return about.get("teacher", {}).get("identity"), about.get("dim")

@@ -1,0 +1,199 @@
+"""Distillation: the encoder learns the sentence vectors of a teacher."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.common import distributed, fields
+from cmlm.data import bitext, pipelines, streams
+from cmlm.data.teacher_vectors import TeacherVectors
+from cmlm.objectives import losses
+from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
+
+PROJECTIONS = ("pca", "linear")
+SIDES = ("source", "target")
+
+
+@dataclasses.dataclass
+class DistillConfig(ObjectiveConfig):
+    """A text's vector points in the direction of the teacher's vector of the text.
+
+    Attributes:
+        teacher: anything that `cmlm.encode --model` opens: an export, a model_dir, a
+            Hugging Face folder, the address of a server, or stored vectors.
+        teacher_cache: a directory for the teacher's vectors, which several runs may
+            share; empty: `teacher/` in the model_dir.
+        projection: how the two widths meet. `pca`: the teacher's vectors are projected
+            on as many principal directions as the encoder is wide, or filled up with
+            zeros; the encoder's own vectors then keep the teacher's cosines. `linear`:
+            a linear map from the encoder's vectors to the teacher's is learnt, and left
+            out of the export.
+        similarity_weight: the factor of a second term, the squared difference between
+            the cosines of the encoder and of the teacher, over all pairs of texts in
+            the global batch.
+        init_words: whether the word embeddings of a new encoder begin as the teacher's
+            vectors of the vocabulary's tokens.
+    """
+
+    teacher: str = ""
+    teacher_cache: str = ""
+    projection: str = fields.one_of("pca", PROJECTIONS)
+    similarity_weight: float = fields.ranged(0.0, at_least=0)
+    init_words: bool = False
+
+    def require_input(self, prefix: str) -> None:
+        super().require_input(prefix)
+        if not self.teacher:
+            raise fields.refused(f"{prefix}teacher", "", "an encoder (--teacher)")
+
+    def taught_texts(self, files: list[str]) -> tf.data.Dataset:
+        """Returns all texts of some files that the teacher reads: string []."""
+        return streams.sentences(files)
+
+
+class DistillObjective(EmbeddingObjective):
+    """Knowledge distillation on sentence vectors.
+
+    With the unit vectors s of the encoder and t of the teacher,
+
+        loss = mean_i (1 - <s_i, t_i>)
+               + similarity_weight mean_ij (<s_i, s_j> - <t_i, t_j>)^2
+
+    The first term is half of the squared distance, the loss of Reimers & Gurevych, 2020
+    (https://arxiv.org/abs/2004.09813), on unit vectors.
+
+    Metrics: `loss`; `cosine`, the mean of <s_i, t_i>; `similarity_error`, the mean of
+    the squared differences.
+    """
+
+    config_class = DistillConfig
+    train_metrics = ("loss", "cosine", "similarity_error")
+
+    def __init__(self, name: str, config: DistillConfig, model, **values):
+        super().__init__(name, config, model, **values)
+        self._vectors = self.data.teacher
+        width = model.config.hidden_size
+        self._basis = self._map = None
+        if config.projection == "linear":
+            self._map = model.teacher_map(self._vectors.dim)
+        elif width != self._vectors.dim:
+            self._basis = _basis(self._vectors, width)
+
+    @property
+    def trained_parts(self) -> list[str]:
+        return ["encoder", *(["teacher_map"] if self._map else [])]
+
+    def begin(self) -> None:
+        """Gives the word embeddings of a new encoder the teacher's word vectors."""
+        if not self.config.init_words:
+            return
+        table = self.model.encoder.embedding_table
+        words = tf.constant([word_of(token) for token in self.tokenizer.vocab])
+        vectors = self._teach(self._vectors.lookup(words)).numpy()
+        if vectors.shape[1] != table.shape[1]:
+            raise fields.refused(
+                f"task.{self.name}.init_words",
+                True,
+                f"false with projection=linear, as the teacher's width is "
+                f"{vectors.shape[1]}, the encoder's {table.shape[1]}",
+            )
+        table.assign(vectors)
+
+    def make_dataset(self, feed):
+        return pipelines.taught_texts(feed, self._vectors.lookup)
+
+    def normalizer(self, batch):
+        rows = tf.shape(batch["source_word_ids"])[0]
+        return tf.cast(rows * len(_sides(batch)), tf.float32)
+
+    def embed(self, batch, training):
+        vectors = []
+        for side in _sides(batch):
+            inputs = {
+                f"input_{key}": batch[f"{side}_{key}"] for key in ("word_ids", "mask")
+            }
+            outputs = self.model.encoder(inputs, training=training)
+            vectors.append(tf.cast(outputs["default"], tf.float32))
+        return tf.stack(vectors, axis=1)
+
+    def embedding_loss(self, embeddings, batch):
+        own = tf.reshape(embeddings, [-1, self.model.config.hidden_size])
+        taught = self._teach(batch["teacher_vectors"])
+        taught = tf.repeat(taught, len(_sides(batch)), axis=0)
+        direction = own if self._map is None else self._map(own)
+        distance = losses.cosine_distance(direction, taught)
+        gather = distributed.gather_replicas
+        error = losses.similarity_error(own, gather(own), taught, gather(taught))
+        count = self.normalizer(batch)
+        loss = tf.reduce_sum(distance)
+        if self.config.similarity_weight:
+            loss += self.config.similarity_weight * tf.reduce_sum(error)
+        return loss, {
+            "loss": (loss, count),
+            "cosine": (count - tf.reduce_sum(distance), count),
+            "similarity_error": (tf.reduce_sum(error), count),
+        }
+
+    def _teach(self, vectors: tf.Tensor) -> tf.Tensor:
+        """The teacher's vectors in the space of the student: float32 [n, width]."""
+        return vectors if self._basis is None else tf.matmul(vectors, self._basis)
+
+
+@dataclasses.dataclass
+class DistillBitextConfig(DistillConfig):
+    """Both texts of a pair point in the direction of the teacher's vector of one.
+
+    Attributes:
+        teacher_side: the text that the teacher reads, `source` or `target`: the side in
+            the language that the teacher knows.
+    """
+
+    train_data: bitext.BitextDataConfig = dataclasses.field(
+        default_factory=bitext.BitextDataConfig
+    )
+    teacher_side: str = fields.one_of("source", SIDES)
+
+    def taught_text(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """Returns the side of a pair that the teacher reads."""
+        return source if self.teacher_side == "source" else target
+
+    def taught_texts(self, files):
+        return bitext.rows(files, columns=2).map(self.taught_text)
+
+
+class DistillBitextObjective(DistillObjective):
+    """Makes a teacher of one language multilingual (Reimers & Gurevych, 2020).
+
+    https://arxiv.org/abs/2004.09813, section 2: for a pair (s, t) and the teacher M,
+    the student learns M(s) for s and for t.
+    """
+
+    config_class = DistillBitextConfig
+
+    def make_dataset(self, feed):
+        return pipelines.taught_pairs(
+            feed, self._vectors.lookup, self.config.taught_text
+        )
+
+
+def _sides(batch: dict[str, tf.Tensor]) -> list[str]:
+    """The texts of an example that learn the teacher's vector."""
+    return [side for side in SIDES if f"{side}_word_ids" in batch]
+
+
+def word_of(token: str) -> str:
+    """Returns the string of a token that a teacher reads: `##ing` as `ing`."""
+    return token.removeprefix("##") or token
+
+
+def _basis(vectors: TeacherVectors, width: int) -> tf.Tensor:
+    """Returns the map from the teacher's vectors to the student's.
+
+    Returns:
+        float32 [dim, width]; columns beyond the teacher's width are zero.
+    """
+    directions = vectors.directions()[:, :width]
+    return tf.constant(np.pad(directions, [(0, 0), (0, width - directions.shape[1])]))

@@ -1,0 +1,139 @@
+"""Computes the vectors of a teacher before a run that learns them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.common import arrays
+from cmlm.common.progress import bar as progress_bar
+from cmlm.data import teacher_vectors
+from cmlm.data.teacher_vectors import TeacherVectors
+from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders import model_dir, opening
+from cmlm.errors import UserError
+from cmlm.objectives import Data
+from cmlm.objectives.base import ObjectiveConfig
+from cmlm.objectives.distill import DistillConfig, word_of
+
+# Texts that the teacher encodes in one call: enough for batches of similar length.
+_AT_ONCE = 4_096
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    objectives: Mapping[str, ObjectiveConfig],
+    data: Mapping[str, Data],
+    tokenizer: Tokenizer,
+    directory: str,
+) -> dict[str, Data]:
+    """Gives the data of every objective with a teacher the vectors of its texts.
+
+    Vectors that an earlier run or a killed run has left are not computed again. If they
+    are complete, the teacher is not opened.
+
+    Args:
+        objectives: the enabled objectives.
+        data: the data of each of them.
+        tokenizer: its vocabulary is encoded too, for `init_words`.
+        directory: the model_dir.
+
+    Raises:
+        UserError: the teacher cannot be opened, its vectors are not finite, or the
+            cache belongs to another teacher.
+    """
+    return {
+        name: dataclasses.replace(
+            data[name], teacher=_prepare(objective, data[name], tokenizer, directory)
+        )
+        if isinstance(objective, DistillConfig)
+        else data[name]
+        for name, objective in objectives.items()
+    }
+
+
+def _prepare(
+    objective: DistillConfig, data: Data, tokenizer: Tokenizer, directory: str
+) -> TeacherVectors:
+    cache = objective.teacher_cache or os.path.join(directory, model_dir.TEACHER)
+    words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
+    texts = _identity(objective, data, words)
+    found = teacher_vectors.find(cache, objective.teacher, texts)
+    if found is not None:
+        logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
+        return found
+    teacher = opening.open_encoder(objective.teacher)
+    about = {"model": objective.teacher, "identity": _fingerprint(teacher.info)}
+    with teacher_vectors.opened(cache, about, teacher.dim) as writer:
+        with progress_bar(None, unit="texts") as bar:
+            for keys, new in _batches(objective, data, words):
+                missing = {
+                    key: text
+                    for key, text in zip(keys, new, strict=True)
+                    if key not in writer
+                }
+                if missing:
+                    vectors = _encode(teacher, list(missing.values()))
+                    writer.append(list(missing), vectors)
+                bar.update(len(keys))
+        found = writer.finish(texts)
+    logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
+    return found
+
+
+def _batches(
+    objective: DistillConfig, data: Data, words: list[str]
+) -> Iterator[tuple[list[int], list[str]]]:
+    """Yields keys and texts: the words, then the texts of all files."""
+    datasets = [
+        objective.taught_texts(files)
+        for part in filter(None, (data.train, data.validation))
+        for files in part.files.values()
+    ]
+    if words:
+        datasets.insert(0, tf.data.Dataset.from_tensor_slices(words))
+    for dataset in datasets:
+        batches = dataset.batch(_AT_ONCE).map(
+            lambda text: (teacher_vectors.hash_of(text), text)
+        )
+        for keys, texts in batches.as_numpy_iterator():
+            yield keys.tolist(), [text.decode("utf-8", "replace") for text in texts]
+
+
+def _encode(teacher, texts: list[str]) -> np.ndarray:
+    vectors = teacher.encode(texts, normalize=True, progress=False)
+    if not np.isfinite(vectors).all():
+        row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+        raise UserError(f"the teacher's vector of {texts[row][:60]!r} is not finite")
+    return arrays.unit_length(vectors)
+
+
+def _fingerprint(info: Mapping) -> str:
+    """Identifies a teacher: a server or a file has no fingerprint of its weights."""
+    described = json.dumps(info, sort_keys=True, default=str)
+    return info.get("fingerprint") or hashlib.sha256(described.encode()).hexdigest()
+
+
+def _identity(objective: DistillConfig, data: Data, words: list[str]) -> str:
+    """A hash of everything that decides which texts the teacher reads."""
+    files = [
+        path
+        for part in filter(None, (data.train, data.validation))
+        for paths in part.files.values()
+        for path in paths
+    ]
+    stats = [(path, tf.io.gfile.stat(path)) for path in files]
+    parts = [
+        [(path, stat.length, stat.mtime_nsec) for path, stat in stats],
+        getattr(objective, "teacher_side", ""),
+        words,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,0 +1,221 @@
+"""Distillation: the teacher's vectors on disk, the losses, the width of the student."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+from cmlm.objectives import losses
+from cmlm.objectives.distill import (
+    DistillBitextConfig,
+    DistillConfig,
+    DistillObjective,
+)
+from cmlm.training import teachers
+
+TEXTS = [f"sentence number {n} of the text ." for n in range(300)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sentence", "##ing", "."]
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Text, the vocabulary, and stored vectors as the teacher."""
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS))
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
+    words = ["ing" if token == "##ing" else token for token in VOCABULARY]
+    (tmp_path / "taught.txt").write_text("\n".join([*TEXTS, *words]))
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=[len(TEXTS) + len(words), 12])
+    # Strong and weak directions, as real vectors have.
+    vectors = vectors * np.geomspace(1, 1e-3, 12) + 0.2
+    np.save(tmp_path / "taught.npy", vectors)
+    return tmp_path
+
+
+def settings(folder, **values) -> DistillConfig:
+    config = DistillConfig(weight=1.0, **values)
+    config.teacher = f"vectors:{folder}/taught.txt:{folder}/taught.npy"
+    config.train_data.input_path = f"{folder}/text.txt"
+    config.train_data.global_batch_size, config.train_data.seq_length = 8, 16
+    return config
+
+
+def prepare(folder, config, directory="run"):
+    tokenizer = Tokenizer(str(folder / "vocab.txt"))
+    data = {"distill": config.load_data(str(folder))}
+    found = teachers.prepare(
+        {"distill": config}, data, tokenizer, str(folder / directory)
+    )
+    return found["distill"], tokenizer
+
+
+def student(folder, config, width):
+    data, tokenizer = prepare(folder, config)
+    model = toys.model(hidden_size=width, vocab_size=len(VOCABULARY))
+    return DistillObjective("distill", config, model, tokenizer=tokenizer, data=data)
+
+
+# ------------------------------------------------------------------ the store
+
+
+def test_lookup_gives_the_teachers_unit_vectors(folder):
+    data, _ = prepare(folder, settings(folder))
+    rows = [7, 250, 0, 7]
+    found = data.teacher.lookup(tf.constant([TEXTS[row] for row in rows]))
+    wanted = unit(np.load(folder / "taught.npy")[rows])
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+def test_lookup_refuses_an_unknown_text(folder):
+    data, _ = prepare(folder, settings(folder))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="lacks a text"):
+        data.teacher.lookup(tf.constant(["never seen"]))
+
+
+def test_a_complete_store_needs_no_teacher(folder):
+    config = settings(folder)
+    before, _ = prepare(folder, config)
+    (folder / "taught.npy").unlink()
+    after, _ = prepare(folder, config)
+    assert after == before
+
+
+def test_a_killed_preparation_goes_on(folder):
+    config = settings(folder)
+    whole, _ = prepare(folder, config, "whole")
+    killed, _ = prepare(folder, config, "killed")
+    store = folder / "killed" / "teacher"
+    # The last keys are lost, and the file of vectors ends within a row.
+    for name, keep in (("keys", 8 * 100 + 3), ("vectors", 2 * 12 * 101 + 5)):
+        (store / name).write_bytes((store / name).read_bytes()[:keep])
+    (store / "texts.json").unlink()
+    again, _ = prepare(folder, config, "killed")
+    text = tf.constant(TEXTS)
+    np.testing.assert_array_equal(
+        again.teacher.lookup(text), whole.teacher.lookup(text)
+    )
+    assert again.teacher.rows == len(TEXTS)
+
+
+def test_a_second_text_is_added(folder):
+    cache = str(folder / "cache")
+    first, _ = prepare(folder, settings(folder, teacher_cache=cache))
+    with_words, _ = prepare(
+        folder, settings(folder, teacher_cache=cache, init_words=True)
+    )
+    assert with_words.teacher.rows == len(TEXTS) + len(VOCABULARY)
+    text = tf.constant(TEXTS[:5])
+    np.testing.assert_array_equal(
+        first.teacher.lookup(text), with_words.teacher.lookup(text)
+    )
+
+
+def test_the_vectors_of_another_teacher_are_refused(folder):
+    config = settings(folder, teacher_cache=str(folder / "cache"))
+    prepare(folder, config)
+    np.save(folder / "other.npy", np.load(folder / "taught.npy")[:, :10])
+    config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
+    with pytest.raises(
+        UserError, match="another teacher; allowed: another --teacher_c"
+    ):
+        prepare(folder, config)
+
+
+def test_a_damaged_store_is_refused(folder):
+    config = settings(folder)
+    prepare(folder, config)
+    (folder / "run" / "teacher" / "texts.json").write_text("{")
+    with pytest.raises(UserError, match="damaged: delete it"):
+        prepare(folder, config)
+
+
+def test_the_teacher_must_know_every_text(folder):
+    (folder / "text.txt").write_text("\n".join([*TEXTS, "a new sentence"]))
+    with pytest.raises(UserError, match="'a new sentence'"):
+        prepare(folder, settings(folder))
+
+
+def test_the_teacher_reads_one_side_of_a_bitext(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("one\teins\ntwo\tzwei\n")
+    files = [str(tmp_path / "pairs.tsv")]
+    for side, wanted in (("source", [b"one", b"two"]), ("target", [b"eins", b"zwei"])):
+        texts = DistillBitextConfig(teacher_side=side).taught_texts(files)
+        assert list(texts.as_numpy_iterator()) == wanted
+
+
+# ----------------------------------------------------------------- the losses
+
+
+def test_losses_against_numpy():
+    random = np.random.default_rng(0)
+    own, targets = random.normal(size=[5, 4]), random.normal(size=[5, 4])
+    more, more_targets = random.normal(size=[9, 4]), random.normal(size=[9, 4])
+    distance = np.sum((unit(own) - unit(targets)) ** 2, axis=1) / 2
+    np.testing.assert_allclose(
+        losses.cosine_distance(own, targets), distance, atol=1e-6
+    )
+    found = unit(own) @ unit(more).T
+    wanted = unit(targets) @ unit(more_targets).T
+    np.testing.assert_allclose(
+        losses.similarity_error(own, more, targets, more_targets),
+        np.mean((found - wanted) ** 2, axis=1),
+        atol=1e-6,
+    )
+
+
+# ------------------------------------------------------- the student's width
+
+
+@pytest.mark.parametrize("width", [16, 8])
+def test_projection_keeps_the_teachers_cosines(folder, width):
+    """A wider student is filled up with zeros; a narrower one loses little."""
+    objective = student(folder, settings(folder), width)
+    taught = objective._vectors.lookup(tf.constant(TEXTS))
+    projected = objective._teach(taught).numpy()
+    assert projected.shape == (len(TEXTS), width)
+    np.testing.assert_allclose(
+        projected @ projected.T, taught @ tf.transpose(taught), atol=2e-3
+    )
+
+
+def test_linear_map_is_trained_and_not_part_of_the_encoder(folder):
+    objective = student(folder, settings(folder, projection="linear"), 8)
+    assert objective.trained_parts == ["encoder", "teacher_map"]
+    assert objective.model.parts["teacher_map"].kernel.shape == (8, 12)
+
+
+def test_word_embeddings_begin_as_the_teachers_vectors(folder):
+    objective = student(folder, settings(folder, init_words=True), 8)
+    objective.begin()
+    vectors = unit(np.load(folder / "taught.npy")[len(TEXTS) :])
+    table = objective.model.encoder.embedding_table.numpy()
+    np.testing.assert_allclose(table @ table.T, vectors @ vectors.T, atol=2e-3)
+
+
+def test_word_embeddings_need_the_width_of_the_teacher(folder):
+    objective = student(
+        folder, settings(folder, init_words=True, projection="linear"), 8
+    )
+    with pytest.raises(UserError, match="init_words is True; allowed: false"):
+        objective.begin()
+
+
+def test_a_teacher_must_be_named():
+    config = DistillConfig(weight=1.0)
+    config.train_data.input_path = "text.txt"
+    with pytest.raises(UserError, match=r"teacher is ''; allowed: an encoder"):
+        config.require_input("task.distill.")
+
+
+def test_the_store_names_its_teacher(folder):
+    prepare(folder, settings(folder))
+    about = json.loads((folder / "run" / "teacher" / "teacher.json").read_text())
+    assert about["teacher"]["model"].startswith("vectors:") and about["dim"] == 12
