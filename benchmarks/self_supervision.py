@@ -89,6 +89,7 @@ def _evaluate(options, tasks: str, models: dict[str, str]) -> None:
         f"--tasks={tasks.replace(' ', ',')}",
         *(f"--model={path}" for path in models.values()),
         f"--output={results}",
+        "--overwrite",
     )
     with open(results) as file:
         found = json.load(file)

@@ -101,6 +101,11 @@ def main(_) -> None:
         from cmlm.common import files, outputs
         from cmlm.data import languages
 
+    outputs.check(
+        {"--output": FLAGS.output},
+        {"--input": FLAGS.input, "--prune_model": FLAGS.prune_model},
+        FLAGS.overwrite,
+    )
     patterns = languages.split(FLAGS.input)
     unknown = [name for name in FLAGS.keep_languages if name not in patterns]
     if unknown:
@@ -113,11 +118,6 @@ def main(_) -> None:
         for language, pattern in patterns.items()
         if not FLAGS.keep_languages or language in FLAGS.keep_languages
     }
-    outputs.check(
-        {"--output": FLAGS.output},
-        {"--input": FLAGS.input, "--prune_model": FLAGS.prune_model},
-        FLAGS.overwrite,
-    )
     if FLAGS.prune_model:
         prune(paths)
     else:
@@ -127,11 +127,12 @@ def main(_) -> None:
 def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
-        from cmlm.common import fields
+        from cmlm.common import fields, outputs
         from cmlm.data import inspection, rules
         from cmlm.vocabulary import coverage, learning, words
         from cmlm.vocabulary.settings import VocabularyConfig
 
+    outputs.tidy(rules.path_of(FLAGS.output))
     dotless_i = FLAGS.dotless_i
     if dotless_i is None:
         dotless_i = rules.has_dotless_i(paths)

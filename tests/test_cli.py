@@ -170,8 +170,9 @@ with cli.quiet_imports():
             "/dev/full: No space left on device",
         ),
         (
-            "tf.train.Checkpoint(v=tf.Variable(0.)).write('/dev/full/x')",
-            "/dev/full: not a directory",
+            "tf.train.CheckpointManager(tf.train.Checkpoint(v=tf.Variable(0.)), "
+            "'/dev/null/x', 2).save(1)",
+            "/dev/null: not a directory",
         ),
         ("tf.io.gfile.makedirs('/dev/null/x')", "/dev/null: not a directory"),
         ("tf.zeros([1 << 20, 1 << 20])", "out of memory: OOM when allocating"),
@@ -362,7 +363,7 @@ def test_no_command_damages_its_inputs(tmp_path, command):
             capture_output=True,
             text=True,
         )
-        assert_one_error(result, output.rstrip("/").partition("=")[2])
+        assert_one_error(result)
         assert re.search("is the input|contains|lies in", result.stderr), given
     there = {path for path in tmp_path.rglob("*") if path.is_file()}
     assert there == {tmp_path / name for name in files}
