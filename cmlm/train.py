@@ -157,7 +157,8 @@ def main(_) -> int | None:
     config = configure()
     config.require_data()
     # A run may get its own vocabulary and params.yaml back, so these are not checked.
-    outputs.check({}, inputs_of(config), kept={"--model_dir": FLAGS.model_dir})
+    kept = {"--model_dir": FLAGS.model_dir, "--teacher_cache": FLAGS.teacher_cache}
+    outputs.check({}, inputs_of(config), kept=kept)
 
     # ------------------------------------------------------------- devices
     if config.runtime.distribution_strategy == "multi_worker_mirrored":
@@ -215,6 +216,8 @@ def inputs_of(config) -> dict[str, list[str]]:
         if data.validation_flag:
             flag = f"--{data.validation_flag}"
             found.setdefault(flag, []).append(objective.validation_data)
+        if hasattr(objective, "teacher"):
+            found.setdefault("--teacher", []).append(objective.teacher)
     return found
 
 

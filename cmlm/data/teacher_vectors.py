@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import files, locks
 from cmlm.errors import UserError
 
 _ABOUT, _VECTORS, _KEYS, _TEXTS = "teacher.json", "vectors", "keys", "texts.json"
@@ -207,7 +207,7 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
     """
     about = {"teacher": teacher, "dim": dim}
     path = os.path.join(directory, _ABOUT)
-    with files.locked(directory), files.disk_errors(directory):
+    with locks.held(directory):
         if os.path.exists(path):
             try:
                 with open(path) as file:
