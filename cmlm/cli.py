@@ -43,6 +43,9 @@ _QUIET_ENVIRONMENT = {
     "GRPC_VERBOSITY": "ERROR",
 }
 
+# The longest line of an error.
+_MOST_CHARACTERS = 2000
+
 
 def quiet_environment() -> None:
     """Sets variables that TensorFlow reads at import, unless the user has set them."""
@@ -243,7 +246,11 @@ class _PlainFormatter(logging.Formatter):
 
 
 def _fail(message: object) -> None:
-    print("error:", " ".join(str(message).split()), file=sys.stderr)
+    line = " ".join(str(message).split())
+    # A message may quote a value of any length.
+    if len(line) > _MOST_CHARACTERS:
+        line = f"{line[:_MOST_CHARACTERS]}... ({len(line):,} characters)"
+    print("error:", line, file=sys.stderr)
     sys.exit(1)
 
 

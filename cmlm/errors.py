@@ -7,3 +7,20 @@ class UserError(ValueError):
     The message is one line that names the value and the allowed ones. Commands print it
     as `error: <message>` and exit with code 1 (see `cmlm.cli.run`).
     """
+
+
+_SHOWN_CHARACTERS = 100
+
+
+def shown(value: object) -> str:
+    """Returns the `repr` of a user's value for a message, shortened if it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        # Python refuses to print integers of more than 4,300 digits.
+        if isinstance(value, int):
+            return f"an integer of {value.bit_length()} bits"
+        return f"a {type(value).__name__} that is too long to print"
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS]}... ({len(text):,} characters)"

@@ -237,7 +237,7 @@ def components_of(name: str, encoder):
     if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
         raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
     fitted = pcr.load(FLAGS.pcr)
-    fitted.check_model(encoder.info["fingerprint"], FLAGS.pcr)
+    fitted.check_model(encoder.info["fingerprint"], encoder.dim, FLAGS.pcr)
 
     def change(vectors, language):
         known = fitted.languages.get(language)

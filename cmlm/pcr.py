@@ -130,18 +130,10 @@ def _encode_text(paths, encoder, limit):
 
 def _read_vectors(paths, encoder, limit):
     """Yields at most `limit` rows of .npy files, a window at a time."""
-    import numpy as np
+    from cmlm.common import arrays
 
     for path in paths:
-        try:
-            rows = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"not an .npy file of numbers: {error}") from error
-        if rows.ndim != 2 or rows.dtype.kind != "f":
-            raise UserError(
-                f"vectors are {rows.dtype} {list(rows.shape)}; allowed: float "
-                f"[n, {encoder.dim}]"
-            )
+        rows = arrays.map_npy(path)
         for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
             yield rows[start : min(start + _ROWS_AT_ONCE, limit)]
         limit -= min(len(rows), limit)

@@ -7,7 +7,6 @@ for everything that the files leave open.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
@@ -209,18 +208,12 @@ def last_validation(directory: str, step: int) -> dict[str, float]:
     if not tf.io.gfile.exists(path):
         return {}
     last: dict[str, float] = {}
-    with tf.io.gfile.GFile(path) as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                # A killed run was writing this row.
-                continue
-            values = {
-                key.removeprefix("validation/"): value
-                for key, value in row.items()
-                if key.startswith("validation/")
-            }
-            if values and row["step"] <= step:
-                last = {"step": row["step"], **values}
+    for row in model_dir.read_metrics(path):
+        values = {
+            key.removeprefix("validation/"): value
+            for key, value in row.items()
+            if key.startswith("validation/") and isinstance(value, int | float)
+        }
+        if values and row["step"] <= step:
+            last = {"step": row["step"], **values}
     return last

@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files, versions
+from cmlm.common import arrays, checksums, files, versions
 from cmlm.data import rules as rules_lib
 from cmlm.encoders import identity, opening
 from cmlm.encoders.graph import SentenceGraph
@@ -25,6 +25,7 @@ PREPROCESSOR = "preprocessor"
 ENCODER = "encoder"
 SERVING = os.path.join("serving", "1")
 PROVENANCE = "export.json"
+_SERVED = ("saved_model.pb", "variables", "assets", opening.PROVENANCE)
 
 # Allowed differences: float32 sums in another order, and the 8 bits of bfloat16 after
 # some layers. If the largest entry of a vector exceeds 1, it scales the tolerance.
@@ -46,7 +47,7 @@ def write(
     components: PrincipalComponents | None = None,
     precision: str = "float32",
 ) -> None:
-    """Writes preprocessor, encoder, serving and export.json.
+    """Writes preprocessor, encoder, serving, export.json and checksums.
 
     Args:
         trained: the encoder to export.
@@ -96,6 +97,12 @@ def write(
         with files.atomic_text(os.path.join(directory, path)) as file:
             json.dump(provenance, file, indent=2)
             file.write("\n")
+    # Without the warm-up requests and the model card, which users may change.
+    for folder, path, names in (
+        (os.path.join(directory, SERVING), opening.CHECKSUMS, _SERVED),
+        (directory, checksums.FILE_NAME, (PROVENANCE, PREPROCESSOR, ENCODER)),
+    ):
+        checksums.write(folder, names, os.path.join(folder, path))
 
 
 def _save(trackable, directory: str, name: str, signatures=None) -> None:
@@ -132,7 +139,7 @@ def compare(
         one at a time, the SavedModels in one batch.
 
     Raises:
-        UserError: the difference is more than rounding.
+        UserError: a vector is not finite, or the difference is more than rounding.
     """
     text = tf.constant(_CHECKED_SENTENCES)
     expected = []
@@ -141,6 +148,7 @@ def compare(
         inputs = {"input_word_ids": ids, "input_mask": tf.ones_like(ids)}
         expected.append(trained.encoder(inputs, training=False)["default"][0])
     expected = np.array(expected)
+    arrays.check_finite(expected, _CHECKED_SENTENCES, trained.checkpoint)
 
     def load(name):
         return tf.saved_model.load(os.path.join(directory, name))

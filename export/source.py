@@ -59,7 +59,8 @@ def open_trained():
     """Returns the `TrainedEncoder` that the flags name, and its longest sentence.
 
     Raises:
-        UserError: the encoder does not exist or is damaged.
+        UserError: the encoder does not exist, is damaged or has weights that are not
+            finite.
     """
     from cmlm.encoders import opening
     from cmlm.encoders.trained import resolve_seq_length
@@ -69,4 +70,16 @@ def open_trained():
         trained = opening.open_trained(FLAGS["from"].value, reading)
     else:
         trained = opening.open_run(FLAGS.model_dir, FLAGS.checkpoint, reading)
+    check_finite(trained)
     return trained, resolve_seq_length(trained, reading.seq_length)
+
+
+def check_finite(trained) -> None:
+    """Raises UserError if a weight of a `TrainedEncoder` is NaN or infinite."""
+    import numpy as np
+
+    for variable in trained.encoder.trainable_variables:
+        if not np.isfinite(variable.numpy()).all():
+            raise UserError(
+                f"{trained.checkpoint}: the weight {variable.name} is not finite"
+            )

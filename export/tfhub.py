@@ -48,7 +48,11 @@ def main(_) -> None:
         components = None
         if FLAGS.pcr:
             components = pcr.load(FLAGS.pcr)
-            components.check_model(identity.fingerprint(model), f"--pcr={FLAGS.pcr}")
+            components.check_model(
+                identity.fingerprint(model),
+                model.config.model.hidden_size,
+                f"--pcr={FLAGS.pcr}",
+            )
         print(
             f"{model.checkpoint} -> {FLAGS.export_dir}; sentences are cut at "
             f"{seq_length} tokens (trained with {model.seq_length})",

@@ -77,3 +77,12 @@ def toy_export(tmp_path_factory):
     import model_dirs
 
     return model_dirs.export(tmp_path_factory.mktemp("toy_export"))
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """Runs commands in forks of a warm process, see `campaign.warm.Process`."""
+    from campaign import warm
+
+    with warm.Process() as process:
+        yield process

@@ -135,6 +135,14 @@ def test_user_error_is_one_line(run):
     assert_one_error(result, "error: size: 0 is too small; 1 to 9\n")
 
 
+def test_a_line_that_quotes_a_long_value_is_shortened(run):
+    result = run(
+        "--body=from cmlm.errors import UserError; raise UserError('x' * 9999)"
+    )
+    assert_one_error(result, "x... (9,999 characters)")
+    assert len(result.stderr) < 2100
+
+
 def test_unexpected_exception_keeps_its_traceback(run):
     result = run("--body=raise ValueError('a bug')")
     assert result.returncode == 1

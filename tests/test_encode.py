@@ -1,6 +1,9 @@
 """Sentences to vectors: order, batches, windows of a file, where models come from."""
 
 import gzip
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.common import arrays
+from cmlm.common import arrays, checksums
 from cmlm.common.keras import keras
 from cmlm.encoders import batching, model_dir, opening
 from cmlm.encoders.encoder import Encoder
@@ -291,3 +294,102 @@ def test_command_writes_vectors_and_prints_neighbours(encoder, exported, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("text.txt", "vectors.npy")
     ]
+
+
+# ------------------------------------------------- vectors that cannot be right
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_a_vector_that_cannot_be_right_is_refused_with_its_text(tmp_path, value):
+    source = model_dirs.write(tmp_path / "run")
+    trained = model_dir.load_encoder(source)
+    opened = opening._from_trained(trained, opening.Reading(), False, "the run")
+    opened.encode(["the cat", "a dog"])
+    # The graph holds its own copy of the weights, except of the table.
+    table = trained.encoder.embedding_table
+    row = model_dirs.VOCAB.index("dog")
+    table[row].assign(np.full(table.shape[1], value, np.float32))
+    bag = opening._from_trained(trained, opening.Reading(), True, "bow:run")
+    said = "bow:run: the vector of 'a dog' is not finite"
+    for normalize in (False, True):
+        with pytest.raises(UserError, match=said):
+            bag.encode(["the cat", "a dog", "dog"], normalize)
+    assert np.isfinite(bag.encode(["the cat"])).all()
+
+
+def test_a_command_names_the_model_and_leaves_no_file(tmp_path, commands):
+    text, npy = tmp_path / "a.txt", tmp_path / "a.npy"
+    text.write_text("one\ntwo\nthree\n")
+    np.save(npy, np.array([[1, 2], [np.nan, 1], [np.inf, 0]], np.float32))
+    model = f"vectors:{text}:{npy}"
+    result = commands.run(
+        *("cmlm.encode", f"--model={model}", f"--input={text}", "--output=out.npy"),
+        cwd=tmp_path,
+    )
+    assert result.code == 1
+    said = f"error: {model}: the vector of 'two' is not finite"
+    assert result.stderr.splitlines()[-1] == said
+    assert not (tmp_path / "out.npy").exists()
+
+
+# ------------------------------------------------------------ damaged exports
+
+
+@pytest.mark.parametrize(
+    "part, name",
+    [
+        ("serving/1", "saved_model.pb"),
+        ("serving/1", "variables/variables.data-00000-of-00001"),
+        ("serving/1", opening.PROVENANCE),
+        ("encoder", "saved_model.pb"),
+        ("encoder", "variables/variables.index"),
+        ("encoder", "assets/vocab.txt"),
+        # The encoder's description is that of the whole export.
+        ("encoder", "../export.json"),
+    ],
+)
+def test_a_flipped_bit_in_an_export_is_named(exported, tmp_path, part, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    path = Path(os.path.normpath(copy / part / name))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    open_it = opening.open_encoder if part == "serving/1" else opening.open_trained
+    with pytest.raises(UserError, match=f"{path} is damaged: .* checksum"):
+        open_it(str(copy / part))
+
+
+def test_an_export_without_checksums_opens(exported, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    for path in copy.rglob(checksums.FILE_NAME):
+        path.unlink()
+    opening.open_encoder(str(copy))
+    opening.open_trained(str(copy / "encoder"))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"dim": "16"}, "dim='16'"),
+        ({"dim": 17}, "dim=17.*16"),
+        ({"dim": None}, "has no dim"),
+        ({"seq_length": -1}, "seq_length=-1"),
+        ({"seq_length": True}, "seq_length=True"),
+        ({"fingerprint": 5}, "fingerprint=5"),
+        ([], "does not hold a JSON dict"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_description_of_other_types_is_named(exported, tmp_path, change, said):
+    copy = tmp_path / "1"
+    shutil.copytree(exported / "serving" / "1", copy)
+    (copy / "assets.extra" / checksums.FILE_NAME).unlink()
+    path = copy / opening.PROVENANCE
+    if isinstance(change, dict):
+        change = {**json.loads(path.read_text()), **change}
+    path.write_text(change if isinstance(change, str) else json.dumps(change))
+    with pytest.raises(UserError, match=said) as refused:
+        opening.open_encoder(str(copy))
+    assert "\n" not in str(refused.value) and str(path) in str(refused.value)

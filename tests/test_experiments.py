@@ -1,8 +1,10 @@
 """Recipes and configurations: what they hold, and one clear line for a mistake."""
 
+import time
 from pathlib import Path
 
 import pytest
+from campaign import mutations
 
 from cmlm.config import overrides, recipes
 from cmlm.errors import UserError
@@ -314,3 +316,42 @@ def test_a_file_that_is_no_plain_yaml_ends_in_one_line(tmp_path):
         with pytest.raises(UserError, match="bad.yaml is not YAML: ") as error:
             recipes.load("cmlm/english", [str(path)])
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "override, said",
+    [
+        ("model.num_layers=100000", "model.num_layers is 100000; allowed: 1 to 1000"),
+        ("model.num_layers=1.0e+5", "model.num_layers is 100000; allowed: 1 to 1000"),
+        (
+            "model.hidden_size=1200000",
+            "GB of weights .*model.hidden_size 1200000.* mem",
+        ),
+        ("model.intermediate_size=1000000000", "GB of weights"),
+        ("model.max_position_embeddings=1000000000", "GB of weights"),
+        ("model.vocab_size=10000000000", "GB of weights"),
+        (
+            f"trainer.train_steps=0x{'f' * 5000}",
+            "an integer of 20000 bits; allowed: below 2",
+        ),
+        (f"trainer.train_steps={'9' * 5000}", "is not of the form"),
+        ("trainer.seed=-1", "trainer.seed is -1; allowed: 0 to below 4294967296"),
+        ("trainer.seed=4294967296", "trainer.seed is 4294967296; allowed"),
+        ("trainer.seed=2024-01-01", "trainer.seed is '2024-01-01'; allowed"),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_anything_is_built(override, said):
+    start = time.process_time()
+    with pytest.raises(UserError, match=said) as error:
+        recipes.load("cmlm/english", (), [override]).validate()
+    assert time.process_time() - start < 1
+    assert "\n" not in str(error.value)
+
+
+def test_a_short_file_of_aliases_does_not_fill_the_memory(tmp_path):
+    path = tmp_path / "bomb.yaml"
+    path.write_text(mutations.BOMB)
+    start = time.process_time()
+    with pytest.raises(UserError, match="has an alias"):
+        recipes.load("cmlm/english", [str(path)])
+    assert time.process_time() - start < 1

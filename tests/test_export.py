@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import model_dirs
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -19,6 +20,7 @@ from cmlm.encoders import identity, model_dir, opening
 from cmlm.encoders import pcr as principal_components
 from cmlm.errors import UserError
 from export import saved_models
+from export import source as source_flags
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,6 +57,24 @@ def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
     gamma.assign_add(tf.fill(gamma.shape, 1e-3))
     with pytest.raises(UserError, match="differs"):
         saved_models.compare(changed, toy_export.path, model_dirs.SEQ_LENGTH)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_not_exported(tmp_path, value):
+    broken = model_dir.load_encoder(model_dirs.write(tmp_path / "run"))
+    table = broken.encoder.embedding_table
+    table[5].assign(tf.fill([table.shape[1]], value))
+    with pytest.raises(UserError, match="run/ckpt-3: .*embeddings.* is not finite"):
+        source_flags.check_finite(broken)
+
+
+def test_vectors_that_are_not_finite_are_not_exported(toy_export):
+    broken = model_dir.load_encoder(toy_export.source)
+    gamma = next(v for v in broken.encoder.variables if "gamma" in v.name)
+    gamma.assign(tf.fill(gamma.shape, float("nan")))
+    said = f"{broken.checkpoint}: the vector of '' is not finite"
+    with pytest.raises(UserError, match=said):
+        saved_models.compare(broken, toy_export.path, model_dirs.SEQ_LENGTH)
 
 
 def test_components_that_differ_are_not_exported(toy_export):
@@ -119,7 +139,8 @@ def test_command_replaces_an_export_only_when_told_to(source, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "largest difference to the checkpoint" in done.stdout
     assert sorted(path.name for path in out.iterdir()) == [
-        *("README.md", "encoder", "export.json", "preprocessor", "serving")
+        *("README.md", "checksums.json", "encoder", "export.json"),
+        *("preprocessor", "serving"),
     ]
     assert sorted(path.name for path in (out / "serving").iterdir()) == [
         *("1", "batching_parameters.txt", "models.config")

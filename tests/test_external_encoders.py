@@ -70,3 +70,15 @@ def test_stored_vectors_are_an_encoder(tmp_path):
     np.save(npy, np.array([{}] * 3), allow_pickle=True)
     with pytest.raises(UserError, match="cannot read"):
         external.StoredVectors(str(text), str(npy))
+
+
+def test_a_vector_that_is_not_finite_is_refused_with_its_text(tmp_path):
+    text, npy = tmp_path / "a.txt", tmp_path / "a.npy"
+    text.write_text("one\ntwo\n")
+    for value in (np.nan, np.inf, 1e300):
+        np.save(npy, np.array([[1, 2], [value, 0]]))
+        model = f"vectors:{text}:{npy}"
+        encoder = opening.open_encoder(model)
+        encoder.encode(["one"])
+        with pytest.raises(UserError, match=f"{model}: the vector of 'two' is not"):
+            encoder.encode(["one", "two"], normalize=True)

@@ -51,6 +51,12 @@ def message(config) -> str:
         ({"size": True}, "a.size is True; allowed: an integer or null"),
         ({"flag": 1}, "a.flag is 1; allowed: true or false"),
         ({"flag": True}, "a.size is None; allowed: a number beside flag"),
+        ({"rate": 10**400}, f"a.rate is 1{'0' * 99}... (401 characters); allowed"),
+        (
+            {"size": 2**20_000},
+            "a.size is an integer of 20001 bits; allowed: below 2**63",
+        ),
+        ({"form": "x" * 5000}, f"a.form is '{'x' * 99}... (5,002 characters); allo"),
         ({"part": Part(1.0)}, "a.part.share is 1.0; allowed: 0 to below 1"),
         ({"part": Part(0.5, float("inf"))}, "a.part.weight is inf; allowed: a finite"),
         ({"part": Part(steps=[3, 0])}, "a.part.steps is [3, 0]; allowed: at least 1"),

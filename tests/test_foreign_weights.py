@@ -7,6 +7,7 @@ and exporter. The oracle is BERT in numpy in the layout of each.
 
 import json
 import logging
+import time
 
 import model_dirs
 import numpy as np
@@ -319,6 +320,85 @@ def test_what_cannot_be_taken_is_named(tmp_path, breaks, said):
     with pytest.raises(UserError, match=said) as error:
         opening.open_trained(str(folder))
     assert "\n" not in str(error.value)
+
+
+def fast_tokenizer(**changes):
+    """Writes a tokenizer.json with other values of its `model`, or of itself."""
+
+    def breaks(folder):
+        (folder / "vocab.txt").unlink()
+        model = {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(VOCAB)}}
+        fast = {"model": model, "normalizer": {"type": "BertNormalizer"}}
+        for name, value in changes.items():
+            (fast if name in ("normalizer", "added_tokens") else model)[name] = value
+        fast["model"] = changes.get("whole", model)
+        (folder / "tokenizer.json").write_text(json.dumps(fast))
+
+    return breaks
+
+
+def rename_weight(name):
+    return break_weights(lambda w: w.update({name: w.pop(KEY)}))
+
+
+def side_file(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+def with_length(value):
+    return side_file("sentence_bert_config.json", f'{{"max_seq_length": {value}}}')
+
+
+@pytest.mark.parametrize(
+    "breaks, said",
+    [
+        (with_length(-5), "max_seq_length=-5; allowed: int from 3"),
+        (with_length(1), "max_seq_length=1; allowed: int from 3"),
+        (with_length("true"), "max_seq_length=True; allowed: int from 3"),
+        (with_length('"128"'), "max_seq_length='128'; allowed"),
+        (with_length("1" + "0" * 5000), "is not JSON: Exceeds the limit"),
+        (side_file("sentence_bert_config.json", "[" * 100_000), "is not JSON"),
+        (rename_weight("encoder.layer.10000000.output.dense.bias"), "unknown weights"),
+        (rename_weight(f"encoder.layer.{'9' * 5000}.output.dense.bias"), "unknown wei"),
+        (lambda f: write_folder(f, model_type=["bert"]), "model_type=.'bert'"),
+        (lambda f: write_folder(f, num_hidden_layers=100_000), "2 layers beside it"),
+        (lambda f: write_folder(f, hidden_size=100_000), r"has shape \[\d+, 16\]"),
+        (lambda f: write_folder(f, vocab_size=10**9), r"has shape \[\d+, 16\]"),
+        (lambda f: write_folder(f, intermediate_size=10**9), "has shape"),
+        (lambda f: write_folder(f, max_position_embeddings=10**9), "has shape"),
+        (lambda f: write_folder(f, type_vocab_size=10**9), "has shape"),
+        (lambda f: write_folder(f, layer_norm_eps=float("nan")), "layer_norm_eps=nan"),
+        (lambda f: write_folder(f, hidden_size=-16), "hidden_size=-16; allowed"),
+        (lambda f: write_folder(f, num_attention_heads=0), "num_attention_heads=0"),
+        (lambda f: write_folder(f, pad_token_id=-1, model_type="roberta"), "pad_token"),
+        (lambda f: write_folder(f, cmlm=[1]), r"cmlm=\[1\]; allowed: dict"),
+        (lambda f: write_folder(f, hidden_act="x" * 10_000), "10,002 characters"),
+        (fast_tokenizer(whole=[]), "tokenizer.json has model=.*allowed: dict"),
+        (fast_tokenizer(vocab={"a": "0"}), "has a vocabulary .*allowed: integers"),
+        (fast_tokenizer(vocab={"a": [0]}), "has a vocabulary .*allowed: integers"),
+        (fast_tokenizer(vocab={"\ud800": 0}), "is not JSON: .*surrogates"),
+        (fast_tokenizer(normalizer=[1]), "normalizer=.*allowed: dict"),
+        (fast_tokenizer(added_tokens=[1]), "added_tokens"),
+        (fast_tokenizer(added_tokens={"a": 1}), "added_tokens"),
+        (fast_tokenizer(max_input_chars_per_word="x"), "max_input_chars_per_word='x'"),
+        (fast_tokenizer(max_input_chars_per_word=-1), "max_input_chars_per_word=-1"),
+        (
+            fast_tokenizer(normalizer={"type": "BertNormalizer", "lowercase": "no"}),
+            "lowercase='no'; allowed: bool",
+        ),
+        (side_file("tokenizer_config.json", '{"do_lower_case": 3}'), "do_lower_case=3"),
+        (side_file("vocab.txt", "a\0b\n" + "\n".join(VOCAB)), "line 1 has .*NUL"),
+        (side_file("vocab.txt", "\n".join([*VOCAB, "x" * 900_000])), "characters"),
+    ],
+)
+def test_values_that_cannot_be_are_named_at_once(tmp_path, breaks, said):
+    folder = write_folder(tmp_path / "broken")
+    breaks(folder)
+    start = time.process_time()
+    with pytest.raises(UserError, match=said) as error:
+        opening.open_trained(str(folder))
+    assert time.process_time() - start < 5
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
 # ------------------------------------------------------------- TensorFlow's

@@ -61,3 +61,21 @@ def test_a_query_whose_candidates_are_all_excluded_has_no_loss_and_a_gradient():
         )
     np.testing.assert_allclose(loss, [0.0, 0.0], atol=1e-6)
     assert np.isfinite(tape.gradient(loss, vectors)).all()
+
+
+@pytest.mark.parametrize("form", losses.MISAD_FORMS)
+def test_misad_by_hand(form):
+    """Rows and columns differ in number; lengths of the inputs do not count."""
+    part = np.array([[3.0, 0, 0], [0, 2, 0]], np.float32)
+    rest = np.array([[0.0, 5, 0], [0, 0, 7]], np.float32)
+    whole = np.array([[1.0, 0, 0], [0, 4, 4]], np.float32)
+    loss, cosine = losses.misad(*map(tf.constant, (part, rest, whole)), form)
+    root = 0.5**0.5
+    if form == "paper":
+        # (1, 1, 0) - (1, 0, 0); (0, 1, 1) - (0, root, root).
+        expected = [1 / 3, 2 * (1 - root) ** 2 / 3]
+    else:
+        # (root, root, 0) - (1, 0, 0); no difference.
+        expected = [((1 - root) ** 2 + 0.5) / 3, 0]
+    np.testing.assert_allclose(loss, expected, atol=1e-6)
+    np.testing.assert_allclose(cosine, [root, 1], atol=1e-6)

@@ -1,6 +1,8 @@
 """Principal components: against numpy's SVD, by hand, and in a file."""
 
 import json
+import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -110,9 +112,11 @@ def test_a_file_gives_back_what_was_written(fitted, tmp_path):
 
 
 def test_another_model_is_refused(fitted):
-    fitted.check_model("0123456789abcdef", "pcr.npz")
+    fitted.check_model("0123456789abcdef", 8, "pcr.npz")
     with pytest.raises(UserError, match="pcr.npz was fitted with another model"):
-        fitted.check_model("fedcba9876543210", "pcr.npz")
+        fitted.check_model("fedcba9876543210", 8, "pcr.npz")
+    with pytest.raises(UserError, match="width 8, the model's vectors 16"):
+        fitted.check_model("0123456789abcdef", 16, "pcr.npz")
 
 
 def damaged(path, fitted, **changes):
@@ -127,6 +131,12 @@ def damaged(path, fitted, **changes):
     return str(path)
 
 
+def row(**changes):
+    """A header whose second language has other values."""
+    good = {"language": "de", "sentences": 9, "shares": [0.5, 0.1]}
+    return {"languages": [good, {**good, "language": "fr", **changes}]}
+
+
 @pytest.mark.parametrize(
     "change, said",
     [
@@ -136,6 +146,17 @@ def damaged(path, fitted, **changes):
         ({"components": np.ones([2, 1, 8], np.float32)}, "not orthonormal"),
         ({"components": np.eye(2)}, "float64"),
         ({"fingerprint": None, "languages": None}, "is damaged"),
+        # Their products would take 335 GB.
+        (
+            {"components": np.zeros([2, 300_000, 1], np.float32)},
+            "300000 components of width 1",
+        ),
+        (row(shares=[float("inf"), 0]), r"shares \[inf, 0\]; allowed: 2 from 0 to 1"),
+        (row(shares=[0.5, float("nan")]), "shares"),
+        (row(shares=[-0.1, 0.5]), "shares"),
+        (row(shares=[0.5]), "shares"),
+        (row(sentences=0), "sentences 0; allowed: at least 1"),
+        (row(sentences=float("inf")), "sentences inf"),
     ],
 )
 def test_damaged_files_are_refused(fitted, tmp_path, change, said):
@@ -163,6 +184,40 @@ def test_files_of_another_kind_are_refused(fitted, tmp_path):
             pcr.load(str(tmp_path / name))
     with pytest.raises(UserError, match="cannot read"):
         pcr.load(str(tmp_path / "missing.npz"))
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
+    path = str(tmp_path / "bomb.npz")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("components.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_1_0(
+                member,
+                {"descr": "<f4", "fortran_order": False, "shape": (1, 1, 300 << 20)},
+            )
+            for _ in range(75):
+                member.write(bytes(16 << 20))
+    start = time.process_time()
+    with pytest.raises(UserError, match=r"unpacks to 1,258,\d+,\d+ bytes; allowed"):
+        pcr.load(path)
+    assert time.process_time() - start < 1
+
+
+def test_the_count_of_components_is_at_least_one(vectors):
+    with pytest.raises(UserError, match="0 components of 300 vectors"):
+        fit(vectors, 0)
+    # Vectors of length 0 have no direction: their shares are 0, not a division by 0.
+    assert fit(np.zeros([3, 8]), 2).shares == (0.0, 0.0)
+
+
+def test_shares_are_never_negative(vectors):
+    # Rounding gives eigenvalues just below 0 for directions without any length.
+    flat = np.outer(np.arange(1, 40), np.ones(8))
+    shares = fit(flat.astype(np.float32), 8).shares
+    assert shares[0] == pytest.approx(1, abs=1e-9)
+    assert all(0 <= share < 1e-9 for share in shares[1:])
+    # Shares do not depend on the scale.
+    small = fit(flat / 1e6, 8).shares
+    assert small == pytest.approx(shares, abs=1e-9)
 
 
 def test_languages_are_compared_in_lower_case():

@@ -73,6 +73,28 @@ def test_metrics_log_begins_anew_where_no_row_is_left(tmp_path):
     assert [row["step"] for row in metrics_log.read_metrics(path)] == [12]
 
 
+def test_metrics_log_leaves_out_foreign_lines_and_says_so(tmp_path, caplog):
+    path = str(tmp_path / "metrics.jsonl")
+    bad = (
+        "",
+        "x",
+        "[1]",
+        "5",
+        '{"a": 1}',
+        '{"step": "3"}',
+        '{"step": null}',
+        "[" * 9999,
+    )
+    text = '{"step": 5, "time": 1.0}\n' + "".join(f"{line}\n" for line in bad)
+    Path(path).write_bytes(text.encode() + b'\xff\x00\n{"step": 7}\n')
+    metrics_log.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    assert f"{path}: 9 lines are not rows of metrics" in caplog.text
+    assert "line 2 first" in caplog.text
+    caplog.clear()
+    assert [row["step"] for row in metrics_log.read_metrics(path)] == [5, 7]
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     "seconds, text",
     [

@@ -243,6 +243,24 @@ def test_conditioning_gain_is_shuffled_minus_true(one_device, batches):
     )
 
 
+def test_the_shuffled_neighbour_is_the_row_before(one_device):
+    batch = toys.pair_batch()
+    rolled = {
+        key: tf.roll(value, 1, axis=0) if key.startswith("context") else value
+        for key, value in batch.items()
+    }
+    trainer, other = build(one_device, [batch]), build(one_device, [rolled])
+    toys.copy_weights(trainer.model, other.model)
+    metrics, shuffled = trainer.evaluate(-1), other.evaluate(-1)
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(
+            metrics[f"cmlm/shuffled_{name}"], shuffled[f"cmlm/{name}"], rtol=1e-4
+        )
+    gain = shuffled["cmlm/loss"] - metrics["cmlm/loss"]
+    np.testing.assert_allclose(metrics["cmlm/conditioning_gain"], gain, atol=1e-4)
+    assert abs(gain) > 1e-2
+
+
 def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):
     batches = [toys.pair_batch(batch=7)]
     with pytest.raises(UserError, match="size is 7; allowed: multiples of the 2"):

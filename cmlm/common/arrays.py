@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import zipfile
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files
+from cmlm.errors import UserError
 
 # Limits of a window. It has enough lines for batches of similar length.
 _WINDOW_LINES = 16_384
@@ -114,3 +117,68 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     vectors = np.asarray(vectors, np.float32)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+
+
+def check_finite(vectors: np.ndarray, sentences: Sequence[str], model: str) -> None:
+    """Makes sure that vectors have a length.
+
+    Args:
+        vectors: float [n, dim].
+        sentences: n texts, for the message.
+        model: the name of the model, for the message.
+
+    Raises:
+        UserError: a vector has NaN or infinity, or its length exceeds float32. The
+            message names the model and the first such text.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.einsum("ij,ij->i", vectors, vectors)
+    if not np.isfinite(lengths).all():
+        text = sentences[int(np.argmin(np.isfinite(lengths)))]
+        raise UserError(f"{model}: the vector of {text[:60]!r} is not finite")
+
+
+def map_npy(path: str) -> np.ndarray:
+    """Maps an .npy file of vectors, float [n, dim], into memory.
+
+    Raises:
+        UserError: the file is missing, damaged or not an array, or has another shape or
+            type.
+    """
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot read {path} as .npy: {reason}") from error
+    # numpy parses the header as Python and has no list of the errors.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot read {path} as .npy: {reason}") from error
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"cannot read {path} as .npy: it is an archive of arrays")
+    if array.ndim != 2 or not array.shape[1] or array.dtype.kind != "f":
+        raise UserError(
+            f"{path} holds {array.dtype} {list(array.shape)}; allowed: float [n, dim]"
+        )
+    return array
+
+
+def check_archive(stream: BinaryIO, path: str, most_bytes: int) -> None:
+    """Refuses an .npz archive that unpacks to more than a number of bytes.
+
+    A damaged archive passes; numpy refuses it.
+
+    Raises:
+        UserError: the archive would fill the memory.
+    """
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+    # zipfile raises errors of several kinds for damaged archives.
+    except Exception:
+        unpacked = 0
+    if unpacked > most_bytes:
+        raise UserError(
+            f"{path} unpacks to {unpacked:,} bytes; allowed: {most_bytes:,}"
+        )
+    stream.seek(0)

@@ -21,7 +21,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 
 _RANGE = "range"
 _KINDS = {
@@ -182,7 +182,7 @@ def _shown(value: Any, quoted: bool = False) -> str:
     if isinstance(value, tuple):
         value = list(value)
     # Without quotes, an empty text would be invisible.
-    return repr(value) if quoted or value == "" else str(value)
+    return shown(value) if quoted or value == "" else str(value)
 
 
 def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
@@ -197,6 +197,8 @@ def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
         except ValueError:
             pass
     is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if is_integer and abs(value) >= 2**63:
+        raise refused(path, value, "below 2**63")
     if is_integer and float in allowed and int not in allowed:
         value = float(value)
     if isinstance(value, float) and value.is_integer() and float not in allowed:

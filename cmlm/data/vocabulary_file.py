@@ -9,6 +9,8 @@ from cmlm.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
+# The longest token, in characters; words of more bytes than `max_word_bytes` are [UNK].
+MAX_TOKEN_CHARACTERS = 1000
 
 FILE_NAME = "vocab.txt"
 
@@ -18,7 +20,8 @@ def load(path: str) -> list[str]:
 
     Raises:
         UserError: the file is missing or empty, has an empty line or a repeated token,
-            or lacks one of BERT's special tokens.
+            or lacks one of BERT's special tokens, or has a token with NUL or above
+            `MAX_TOKEN_CHARACTERS`.
     """
     if not tf.io.gfile.exists(path):
         raise UserError(f"vocabulary {path} does not exist")
@@ -36,6 +39,13 @@ def load(path: str) -> list[str]:
     for number, token in enumerate(tokens, 1):
         if not token:
             raise UserError(f"vocabulary {path}: line {number} is empty")
+        if "\0" in token:
+            raise UserError(f"vocabulary {path}: line {number} has the character NUL")
+        if len(token) > MAX_TOKEN_CHARACTERS:
+            raise UserError(
+                f"vocabulary {path}: line {number} has {len(token):,} characters; "
+                f"allowed: at most {MAX_TOKEN_CHARACTERS:,}"
+            )
         if token in first:
             raise UserError(
                 f"vocabulary {path} has {token!r} twice: lines {first[token]} and"

@@ -24,6 +24,7 @@ class Encoder:
         dim: the width of a vector.
         seq_length: the longest sentence in tokens; a longer one is cut.
         info: a description for reports: checkpoint, pooling and so on.
+        name: the name of the encoder in messages.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Encoder:
         dim: int,
         seq_length: int,
         info: dict,
+        name: str = "the model",
     ):
         self._vectors = vectors
         self._lengths = lengths
         self.dim = dim
         self.seq_length = seq_length
         self.info = info
+        self.name = name
 
     def encode(
         self,
@@ -61,6 +64,7 @@ class Encoder:
 
         Raises:
             TypeError: `sentences` is not a list of str.
+            UserError: a vector is not finite.
         """
         _check_sentences(sentences)
         distinct: dict[str, int] = {}
@@ -75,6 +79,7 @@ class Encoder:
                 text = tf.constant([texts[row] for row in batch])
                 vectors[batch] = self._vectors(text).numpy()
                 bar.update(len(batch))
+        arrays.check_finite(vectors, list(distinct), self.name)
         if normalize:
             vectors = arrays.unit_length(vectors)
         return vectors if len(distinct) == len(rows) else vectors[rows]

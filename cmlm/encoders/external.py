@@ -32,11 +32,13 @@ class ExternalEncoder(abc.ABC):
         dim: the width of a vector.
         seq_length: None, because the length limit is unknown.
         info: a description for reports.
+        name: the name of the encoder in messages.
     """
 
     dim: int
     seq_length = None
     info: dict
+    name: str
 
     def encode(
         self,
@@ -53,11 +55,15 @@ class ExternalEncoder(abc.ABC):
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
+
+        Raises:
+            UserError: a vector is not finite.
         """
         del progress
         if not sentences:
             return np.zeros([0, self.dim], np.float32)
         encoded = self._encode(sentences)
+        arrays.check_finite(encoded, sentences, self.name)
         return arrays.unit_length(encoded) if normalize else encoded
 
     @abc.abstractmethod
@@ -83,6 +89,7 @@ class ServedEncoder(ExternalEncoder):
         self._server = model_server.connect(
             host, name, None if version is None else int(version)
         )
+        self.name = address
         self.dim = self._encode([""]).shape[1]
         self.info = {"server": address, "dim": self.dim}
 
@@ -103,17 +110,13 @@ class StoredVectors(ExternalEncoder):
 
     def __init__(self, text: str, npy: str):
         lines = [line for part in arrays.windows(files.expand(text)) for line in part]
-        try:
-            self._matrix = np.load(npy, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"cannot read {npy} as .npy: {error}") from error
+        self._matrix = arrays.map_npy(npy)
         shape = self._matrix.shape
-        if len(shape) != 2 or len(lines) != shape[0]:
+        if len(lines) != shape[0]:
             raise UserError(
                 f"{text} has {len(lines)} lines, {npy} has the shape {shape}"
             )
-        if self._matrix.dtype.kind != "f":
-            raise UserError(f"{npy} has {self._matrix.dtype}; allowed: float")
+        self.name = f"vectors:{text}:{npy}"
         self._text = text
         self._rows = {line: row for row, line in enumerate(lines)}
         self.dim = shape[1]
@@ -127,7 +130,8 @@ class StoredVectors(ExternalEncoder):
                 f"{missing[0][:60]!r}; write it by cmlm.evaluate --sentences"
             )
         rows = [self._rows[text] for text in sentences]
-        return np.asarray(self._matrix[rows], np.float32)
+        with np.errstate(over="ignore"):
+            return np.asarray(self._matrix[rows], np.float32)
 
 
 def open_encoder(model: str) -> ExternalEncoder:

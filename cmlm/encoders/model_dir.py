@@ -13,6 +13,8 @@ teacher/          a teacher's vectors of the training text, for distillation
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 
 import tensorflow as tf
@@ -25,6 +27,8 @@ from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints
 from cmlm.modeling.model import SentenceModel
+
+logger = logging.getLogger(__name__)
 
 PARAMS = "params.yaml"
 BEST = "best"
@@ -119,3 +123,30 @@ def load_encoder(
             for objective in config.task.enabled().values()
         ),
     )
+
+
+def read_metrics(path: str) -> list[dict]:
+    """Reads the rows of a `metrics.jsonl`.
+
+    An incomplete last line is skipped. A line that is not a row of metrics, such as one
+    of another program, is skipped too, and the log says so.
+    """
+    rows, skipped = [], []
+    with tf.io.gfile.GFile(path, "rb") as file:
+        for number, line in enumerate(file.read().split(b"\n")[:-1], 1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict) and type(row.get("step")) is int:
+                rows.append(row)
+            else:
+                skipped.append(number)
+    if skipped:
+        logger.warning(
+            "%s: %d lines are not rows of metrics and are left out, line %d first",
+            path,
+            len(skipped),
+            skipped[0],
+        )
+    return rows

@@ -6,11 +6,11 @@ for weights (exports, fine-tuning).
 
 from __future__ import annotations
 
-import json
 import os
 
 import tensorflow as tf
 
+from cmlm.common import checksums, json_files
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
@@ -23,6 +23,7 @@ from cmlm.modeling.model import SentenceModel
 
 # The description of an export inside its SavedModel; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", "export.json")
+CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
 
 
 def open_encoder(
@@ -49,12 +50,12 @@ def open_encoder(
         # This baseline reads no layer, so pooling has no effect.
         reading = Reading(seq_length=reading.seq_length)
         trained = model_dir.load_encoder(directory, reading=reading)
-        return _from_trained(trained, reading, bag_of_words=True)
+        return _from_trained(trained, reading, True, model)
     if not prefix and not model_dir.is_model_dir(model):
         saved_model = _find_saved_model(model)
         if saved_model:
-            return _fixed(_from_export(saved_model), reading, model)
-    return _from_trained(open_trained(model, reading), reading)
+            return _fixed(_from_export(saved_model, model), reading, model)
+    return _from_trained(open_trained(model, reading), reading, False, model)
 
 
 def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
@@ -120,7 +121,7 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
 
 
 def _from_trained(
-    trained: TrainedEncoder, reading: Reading, bag_of_words: bool = False
+    trained: TrainedEncoder, reading: Reading, bag_of_words: bool, name: str
 ) -> Encoder:
     seq_length = resolve_seq_length(trained, reading.seq_length)
     encoder = inference_graph.build(trained.encoder, trained.config.model)
@@ -130,7 +131,7 @@ def _from_trained(
         info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
         info["fingerprint"] = f"bow-{info['fingerprint']}"
     graph = SentenceGraph(trained.tokenizer, encoder, seq_length)
-    return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info)
+    return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
 
 
 def _find_saved_model(directory: str) -> str | None:
@@ -147,15 +148,24 @@ def _find_saved_model(directory: str) -> str | None:
     return None
 
 
-def _from_export(path: str) -> Encoder:
+def _from_export(path: str, name: str) -> Encoder:
+    # The checksums come first: TensorFlow may crash on a damaged graph.
+    description = os.path.join(path, PROVENANCE)
+    checksums.check(path, os.path.join(path, CHECKSUMS))
+    info = json_files.read(description)
+    dim = json_files.field(info, "dim", int, description)
+    seq_length = json_files.field(info, "seq_length", int, description, at_least=3)
+    json_files.field(info, "fingerprint", str, description, "")
     try:
-        with tf.io.gfile.GFile(os.path.join(path, PROVENANCE)) as file:
-            info = json.loads(file.read())
         served = tf.saved_model.load(path)
         signature, lengths = served.signatures["serving_default"], served.lengths
-    except (tf.errors.OpError, OSError, ValueError, KeyError, AttributeError) as error:
+        width = signature.structured_outputs["default"].shape[-1]
+    # TensorFlow has no list of the errors that a damaged graph raises.
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is not a whole export: {reason}") from error
+    if dim != width:
+        raise UserError(f"{description} has dim={dim}; its graph has {width}")
 
     # Exports of early versions have none.
     if "fingerprint" in info:
@@ -166,4 +176,4 @@ def _from_export(path: str) -> Encoder:
         return signature(text=text)["default"]
 
     info = {key: value for key, value in info.items() if key != "config"}
-    return Encoder(vectors, lengths, info["dim"], info["seq_length"], info)
+    return Encoder(vectors, lengths, dim, seq_length, info, name)

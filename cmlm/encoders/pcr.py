@@ -24,14 +24,13 @@ import dataclasses
 import io
 import json
 import re
-import zipfile
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import arrays, files
 from cmlm.common.components import LanguageComponents, SecondMoment, remove
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 
 __all__ = [
     "LanguageComponents",
@@ -45,6 +44,8 @@ __all__ = [
 
 _FORMAT = "cmlm principal components"
 _VERSION = 1
+# 1,000 languages with 10 components of width 1,024 have 41 MB.
+_MOST_BYTES = 1 << 30
 _LANGUAGE = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 
 
@@ -66,21 +67,28 @@ class PrincipalComponents:
         """The components of all languages, float32 [languages, k, dim]."""
         return np.stack([found.components for found in self.languages.values()])
 
-    def check_model(self, fingerprint: str, path: str) -> None:
+    def check_model(self, fingerprint: str, dim: int, path: str) -> None:
         """Makes sure that the components belong to a model.
 
         Args:
             fingerprint: the fingerprint of the model.
+            dim: the width of its vectors.
             path: the file of the components, for the message.
 
         Raises:
-            UserError: the components were fitted with another model.
+            UserError: the components were fitted with another model, or have another
+                width.
         """
         if fingerprint != self.fingerprint:
             raise UserError(
                 f"{path} was fitted with another model: its fingerprint is "
                 f"{self.fingerprint[:12]}, this model's {fingerprint[:12]}. Fit it "
                 "again: python -m cmlm.pcr --model=..."
+            )
+        if self.table.shape[2] != dim:
+            raise UserError(
+                f"{path} is damaged: its components have width {self.table.shape[2]}, "
+                f"the model's vectors {dim}"
             )
 
 
@@ -128,31 +136,37 @@ def load(path: str) -> PrincipalComponents:
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = io.BytesIO(file.read())
-        with np.load(content, allow_pickle=False) as arrays:
-            header = json.loads(str(arrays["header"]))
-            table = arrays["components"]
     except tf.errors.OpError as error:
         raise UserError(f"cannot read {path}: {error.message}") from error
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile):
+    try:
+        arrays.check_archive(content, path, _MOST_BYTES)
+        with np.load(content, allow_pickle=False) as found:
+            header = json.loads(str(found["header"]))
+            table = found["components"]
+    except UserError:
+        raise
+    # zipfile and numpy raise errors of a dozen kinds for damaged archives.
+    except Exception:
         raise UserError(f"{path} is not a file that cmlm.pcr wrote") from None
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise UserError(f"{path} is not a file that cmlm.pcr wrote")
     if header.get("version") != _VERSION:
         raise UserError(
-            f"{path} has version {header.get('version')!r}; this program reads "
+            f"{path} has version {shown(header.get('version'))}; this program reads "
             f"{_VERSION}"
         )
     try:
         _check_table(table, len(header["languages"]))
         languages = {
             check_language(entry["language"]): LanguageComponents(
-                components, tuple(map(float, entry["shares"])), int(entry["sentences"])
+                components, _shares(entry["shares"], len(components)), _count(entry)
             )
             for entry, components in zip(header["languages"], table, strict=True)
         }
         fingerprint = str(header["fingerprint"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is damaged: {reason}") from error
     if len(languages) != len(table):
         raise UserError(f"{path} is damaged: it has a language twice")
     return PrincipalComponents(fingerprint, languages)
@@ -163,6 +177,23 @@ def _check_table(table: np.ndarray, languages: int) -> None:
         raise ValueError(f"components are {table.dtype} {list(table.shape)}")
     if len(table) != languages:
         raise ValueError(f"{len(table)} matrices of {languages} languages")
+    # Before their products: more rows than the width cannot be orthonormal.
+    if table.shape[1] > table.shape[2]:
+        raise ValueError(f"{table.shape[1]} components of width {table.shape[2]}")
     gram = table @ table.transpose(0, 2, 1)
     if not np.allclose(gram, np.eye(table.shape[1]), atol=1e-4):
         raise ValueError("components are not orthonormal")
+
+
+def _shares(values: list, count: int) -> tuple[float, ...]:
+    shares = tuple(map(float, values))
+    # Not `<`: a NaN must not pass. Rounding may exceed 1.
+    if len(shares) != count or not all(0 <= share <= 1.0001 for share in shares):
+        raise ValueError(f"shares {shown(values)}; allowed: {count} from 0 to 1")
+    return shares
+
+
+def _count(entry: dict) -> int:
+    if type(entry["sentences"]) is not int or entry["sentences"] < 1:
+        raise ValueError(f"sentences {shown(entry['sentences'])}; allowed: at least 1")
+    return entry["sentences"]

@@ -19,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
+from cmlm.errors import UserError
 from cmlm.evaluation import metrics
 
 GRID = tuple(2.0**power for power in range(-2, 4))
@@ -58,6 +59,12 @@ def _best(accuracies: np.ndarray) -> int:
 
 
 def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    most = int(np.bincount(y).max())
+    if most < FOLDS:
+        raise UserError(
+            f"the largest class has {most} examples; allowed: at least {FOLDS}, one "
+            "for each fold"
+        )
     folds = StratifiedKFold(n_splits=FOLDS, shuffle=True, random_state=seed)
     return list(folds.split(np.zeros(len(y)), y))
 

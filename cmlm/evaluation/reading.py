@@ -199,7 +199,7 @@ def parse_json_lines(lines: Sequence[str], path: str) -> list[dict]:
     for number, line in enumerate(lines, 1):
         try:
             item = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             item = None
         if not isinstance(item, dict):
             raise UserError(f"{path}, line {number}: not a JSON object")

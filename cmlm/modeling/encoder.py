@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Optional
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from official.nlp.modeling import networks
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
+from cmlm.errors import UserError
 from cmlm.modeling import layers, pooling
 
 # num_layers, hidden_size, num_attention_heads, intermediate_size: BERT's shapes
@@ -31,6 +33,8 @@ SHAPE_FIELDS = (
 )
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 SENTENCE_VECTORS = ("pooled", "projected")
+# Above any published encoder; Keras takes a second to build some tens of layers.
+MOST_LAYERS = 1000
 
 
 @dataclasses.dataclass
@@ -62,7 +66,7 @@ class EncoderConfig(hyperparams.Config):
     """
 
     preset: str = fields.one_of("base", PRESETS)
-    num_layers: Optional[int] = fields.ranged(None, at_least=1)
+    num_layers: Optional[int] = fields.ranged(None, at_least=1, at_most=MOST_LAYERS)
     hidden_size: Optional[int] = fields.ranged(None, at_least=1)
     num_attention_heads: Optional[int] = fields.ranged(None, at_least=1)
     intermediate_size: Optional[int] = fields.ranged(None, at_least=1)
@@ -101,6 +105,25 @@ class EncoderConfig(hyperparams.Config):
                 f"below {prefix}max_position_embeddings, "
                 f"{self.max_position_embeddings}",
             )
+        _check_memory(self, prefix)
+
+
+def _check_memory(config: EncoderConfig, prefix: str) -> None:
+    """Raises UserError if the weights alone exceed the memory of this machine."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    # Kernels of attention and of the feed-forward layers; the rest is small.
+    numbers = rows * hidden + config.num_layers * hidden * (4 * hidden + 2 * inner)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * numbers > memory:
+        shape = ", ".join(
+            f"{prefix}{name} {getattr(config, name)}"
+            for name in (*SHAPE_FIELDS, "max_position_embeddings", "vocab_size")
+        )
+        raise UserError(
+            f"the encoder has {4 * numbers / 2**30:,.0f} GB of weights ({shape}); "
+            f"allowed: the memory of this machine, {memory / 2**30:,.0f} GB"
+        )
 
 
 def _gelu_tanh(x: tf.Tensor) -> tf.Tensor:

@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.modeling import pooling
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.modeling.model import SentenceModel
@@ -185,6 +185,11 @@ def assign(
 
 
 def listed(names: list[str], count: int = 5) -> str:
-    """Returns the first of some names, and the number of the others."""
+    """Returns the first of some names, shortened, and the number of the others."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + more
+    return (
+        ", ".join(
+            shown(name)[1:-1] if len(name) > 98 else name for name in names[:count]
+        )
+        + more
+    )

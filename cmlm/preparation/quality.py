@@ -10,17 +10,17 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import zipfile
 from collections.abc import Sequence
 
 import numpy as np
 
-from cmlm.common import beam_runner
+from cmlm.common import arrays, beam_runner
 from cmlm.errors import UserError
 from cmlm.preparation import sources
 
 FEATURES = 1 << 18
 _FORMAT = "cmlm quality 1"
+_MOST_BYTES = 16 * FEATURES
 
 
 @functools.cache
@@ -75,19 +75,26 @@ class QualityModel:
         """
         try:
             with beam_runner.open_bytes(path) as raw:
-                with np.load(raw, allow_pickle=False) as arrays:
-                    if str(arrays["format"]) != _FORMAT:
-                        raise ValueError(str(arrays["format"]))
-                    weights, bias = arrays["weights"], float(arrays["bias"])
-            if weights.shape != (FEATURES,):
-                raise ValueError(f"weights of shape {weights.shape}")
+                arrays.check_archive(raw, path, _MOST_BYTES)
+                with np.load(raw, allow_pickle=False) as found:
+                    if str(found["format"]) != _FORMAT:
+                        raise ValueError(str(found["format"]))
+                    weights, bias = found["weights"], float(found["bias"])
+            if weights.shape != (FEATURES,) or weights.dtype.kind != "f":
+                raise ValueError(f"weights are {weights.dtype} {list(weights.shape)}")
+            if not (np.isfinite(weights).all() and np.isfinite(bias)):
+                raise ValueError("weights are not finite")
         except FileNotFoundError as error:
             raise UserError(
                 f"--quality_model is {path}, which does not exist"
             ) from error
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except UserError:
+            raise
+        # zipfile and numpy raise errors of a dozen kinds for damaged archives.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{path} is not a file of python -m cmlm.quality: {error}"
+                f"{path} is not a file of python -m cmlm.quality: {reason}"
             ) from error
         return cls(weights, bias)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from cmlm.common import files
+from cmlm.encoders.model_dir import read_metrics
 
 
 class MetricsLog:
@@ -38,16 +39,6 @@ class MetricsLog:
             for name, value in metrics.items():
                 tf.summary.scalar(name, value, step=step)
         self._writer.flush()
-
-
-def read_metrics(path: str) -> list[dict]:
-    """Reads the rows of a `metrics.jsonl`; an incomplete last line is skipped."""
-    rows = []
-    with tf.io.gfile.GFile(path) as file:
-        for line in file:
-            if line.endswith("\n"):
-                rows.append(json.loads(line))
-    return rows
 
 
 def has_validation(path: str, step: int) -> bool:

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.errors import UserError
+from cmlm.common import json_files
+from cmlm.errors import UserError, shown
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
 
@@ -89,6 +90,7 @@ _DISTILBERT_FIELDS = {
     "dropout_rate": ("dropout", float, 0.1),
     "attention_dropout_rate": ("attention_dropout", float, 0.1),
 }
+_IN_LAYER = "transformer/"
 # Buffers, and the output layers that are tied to the embeddings.
 _NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^classifier\.|^lm_head\.decoder\."
 
@@ -153,11 +155,9 @@ class Architecture:
             UserError: an unknown name, or two names for one weight.
         """
         number = re.compile(rf"(?:^|\.){re.escape(self.layers)}\.(\d+)\.")
-        layers = {int(match[1]) for name in stored if (match := number.search(name))}
-        here_by_there = {
-            there: here
-            for here, there in self.names(max(layers, default=-1) + 1).items()
-        }
+        # Their count, not the largest: a name may hold any number.
+        layers = {match[1] for name in stored if (match := number.search(name))}
+        here_by_there = {there: here for here, there in self.names(len(layers)).items()}
 
         def translate(name):
             name = name.removeprefix(self.prefix)
@@ -177,7 +177,7 @@ class Architecture:
         """The number of rows in the position table before the first token's row."""
         if not self.positions_follow_padding:
             return 0
-        return base.field(config, "pad_token_id", int, path, 1) + 1
+        return json_files.field(config, "pad_token_id", int, path, 1, at_least=0) + 1
 
     def settings(self, config: Mapping[str, Any], path: str) -> dict[str, Any]:
         """Reads fields of EncoderConfig; the activation keeps its name in config.json.
@@ -192,21 +192,71 @@ class Architecture:
         ):
             value = config.get(name, allowed)
             if value != allowed:
-                raise UserError(f"{path} has {name}={value!r}; allowed: {allowed!r}")
+                raise UserError(
+                    f"{path} has {name}={shown(value)}; allowed: {allowed!r}"
+                )
         found = {
-            name: base.field(config, key, kind, path, default)
+            name: json_files.field(
+                config, key, kind, path, default, at_least=1 if kind is int else None
+            )
             for name, (key, kind, default) in self.fields.items()
         }
         hidden, embedding = found["hidden_size"], config.get("embedding_size")
         if embedding not in (None, hidden):
             raise UserError(
-                f"{path} has embedding_size={embedding}, hidden_size={hidden}; "
+                f"{path} has embedding_size={shown(embedding)}, hidden_size={hidden}; "
                 "allowed: both equal, because BERT has no layer between them"
             )
         found["max_position_embeddings"] -= self.skipped_positions(config, path)
         # Pairs of texts need two segments.
         found["type_vocab_size"] = max(found["type_vocab_size"], 2)
         return found
+
+    def check_shapes(
+        self, found: Mapping[str, str], stored, model: Mapping, config: Mapping, path
+    ) -> None:
+        """Compares the configuration with the weights before anything is built.
+
+        Args:
+            found: the stored names by our names.
+            stored: the stored weights.
+            model: the fields that `settings` returned.
+            config: the content of config.json.
+            path: its path, for messages.
+
+        Raises:
+            UserError: they differ.
+        """
+        layers = len({name.split("/")[1] for name in found if name[:12] == _IN_LAYER})
+        if layers < model["num_layers"]:
+            raise UserError(
+                f"{path} has {self.fields['num_layers'][0]}={model['num_layers']}; "
+                f"the weights have {layers} layers beside it"
+            )
+        width = model["hidden_size"]
+        rows = model["max_position_embeddings"] + self.skipped_positions(config, path)
+        for name, shape in {
+            weights.WORDS: [model["vocab_size"], width],
+            weights.POSITIONS: [rows, width],
+            weights.layer(0, "intermediate/kernel"): [
+                model["intermediate_size"],
+                width,
+            ],
+        }.items():
+            if name in found and stored.shape(found[name]) != shape:
+                raise UserError(
+                    f"{path} wants {found[name]} of shape {shape}; it has shape "
+                    f"{stored.shape(found[name])}"
+                )
+        if weights.TYPES in found:
+            # `settings` counts at least two segments.
+            rows = max(stored.shape(found[weights.TYPES])[0], 2)
+            if model["type_vocab_size"] != rows:
+                raise UserError(
+                    f"{path} wants {model['type_vocab_size']} segments; "
+                    f"{found[weights.TYPES]} has shape "
+                    f"{stored.shape(found[weights.TYPES])}"
+                )
 
     def complete(self, arrays: dict, stored, config: Mapping, path: str) -> dict:
         """Brings arrays by our names into BERT's layout: positions and segments."""
@@ -278,10 +328,11 @@ def of(config: Mapping[str, Any], path: str) -> Architecture:
         UserError: this project cannot represent it.
     """
     kind = config.get("model_type")
-    if kind not in ARCHITECTURES:
-        reason = f" ({REFUSED[kind]})" if kind in REFUSED else ""
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        known = isinstance(kind, str) and kind in REFUSED
+        reason = f" ({REFUSED[kind]})" if known else ""
         raise UserError(
-            f"{path} has model_type={kind!r}{reason}; allowed: "
+            f"{path} has model_type={shown(kind)}{reason}; allowed: "
             f"{', '.join(ARCHITECTURES)}"
         )
     return ARCHITECTURES[kind]

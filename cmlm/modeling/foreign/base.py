@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import numpy as np
@@ -64,47 +62,6 @@ class Source:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_json(path: str, kind: type = dict):
-    """Reads a JSON object, or a list of objects with `kind=list`.
-
-    Raises:
-        UserError: the file is missing, or holds something else.
-    """
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            values = json.loads(file.read())
-    except tf.errors.OpError as error:
-        raise UserError(f"{path} cannot be read: {error.message}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    rows = values if kind is list and isinstance(values, list) else [values]
-    if not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{path} does not hold a JSON {kind.__name__} of objects")
-    return rows if kind is list else values
-
-
-def optional_json(*parts: str) -> dict:
-    """Reads a JSON object; a missing file counts as an empty object."""
-    path = os.path.join(*parts)
-    return read_json(path) if tf.io.gfile.exists(path) else {}
-
-
-def field(values: Mapping[str, Any], name: str, kind: type, path: str, default=None):
-    """Returns a value of a JSON configuration and checks its type.
-
-    Raises:
-        UserError: the value is missing and has no default, or has another type.
-    """
-    value = values.get(name, default)
-    if value is None:
-        raise UserError(f"{path} has no {name}")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise UserError(f"{path} has {name}={value!r}; allowed: {kind.__name__}")
-    return value
-
-
 def rename(
     names: Iterable[str], translate: Callable[[str], Optional[str]], unused: re.Pattern
 ) -> tuple[dict[str, str], list[str]]:
@@ -146,7 +103,7 @@ def count_layers(names, path: str) -> int:
     numbers = {
         int(match.group(1))
         for name in names
-        if (match := re.match(r"transformer/layer_(\d+)/", name))
+        if (match := re.match(r"transformer/layer_(\d{1,4})/", name))
     }
     if not numbers:
         raise UserError(f"{path} has no Transformer layer of a BERT encoder")

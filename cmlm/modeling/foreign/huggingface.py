@@ -18,8 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from cmlm.common import json_files
 from cmlm.data import vocabulary_file
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import architectures, base, modules, tensors
 
@@ -62,27 +63,28 @@ def read(folder: str) -> base.Source:
     around = modules.read(folder)
     transformer = os.path.join(folder, around["transformer"])
     path = os.path.join(transformer, CONFIG)
-    config = base.read_json(path)
+    config = json_files.read(path)
     architecture = architectures.of(config, path)
     model = architecture.settings(config, path)
     activation = model["hidden_activation"]
     if activation not in ACTIVATIONS:
         name = architecture.fields["hidden_activation"][0]
         raise UserError(
-            f"{path} has {name}={activation!r}; allowed: {', '.join(ACTIVATIONS)}"
+            f"{path} has {name}={shown(activation)}; allowed: {', '.join(ACTIVATIONS)}"
         )
     model["hidden_activation"] = ACTIVATIONS[activation]
     stored = tensors.Tensors(transformer)
     found, unused = architecture.find(stored)
+    architecture.check_shapes(found, stored, model, config, path)
     notes = []
-    ours = config.get(OURS) or {}
+    ours = json_files.field(config, OURS, dict, path, {})
     if ours:
-        model["num_views"] = base.field(ours, "num_views", int, path)
-        model["sentence_vector"] = base.field(ours, "sentence_vector", str, path)
+        model["num_views"] = json_files.field(ours, "num_views", int, path)
+        model["sentence_vector"] = json_files.field(ours, "sentence_vector", str, path)
     if around["pooling"]:
         model["pooling"] = around["pooling"]
     elif ours:
-        model["pooling"] = base.field(ours, "pooling", str, path)
+        model["pooling"] = json_files.field(ours, "pooling", str, path)
     else:
         notes.append(
             "the folder states no pooling: mean, sentence-transformers' default"
@@ -103,9 +105,14 @@ def read(folder: str) -> base.Source:
         )
 
     vocab, vocab_name, rules = _tokenizer(transformer)
-    settings = base.optional_json(transformer, "sentence_bert_config.json")
+    name = os.path.join(transformer, "sentence_bert_config.json")
+    settings = json_files.optional(name)
     seq_length = settings.get("max_seq_length")
-    if settings.get("do_lower_case") and not rules["lower_case"]:
+    if seq_length is not None:
+        # [CLS], a token and [SEP].
+        seq_length = json_files.field(settings, "max_seq_length", int, name, at_least=3)
+    lowers = json_files.field(settings, "do_lower_case", bool, name, False)
+    if lowers and not rules["lower_case"]:
         rules["lower_case"] = True
     return base.Source(
         path=folder,
@@ -116,7 +123,7 @@ def read(folder: str) -> base.Source:
         vocab=vocab,
         vocab_name=vocab_name,
         rules=rules,
-        seq_length=seq_length if isinstance(seq_length, int) else None,
+        seq_length=seq_length,
         own_positions=bool(ours),
         normalized=around["normalized"],
         unused=unused,
@@ -151,34 +158,44 @@ def _tokenizer(folder: str):
         UserError: the tokenizer is not BERT's WordPiece.
     """
     _refuse_other_tokenizers(folder)
-    fast = base.optional_json(folder, "tokenizer.json")
-    settings = base.optional_json(folder, "tokenizer_config.json")
-    model = fast.get("model") or {}
+    fast = json_files.optional(folder, "tokenizer.json")
+    settings = json_files.optional(folder, "tokenizer_config.json")
+    fast_name = os.path.join(folder, "tokenizer.json")
+    settings_name = os.path.join(folder, "tokenizer_config.json")
+    model = json_files.field(fast, "model", dict, fast_name, {})
     # Older WordPiece files do not name their type.
     kind = model.get("type", "WordPiece")
     if fast and (kind != "WordPiece" or not isinstance(model.get("vocab"), dict)):
         raise UserError(
-            f"{os.path.join(folder, 'tokenizer.json')} is a {kind} tokenizer; "
-            f"{_ALLOWED_TOKENIZER}"
+            f"{fast_name} is a {shown(kind)[1:-1]} tokenizer; {_ALLOWED_TOKENIZER}"
         )
+    normalizer, before = _normalizer(fast, fast_name)
+
     # The fast tokenizer decides, because the folder's vectors were made with it.
-    normalizer, before = _normalizer(fast, os.path.join(folder, "tokenizer.json"))
-    lower_case = normalizer.get("lowercase", settings.get("do_lower_case", True))
-    strip = normalizer.get("strip_accents", settings.get("strip_accents"))
-    chinese = normalizer.get(
-        "handle_chinese_chars", settings.get("tokenize_chinese_chars", True)
-    )
+    def switch(fast_key, key, default):
+        if normalizer.get(fast_key) is not None:
+            return json_files.field(normalizer, fast_key, bool, fast_name)
+        if fast_key not in normalizer and settings.get(key) is not None:
+            return json_files.field(settings, key, bool, settings_name)
+        return default
+
+    lower_case = switch("lowercase", "do_lower_case", True)
+    strip = switch("strip_accents", "strip_accents", None)
+    chinese = switch("handle_chinese_chars", "tokenize_chinese_chars", True)
     if chinese is False:
         raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
     path = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocab = base.read_vocab(path)
     if vocab is None and fast:
-        path = os.path.join(folder, "tokenizer.json")
+        path = fast_name
         vocab = _vocab_of(fast, path)
-    longest = model.get("max_input_chars_per_word", _MAX_CHARACTERS)
+    longest = json_files.field(
+        *(model, "max_input_chars_per_word", int, fast_name, _MAX_CHARACTERS),
+        at_least=1,
+    )
     rules = {
-        "lower_case": bool(lower_case),
-        "strip_accents": bool(lower_case if strip is None else strip),
+        "lower_case": lower_case,
+        "strip_accents": lower_case if strip is None else strip,
         **before,
         # Words with more characters are [UNK].
         "max_word_bytes": 4 * longest,
@@ -212,8 +229,10 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
     Raises:
         UserError: a step that tf-text cannot do inside the graph.
     """
-    steps = fast.get("normalizer") or {}
-    steps = steps.get("normalizers", [steps] if steps else [])
+    whole = json_files.field(fast, "normalizer", dict, path, {})
+    steps = json_files.field(whole, "normalizers", list, path, [whole] if whole else [])
+    if not all(isinstance(step, dict) for step in steps):
+        raise UserError(f"{path} has normalizers={shown(steps)}; allowed: objects")
     before: dict[str, Any] = {
         "normalization": "",
         "dotless_i": False,
@@ -230,7 +249,7 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
     if not left:
         return {}, before
     if len(left) > 1 or left[0].get("type") != "BertNormalizer":
-        kinds = ", ".join(str(step.get("type")) for step in steps)
+        kinds = ", ".join(shown(step.get("type")) for step in steps)
         raise UserError(f"{path} normalises by {kinds}; allowed: BertNormalizer")
     return left[0], before
 
@@ -238,8 +257,14 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
 def _vocab_of(fast: dict, path: str) -> list[str]:
     """Returns the tokens of tokenizer.json in the order of their ids."""
     ids = dict(fast["model"]["vocab"])
-    for token in fast.get("added_tokens") or ():
-        ids[token["content"]] = token["id"]
+    added = json_files.field(fast, "added_tokens", list, path, [])
+    for token in added:
+        if not isinstance(token, dict):
+            raise UserError(f"{path} has {shown(token)} in added_tokens; allowed: dict")
+        content = json_files.field(token, "content", str, path)
+        ids[content] = json_files.field(token, "id", int, path)
+    if not all(type(number) is int for number in ids.values()):
+        raise UserError(f"{path} has a vocabulary with other ids; allowed: integers")
     vocab = sorted(ids, key=ids.get)
     if [ids[token] for token in vocab] != list(range(len(vocab))):
         raise UserError(f"{path} has a vocabulary with missing or repeated ids")

@@ -7,9 +7,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import json_files
 from cmlm.errors import UserError
 from cmlm.modeling import pooling, weights
-from cmlm.modeling.foreign import base
 from cmlm.modeling.foreign.tensors import Tensors
 
 FILE_NAME = "modules.json"
@@ -68,7 +68,7 @@ def read(folder: str) -> dict:
     if not tf.io.gfile.exists(path):
         return found
     found["is_st"] = True
-    for number, entry in enumerate(base.read_json(path, list)):
+    for number, entry in enumerate(json_files.read(path, list)):
         kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
         if os.path.isabs(where) or ".." in where.split("/"):
             raise UserError(f"{path} names {where!r}; allowed: paths inside the folder")
@@ -90,7 +90,7 @@ def read(folder: str) -> dict:
 
 
 def _pooling(path: str) -> str:
-    config = base.read_json(path)
+    config = json_files.read(path)
     # Newer versions write the name of the mode, older ones a switch for each mode.
     chosen = [
         mode
@@ -118,7 +118,7 @@ def read_dense(folder: str) -> dict[str, np.ndarray]:
         UserError: the module is not a square dense layer with bias and tanh.
     """
     path = os.path.join(folder, _CONFIG)
-    config = base.read_json(path)
+    config = json_files.read(path)
     activation = str(config.get("activation_function", "")).rpartition(".")[2]
     sizes = (config.get("in_features"), config.get("out_features"))
     if activation != "Tanh" or sizes[0] != sizes[1] or config.get("bias") is False:

@@ -9,8 +9,8 @@ import numpy as np
 import safetensors
 import tensorflow as tf
 
+from cmlm.common import json_files
 from cmlm.errors import UserError
-from cmlm.modeling.foreign import base
 
 FILE_NAME = "model.safetensors"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -24,7 +24,7 @@ class Tensors:
         if tf.io.gfile.exists(os.path.join(folder, FILE_NAME)):
             paths = [os.path.join(folder, FILE_NAME)]
         elif tf.io.gfile.exists(index):
-            files = base.field(base.read_json(index), "weight_map", dict, index)
+            files = json_files.field(json_files.read(index), "weight_map", dict, index)
             # Base names only: an index must not name files outside the folder.
             chosen = {os.path.basename(str(name)) for name in files.values()}
             paths = [os.path.join(folder, name) for name in sorted(chosen)]
@@ -41,6 +41,11 @@ class Tensors:
     def __iter__(self):
         return iter(self._where)
 
+    def shape(self, name: str) -> list[int]:
+        """The shape of an array."""
+        file, _ = self._where[name]
+        return list(file.get_slice(name).get_shape())
+
     def read(self, name: str) -> np.ndarray:
         """Reads an array as float32."""
         file, path = self._where[name]
@@ -56,8 +61,9 @@ def _open(path: str):
     try:
         return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{path} is not a complete safetensors file: {error}"
+            f"{path} is not a complete safetensors file: {reason}"
         ) from error
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from cmlm.common import json_files
 from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling import weights
@@ -96,7 +97,7 @@ def read(prefix: str) -> base.Source:
     is_garden = stored.has_tensor(OBJECT_GRAPH)
     found, unused = garden_names(stored) if is_garden else _tf1_names(stored)
     path = os.path.join(folder, _BERT_CONFIG)
-    config = base.optional_json(path)
+    config = json_files.optional(path)
     model = shapes(stored, found, prefix)
     notes = []
     if config:
@@ -138,7 +139,7 @@ def _tf1_names(stored) -> tuple[dict[str, str], list[str]]:
     def translate(name):
         if name in _TF1_OUTSIDE:
             return _TF1_OUTSIDE[name]
-        inside = re.match(r"bert/encoder/layer_(\d+)/(.+)/(\w+)$", name)
+        inside = re.match(r"bert/encoder/layer_(\d{1,4})/(.+)/(\w+)$", name)
         if inside and inside.group(2) in _TF1_LAYER:
             number, module, part = inside.groups()
             return weights.layer(int(number), f"{_TF1_LAYER[module]}/{part}")
@@ -209,12 +210,12 @@ def _bert_config(config: dict, path: str, model: dict) -> dict:
         ("type_vocab_size", "type_vocab_size"),
         ("vocab_size", "vocab_size"),
     ):
-        value = base.field(config, there, int, path)
+        value = json_files.field(config, there, int, path)
         if model.get(name, value) != value:
             raise UserError(
                 f"{path} has {there}={value}, the weights beside it have {model[name]}"
             )
-    activation = base.field(config, "hidden_act", str, path)
+    activation = json_files.field(config, "hidden_act", str, path)
     if activation not in _ACTIVATIONS:
         raise UserError(
             f"{path} has hidden_act={activation!r}; allowed: {', '.join(_ACTIVATIONS)}"
@@ -222,11 +223,15 @@ def _bert_config(config: dict, path: str, model: dict) -> dict:
     return {
         "num_attention_heads": config["num_attention_heads"],
         "hidden_activation": _ACTIVATIONS[activation],
-        "dropout_rate": base.field(config, "hidden_dropout_prob", float, path, 0.1),
-        "attention_dropout_rate": base.field(
+        "dropout_rate": json_files.field(
+            config, "hidden_dropout_prob", float, path, 0.1
+        ),
+        "attention_dropout_rate": json_files.field(
             config, "attention_probs_dropout_prob", float, path, 0.1
         ),
-        "initializer_range": base.field(config, "initializer_range", float, path, 0.02),
+        "initializer_range": json_files.field(
+            config, "initializer_range", float, path, 0.02
+        ),
     }
 
 

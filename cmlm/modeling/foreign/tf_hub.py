@@ -13,6 +13,7 @@ from typing import Optional
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from cmlm.common import checksums, json_files
 from cmlm.data import rules as rules_lib
 from cmlm.data import vocabulary_file
 from cmlm.data.rules import MAX_WORD_BYTES
@@ -38,6 +39,9 @@ def read(folder: str) -> base.Source:
     Raises:
         UserError: the SavedModel is damaged, or is not a BERT encoder.
     """
+    around = os.path.dirname(folder.rstrip("/"))
+    own = (f"{os.path.basename(folder.rstrip('/'))}/", _EXPORT)
+    checksums.check(around, os.path.join(around, checksums.FILE_NAME), own)
     saved = _parse(os.path.join(folder, FILE_NAME))
     stored = tf_checkpoints.open_file(os.path.join(folder, "variables", "variables"))
     if not stored.has_tensor(tf_checkpoints.OBJECT_GRAPH):
@@ -54,8 +58,10 @@ def read(folder: str) -> base.Source:
     else:
         notes.append("the graph shows no epsilon of layer norm: 1e-12 is assumed")
         model["layer_norm_epsilon"] = 1e-12
-    ours = base.optional_json(os.path.dirname(folder.rstrip("/")), _EXPORT)
-    settings = (ours.get("config") or {}).get("model") or {}
+    ours = json_files.optional(around, _EXPORT)
+    described = os.path.join(around, _EXPORT)
+    config = json_files.field(ours, "config", dict, described, {})
+    settings = json_files.field(config, "model", dict, described, {})
     if settings:
         for name in ("num_views", "pooling", "sentence_vector"):
             if name in settings:

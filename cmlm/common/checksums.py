@@ -1,0 +1,90 @@
+"""Checksums of a folder's files, so that damage is noticed before a file is used.
+
+`checksums.json` maps each path in the folder to its size in bytes and its CRC-32. The
+checksum finds damage, such as a flipped bit or a file of another export; it does not
+protect against an attacker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from cmlm.common import files
+from cmlm.errors import UserError
+
+FILE_NAME = "checksums.json"
+_CHUNK_BYTES = 8 << 20
+
+
+def write(directory: str, names: Iterable[str], path: str) -> None:
+    """Writes the checksums of files.
+
+    Args:
+        directory: the folder.
+        names: files and folders in it, relative to it.
+        path: the file to write.
+    """
+    found = {name: _sum(path) for name, path in _walk(directory, names)}
+    with files.atomic_text(path) as file:
+        json.dump(found, file, indent=1, sort_keys=True)
+        file.write("\n")
+
+
+def check(directory: str, path: str, under: tuple[str, ...] = ("",)) -> None:
+    """Compares files with their checksums.
+
+    Args:
+        directory: the folder.
+        path: a file of `write`. If it is missing, nothing is compared: exports of
+            version 0.1.0 have no checksums.
+        under: compares only the files whose names begin with one of these.
+
+    Raises:
+        UserError: a file is missing or differs, or `path` is damaged.
+    """
+    if not tf.io.gfile.exists(path):
+        return
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            expected = json.loads(file.read())
+        rows = [(str(name), list(row)) for name, row in expected.items()]
+    except (tf.errors.OpError, ValueError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is damaged: {reason}") from error
+    for name, row in rows:
+        if os.path.isabs(name) or ".." in name.split("/"):
+            raise UserError(f"{path} names {name!r}; allowed: paths inside the folder")
+        if name.startswith(under):
+            own = os.path.join(directory, name)
+            try:
+                same = _sum(own) == row
+            except tf.errors.OpError as error:
+                raise UserError(f"{own} cannot be read: {error.message}") from error
+            if not same:
+                raise UserError(f"{own} is damaged: it differs from its checksum")
+
+
+def _walk(directory: str, names: Iterable[str]):
+    for name in names:
+        path = os.path.join(directory, name)
+        if not tf.io.gfile.isdir(path):
+            yield name, path
+            continue
+        for folder, _, found in tf.io.gfile.walk(path):
+            for each in found:
+                own = os.path.join(folder, each)
+                yield os.path.relpath(own, directory), own
+
+
+def _sum(path: str) -> list:
+    """Returns [bytes, CRC-32 as 8 hexadecimal digits] of a file."""
+    size = crc = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return [size, f"{crc:08x}"]

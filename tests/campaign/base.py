@@ -1,0 +1,63 @@
+"""Writes one whole set of small inputs: text, runs, exports, folders, test sets.
+
+It runs in a fork of the warm process, because it computes with TensorFlow.
+"""
+
+import gzip
+import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import model_dirs
+import numpy as np
+import testsets
+import toys
+
+from cmlm.encoders import pcr
+from cmlm.training import engine
+from export import huggingface_folder
+
+FLAGFILE = """\
+--experiment=cmlm/english
+# a comment
+--params_override=model.preset=tiny
+--params_override=trainer.train_steps=5
+"""
+
+
+def write(directory: Path) -> None:
+    made = model_dirs.export(directory / "made")
+    shutil.move(made.path, directory / "export")
+    shutil.move(made.source, directory / "run")
+    (directory / "made").rmdir()
+    pcr.save(str(directory / "pcr.npz"), made.components)
+    (directory / "hf").mkdir()
+    huggingface_folder.write(
+        made.trained, str(directory / "hf"), model_dirs.SEQ_LENGTH, False
+    )
+    text = Path(toys.write_corpus(directory / "corpus.txt")).read_text()
+    lines = [line for line in text.splitlines() if line]
+    packed = gzip.compress(text.encode(), mtime=0)
+    (directory / "corpus.txt.gz").write_bytes(packed)
+    for name, last in (("bitext", ""), ("nli", "\tneutral")):
+        rows = [f"{a}\t{b}{last}" for a, b in zip(lines, lines[7:], strict=False)]
+        (directory / f"{name}.tsv").write_text("\n".join(rows) + "\n")
+    (directory / "ngrams.tsv").write_text("the river\t3\nold boat\t2.5\nand small\t1\n")
+    (directory / "f.flags").write_text(FLAGFILE)
+    shutil.copy(directory / "run" / "params.yaml", directory / "params.yaml")
+    (directory / "lines.txt").write_text("".join(f"{line}\n" for line in lines[:20]))
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(20, 16)).astype(np.float32)
+    np.save(directory / "vectors.npy", vectors)
+    (directory / "sets").mkdir()
+    testsets.write(directory / "sets")
+    config = toys.run_config(str(directory / "corpus.txt"))
+    config.trainer.train_steps = config.trainer.checkpoint_interval = 4
+    config.trainer.summary_interval = config.trainer.validation_interval = 2
+    engine.train(engine.build(config, str(directory / "resumed")))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

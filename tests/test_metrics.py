@@ -1,0 +1,81 @@
+"""Metrics and margins by hand, and against scipy and scikit-learn."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cmlm.errors import UserError
+from cmlm.evaluation import classifier, metrics
+from cmlm.mining import margins
+
+
+def test_cosine_by_hand():
+    a = np.array([[3, 4], [1, 0], [0, 0], [1, 1], [2, 0]])
+    b = np.array([[4, 3], [0, 5], [1, 2], [-2, -2], [0, 0]])
+    found = metrics.cosine(a, b)
+    np.testing.assert_allclose(found, [24 / 25, 0, 0, -1, 0], atol=1e-12)
+    assert found.dtype == np.float64
+
+
+def test_angular_similarity_by_hand():
+    # Rounding may give cosines just beyond 1 and -1.
+    cosines = np.array([1, 1 + 1e-9, 0, 0.5, -1, -1 - 1e-9])
+    found = metrics.angular_similarity(cosines)
+    np.testing.assert_allclose(found, [1, 1, 1 / 2, 2 / 3, 0, 0], atol=1e-12)
+
+
+def test_correlations_are_scipys_times_100():
+    random = np.random.default_rng(0)
+    gold = random.normal(size=50)
+    predicted = np.exp(gold) + random.normal(size=50)
+    found = metrics.correlations(predicted, gold)
+    ranks = [stats.rankdata(values) for values in (predicted, gold)]
+    assert found["spearman"] == pytest.approx(100 * np.corrcoef(*ranks)[0, 1])
+    assert found["pearson"] == pytest.approx(100 * np.corrcoef(predicted, gold)[0, 1])
+    assert metrics.correlations(np.array([1, 2]), np.array([-3, -4])) == {
+        "spearman": pytest.approx(-100),
+        "pearson": pytest.approx(-100),
+    }
+
+
+@pytest.mark.parametrize(
+    "predicted, gold", [([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [2, 2, 2])]
+)
+def test_a_constant_side_correlates_with_nothing(predicted, gold):
+    found = metrics.correlations(np.array(predicted), np.array(gold))
+    assert found == {"spearman": 0.0, "pearson": 0.0}
+
+
+def test_accuracy_and_f1_by_hand():
+    predicted, gold = [1, 1, 0, 2, 1], [1, 0, 1, 2, 1]
+    assert metrics.accuracy(predicted, gold) == pytest.approx(60)
+    # 2 hits, 3 predicted, 3 true: 2 * 2 / 6.
+    assert metrics.f1(predicted, gold) == pytest.approx(200 / 3)
+    assert metrics.f1([1], [1]) == 100
+    assert metrics.f1([1, 0], [0, 1]) == 0
+    assert metrics.f1([0, 2], [0, 2]) == 0
+
+
+def test_margins_by_hand():
+    cosines = np.array([[0.9, 0.2], [0.5, 0.3]], np.float32)
+    of_x, of_y = np.array([0.6, -0.4]), np.array([[0.4, 0.2], [0.4, 0.2]])
+    # Means: (0.6 + 0.4) / 2, (0.6 + 0.2) / 2; (-0.4 + 0.4) / 2, (-0.4 + 0.2) / 2.
+    expected = {
+        "ratio": [[0.9 / 0.5, 0.2 / 0.4], [0, 0]],
+        "distance": [[0.9 - 0.5, 0.2 - 0.4], [0.5, 0.3 + 0.1]],
+        "absolute": cosines,
+    }
+    for margin, scores in expected.items():
+        found = margins.score(cosines, of_x, of_y, margin)
+        np.testing.assert_allclose(found, scores, atol=1e-6, err_msg=margin)
+        assert found.dtype == np.float64
+    default = margins.score(cosines, of_x, of_y)
+    np.testing.assert_allclose(default, expected["ratio"], atol=1e-6)
+    with pytest.raises(ValueError, match="'other'; allowed: "):
+        margins.score(cosines, of_x, of_y, "other")
+
+
+def test_too_few_examples_for_the_folds_are_named():
+    x = np.eye(12)
+    with pytest.raises(UserError, match="largest class has 9 examples; .*at least 10"):
+        classifier.nested_cross_validation(x, np.array([0] * 9 + [1] * 3), seed=0)
