@@ -12,7 +12,7 @@ for each hard negative.
 The first form mines pairs from two unaligned texts, one sentence a line; repeated lines
 count once. The best pairs come first, and mined.scores holds score TAB cosine for each
 line. LaBSE's rule (the nearest sentence with a cosine of at least 0.6) is
---margin=absolute --retrieval=forward --noone_to_one.
+--margin=absolute --retrieval=forward --repeat_sentences.
 
 The second form adds hard negatives to each pair of a bitext: the texts of --pool (by
 default all targets) that are nearest to the source and are not its translations.
@@ -73,7 +73,14 @@ flags.DEFINE_float(
     "Lowest score to keep. Default: 1.04 (ratio), 0 (distance), 0.6 (absolute, and "
     "with --score).",
 )
-flags.DEFINE_bool("one_to_one", True, "Use each sentence once, in its best pair.")
+flags.DEFINE_bool(
+    "repeat_sentences",
+    False,
+    "Let a sentence occur in several pairs. Default: only in its best pair.",
+)
+flags.DEFINE_bool(
+    "one_to_one", True, "The opposite of --repeat_sentences, by its older name."
+)
 flags.DEFINE_integer(
     "hard_negatives", 3, "Hard negatives for each pair of --bitext.", lower_bound=1
 )
@@ -169,7 +176,7 @@ def main(_) -> None:
                 FLAGS.margin,
                 FLAGS.retrieval,
                 FLAGS.threshold,
-                FLAGS.one_to_one,
+                FLAGS.one_to_one and not FLAGS.repeat_sentences,
             )
         else:
             report = bitext.inspect(inputs["bitext"])

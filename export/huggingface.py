@@ -26,6 +26,7 @@ def main(_) -> None:
     source.check("output")
     with cli.quiet_imports():
         from cmlm.common import files, outputs
+        from cmlm.encoders.trained import describe_seq_length
         from export import huggingface_folder
 
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
@@ -34,7 +35,8 @@ def main(_) -> None:
         model, seq_length = source.open_trained()
         print(
             f"{model.checkpoint} -> {FLAGS.output}; sentences are cut at "
-            f"{seq_length} tokens (trained with {model.seq_length})",
+            f"{describe_seq_length(model, seq_length)}; trained with "
+            f"{model.seq_length}",
             file=sys.stderr,
         )
         huggingface_folder.write(model, directory, seq_length, FLAGS.normalize)

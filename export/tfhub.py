@@ -34,6 +34,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.encoders import identity, pcr
+        from cmlm.encoders.trained import describe_seq_length
         from export import model_card, saved_models
 
     # ------------------------------------------------------------- reading
@@ -55,7 +56,8 @@ def main(_) -> None:
             )
         print(
             f"{model.checkpoint} -> {FLAGS.export_dir}; sentences are cut at "
-            f"{seq_length} tokens (trained with {model.seq_length})",
+            f"{describe_seq_length(model, seq_length)}; trained with "
+            f"{model.seq_length}",
             file=sys.stderr,
         )
         if seq_length > model.seq_length and FLAGS.model_dir:

@@ -158,7 +158,7 @@ def test_commands_take_the_flags(source, tmp_path):
         *("--pooling=max", "--seq_length=11"),
     )
     assert done.returncode == 0, done.stderr
-    assert "cut at 11 tokens (trained with 37)" in done.stderr
+    assert "cut at 11 tokens; trained with 37" in done.stderr
     text = tmp_path / "text.txt"
     text.write_text("\n".join(TEXTS) + "\n")
     done = run(

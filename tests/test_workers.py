@@ -171,7 +171,9 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
         vocabulary_file.FILE_NAME,
         f"{vocabulary_file.FILE_NAME}.json",
     }
-    assert len(list((tmp_path / "run" / model_dir.TENSORBOARD).iterdir())) == 1
+    events = (tmp_path / "run" / model_dir.TENSORBOARD).rglob("events.*")
+    parts = sorted(path.parent.name for path in events)
+    assert parts == ["train", "validation"]
     rows = metrics_log.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
     validated = [row["step"] for row in rows if "validation/cmlm/loss" in row]
     assert validated == list(range(2, step, 2))

@@ -13,8 +13,6 @@ from official.core import exp_factory
 from cmlm.common import fields
 from cmlm.config.experiment import ExperimentConfig, TrainerConfig
 from cmlm.config.overrides import given, override
-from cmlm.data.builtin import PYTHON_DOCS
-from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
 from cmlm.modeling.encoder import EncoderConfig
@@ -41,20 +39,17 @@ def names() -> list[str]:
     return list(_names)
 
 
-def _task(batch: int, seq_length: int, text: str = "") -> TaskConfig:
+def _task(batch: int, seq_length: int) -> TaskConfig:
     """Every objective, switched off, with the same batch and length.
 
     Args:
         batch: examples per step.
         seq_length: tokens per sequence.
-        text: `input_path` of the objectives that read plain text.
     """
     task = TaskConfig()
     for name in OBJECTIVES:
         data = getattr(task, name).train_data
         data.global_batch_size, data.seq_length = batch, seq_length
-        if isinstance(data, TextDataConfig):
-            data.input_path = text
     return task
 
 
@@ -95,7 +90,7 @@ def cmlm_english() -> ExperimentConfig:
     vocabulary is BERT's public uncased vocabulary of 30,522 tokens: name it with
     --vocab_file. Without this flag the run learns a vocabulary of that size.
     """
-    task = _task(2048, 256, PYTHON_DOCS)
+    task = _task(2048, 256)
     task.cmlm.weight, task.cmlm.passages = 1.0, True
     task.cmlm.masking = _masking(80 / 256)
     return ExperimentConfig(

@@ -16,6 +16,10 @@ from cmlm.errors import UserError
 _GZIP_RATIO = 3.0
 # Every web corpus has some broken bytes; a larger share means another encoding.
 MAX_INVALID_SHARE = 0.1
+# Sentences of a text that hardly is one document, and the share of documents of one
+# sentence that hardly are documents.
+_LONG_DOCUMENT = 1_000
+_MOSTLY = 0.5
 
 # The characters that tf.strings.strip removes: the inspection and the training pipeline
 # treat the same lines as blank.
@@ -64,6 +68,16 @@ class CorpusReport:
             f" ({self.one_sentence_documents:,} documents have one sentence and give"
             " no pair)"
         )
+        if self.documents == 1 and self.sentences >= _LONG_DOCUMENT:
+            text += (
+                "; without a blank line the text is one document, and pairs cross the"
+                " borders of its texts"
+            )
+        if self.one_sentence_documents >= _MOSTLY * max(self.documents, 10):
+            text += (
+                "; a blank line ends a document: if one follows each paragraph, python"
+                " -m cmlm.prepare --layout=wrapped joins and splits them"
+            )
         if self.invalid_lines:
             text += (
                 f"; {self.invalid_lines:,} lines are not UTF-8:"

@@ -94,6 +94,15 @@ class TrainedEncoder:
     seq_length: int
 
 
+def describe_seq_length(trained: TrainedEncoder, seq_length: int) -> str:
+    """Describes a length limit: "123 tokens (128 positions less 5 conditions)"."""
+    model = trained.config.model
+    positions, views = model.max_position_embeddings, model.num_views
+    if views and seq_length == positions - views:
+        return f"{seq_length} tokens ({positions} positions less {views} conditions)"
+    return f"{seq_length} tokens"
+
+
 def resolve_seq_length(
     trained: TrainedEncoder,
     seq_length: int | None = None,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import tensorflow as tf
 
 from cmlm.common import workers
@@ -9,6 +13,8 @@ from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
+
+logger = logging.getLogger(__name__)
 
 
 def refuse_other_settings(
@@ -48,6 +54,30 @@ def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> N
                 f"{before[field]!r}, this command asks for {value!r}; "
                 "use another --model_dir"
             )
+
+
+def log_other_settings(config: experiment.ExperimentConfig, directory: str) -> None:
+    """Logs the settings in which a resumed run differs from its last start."""
+    if latest.find(directory) is None:
+        return
+    before = dict(_flat(model_dir.read_config(directory).as_dict()))
+    changed = [
+        f"{name} {before.get(name)!r} -> {value!r}"
+        for name, value in _flat(config.as_dict())
+        if before.get(name) != value and not name.startswith("runtime.")
+    ]
+    if changed:
+        logger.info("resuming with other settings: %s", ", ".join(changed))
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted name, value) of each setting."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            # YAML knows no tuples.
+            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
 
 
 def _first_difference(a, b, path: str = "") -> tuple | None:

@@ -27,7 +27,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest, optimization, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Objective
-from cmlm.training import agreement, inputs, metrics_log
+from cmlm.training import agreement, hold_out, inputs, metrics_log
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
 from cmlm.training.finite import NonFiniteError
@@ -116,6 +116,7 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
             )
             for name, objective in config.task.enabled().items()
         }
+        hold_out.ensure(config, objectives, strategy)
         if config.trainer.epochs:
             _count_steps(config, objectives, strategy)
         optimizer = optimization.build_optimizer(
@@ -165,6 +166,7 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
                 objective.begin()
     # This comes last: params.yaml marks a model_dir whose run could be built.
     if writes and workers.is_chief(strategy):
+        agreement.log_other_settings(config, directory)
         model_dir.write_config(directory, config)
     seq_length = max(
         objective.train_data.seq_length for objective in config.task.enabled().values()

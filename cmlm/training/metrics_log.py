@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 
@@ -17,7 +18,7 @@ class MetricsLog:
 
     Args:
         path: the JSON lines file.
-        tensorboard_dir: the directory for event files.
+        tensorboard_dir: the directory for event files, in `train` and `validation`.
         start_step: the step at which the run starts or resumes. The log drops later
             rows of the file, because the run repeats their steps.
     """
@@ -28,17 +29,28 @@ class MetricsLog:
             rows = [row for row in read_metrics(path) if row["step"] <= start_step]
             with files.atomic_text(path) as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
-        self._writer = tf.summary.create_file_writer(tensorboard_dir)
+        self._directory = tensorboard_dir
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds one row; it is on disk when this returns."""
         row = {"step": step, "time": round(time.time(), 3), **metrics}
         with tf.io.gfile.GFile(self._path, "a") as file:
             file.write(json.dumps(row) + "\n")
-        with self._writer.as_default():
-            for name, value in metrics.items():
-                tf.summary.scalar(name, value, step=step)
-        self._writer.flush()
+        for name, value in metrics.items():
+            # One folder a part and one tag for both: TensorBoard lays the curves of
+            # training and validation over each other.
+            part, _, tag = name.partition("/")
+            with self._writer(part).as_default():
+                tf.summary.scalar(tag, value, step=step)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def _writer(self, part: str) -> tf.summary.SummaryWriter:
+        if part not in self._writers:
+            directory = os.path.join(self._directory, part)
+            self._writers[part] = tf.summary.create_file_writer(directory)
+        return self._writers[part]
 
 
 def has_validation(path: str, step: int) -> bool:

@@ -143,12 +143,7 @@ class Reporter:
         }
         self._line.interrupt()
         if not metrics:
-            logger.warning(
-                "no validation: no example is held out; set %s",
-                ", ".join(
-                    f"task.{n}.validation_data" for n in self._trainer.objectives
-                ),
-            )
+            # The run has said so before its first step.
             return
         row = {f"validation/{key}": value for key, value in metrics.items()}
         self._log.write(step, row)

@@ -1,0 +1,104 @@
+"""Makes sure that a run has examples to validate by, before it trains."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from cmlm.common import workers
+from cmlm.config import experiment
+from cmlm.objectives import Objective, ObjectiveConfig
+
+logger = logging.getLogger(__name__)
+
+# The largest share that a small text gives up without being asked.
+_MOST = 0.2
+# The examples of a text that surely has held-out ones.
+_LARGE = 1_000_000
+
+
+def ensure(
+    config: experiment.ExperimentConfig,
+    objectives: Mapping[str, Objective],
+    strategy: tf.distribute.Strategy,
+) -> None:
+    """Holds out more of a text whose share for validation is empty.
+
+    Blocks of lines are held out by a hash, so a small share of a small text may be
+    empty. The share doubles until each objective has a held-out example, for all
+    objectives of one text alike: an objective must not train on what another one
+    validates by. A resumed run finds the same share. An objective that stays without
+    examples gets a warning.
+
+    Args:
+        config: the run's configuration; the shares are changed in place.
+        objectives: the objectives by name.
+        strategy: the devices; worker 0 decides.
+    """
+    enabled = config.task.enabled()
+
+    def decide() -> dict[str, float]:
+        for names in _by_text(enabled):
+            _widen(names, enabled, objectives)
+        return {
+            name: part.train_data.hold_out_fraction for name, part in enabled.items()
+        }
+
+    for name, share in workers.on_chief(strategy, decide).items():
+        enabled[name].train_data.hold_out_fraction = share
+
+
+def _by_text(enabled: Mapping[str, ObjectiveConfig]) -> list[list[str]]:
+    """Returns the objectives without validation data of their own, by their text."""
+    groups: dict[tuple, list[str]] = {}
+    for name, part in enabled.items():
+        if not part.validation_data:
+            groups.setdefault(part.train_data.origin, []).append(name)
+    return list(groups.values())
+
+
+def _widen(names, enabled, objectives) -> None:
+    """Raises the shares of one text until every objective has a held-out example."""
+    # A share of 0 is a decision, and stays.
+    asked = [n for n in names if enabled[n].train_data.hold_out_fraction]
+    parts = [enabled[name].train_data for name in asked]
+    before = [part.hold_out_fraction for part in parts]
+    empty = _empty(asked, objectives)
+    while empty and max(part.hold_out_fraction for part in parts) < _MOST:
+        share = min(2 * max(part.hold_out_fraction for part in parts), _MOST)
+        for part in parts:
+            part.hold_out_fraction = share
+        empty = _empty(empty, objectives)
+    if empty:
+        for part, share in zip(parts, before, strict=True):
+            part.hold_out_fraction = share
+    elif parts and parts[0].hold_out_fraction != before[0]:
+        logger.info(
+            "%s: a share of %g of this text holds out no example; %g does",
+            ", ".join(asked),
+            before[0],
+            parts[0].hold_out_fraction,
+        )
+    without = [name for name in names if name in empty or name not in asked]
+    if without:
+        logger.warning(
+            "nothing is held out to validate %s by; name other text with "
+            "--validation_data, or raise task.%s.train_data.hold_out_fraction",
+            ", ".join(without),
+            without[0],
+        )
+
+
+def _empty(names: list[str], objectives: Mapping[str, Objective]) -> list[str]:
+    """Returns the objectives whose held-out part of a small text is empty."""
+    return [name for name in names if _is_empty(objectives[name])]
+
+
+def _is_empty(objective: Objective) -> bool:
+    """Whether the held-out part of a text is empty; a large text is not read."""
+    if sum(objective.data.train.sizes.values()) >= _LARGE:
+        return False
+    batches = objective.validation_dataset(tf.distribute.InputContext())
+    return not any(True for _ in batches.take(1))

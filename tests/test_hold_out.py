@@ -1,0 +1,102 @@
+"""A run says before its first step what it validates by, and what has changed."""
+
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.config import recipes
+from cmlm.data import inspection
+from cmlm.errors import UserError
+from cmlm.training import engine
+
+FRACTION = "task.cmlm.train_data.hold_out_fraction"
+
+
+@pytest.fixture
+def small(tmp_path):
+    return toys.write_corpus(tmp_path / "text.txt", documents=6)
+
+
+def build(text, directory, **values):
+    steps = {"trainer.train_steps": 2, "trainer.validation_interval": 2}
+    return engine.build(toys.run_config(text, **steps | values), str(directory))
+
+
+def test_a_small_text_holds_out_more(small, tmp_path, caplog):
+    caplog.set_level("INFO", "cmlm")
+    run = build(small, tmp_path / "run", **{FRACTION: 0.001})
+    share = run.config.task.cmlm.train_data.hold_out_fraction
+    assert 0.001 < share <= 0.2
+    assert f"holds out no example; {share:g} does" in caplog.text
+    metrics = engine.train(run)
+    assert metrics["cmlm/loss"] > 0
+    # A resumed run holds out the same text.
+    again = build(small, tmp_path / "run", **{FRACTION: 0.001})
+    assert again.config.task.cmlm.train_data.hold_out_fraction == share
+
+
+def test_objectives_of_one_text_hold_out_the_same(small, tmp_path):
+    values = {
+        FRACTION: 0.001,
+        "task.mlm.weight": 1,
+        "task.mlm.train_data.input_path": small,
+        "task.mlm.train_data.hold_out_fraction": 0.001,
+        "task.mlm.train_data.global_batch_size": 8,
+        "task.mlm.train_data.seq_length": 16,
+    }
+    task = build(small, tmp_path / "run", **values).config.task
+    share = task.cmlm.train_data.hold_out_fraction
+    assert task.mlm.train_data.hold_out_fraction == share > 0.001
+
+
+def test_a_share_that_is_not_empty_stays(small, tmp_path):
+    run = build(small, tmp_path / "run", **{FRACTION: 0.35})
+    assert run.config.task.cmlm.train_data.hold_out_fraction == 0.35
+
+
+def test_nothing_to_validate_by_is_said_before_training(small, tmp_path, caplog):
+    build(small, tmp_path / "run", **{FRACTION: 0})
+    assert "nothing is held out to validate cmlm by" in caplog.text
+
+
+def test_resuming_says_which_settings_changed(small, tmp_path, caplog):
+    caplog.set_level("INFO", "cmlm")
+    engine.train(build(small, tmp_path / "run"), validate=False)
+    build(small, tmp_path / "run")
+    assert "resuming with other settings" not in caplog.text
+    values = {"trainer.train_steps": 4, "trainer.optimizer.learning_rate": 1e-4}
+    build(small, tmp_path / "run", **values)
+    (told,) = [m for m in caplog.messages if m.startswith("resuming with other")]
+    assert "trainer.train_steps 2 -> 4" in told
+    assert "trainer.optimizer.learning_rate 0.001 -> 0.0001" in told
+    assert "model." not in told and "vocabulary." not in told
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("a line\n" * 1000, "without a blank line"),
+        ("a line\n\n" * 20, "a blank line ends"),
+        ("a line\nand another\n\n" * 500, None),
+        ("a line\n" * 20, None),
+    ],
+)
+def test_a_text_of_another_layout_is_told(text, said, tmp_path):
+    (tmp_path / "t.txt").write_text(text)
+    report = str(inspection.inspect([str(tmp_path / "t.txt")]))
+    hints = ("without a blank line", "a blank line ends")
+    assert [hint in report for hint in hints] == [hint == said for hint in hints]
+
+
+def test_many_documents_without_a_pair_of_passages_are_refused(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the small boat .\nthe old river .\n\n" * 2100)
+    with pytest.raises(UserError, match="no document of more than one passage.*false"):
+        run = build(str(text), tmp_path / "run", **{"task.cmlm.passages": "true"})
+        run.trainer.objectives["cmlm"].train_dataset(tf.distribute.InputContext())
+
+
+def test_forgotten_data_is_asked_for():
+    config = recipes.load("cmlm/english")
+    with pytest.raises(UserError, match="or builtin:python-docs .--train_data"):
+        config.require_data()
