@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import app, flags
 from absl import logging as absl_logging
 
+from cmlm.common import flagfiles
 from cmlm.errors import UserError
 
 # Level 3 hides TensorFlow's ERROR lines too. Important ones reach Python as exceptions;
@@ -135,9 +136,14 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     if not sys.warnoptions:
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
+    guard(lambda: app.run(command, flags_parser=_parse_flags))
+
+
+def guard(body: Callable[[], object]) -> None:
+    """Runs a body and ends the process with its exit code, see above."""
     try:
         try:
-            app.run(command, flags_parser=_parse_flags)
+            body()
         finally:
             # At interpreter exit a broken pipe could not be caught.
             sys.stdout.flush()
@@ -199,7 +205,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     program = sys.modules["__main__"]
     program.__doc__ = (program.__doc__ or "").replace("%", "%%")
     try:
-        arguments = flags.FLAGS(argv)
+        arguments = flags.FLAGS(flagfiles.expand(argv))
     except SystemExit:
         # Only the help flags exit here; absl uses code 1 for them.
         sys.exit(0)

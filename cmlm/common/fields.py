@@ -114,6 +114,12 @@ def one_of(default: Any, values: Iterable[Any]) -> Any:
     return dataclasses.field(default=default, metadata={_RANGE: Choice(tuple(values))})
 
 
+def allowed(field: dataclasses.Field) -> str:
+    """Returns the allowed values of a field in words; "" for any of its type."""
+    found = field.metadata.get(_RANGE)
+    return "" if found is None else str(found)
+
+
 def check(config: Any, prefix: str = "") -> None:
     """Checks a configuration and all its parts.
 

@@ -1,0 +1,88 @@
+"""One command for all: `cmlm COMMAND ...` is `python -m cmlm.COMMAND ...`.
+
+    cmlm                      the commands
+    cmlm train --help         the flags of one
+    cmlm settings PATTERN     settings of an experiment: type, default, meaning
+    cmlm configs              flagfiles that --flagfile=NAME finds from anywhere
+
+`cmlm export`, `cmlm export-huggingface` and `cmlm client` run `export.tfhub`,
+`export.huggingface` and `export.client`.
+"""
+
+import ast
+import importlib.util
+import runpy
+import sys
+
+from cmlm import cli
+from cmlm.common import flagfiles
+from cmlm.errors import UserError
+
+COMMANDS = {
+    **{
+        name: f"cmlm.{name}"
+        for name in (
+            *("train", "encode", "evaluate", "finetune", "prepare"),
+            *("vocab", "ngrams", "quality", "mine", "pcr"),
+        )
+    },
+    "export": "export.tfhub",
+    "export-huggingface": "export.huggingface",
+    "client": "export.client",
+}
+
+
+def main() -> None:
+    """Runs the command that the first argument names."""
+    cli.guard(_dispatch)
+
+
+def _dispatch() -> None:
+    name, *arguments = sys.argv[1:] or ["help"]
+    if name in COMMANDS:
+        sys.argv = [f"cmlm {name}", *arguments]
+        runpy.run_module(COMMANDS[name], run_name="__main__", alter_sys=True)
+    elif name == "settings":
+        _settings(arguments)
+    elif name == "configs":
+        print("\n".join(flagfiles.names()))
+    elif name in ("help", "--help", "-h", "--version"):
+        _help()
+    else:
+        raise UserError(
+            f"there is no command {name!r}; allowed: "
+            f"{', '.join([*COMMANDS, 'settings', 'configs'])}"
+        )
+
+
+def _help() -> None:
+    from cmlm.common.versions import VERSION
+
+    print(f"cmlm {VERSION}: {__doc__}")
+    for name, module in COMMANDS.items():
+        print(f"  {name:18s}  {_first_line(module)}")
+
+
+def _first_line(module: str) -> str:
+    """Returns the first line of a module's docstring, without importing the module."""
+    with open(importlib.util.find_spec(module).origin, encoding="utf-8") as file:
+        return ast.get_docstring(ast.parse(file.read())).splitlines()[0]
+
+
+def _settings(arguments: list[str]) -> None:
+    if len(arguments) > 1 or any(each.startswith("-") for each in arguments):
+        raise UserError(
+            f"cmlm settings {' '.join(arguments)}; allowed: one pattern, such as "
+            "learning_rate, or none"
+        )
+    with cli.quiet_imports():
+        from cmlm.config import listing
+
+    found = listing.settings(*arguments)
+    if not found:
+        raise UserError(f"no setting has {arguments[0]!r} in its name")
+    print("\n".join(map(str, found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Finds flagfiles from anywhere: by path, or by the name of one that the package ships.
+
+--flagfile=my.flags              a file
+--flagfile=en_small              configs/en_small.flags of the package
+--flagfile=configs/ulr.flags     the same, also outside the checkout
+--flagfile=papers/ulr/mlm        configs/papers/ulr/mlm.flags
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+SHIPPED = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
+_FLAGFILE = re.compile(r"--?flagfile=(.*)", re.S)
+
+
+def names() -> list[str]:
+    """Returns the names of the flagfiles that the package ships."""
+    return sorted(
+        os.path.relpath(os.path.join(folder, name), SHIPPED).removesuffix(".flags")
+        for folder, _, files in os.walk(SHIPPED, followlinks=True)
+        for name in files
+        if name.endswith(".flags")
+    )
+
+
+def find(path: str) -> str | None:
+    """Returns the path of a flagfile, or None if there is no such file."""
+    shipped = os.path.join(SHIPPED, path.removeprefix("configs/"))
+    for candidate in (os.path.expanduser(path), shipped, f"{shipped}.flags"):
+        if os.path.isfile(candidate):
+            return candidate
+    return None
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Replaces flagfiles among command-line arguments by their lines, in place.
+
+    Blank lines and lines that begin with # or // are left out. A file that does not
+    exist stays as it is, so that the parser of the flags names it.
+
+    Raises:
+        UnicodeDecodeError: a flagfile is not UTF-8 text.
+    """
+    return list(_expanded(arguments, ()))
+
+
+def _expanded(arguments: Sequence[str], open_files: tuple[str, ...]) -> Iterator[str]:
+    for argument in arguments:
+        match = _FLAGFILE.fullmatch(argument)
+        path = find(match[1].strip()) if match else None
+        if path is None or path in open_files:
+            yield argument
+            continue
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+        told = [line for line in lines if line and not line.startswith(("#", "//"))]
+        yield from _expanded(told, (*open_files, path))

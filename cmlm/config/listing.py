@@ -1,0 +1,104 @@
+"""Every setting of an experiment with its type, default, allowed values and meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from cmlm.common import fields
+from cmlm.config.experiment import ExperimentConfig
+
+# An entry of a docstring's list of attributes: "name: text" or "name, other: text".
+_ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: the dotted name, as `--params_override` takes it.
+        type: the type, such as `int` or `bool or null`.
+        default: the value without any recipe.
+        allowed: the allowed values in words; "" for any of the type.
+        meaning: the explanation in the docstring of its class.
+    """
+
+    name: str
+    type: str
+    default: Any
+    allowed: str
+    meaning: str
+
+    def __str__(self) -> str:
+        allowed = f"; {self.allowed}" if self.allowed else ""
+        shown = repr(
+            list(self.default) if isinstance(self.default, tuple) else self.default
+        )
+        return f"{self.name} = {shown}  ({self.type}{allowed})\n    {self.meaning}"
+
+
+def settings(pattern: str = "") -> list[Setting]:
+    """Returns the settings whose name contains a text.
+
+    Args:
+        pattern: part of the dotted name, without regard to case; "" for all.
+    """
+    found = _walk(ExperimentConfig(), "")
+    return [each for each in found if pattern.lower() in each.name.lower()]
+
+
+def _walk(config: Any, prefix: str) -> Iterator[Setting]:
+    hints = typing.get_type_hints(type(config))
+    meanings = _meanings(type(config))
+    for field in dataclasses.fields(config):
+        if field.name.startswith("_") or field.name in (
+            "default_params",
+            "restrictions",
+        ):
+            continue
+        value, name = getattr(config, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            yield from _walk(value, f"{name}.")
+            continue
+        yield Setting(
+            name,
+            _type_name(hints[field.name]),
+            value,
+            fields.allowed(field),
+            meanings.get(field.name, ""),
+        )
+
+
+def _meanings(config_class: type) -> dict[str, str]:
+    """Returns the meanings of fields, from the docstrings of a class and its bases."""
+    found: dict[str, str] = {}
+    for each in reversed(config_class.__mro__):
+        text = inspect.cleandoc(each.__dict__.get("__doc__") or "")
+        _, _, listed = text.partition("Attributes:\n")
+        names: list[str] = []
+        for line in listed.splitlines():
+            entry = _ENTRY.fullmatch(line.removeprefix("    "))
+            if entry and line.startswith("    ") and not line.startswith("     "):
+                names = entry[1].split(", ")
+                found.update(dict.fromkeys(names, entry[2]))
+            elif line.startswith("     "):
+                for name in names:
+                    found[name] += " " + line.strip()
+            elif line.strip():
+                break
+    return found
+
+
+def _type_name(hint: Any) -> str:
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        return f"list of {_type_name(parts[0])}"
+    if parts and type(None) in parts:
+        others = [_type_name(part) for part in parts if part is not type(None)]
+        return " or ".join([*others, "null"])
+    return getattr(hint, "__name__", str(hint))
