@@ -4,13 +4,21 @@
 
     encoder = cmlm.load("OUT")  # an export, a model_dir, a Hugging Face folder, ...
     vectors = encoder.encode(["a sentence", "another"])  # float32 [2, dim]
+    encoder.similarity(["a sentence"], ["another"])  # cosines, float32 [1, 1]
+    cosines, rows = encoder.search(["a query"], ["a text", "another"], k=1)
 
-Importing this package is cheap: only `load` imports TensorFlow.
+    encoder = cmlm.fit("RUN", flagfile="en_small", train_data="corpus/*.txt.gz")
+    scores = cmlm.score(encoder, "testsets", ["sts", "trec"])
+
+Importing this package is cheap: only the functions import TensorFlow. The commands of
+the shell are `cmlm train`, `cmlm encode` and so on; `cmlm` lists them. Training and
+evaluation are named `fit` and `score` here, because `cmlm.train` and `cmlm.evaluate`
+are the modules of these commands.
 """
 
 from cmlm.common.versions import VERSION as __version__
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "fit", "load", "score"]
 
 
 def load(model: str):
@@ -22,3 +30,38 @@ def load(model: str):
     from cmlm.encoders import opening
 
     return opening.open_encoder(model)
+
+
+def fit(model_dir: str, settings: dict | None = None, **flags: str):
+    """Trains as `cmlm train` does, in a process of its own, and loads the encoder.
+
+    >>> import cmlm
+    >>> encoder = cmlm.fit(
+    ...     MODEL_DIR, {"trainer.train_steps": 2}, flagfile=FLAGFILE, train_data=TEXT
+    ... )
+    >>> encoder.encode(["a sentence"]).shape
+    (1, 16)
+
+    Takes the settings by dotted name (`cmlm settings` lists them), and the flags of the
+    command by name, such as flagfile, train_data, init_checkpoint. A call with the same
+    model_dir resumes. Raises cmlm.errors.UserError if the command refuses or fails.
+    """
+    from cmlm.training import apart
+
+    apart.train(model_dir, settings or {}, flags)
+    return load(model_dir)
+
+
+def score(encoder, data_dir: str, tasks: list[str]) -> dict[str, dict[str, float]]:
+    """Scores an encoder, or anything with `encode`, as `cmlm evaluate` does.
+
+    Returns the metrics of each task, as {"trec": {"accuracy": 74.2}}. Raises
+    cmlm.errors.UserError if a task does not exist or its data is missing.
+    """
+    from cmlm.errors import UserError
+    from cmlm.evaluation import catalogue, run
+
+    found, failed = run.read(catalogue.select(tasks), data_dir)
+    if failed:
+        raise UserError("; ".join(failed.values()))
+    return run.score(encoder, found).scores

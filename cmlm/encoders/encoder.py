@@ -9,12 +9,13 @@ import tensorflow as tf
 
 from cmlm.common import arrays
 from cmlm.common.progress import bar as progress_bar
-from cmlm.encoders.batching import MOST_TOKENS, length_batches
+from cmlm.encoders.batching import LEAST_TOKENS, MOST_TOKENS, length_batches
+from cmlm.encoders.comparing import Comparing
 
 _LENGTHS_AT_ONCE = 4096
 
 
-class Encoder:
+class Encoder(Comparing):
     """Encodes sentences as vectors; `opening.open_encoder` creates it.
 
     Args:
@@ -48,6 +49,10 @@ class Encoder:
         sentences: Sequence[str],
         normalize: bool = False,
         progress: bool | None = None,
+        *,
+        batch_tokens: int = MOST_TOKENS,
+        normalize_embeddings: bool | None = None,
+        show_progress_bar: bool | None = None,
     ) -> np.ndarray:
         """Encodes sentences.
 
@@ -58,6 +63,9 @@ class Encoder:
             sentences: any number of sentences; "" counts as a sentence.
             normalize: scale every vector to length 1.
             progress: show a bar on stderr; None shows it for long lists only.
+            batch_tokens: the most tokens of a batch, padding included.
+            normalize_embeddings, show_progress_bar: sentence-transformers' names for
+                `normalize` and `progress`.
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
@@ -65,7 +73,12 @@ class Encoder:
         Raises:
             TypeError: `sentences` is not a list of str.
             UserError: a vector is not finite.
+            ValueError: `batch_tokens` is below 1.
         """
+        if batch_tokens < 1:
+            raise ValueError(f"batch_tokens is {batch_tokens}; allowed: at least 1")
+        normalize = normalize if normalize_embeddings is None else normalize_embeddings
+        progress = progress if show_progress_bar is None else show_progress_bar
         _check_sentences(sentences)
         distinct: dict[str, int] = {}
         rows = [distinct.setdefault(text, len(distinct)) for text in sentences]
@@ -75,7 +88,8 @@ class Encoder:
         if progress is None:
             progress = lengths.sum() > 50 * MOST_TOKENS
         with progress_bar(len(texts), disable=not progress) as bar:
-            for batch in length_batches(lengths):
+            least = min(LEAST_TOKENS, batch_tokens)
+            for batch in length_batches(lengths, batch_tokens, least):
                 text = tf.constant([texts[row] for row in batch])
                 vectors[batch] = self._vectors(text).numpy()
                 bar.update(len(batch))

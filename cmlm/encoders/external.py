@@ -19,13 +19,14 @@ import numpy as np
 
 from cmlm.common import arrays, files
 from cmlm.encoders import model_server
+from cmlm.encoders.comparing import Comparing
 from cmlm.errors import UserError
 
 PREFIXES = ("http://", "https://", "grpc://", "vectors:")
 _MODEL = re.compile(r"(.+?)/v1/models/([^/:]+)(?:/versions/(\d+))?")
 
 
-class ExternalEncoder(abc.ABC):
+class ExternalEncoder(Comparing, abc.ABC):
     """An encoder outside this project: the interface of `Encoder` except `lengths`.
 
     Attributes:
@@ -45,13 +46,19 @@ class ExternalEncoder(abc.ABC):
         sentences: Sequence[str],
         normalize: bool = False,
         progress: bool | None = None,
+        *,
+        batch_tokens: int = 0,
+        normalize_embeddings: bool | None = None,
+        show_progress_bar: bool | None = None,
     ) -> np.ndarray:
         """Encodes sentences.
 
         Args:
             sentences: any number of sentences.
             normalize: scale every vector to length 1.
-            progress: ignored; `Encoder` has the same argument.
+            normalize_embeddings: sentence-transformers' name for `normalize`.
+            progress, batch_tokens, show_progress_bar: ignored; `Encoder` has the same
+                arguments.
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
@@ -59,7 +66,8 @@ class ExternalEncoder(abc.ABC):
         Raises:
             UserError: a vector is not finite.
         """
-        del progress
+        del progress, batch_tokens, show_progress_bar
+        normalize = normalize if normalize_embeddings is None else normalize_embeddings
         if not sentences:
             return np.zeros([0, self.dim], np.float32)
         encoded = self._encode(sentences)

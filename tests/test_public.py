@@ -1,0 +1,225 @@
+"""The public face: `import cmlm` in Python, `cmlm` in a shell."""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+
+import cmlm
+from cmlm import __main__ as console
+from cmlm.common import flagfiles
+from cmlm.config import listing, overrides, recipes
+from cmlm.encoders import comparing
+from cmlm.encoders.encoder import Encoder
+from cmlm.errors import UserError
+from cmlm.training import apart
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = {
+    "model.num_layers": 1,
+    "model.hidden_size": 16,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 32,
+    "vocabulary.size": 200,
+    "task.mlm.weight": 0,
+    "task.cmlm.start_step": 0,
+    "task.cmlm.train_data.global_batch_size": 8,
+    "trainer.train_steps": 2,
+    "trainer.validation_interval": 2,
+    "trainer.checkpoint_interval": 2,
+    "trainer.optimizer.warmup_steps": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """Vectors of two numbers: a text's length, and 1."""
+
+    class Lengths(comparing.Comparing):
+        def encode(self, sentences, normalize=False):
+            found = np.array([[len(text), 1.0] for text in sentences], np.float32)
+            return comparing.arrays.unit_length(found) if normalize else found
+
+    return Lengths()
+
+
+def test_similarity_is_the_cosine(encoder):
+    a, b = ["abc", ""], ["abc", "a", "abcdef"]
+    x, y = encoder.encode(a), encoder.encode(b)
+    norms = np.linalg.norm(x, axis=1)[:, np.newaxis] * np.linalg.norm(y, axis=1)
+    np.testing.assert_allclose(encoder.similarity(a, b), x @ y.T / norms, rtol=1e-6)
+    np.testing.assert_array_equal(encoder.similarity(x, y), encoder.similarity(a, b))
+
+
+def test_search_is_exact_with_and_without_faiss():
+    random = np.random.default_rng(0)
+    queries = comparing.arrays.unit_length(random.normal(size=[7, 5]))
+    corpus = comparing.arrays.unit_length(random.normal(size=[50, 5]))
+    want = np.argsort(-(queries @ corpus.T), axis=1)[:, :4]
+    for found in (
+        comparing.nearest(queries, corpus, 4),
+        comparing._by_numpy(queries, corpus, 4),
+    ):
+        np.testing.assert_array_equal(found.rows, want)
+        cosines = np.take_along_axis(queries @ corpus.T, want, 1)
+        np.testing.assert_allclose(found.cosines, cosines, atol=1e-6)
+
+
+def test_search_in_few_texts_and_equal_ones(encoder):
+    cosines, rows = encoder.search(["ab"], ["abcd", "ab", "cd"], k=5)
+    assert rows.tolist() == [[1, 2, 0]] and cosines.shape == (1, 3)
+    assert encoder.search([], ["ab"]).rows.shape == (0, 1)
+    with pytest.raises(ValueError, match="k is 0; allowed: at least 1"):
+        encoder.search(["ab"], ["ab"], k=0)
+
+
+def test_names_of_sentence_transformers():
+    import tensorflow as tf
+
+    made = Encoder(
+        lambda text: tf.cast(tf.strings.length(text), tf.float32)[:, None] + [0.0, 1.0],
+        lambda text: tf.strings.length(text) + 2,
+        2,
+        16,
+        {},
+    )
+    text = ["abc", "a", "abcdefgh"]
+    plain = made.encode(text, normalize=True, progress=False)
+    named = made.encode(text, normalize_embeddings=True, show_progress_bar=False)
+    np.testing.assert_array_equal(named, plain)
+    np.testing.assert_array_equal(made.encode(text, True, batch_tokens=1), plain)
+    with pytest.raises(ValueError, match="batch_tokens is 0; allowed: at least 1"):
+        made.encode(text, batch_tokens=0)
+
+
+def test_help_fits_a_screen():
+    import pydoc
+
+    lines = pydoc.plain(pydoc.render_doc(cmlm)).splitlines()
+    # Of the rooms and files, pydoc prints a line each.
+    assert len([line for line in lines if line.strip()]) <= 100
+
+
+@pytest.mark.large
+def test_the_examples_of_the_docstrings_run(tmp_path):
+    values = {
+        "MODEL_DIR": str(tmp_path / "run"),
+        "TEXT": toys.write_corpus(tmp_path / "text.txt"),
+        "FLAGFILE": str(tmp_path / "small.flags"),
+    }
+    lines = [f"--params_override={apart.nested(*item)}" for item in SMALL.items()]
+    Path(values["FLAGFILE"]).write_text("\n".join(["--flagfile=quickstart", *lines]))
+    tests = [test for test in doctest.DocTestFinder().find(cmlm) if test.examples]
+    assert tests
+    for test in tests:
+        test.globs.update(values)
+        assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_what_training_refuses_is_an_error_in_python(tmp_path, capfd):
+    with pytest.raises(UserError, match="trainer has no 'train_stepz'"):
+        cmlm.fit(str(tmp_path), {"trainer.train_stepz": 2}, flagfile="quickstart")
+    assert "train_stepz" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("value", [1e-3, 7, True, None, "a, b", [1, 2], ["x"], ""])
+def test_settings_reach_the_command_as_they_are(value):
+    text = apart.nested("trainer.evals_data_dir", value)
+    ((values, _),) = overrides._read((), [text])
+    assert values == {"trainer": {"evals_data_dir": value}}
+
+
+# -------------------------------------------------------------------- the shell
+
+
+def run_console(monkeypatch, capsys, *arguments) -> str:
+    monkeypatch.setattr(sys, "argv", ["cmlm", *arguments])
+    console._dispatch()
+    return capsys.readouterr().out
+
+
+def test_the_command_lists_all_commands(monkeypatch, capsys):
+    told = run_console(monkeypatch, capsys)
+    for name, module in console.COMMANDS.items():
+        assert f"  {name} " in told
+        assert (ROOT / (module.replace(".", "/") + ".py")).exists()
+    with pytest.raises(UserError, match="no command 'trian'; allowed: train, encode"):
+        run_console(monkeypatch, capsys, "trian")
+
+
+def test_settings_are_listed_with_type_default_and_meaning(monkeypatch, capsys):
+    told = run_console(monkeypatch, capsys, "settings", "optimizer.warmup")
+    assert "trainer.optimizer.warmup_steps = 10000  (int; at least 0)\n    " in told
+    with pytest.raises(UserError, match="no setting has 'warmth' in its name"):
+        run_console(monkeypatch, capsys, "settings", "warmth")
+    with pytest.raises(UserError, match="allowed: one pattern"):
+        run_console(monkeypatch, capsys, "settings", "a", "b")
+
+
+def test_every_setting_has_a_meaning():
+    found = {each.name: each for each in listing.settings()}
+    flat = set(overrides._paths(recipes.load("cmlm/english").as_dict()))
+    assert {name for name in flat if not name.startswith("runtime.")} <= set(found)
+    # The fields of `runtime` are Model Garden's.
+    silent = [n for n, each in found.items() if not each.meaning and "runtime" not in n]
+    assert not silent
+
+
+def test_one_command_runs_another(tmp_path):
+    """From an empty folder, with a flagfile that the package ships."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cmlm", "train", "--flagfile=papers/ulr/mlm", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Trains a sentence encoder" in done.stdout
+
+
+# ------------------------------------------------------------------- flagfiles
+
+
+def test_flagfiles_are_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    want = str(Path(flagfiles.SHIPPED) / "en_small.flags")
+    for name in ("en_small", "en_small.flags", "configs/en_small.flags"):
+        assert flagfiles.find(name) == want
+    assert flagfiles.find("nowhere") is None
+    assert {"en_small", "quickstart", "papers/ulr/mlm"} <= set(flagfiles.names())
+    # A file of the user comes first.
+    (tmp_path / "en_small").write_text(
+        "--a=1\n# said\n\n--flagfile=configs/ulr.flags\n"
+    )
+    found = flagfiles.expand(["--b=2", "--flagfile=en_small", "--c=3"])
+    assert found[:2] == ["--b=2", "--a=1"] and found[-1] == "--c=3"
+    assert "--experiment=ulr/misad" in found
+
+
+def test_flagfiles_that_name_each_other_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("--flagfile=b\n--x=1")
+    (tmp_path / "b").write_text("--flagfile=a\n--y=2")
+    assert flagfiles.expand(["--flagfile=a"]) == ["--flagfile=a", "--y=2", "--x=1"]
+
+
+def test_the_package_ships_every_flagfile():
+    shipped = {f"{name}.flags" for name in flagfiles.names()}
+    there = (ROOT / "configs").rglob("*.flags")
+    assert shipped == {str(path.relative_to(ROOT / "configs")) for path in there}
+    patterns = re.search(
+        r"^cmlm =\n((?: +\S+\n)+)", (ROOT / "setup.cfg").read_text(), re.M
+    )
+    globbed = {
+        str(path.relative_to(ROOT / "cmlm" / "configs"))
+        for pattern in patterns[1].split()
+        for path in (ROOT / "cmlm").glob(pattern)
+    }
+    assert shipped <= globbed
