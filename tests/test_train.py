@@ -118,6 +118,8 @@ def test_every_configuration_trains(path, tmp_path, start):
     arguments = [f"--flagfile={path}", *data_flags(tmp_path)]
     if "--init_checkpoint" in path.read_text():
         arguments.append(f"--init_checkpoint={start}")
+    if "--teacher" in path.read_text():
+        arguments.append(f"--teacher={start}")
     config, _ = configure(*arguments)
     shrink(config)
     for stage in stages.plan(config, str(tmp_path / "run")):
