@@ -298,7 +298,9 @@ def npz_member(content: bytes, draw: random.Random) -> bytes:
         members["evil.npy"] = members[name]
     elif kind == 2:
         # 6 GB of zeros in some MB.
-        return _zeros_npz(name.removesuffix(".npy"), draw.choice((6 << 30, 1 << 32)))
+        return _zeros_npz(
+            name.removesuffix(".npy"), draw.choice((5 << 28, 5 << 28, 6 << 30))
+        )
     elif kind < 6 and not name.startswith("header"):
         members[name] = npy_values(members[name], draw)
     elif name.startswith("header"):

@@ -149,6 +149,9 @@ def _run(module: str, arguments: list[str], cwd: str, out: str, err: str) -> Non
     os.setsid()
     os.chdir(cwd)
     os.environ["TMPDIR"] = cwd
+    # As `python -m` has it, but last: inputs have folders such as `export`.
+    sys.path.append(cwd)
+    sys.dont_write_bytecode = True
     tempfile.tempdir = None
     for path, number in ((os.devnull, 0), (out, 1), (err, 2)):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
@@ -205,6 +208,8 @@ def _serve() -> None:
     # Commands print to descriptor 1; answers need one that commands do not have.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    # The folder of this file, whose modules have common names.
+    sys.path.pop(0)
     _import()
     print("warm", file=answers, flush=True)
     for line in sys.stdin:
