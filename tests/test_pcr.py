@@ -66,7 +66,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         ([output, text, text], "de is given twice"),
         (
             [output, f"--vectors=de={tmp_path}/objects.npy"],
-            f"de, {tmp_path}/objects.npy: not an .npy file of numbers",
+            f"de, {tmp_path}/objects.npy: cannot read {tmp_path}/objects.npy as .npy",
         ),
     ):
         refused = command(f"--model={toy_export.path}", *flags)
