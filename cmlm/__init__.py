@@ -21,15 +21,18 @@ from cmlm.common.versions import VERSION as __version__
 __all__ = ["__version__", "fit", "load", "score"]
 
 
-def load(model: str):
+def load(model: str, precision: str | None = None):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
+
+    `precision` is float32, bfloat16 or None: an export's own, or the run's.
 
     Returns an object with `encode(sentences) -> float32 [len(sentences), dim]`. Raises
     cmlm.errors.UserError if the encoder does not exist or is damaged.
     """
     from cmlm.encoders import opening
+    from cmlm.encoders.trained import Reading
 
-    return opening.open_encoder(model)
+    return opening.open_encoder(model, Reading(precision=precision))
 
 
 def fit(model_dir: str, settings: dict | None = None, **flags: str):

@@ -29,7 +29,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -43,6 +43,10 @@ _QUIET_ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "GRPC_VERBOSITY": "ERROR",
 }
+# With "1" TensorFlow takes the weights of every fused layer for constant: a trained
+# layer would keep its first weights in the forward pass.
+FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
+_never_trains = False
 
 # The longest line of an error.
 _MOST_CHARACTERS = 2000
@@ -52,6 +56,23 @@ def quiet_environment() -> None:
     """Sets variables that TensorFlow reads at import, unless the user has set them."""
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+def pack_weights_once(precisions: Iterable[str]) -> None:
+    """Lets TensorFlow pack each weight once, not in each call, where that helps.
+
+    It helps bfloat16. In float32 the first call would decide the form of all later
+    ones, and short batches after a long first one would be slower.
+
+    Call it before the first encoder is opened: TensorFlow reads the variable when it
+    makes its first kernel of a layer. In a process that may train, that is in every
+    process that `run` did not start with `never_trains`, it does nothing.
+
+    Args:
+        precisions: of the layers of the encoders that the command opens.
+    """
+    if _never_trains and "bfloat16" in precisions:
+        os.environ.setdefault(FROZEN_WEIGHTS, "1")
 
 
 @contextlib.contextmanager
@@ -119,13 +140,17 @@ def _quietly() -> Iterator[None]:
     _silence_libraries()
 
 
-def run(main: Callable[[list[str]], int | None]) -> None:
+def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> None:
     """Runs a command and ends the process with its exit code.
 
     Args:
         main: takes the positional arguments (only the program name, because commands
             take flags only) and returns None or an exit code.
+        never_trains: whether no weight changes in this process after its first use;
+            `pack_weights_once` needs it.
     """
+    global _never_trains
+    _never_trains = never_trains
 
     def command(arguments: list[str]) -> int | None:
         # This follows the parsing of flags, in which absl sets its own verbosity.

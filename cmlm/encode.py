@@ -37,6 +37,7 @@ flags.DEFINE_integer(
     "neighbours", 3, "How many lines to print for each --query.", lower_bound=1
 )
 reading_flags.define()
+reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
 
@@ -65,7 +66,9 @@ def main(_) -> None:
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)
     total = arrays.count_lines(paths)
-    encoder = opening.open_encoder(FLAGS.model, reading_flags.reading())
+    reading = reading_flags.with_precision(reading_flags.reading())
+    cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+    encoder = opening.open_encoder(FLAGS.model, reading)
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
     print(f"{total:,} lines of {FLAGS.input}{cut}", file=sys.stderr)
     nearest = arrays.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
@@ -97,4 +100,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, never_trains=True)

@@ -69,6 +69,7 @@ flags.DEFINE_string(
     "sentences", None, "Write the tasks' sentences to this file, one a line."
 )
 reading_flags.define()
+reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
 
@@ -150,13 +151,18 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
         The entry of results.json for each model.
     """
     from cmlm.common import versions
+    from cmlm.encoders import opening
     from cmlm.evaluation import run
     from cmlm.evaluation.kept import Kept, identity
 
     models = {}
     sentences = run.sentences(tasks)
-    for name in dict.fromkeys(FLAGS.model):
-        encoder = open_model(name)
+    names = list(dict.fromkeys(FLAGS.model))
+    reading = reading_flags.with_precision(reading_flags.reading())
+    parts = [part for name in names for part in encoders_of(name).values()]
+    cli.pack_weights_once({opening.precision(part, reading) for part in parts})
+    for name in names:
+        encoder = open_model(name, reading)
         change, removed = components_of(name, encoder)
         kept = None
         if work_dir:
@@ -183,8 +189,31 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     return models
 
 
-def open_model(name: str):
+def encoders_of(name: str) -> dict[str, str]:
+    """The encoders that a value of --model names, by language; "" is every language.
+
+    Raises:
+        UserError: the list of encoders by language is malformed.
+    """
+    if not name.startswith(_LANGUAGES):
+        return {"": name}
+    encoders = {}
+    for part in name.removeprefix(_LANGUAGES).split(","):
+        language, equals, model = part.partition("=")
+        if not (language and equals and model):
+            raise UserError(
+                f"--model has {name!r}; allowed: {_LANGUAGES}LANGUAGE=MODEL,..."
+            )
+        encoders[language] = model
+    return encoders
+
+
+def open_model(name: str, reading):
     """Opens an encoder, or one encoder for each language.
+
+    Args:
+        name: a value of --model.
+        reading: the `Reading` of its vectors.
 
     Returns:
         An encoder, or a dict of encoders by language.
@@ -194,17 +223,12 @@ def open_model(name: str):
     """
     from cmlm.encoders import opening
 
-    reading = reading_flags.reading()
-    if not name.startswith(_LANGUAGES):
-        return opening.open_encoder(name, reading)
-    encoders = {}
-    for part in name.removeprefix(_LANGUAGES).split(","):
-        language, equals, model = part.partition("=")
-        if not (language and equals and model):
-            raise UserError(
-                f"--model has {name!r}; allowed: {_LANGUAGES}LANGUAGE=MODEL,..."
-            )
-        encoders[language] = opening.open_encoder(model, reading)
+    encoders = {
+        language: opening.open_encoder(model, reading)
+        for language, model in encoders_of(name).items()
+    }
+    if "" in encoders:
+        return encoders[""]
     widths = {language: encoder.dim for language, encoder in encoders.items()}
     if len(set(widths.values())) > 1:
         raise UserError(f"--model={name} has vectors of widths {widths}; allowed: one")
@@ -261,8 +285,11 @@ def cache_of(encoder) -> str | None:
     if not fingerprint:
         print("--cache_dir is not used: the model has no fingerprint", file=sys.stderr)
         return None
-    # The vectors depend on the length limit too.
-    return os.path.join(FLAGS.cache_dir, f"{fingerprint}-{encoder.seq_length}")
+    # The vectors depend on the length limit and the precision too.
+    folder = f"{fingerprint}-{encoder.seq_length}"
+    if encoder.info.get("precision") == "bfloat16":
+        folder += "-bfloat16"
+    return os.path.join(FLAGS.cache_dir, folder)
 
 
 def truncated(encoder, sentences: list[str]) -> int | None:
@@ -291,4 +318,4 @@ def write_sentences(path: str, sentences: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, never_trains=True)

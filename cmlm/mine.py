@@ -30,6 +30,7 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import choices
+from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -112,6 +113,7 @@ flags.DEFINE_float(
     "Memory limit without the model's weights; 1 GB of it is for the program.",
     lower_bound=1.25,
 )
+reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
 _PROGRAM_GB = 1
@@ -136,6 +138,7 @@ def main(_) -> None:
         from cmlm.common import files, locks, outputs
         from cmlm.data import bitext
         from cmlm.encoders import opening
+        from cmlm.encoders.trained import Reading
         from cmlm.mining import jobs, neighbours, pairs
 
     # ------------------------------------------------------ inputs and model
@@ -164,7 +167,9 @@ def main(_) -> None:
     outputs.tidy(work_dir)
     with locks.held(work_dir):
         jobs.tidy(work_dir)
-        encoder = opening.open_encoder(FLAGS.model)
+        reading = reading_flags.with_precision(Reading())
+        cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+        encoder = opening.open_encoder(FLAGS.model, reading)
         job = jobs.Job(encoder, FLAGS.output, work_dir, search)
         # ----------------------------------------------------------- the job
         if mining:
@@ -212,4 +217,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, never_trains=True)

@@ -40,6 +40,7 @@ flags.DEFINE_integer(
 flags.DEFINE_string("output", None, "The .npz file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 reading_flags.define()
+reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
 
@@ -78,7 +79,9 @@ def main(_) -> None:
             if language in sources:
                 raise UserError(f"--{flag} is {value}; {language} is given twice")
             sources[language] = (flag, files.expand(path))
-    encoder = opening.open_encoder(FLAGS.model, reading_flags.reading())
+    reading = reading_flags.with_precision(reading_flags.reading())
+    cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+    encoder = opening.open_encoder(FLAGS.model, reading)
     if "fingerprint" not in encoder.info:
         raise UserError(
             f"--model is {FLAGS.model}, which has no fingerprint; export it again"
@@ -140,4 +143,4 @@ def _read_vectors(paths, encoder, limit):
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, never_trains=True)

@@ -34,7 +34,7 @@ SEQ_LENGTH = 37
 LANGUAGES = ("de", "zh-hant")
 
 
-def write(directory: Path, step: int = 3, **settings) -> str:
+def write(directory: Path, step: int = 3, seed: int = 5, **settings) -> str:
     """Makes a model_dir; `settings` override the configuration.
 
     Returns:
@@ -54,7 +54,7 @@ def write(directory: Path, step: int = 3, **settings) -> str:
     (directory / vocabulary_file.FILE_NAME).write_text("\n".join(VOCAB) + "\n")
     model_dir.write_config(str(directory), config)
     model = SentenceModel(config.model)
-    random = np.random.default_rng(5)
+    random = np.random.default_rng(seed)
     for variable in model.encoder.variables:
         centre = 1.0 if "gamma" in variable.name else 0.0
         variable.assign(random.normal(centre, 0.3, variable.shape).astype(np.float32))

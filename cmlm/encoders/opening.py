@@ -11,6 +11,7 @@ import os
 import tensorflow as tf
 
 from cmlm.common import checksums, json_files
+from cmlm.config import experiment
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
@@ -58,6 +59,40 @@ def open_encoder(
     return _from_trained(open_trained(model, reading), reading, False, model)
 
 
+def precision(model: str, reading: Reading | None = None) -> str:
+    """Tells the precision of the layers of an encoder without opening it.
+
+    Args:
+        model, reading: as for `open_encoder`.
+
+    Returns:
+        One of `choices.PRECISIONS`: the one of `reading`; else an export's own; else
+        bfloat16 for a run that trained in it, and float32 for everything else.
+    """
+    reading = reading or Reading()
+    prefix, directory = model_dir.split_prefix(model)
+    if prefix == "bow":
+        return "float32"
+    if reading.precision:
+        return reading.precision
+    if model.startswith(external.PREFIXES):
+        return "float32"
+    if not prefix and not model_dir.is_model_dir(directory):
+        saved_model = _find_saved_model(model)
+        if saved_model:
+            description = json_files.read(os.path.join(saved_model, PROVENANCE))
+            return description.get("precision", "float32")
+    directory = _run_of(directory)
+    if model_dir.is_model_dir(directory):
+        return _trained_in(model_dir.read_config(directory))
+    return "float32"
+
+
+def _trained_in(config: experiment.ExperimentConfig) -> str:
+    is_bfloat16 = config.runtime.mixed_precision_dtype == "bfloat16"
+    return "bfloat16" if is_bfloat16 else "float32"
+
+
 def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
     """Opens the weights of an encoder.
 
@@ -81,11 +116,16 @@ def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
     source = foreign.find(model)
     if source is not None:
         return pretrained.load_encoder(source, reading)
-    # A checkpoint in a model_dir or in its folder `best`.
-    directory = model if tf.io.gfile.isdir(model) else os.path.dirname(model)
+    return model_dir.load_encoder(_run_of(model), model.removesuffix(".index"), reading)
+
+
+def _run_of(checkpoint: str) -> str:
+    """The model_dir of a checkpoint in it or in its folder `best`."""
+    is_folder = tf.io.gfile.isdir(checkpoint)
+    directory = checkpoint if is_folder else os.path.dirname(checkpoint)
     if os.path.basename(directory) == model_dir.BEST:
         directory = os.path.dirname(directory)
-    return model_dir.load_encoder(directory, model.removesuffix(".index"), reading)
+    return directory
 
 
 def open_run(
@@ -124,8 +164,10 @@ def _from_trained(
     trained: TrainedEncoder, reading: Reading, bag_of_words: bool, name: str
 ) -> Encoder:
     seq_length = resolve_seq_length(trained, reading.seq_length)
-    encoder = inference_graph.build(trained.encoder, trained.config.model)
-    info = describe(trained, seq_length)
+    precision = "float32" if bag_of_words else reading.precision
+    precision = precision or _trained_in(trained.config)
+    encoder = inference_graph.build(trained.encoder, trained.config.model, precision)
+    info = {**describe(trained, seq_length), "precision": precision}
     if bag_of_words:
         encoder = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
         info["pooling"] = info["sentence_vector"] = "bag of word embeddings"

@@ -1,4 +1,5 @@
-"""The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length.
+"""The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length; and
+--precision, for commands that encode.
 
 Commands define these flags before they import TensorFlow, so `Reading.validate` checks
 the values later.
@@ -6,7 +7,11 @@ the values later.
 
 from __future__ import annotations
 
+import dataclasses
+
 from absl import flags
+
+from cmlm.common import choices
 
 FLAGS = flags.FLAGS
 
@@ -33,8 +38,26 @@ def define() -> None:
     )
 
 
+def define_precision() -> None:
+    """Defines --precision."""
+    flags.DEFINE_enum(
+        "precision",
+        "auto",
+        ["auto", *choices.PRECISIONS],
+        "Precision of the layers; vectors are always float32. auto: an export's own; "
+        "bfloat16 for a run with runtime.mixed_precision_dtype=bfloat16; else float32.",
+    )
+
+
 def reading():
-    """The `Reading` that the flags describe."""
+    """The `Reading` that the flags of `define` describe."""
     from cmlm.encoders.trained import Reading
 
     return Reading(FLAGS.pooling, FLAGS.sentence_vector, FLAGS.seq_length)
+
+
+def with_precision(reading):
+    """A `Reading` with the value of --precision."""
+    if FLAGS.precision == "auto":
+        return reading
+    return dataclasses.replace(reading, precision=FLAGS.precision)

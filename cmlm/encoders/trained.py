@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cmlm.common import fields
+from cmlm.common import choices, fields
 from cmlm.config import experiment
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -24,11 +24,14 @@ class Reading:
         pooling: a key of `pooling.POOLINGS`.
         sentence_vector: `pooled` or `projected`.
         seq_length: the longest sentence in tokens, [CLS] and [SEP] included.
+        precision: the precision of the layers, one of `choices.PRECISIONS`. Trained
+            weights themselves are float32.
     """
 
     pooling: str | None = None
     sentence_vector: str | None = None
     seq_length: int | None = None
+    precision: str | None = None
 
     def validate(self) -> None:
         """Checks the values.
@@ -41,6 +44,9 @@ class Reading:
         if self.sentence_vector not in (None, *SENTENCE_VECTORS):
             allowed = ", ".join(SENTENCE_VECTORS)
             raise fields.refused("--sentence_vector", self.sentence_vector, allowed)
+        if self.precision not in (None, *choices.PRECISIONS):
+            allowed = ", ".join(choices.PRECISIONS)
+            raise fields.refused("--precision", self.precision, allowed)
 
     def given(self) -> str:
         """The flags of the values that are set, such as `--pooling=max`, or ""."""

@@ -164,12 +164,15 @@ def fill(
 def identity(encoder: DescribedEncoder) -> dict:
     """Returns the part of an encoder's description that identifies its vectors.
 
-    This is the fingerprint with the sequence length, or the whole description of an
-    encoder without a fingerprint.
+    This is the fingerprint with the sequence length and any precision below float32,
+    or the whole description of an encoder without a fingerprint.
     """
     if "fingerprint" in encoder.info:
         length = getattr(encoder, "seq_length", None)
-        return {"fingerprint": encoder.info["fingerprint"], "seq_length": length}
+        found = {"fingerprint": encoder.info["fingerprint"], "seq_length": length}
+        if encoder.info.get("precision") == "bfloat16":
+            found["precision"] = "bfloat16"
+        return found
     return encoder.info
 
 

@@ -1,0 +1,151 @@
+"""The precision of an encoder's layers, and weights that are packed once."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import model_dirs
+import numpy as np
+import pytest
+
+from cmlm import cli, encode, errors
+from cmlm.encoders import opening
+from cmlm.encoders.trained import Reading
+from cmlm.mining import vectors as mining_vectors
+
+ROOT = Path(__file__).resolve().parent.parent
+# Short and long, in this order and the other: packed weights stay those of the first.
+TEXTS = [
+    "A cat.",
+    "",
+    "The dog ran far away, far away from the mat! " * 3,
+    "A cat sat.",
+]
+BFLOAT16 = Reading(precision="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of one shape with different weights; the second trained in bfloat16."""
+    directory = tmp_path_factory.mktemp("precision")
+    first = model_dirs.write(directory / "a", seed=1)
+    dtype = {"runtime.mixed_precision_dtype": "bfloat16"}
+    return first, model_dirs.write(directory / "b", seed=2, **dtype)
+
+
+def test_auto_takes_the_precision_of_the_run_or_the_export(runs, toy_export):
+    float32, bfloat16 = runs
+    expected = {
+        float32: "float32",
+        bfloat16: "bfloat16",
+        f"untrained:{bfloat16}": "bfloat16",
+        f"bow:{bfloat16}": "float32",
+        toy_export.path: "float32",
+        "http://localhost:8501/v1/models/cmlm": "float32",
+        "/no/such/model": "float32",
+    }
+    for model, precision in expected.items():
+        assert opening.precision(model) == precision, model
+        if os.path.isdir(model.removeprefix("bow:").removeprefix("untrained:")):
+            assert opening.open_encoder(model).info["precision"] == precision, model
+    assert opening.precision(float32, BFLOAT16) == "bfloat16"
+    assert opening.precision(bfloat16, Reading(precision="float32")) == "float32"
+
+
+def test_bfloat16_is_near_float32_and_has_its_own_cache(runs):
+    plain = opening.open_encoder(runs[0])
+    lower = opening.open_encoder(runs[0], BFLOAT16)
+    exact, rounded = plain.encode(TEXTS, True), lower.encode(TEXTS, True)
+    assert not np.array_equal(exact, rounded)
+    assert (exact * rounded).sum(axis=1).min() > 0.999
+    names = [mining_vectors.identity(encoder) for encoder in (plain, lower)]
+    assert names[0] != names[1]
+
+
+def test_unknown_precisions_and_fixed_ones_are_refused(runs, toy_export):
+    with pytest.raises(errors.UserError, match="--precision.*float16.*bfloat16"):
+        opening.open_encoder(runs[0], Reading(precision="float16"))
+    with pytest.raises(errors.UserError, match="--precision is 'bfloat16'.*'float32'"):
+        opening.open_encoder(toy_export.path, BFLOAT16)
+
+
+def test_a_command_called_as_a_function_leaves_the_environment(
+    runs, tmp_path, monkeypatch
+):
+    """The caller may train next; only a process that never trains packs weights."""
+    monkeypatch.delenv(cli.FROZEN_WEIGHTS, raising=False)
+    text, out = tmp_path / "text.txt", tmp_path / "out.npy"
+    text.write_text("\n".join(TEXTS) + "\n")
+    for name, value in (("model", runs[0]), ("input", str(text)), ("output", str(out))):
+        monkeypatch.setattr(encode.FLAGS[name], "value", value)
+    monkeypatch.setattr(encode.FLAGS["precision"], "value", "bfloat16")
+    if not encode.FLAGS.is_parsed():
+        encode.FLAGS.mark_as_parsed()
+    encode.main([])
+    assert cli.FROZEN_WEIGHTS not in os.environ
+    expected = opening.open_encoder(runs[0], BFLOAT16).encode(TEXTS)
+    model_dirs.assert_same(np.load(out), expected, 1e-6)
+
+
+def test_commands_that_train_never_pack_weights():
+    found = {}
+    for path in [*ROOT.glob("cmlm/*.py"), *ROOT.glob("export/*.py")]:
+        call = re.search(r"^    cli\.run\(main(.*)\)$", path.read_text(), re.M)
+        if call:
+            found[path.stem] = "never_trains=True" in call[1]
+    assert {name for name, never in found.items() if never} == {
+        "encode",
+        "evaluate",
+        "mine",
+        "pcr",
+    }
+    assert {"train", "finetune", "tfhub"} <= set(found)
+
+
+# Opens both runs, encodes in turn, and says whether weights were packed: a packed
+# weight does not notice that its variable changes.
+PROGRAM = """
+import os, sys
+import numpy as np
+from cmlm import cli
+
+def main(_):
+    from cmlm.encoders import opening
+    from cmlm.encoders.trained import Reading
+    first, second, out, *_ = os.environ["ARGUMENTS"].split(":")
+    texts = os.environ["TEXTS"].split("|")
+    cli.pack_weights_once(["bfloat16"])
+    encoders = [opening.open_encoder(p, Reading(precision="bfloat16"))
+                for p in (first, second)]
+    turns = [encoder.encode(texts[:n]) for n in (1, 4) for encoder in encoders]
+    print(os.environ.get(cli.FROZEN_WEIGHTS))
+    np.savez(out, *turns)
+
+cli.run(main, never_trains=True)
+"""
+
+
+@pytest.mark.large  # a process of its own: TensorFlow reads the variable once
+def test_packed_weights_of_two_models_stay_apart(runs, tmp_path):
+    out = str(tmp_path / "turns.npz")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "ARGUMENTS": ":".join((*runs, out)),
+            "TEXTS": "|".join(TEXTS),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "1"
+    turns = list(np.load(out).values())
+    encoders = [opening.open_encoder(run, BFLOAT16) for run in runs]
+    expected = [encoder.encode(TEXTS[:n]) for n in (1, 4) for encoder in encoders]
+    assert np.abs(expected[2] - expected[3]).max() > 0.1
+    for actual, plain in zip(turns, expected, strict=True):
+        model_dirs.assert_same(actual, plain, 1e-5)
