@@ -216,7 +216,9 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
                 "type": "WordPiece",
                 "unk_token": "[UNK]",
                 "continuing_subword_prefix": "##",
-                # Hugging Face counts characters, this project bytes.
+                # Hugging Face counts characters, this project bytes. Scripts whose
+                # words are long, such as Thai, have three bytes a character, so a
+                # third of the bytes is the same limit there.
                 "max_input_chars_per_word": (
                     rules.max_word_characters or rules.max_word_bytes // 3
                 ),

@@ -9,6 +9,10 @@ after Arora et al., 2017). A vector v of the language becomes
 (the paper's printed formula lacks the last c). With k components, all k are removed. A
 language without components keeps its vectors unchanged.
 
+The file does not hold the length at which sentences were cut. Vectors of every cut come
+from the same encoder, and a component is a common part of thousands of sentences, most
+of which are shorter than any cut.
+
 The components are stored with the fingerprint of their model, in an .npz file that
 needs no unpickling:
 

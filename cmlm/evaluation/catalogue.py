@@ -14,6 +14,7 @@ from cmlm.evaluation import (
     bitext,
     bli,
     geometry,
+    inference,
     lexical,
     linking,
     mining,
@@ -28,7 +29,8 @@ from cmlm.evaluation import (
 
 # In --tasks, results and reports, a family has the name of its module.
 _MODULES = (
-    *(sts, senteval, xeval, bitext, mining, agnosticity, transfer, qa, lexical, bli),
+    *(sts, senteval, xeval, bitext, mining, agnosticity, transfer, inference, qa),
+    *(lexical, bli),
     *(linking, analogy, paraphrase, geometry),
 )
 FAMILIES: dict[str, list[base.Task]] = {

@@ -18,7 +18,7 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from sklearn.model_selection import train_test_split
@@ -70,46 +70,63 @@ class AmazonReviews(base.Task[dict[str, Examples]]):
     def score(
         self, data: dict[str, Examples], vectors: base.Vectors
     ) -> dict[str, float]:
-        languages = [name for name in data if name != "train"]
-        x = {
-            name: pair_features(part, vectors, "en" if name == "train" else name)
-            for name, part in data.items()
-        }
-        ends = np.cumsum([len(x[name]) for name in languages])[:-1]
-        everything = np.concatenate([x[name] for name in languages])
-        labels = data["train"].labels
-
-        def one(seed: int) -> dict[str, float]:
-            train, dev = split(labels, seed)
-            predicted, dev_accuracy = classifier.validation_then_test(
-                x["train"][train],
-                labels[train],
-                x["train"][dev],
-                labels[dev],
-                everything,
-                seed,
-            )
-            accuracies = {
-                name: metrics.accuracy(part, data[name].labels)
-                for name, part in zip(languages, np.split(predicted, ends), strict=True)
-            }
-            others = [value for name, value in accuracies.items() if name != "en"]
-            return {
-                "accuracy": float(np.mean(others)),
-                "dev_accuracy": dev_accuracy,
-                **{f"accuracy/{name}": value for name, value in accuracies.items()},
-            }
-
         return {
-            **over_seeds([one(seed) for seed in self.seeds]),
-            "train_reviews": float(len(labels)),
+            **transferred(data, vectors, self.seeds),
+            "train_reviews": float(len(data["train"].labels)),
         }
+
+
+def transferred(
+    data: dict[str, Examples], vectors: base.Vectors, seeds: Sequence[int]
+) -> dict[str, float]:
+    """Trains a classifier on pairs in English and tests it on every language.
+
+    Args:
+        data: `train` in English, and the test pairs by language.
+        vectors: the vectors of a list of texts in a language.
+        seeds: the seeds of the split and the classifier; results are their means.
+
+    Returns:
+        `accuracy`, the mean over the languages but English, or English if it is alone;
+        `dev_accuracy`; and `accuracy/LANGUAGE`.
+    """
+    languages = [name for name in data if name != "train"]
+    x = {
+        name: pair_features(part, vectors, "en" if name == "train" else name)
+        for name, part in data.items()
+    }
+    ends = np.cumsum([len(x[name]) for name in languages])[:-1]
+    everything = np.concatenate([x[name] for name in languages])
+    labels = data["train"].labels
+
+    def one(seed: int) -> dict[str, float]:
+        train, dev = split(labels, seed)
+        predicted, dev_accuracy = classifier.validation_then_test(
+            x["train"][train],
+            labels[train],
+            x["train"][dev],
+            labels[dev],
+            everything,
+            seed,
+        )
+        accuracies = {
+            name: metrics.accuracy(part, data[name].labels)
+            for name, part in zip(languages, np.split(predicted, ends), strict=True)
+        }
+        others = [value for name, value in accuracies.items() if name != "en"]
+        return {
+            "accuracy": float(np.mean(others or list(accuracies.values()))),
+            "dev_accuracy": dev_accuracy,
+            **{f"accuracy/{name}": value for name, value in accuracies.items()},
+        }
+
+    return over_seeds([one(seed) for seed in seeds])
 
 
 def pair_features(
     examples: Examples, vectors: base.Vectors, language: str
 ) -> np.ndarray:
-    """[u, v, |u - v|, u * v] of title and text, float [n, 4 dim]."""
+    """[u, v, |u - v|, u * v] of the two texts of each example, float [n, 4 dim]."""
     u, v = (
         vectors(list(column), language) for column in zip(*examples.texts, strict=True)
     )

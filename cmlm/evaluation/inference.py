@@ -1,0 +1,154 @@
+"""Natural language inference on frozen vectors: SNLI and XNLI.
+
+A classifier on [u, v, |u - v|, u * v] of premise and hypothesis tells entailment,
+neutral and contradiction apart (Conneau et al., 2017,
+https://aclanthology.org/D17-1070). For XNLI (Conneau et al., 2018,
+https://aclanthology.org/D18-1269) it learns from English and is tested on every
+language.
+
+Published figures come from training on 390,000 to 550,000 pairs. The classifier here
+learns from the training file if there is one, and otherwise from the 2,490 (XNLI) or
+9,842 (SNLI) pairs of the development set; the result `train_pairs` says which.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, reading, transfer
+from cmlm.evaluation.senteval_files import Examples
+
+LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2}
+# SNLI's pairs on whose label the annotators did not agree.
+_NO_LABEL = "-"
+
+
+class _Inference(base.Task[dict[str, Examples]]):
+    """A classifier of premise and hypothesis, trained on English."""
+
+    main_metric = "accuracy"
+
+    def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
+        return (text for part in data.values() for pair in part.texts for text in pair)
+
+    def score(
+        self, data: dict[str, Examples], vectors: base.Vectors
+    ) -> dict[str, float]:
+        return {
+            **transfer.transferred(data, vectors, self.seeds),
+            "train_pairs": float(len(data["train"].labels)),
+        }
+
+
+class Xnli(_Inference):
+    """XNLI-1.0's `xnli.dev.tsv` and `xnli.test.tsv`, or a file for each language.
+
+    A file for each language is `dev-LANGUAGE.tsv` (premise, hypothesis, label) or
+    `test-LANGUAGE.tsv`, whose labels may stand in `test-labels.txt`.
+    """
+
+    name = "xnli"
+    protocol = (
+        "accuracy on [u, v, |u - v|, u * v], encoder frozen, trained on 90 % of the "
+        "English development set, C chosen on 10 %; mean over the other languages, "
+        "x 100"
+    )
+
+    def read(self, source: reading.DataDir) -> dict[str, Examples]:
+        try:
+            dev, test = (
+                _published(source, source.find(f"xnli.{part}.tsv", within="XNLI-1.0"))
+                for part in ("dev", "test")
+            )
+        except reading.MissingData:
+            dev, test = (_by_language(source, part) for part in ("dev", "test"))
+        if "en" not in dev or "en" not in test:
+            raise reading.MissingData("missing: English in XNLI's dev and test files")
+        return {"train": dev["en"], **test}
+
+
+class Snli(_Inference):
+    """SentEval's layout of SNLI: `s1.PART`, `s2.PART` and `labels.PART`."""
+
+    name = "snli"
+    protocol = (
+        "accuracy on [u, v, |u - v|, u * v], encoder frozen, trained on 90 % of the "
+        "training set, or of the development set without one, C chosen on 10 %; x 100"
+    )
+
+    def read(self, source: reading.DataDir) -> dict[str, Examples]:
+        try:
+            train = self._part(source, "train")
+        except reading.MissingData:
+            train = self._part(source, "dev")
+        return {"train": train, "en": self._part(source, "test")}
+
+    def _part(self, source: reading.DataDir, part: str) -> Examples:
+        columns = {}
+        for name in ("s1", "s2", "labels"):
+            for within in ("SNLI", "snli"):
+                try:
+                    path = source.find(f"{name}.{part}", within=within)
+                    break
+                except reading.MissingData as error:
+                    missing = error
+            else:
+                raise missing
+            columns[path] = source.lines(path)
+        reading.check_line_counts(columns)
+        first, second, labels = columns.values()
+        return _examples(zip(first, second, labels, strict=True), path)
+
+
+def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:
+    """Reads XNLI-1.0's file of all languages; its first row names the columns."""
+    head, *rows = source.table(path, 8)
+    places = [
+        _column(head, name, path)
+        for name in ("language", "sentence1", "sentence2", "gold_label")
+    ]
+    found: dict[str, list] = {}
+    for row in rows:
+        language, *example = (row[place] for place in places)
+        found.setdefault(language, []).append(example)
+    return {language: _examples(rows, path) for language, rows in found.items()}
+
+
+def _column(head: list[str], name: str, path: str) -> int:
+    if name not in head:
+        raise UserError(f"{path} has no column {name}: its first row names them")
+    return head.index(name)
+
+
+def _by_language(source: reading.DataDir, part: str) -> dict[str, Examples]:
+    labels = None
+    if part == "test":
+        path = source.find("test-labels.txt", within="xnli")
+        labels = source.lines(path)
+    found = {}
+    for path in source.matching(f"{part}-*.tsv", within="xnli"):
+        language = os.path.basename(path).removesuffix(".gz")
+        language = language.removeprefix(f"{part}-").removesuffix(".tsv")
+        rows = source.table(path, 2 if labels else 3)
+        if labels:
+            reading.check_line_counts({path: rows, "test-labels.txt": labels})
+            rows = [[*row[:2], label] for row, label in zip(rows, labels, strict=True)]
+        found[language] = _examples(rows, path)
+    return found
+
+
+def _examples(rows: Iterable, path: str) -> Examples:
+    texts, labels = [], []
+    for number, (first, second, label) in enumerate(rows, 1):
+        if label != _NO_LABEL:
+            texts.append((first.strip(), second.strip()))
+            where = f"{path}, line {number}"
+            labels.append(reading.parse_label(label, LABELS, where))
+    return Examples(texts, np.array(labels))
+
+
+TASKS = [Xnli(), Snli()]

@@ -1,0 +1,122 @@
+"""SNLI and XNLI: their published layouts, and the classifier on known vectors."""
+
+import numpy as np
+import pytest
+
+from cmlm.errors import UserError
+from cmlm.evaluation import catalogue, inference, reading
+
+LABELS = ("neutral", "entailment", "contradiction")
+# XNLI-1.0's columns.
+HEAD = (
+    "language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse "
+    "sentence2_parse sentence1 sentence2 promptID pairID genre label1 label2 label3 "
+    "label4 label5 sentence1_tokenized sentence2_tokenized match"
+).split()
+
+
+def read(name, folder):
+    (task,) = catalogue.select([name])
+    return task, task.read(reading.DataDir(str(folder)))
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def pairs(language, count):
+    return [
+        (f"{language} premise {row}", f"{language} {LABELS[row % 3]} {row}")
+        for row in range(count)
+    ]
+
+
+def write_published(folder, languages=("en", "de")):
+    for part, count in (("dev", 30), ("test", 12)):
+        rows = ["\t".join(HEAD)]
+        for language in languages:
+            for row, (first, second) in enumerate(pairs(language, count)):
+                cells = dict.fromkeys(HEAD, "x")
+                cells |= {"language": language, "gold_label": LABELS[row % 3]}
+                cells |= {"sentence1": first, "sentence2": second}
+                rows.append("\t".join(cells[name] for name in HEAD))
+        write(folder / "XNLI-1.0" / f"xnli.{part}.tsv", rows)
+
+
+def write_by_language(folder):
+    for language in ("en", "de"):
+        for part, count in (("dev", 30), ("test", 12)):
+            rows = [
+                "\t".join([*pair, *([LABELS[row % 3]] if part == "dev" else [])])
+                for row, pair in enumerate(pairs(language, count))
+            ]
+            write(folder / "xnli" / f"{part}-{language}.tsv", rows)
+    write(folder / "xnli" / "test-labels.txt", [LABELS[row % 3] for row in range(12)])
+
+
+class Words:
+    """A vector says which label its sentence names."""
+
+    def encode(self, texts, language=""):
+        del language
+        return np.array([[label in text for label in LABELS] for text in texts], float)
+
+
+@pytest.mark.parametrize("layout", [write_published, write_by_language])
+def test_xnli_learns_english_and_is_tested_on_all(tmp_path, layout):
+    layout(tmp_path)
+    task, data = read("xnli", tmp_path)
+    assert set(data) == {"train", "en", "de"}
+    assert data["train"].texts == pairs("en", 30)
+    assert data["de"].texts == pairs("de", 12)
+    assert data["de"].labels.tolist() == [1, 0, 2] * 4
+    scores = task.score(data, Words().encode)
+    assert scores["accuracy"] == scores["accuracy/de"] == scores["accuracy/en"] == 100
+    assert scores["train_pairs"] == 30
+
+
+def test_snli_learns_from_its_training_set_if_there_is_one(tmp_path):
+    for part, count in (("dev", 30), ("test", 12)):
+        both = list(zip(*pairs("en", count), strict=True))
+        labels = [LABELS[row % 3] for row in range(count)]
+        # No agreement of the annotators: the pair does not count.
+        write(tmp_path / "SNLI" / f"labels.{part}", [*labels, "-"])
+        for name, column in zip(("s1", "s2"), both, strict=True):
+            write(tmp_path / "SNLI" / f"{name}.{part}", [*column, "left out"])
+    task, data = read("snli", tmp_path)
+    assert len(data["train"].texts) == 30 and data["en"].texts == pairs("en", 12)
+    assert task.score(data, Words().encode)["accuracy"] == 100
+    write(tmp_path / "SNLI" / "s1.train", ["a"])
+    write(tmp_path / "SNLI" / "s2.train", ["b"])
+    write(tmp_path / "SNLI" / "labels.train", ["neutral"])
+    _, data = read("snli", tmp_path)
+    assert data["train"].texts == [("a", "b")]
+
+
+def test_damage_is_named(tmp_path):
+    write_by_language(tmp_path)
+    write(tmp_path / "xnli" / "test-labels.txt", ["neutral"])
+    with pytest.raises(UserError, match="not line by line"):
+        read("xnli", tmp_path)
+    write_published(tmp_path)
+    path = tmp_path / "XNLI-1.0" / "xnli.dev.tsv"
+    path.write_text(path.read_text().replace("entailment", "yes", 1))
+    with pytest.raises(UserError, match="label 'yes'; allowed: entailment, neutral"):
+        read("xnli", tmp_path)
+    write(path, ["a\t" * 8])
+    with pytest.raises(UserError, match="has no column language"):
+        read("xnli", tmp_path)
+
+
+def test_real_files(shared_data):
+    _, data = read("xnli", shared_data / "eval")
+    assert len(data) == 16 and {len(part.texts) for part in data.values()} == {
+        2490,
+        5010,
+    }
+    for part in data.values():
+        counts = np.bincount(part.labels, minlength=len(inference.LABELS))
+        assert len(set(counts)) == 1, "a third of the pairs has each label"
+    _, data = read("snli", shared_data / "eval")
+    assert (len(data["train"].texts), len(data["en"].texts)) == (9842, 9824)
