@@ -14,7 +14,7 @@ FRACTION = "task.cmlm.train_data.hold_out_fraction"
 
 @pytest.fixture
 def small(tmp_path):
-    return toys.write_corpus(tmp_path / "text.txt", documents=6)
+    return toys.write_corpus(tmp_path / "text.txt", documents=30)
 
 
 def build(text, directory, **values):
@@ -52,6 +52,13 @@ def test_objectives_of_one_text_hold_out_the_same(small, tmp_path):
 def test_a_share_that_is_not_empty_stays(small, tmp_path):
     run = build(small, tmp_path / "run", **{FRACTION: 0.35})
     assert run.config.task.cmlm.train_data.hold_out_fraction == 0.35
+
+
+def test_a_text_of_one_block_stays_for_training(tmp_path, caplog):
+    text = toys.write_corpus(tmp_path / "one.txt", documents=1, sentences=60)
+    run = build(text, tmp_path / "run", **{FRACTION: 0.001})
+    assert run.config.task.cmlm.train_data.hold_out_fraction == 0.001
+    assert "nothing is held out to validate cmlm by" in caplog.text
 
 
 def test_nothing_to_validate_by_is_said_before_training(small, tmp_path, caplog):

@@ -38,8 +38,8 @@ def find(path: str) -> str | None:
 def expand(arguments: Sequence[str]) -> list[str]:
     """Replaces flagfiles among command-line arguments by their lines, in place.
 
-    Blank lines and lines that begin with # or // are left out. A file that does not
-    exist stays as it is, so that the parser of the flags names it.
+    Blank lines and lines that begin with # or // are left out. A file that cannot be
+    opened stays as it is, so that the parser of the flags names it.
 
     Raises:
         UnicodeDecodeError: a flagfile is not UTF-8 text.
@@ -54,7 +54,11 @@ def _expanded(arguments: Sequence[str], open_files: tuple[str, ...]) -> Iterator
         if path is None or path in open_files:
             yield argument
             continue
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = [line.strip() for line in file]
+        except OSError:
+            yield argument
+            continue
         told = [line for line in lines if line and not line.startswith(("#", "//"))]
         yield from _expanded(told, (*open_files, path))

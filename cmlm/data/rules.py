@@ -24,8 +24,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import choices, files
-from cmlm.errors import UserError
+from cmlm.common import choices, files, json_files
+from cmlm.errors import UserError, shown
 
 # A longer word is [UNK]. BERT's own limit is 200 characters: 600 bytes in scripts of
 # three bytes a character. tf-text's default of 100 bytes would lose two thirds of all
@@ -84,6 +84,11 @@ class Rules:
         return f"{case}, accents {accents}{''.join(more)}"
 
 
+# Rules with a list of values.
+_ALLOWED = {
+    "normalization": choices.NORMALIZATIONS,
+    "style": choices.TOKENIZER_STYLES,
+}
 # The rules of BERT uncased, and our defaults.
 UNCASED = Rules()
 NAMES = tuple(field.name for field in dataclasses.fields(Rules))
@@ -140,49 +145,40 @@ def read(vocab_file: str) -> Record | None:
     """
     path = path_of(vocab_file)
     if tf.io.gfile.exists(path):
-        values = _read_json(path)
-        origin = values.pop("origin", {})
+        values = json_files.read(path)
+        origin = json_files.field(values, "origin", dict, path, {})
+        values.pop("origin", None)
         return Record(_checked(values, path), origin, path)
     path = os.path.join(os.path.dirname(vocab_file), HUGGING_FACE)
     if tf.io.gfile.exists(path):
-        values = _read_json(path)
-        lower_case = values.get("do_lower_case", True)
-        strip = values.get("strip_accents")
+        values = json_files.read(path)
+        lower_case = json_files.field(values, "do_lower_case", bool, path, True)
+        strip = json_files.field(values, "strip_accents", bool, path, lower_case)
         found = {
             "lower_case": lower_case,
-            "strip_accents": lower_case if strip is None else strip,
+            "strip_accents": strip,
             "style": "hugging-face",
         }
-        return Record(_checked(found, path), {}, path)
+        return Record(found, {}, path)
     return None
 
 
-def _read_json(path: str) -> dict[str, Any]:
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            values = json.loads(file.read())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path} does not hold a JSON object")
-    return values
-
-
 def _checked(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns the rules of a record.
+
+    Raises:
+        UserError: an unknown rule, or a value that it does not allow.
+    """
     for name, value in values.items():
         if name not in NAMES:
-            raise UserError(f"{path} has {name!r}; allowed: {', '.join(NAMES)}")
-        default = getattr(UNCASED, name)
-        if type(value) is not type(default):
-            kind = type(default).__name__
-            raise UserError(f"{path} has {name}={value!r}; allowed: {kind}")
-    for name, allowed in (
-        ("normalization", choices.NORMALIZATIONS),
-        ("style", choices.TOKENIZER_STYLES),
-    ):
-        if name in values and values[name] not in allowed:
+            raise UserError(f"{path} has {shown(name)}; allowed: {', '.join(NAMES)}")
+        kind = type(getattr(UNCASED, name))
+        least = {"max_word_bytes": 1, "max_word_characters": 0}.get(name)
+        json_files.field(values, name, kind, path, at_least=least)
+        allowed = _ALLOWED.get(name, (value,))
+        if value not in allowed:
             raise UserError(
-                f"{path} has {name}={values[name]!r}; allowed: "
+                f"{path} has {name}={shown(value)}; allowed: "
                 f"{', '.join(map(repr, allowed))}"
             )
     return values

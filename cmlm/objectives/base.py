@@ -179,11 +179,15 @@ class Objective(tf.Module, abc.ABC):
             epoch_examples=self.epoch_examples,
         )
 
-    def count_examples(self) -> int:
-        """Counts the training examples by reading them once."""
-        examples = self._dataset(
+    def training_examples(self) -> tf.data.Dataset:
+        """Returns one pass over the training examples, one by one."""
+        return self._dataset(
             self.data.train, "train", tf.distribute.InputContext(), unbatched=True
         )
+
+    def count_examples(self) -> int:
+        """Counts the training examples by reading them once."""
+        examples = self.training_examples()
         return int(examples.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
 
     def validation_dataset(

@@ -29,8 +29,8 @@ def ensure(
     Blocks of lines are held out by a hash, so a small share of a small text may be
     empty. The share doubles until each objective has a held-out example, for all
     objectives of one text alike: an objective must not train on what another one
-    validates by. A resumed run finds the same share. An objective that stays without
-    examples gets a warning.
+    validates by. Every objective keeps training examples. A resumed run finds the same
+    share. An objective that stays without examples gets a warning.
 
     Args:
         config: the run's configuration; the shares are changed in place.
@@ -71,6 +71,10 @@ def _widen(names, enabled, objectives) -> None:
         for part in parts:
             part.hold_out_fraction = share
         empty = _empty(empty, objectives)
+        if not all(_has_any(objectives[name].training_examples()) for name in asked):
+            # A text of one block, or of equal documents, is held out whole or not.
+            empty = asked
+            break
     if empty:
         for part, share in zip(parts, before, strict=True):
             part.hold_out_fraction = share
@@ -100,5 +104,8 @@ def _is_empty(objective: Objective) -> bool:
     """Whether the held-out part of a text is empty; a large text is not read."""
     if sum(objective.data.train.sizes.values()) >= _LARGE:
         return False
-    batches = objective.validation_dataset(tf.distribute.InputContext())
-    return not any(True for _ in batches.take(1))
+    return not _has_any(objective.validation_dataset(tf.distribute.InputContext()))
+
+
+def _has_any(dataset: tf.data.Dataset) -> bool:
+    return any(True for _ in dataset.take(1))

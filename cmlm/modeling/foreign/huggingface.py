@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import json_files
+from cmlm.data import rules as rules_lib
 from cmlm.data import vocabulary_file
 from cmlm.errors import UserError, shown
 from cmlm.modeling import weights
@@ -105,6 +106,10 @@ def read(folder: str) -> base.Source:
         )
 
     vocab, vocab_name, rules = _tokenizer(transformer)
+    record = rules_lib.read(vocab_name) if ours and vocab_name else None
+    if record is not None and record.path == rules_lib.path_of(vocab_name):
+        # Our own folder says what BertNormalizer cannot.
+        rules = dict(record.rules)
     name = os.path.join(transformer, "sentence_bert_config.json")
     settings = json_files.optional(name)
     seq_length = settings.get("max_seq_length")
