@@ -82,7 +82,6 @@ def toy_export(tmp_path_factory):
 @pytest.fixture(scope="session")
 def commands():
     """Runs commands in forks of a warm process, see `campaign.warm.Process`."""
-    from campaign import warm
+    import commands
 
-    with warm.Process() as process:
-        yield process
+    return commands.process()

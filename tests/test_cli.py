@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import commands
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -310,12 +311,7 @@ def test_folders_named_like_the_packages_do_not_hide_them(tmp_path):
 def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
     output = tmp_path / f"output{suffix}"
     output.write_bytes(b"a day's work")
-    result = subprocess.run(
-        [sys.executable, "-m", command, *arguments, f"--output={output}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    result = commands.run(command, *arguments, f"--output={output}", cwd=tmp_path)
     assert_one_error(result, f"{output} exists", "--overwrite")
     assert output.read_bytes() == b"a day's work"
 
@@ -364,13 +360,7 @@ def test_no_command_damages_its_inputs(tmp_path, command):
         given = [*arguments.split(), output]
         if command != "cmlm.train":
             given.append("--overwrite")
-        result = subprocess.run(
-            [sys.executable, "-m", command, *given],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
+        result = commands.run(command, *given, cwd=tmp_path)
         assert_one_error(result)
         assert re.search("is the input|contains|lies in", result.stderr), given
     there = {path for path in tmp_path.rglob("*") if path.is_file()}

@@ -1,10 +1,9 @@
 """The client against a model server, real or standing in, over REST and gRPC."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import pytest
@@ -145,13 +144,7 @@ def test_command(addresses, expected, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(sentences) + "\n")
 
     def command(*flags):
-        return subprocess.run(
-            [sys.executable, "-m", "export.client", *flags],
-            cwd=HERE.parent,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return commands.run("export.client", *flags)
 
     server = f"--server={addresses['grpc']}"
     output = tmp_path / "vectors.npy"

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import commands
 import pytest
 from test_architecture import COMMANDS, SOURCES, _imports
 
@@ -76,13 +77,7 @@ _PACKAGES = ("cmlm", "export")
 @functools.cache
 def _flags(module: str) -> dict[str, tuple[str, list[str]]]:
     """Kind and choices of a command's flags, as the command itself tells them."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--helpxml"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = commands.run(module, "--helpxml")
     assert done.stdout.startswith("<?xml"), f"{module}: {done.stderr}"
     return {
         flag.findtext("name"): (

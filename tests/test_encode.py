@@ -4,10 +4,9 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import pytest
@@ -272,16 +271,10 @@ def test_command_writes_vectors_and_prints_neighbours(encoder, exported, tmp_pat
     text = tmp_path / "text.txt"
     text.write_text("\n".join(model_dirs.SENTENCES) + "\n", "utf-8")
     output = tmp_path / "vectors.npy"
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "cmlm.encode", f"--model={exported}"),
-            *(f"--input={text}", f"--output={output}", "--normalize"),
-            *("--query=The cat sat on the mat.", "--neighbours=2"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
+    result = commands.run(
+        *("cmlm.encode", f"--model={exported}"),
+        *(f"--input={text}", f"--output={output}", "--normalize"),
+        *("--query=The cat sat on the mat.", "--neighbours=2"),
     )
     assert result.returncode == 0, result.stderr
     model_dirs.assert_same(

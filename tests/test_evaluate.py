@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import pytest
@@ -307,18 +306,13 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     write(train, "\n".join(rows) + "\n")
     write(data / "stsb-de-test.csv", "the cat,a dog\n")
     arguments = [
-        *(sys.executable, "-m", "cmlm.evaluate", f"--model={source}"),
+        f"--model={source}",
         *(f"--model=bow:{source}", f"--data_dir={data}", f"--output={output}"),
         f"--cache_dir={tmp_path / 'cache'}",
         "--tasks=stsb-test,mr,stsb-multilingual,geometry",
     ]
 
-    def run():
-        return subprocess.run(
-            arguments, cwd=ROOT, capture_output=True, text=True, timeout=240
-        )
-
-    result = run()
+    result = evaluate(*arguments)
     assert result.returncode == 1
     assert str(data / "MR" / "rt-polarity.pos") in result.stderr
     assert "stsb-de-test.csv, line 1: 2 columns; allowed: 3" in result.stderr
@@ -347,9 +341,9 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     assert 'src="http' not in page and "<link" not in page
     assert f"**{source}** | {shown} |" in (output / "report.md").read_text()
     # Again, out of the cache: the same numbers, nothing encoded. But not over it.
-    assert "exists: name another" in run().stderr
+    assert "exists: name another" in evaluate(*arguments).stderr
     arguments.append("--overwrite")
-    assert run().returncode == 1
+    assert evaluate(*arguments).returncode == 1
     again = json.loads((output / "results.json").read_text())
     for name, model in again["models"].items():
         assert model["encoded"] == 0
@@ -369,13 +363,7 @@ def accuracy(x, y):
 
 
 def evaluate(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "cmlm.evaluate", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return commands.run("cmlm.evaluate", *arguments)
 
 
 @pytest.fixture

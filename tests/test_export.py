@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import pytest
@@ -25,15 +26,8 @@ from export import source as source_flags
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def export_command(*flags, **kwargs):
-    return subprocess.run(
-        [sys.executable, "-m", "export.tfhub", *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **kwargs,
-    )
+def export_command(*flags, cwd=None):
+    return commands.run("export.tfhub", *flags, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +162,9 @@ def old_export(tmp_path):
     return out
 
 
-def overwrite(source, out, *flags, **kwargs):
+def overwrite(source, out, *flags):
     return export_command(
-        *(f"--model_dir={source}", f"--export_dir={out}", "--overwrite", *flags),
-        **kwargs,
+        f"--model_dir={source}", f"--export_dir={out}", "--overwrite", *flags
     )
 
 
@@ -208,7 +201,16 @@ def test_a_disk_that_fills_up_leaves_the_old_export(source, old_export, tmp_path
         # Python ignores the signal that goes with it: writing fails, as on a full disk.
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    result = overwrite(source, old_export, preexec_fn=no_file_above_20_kb)
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "export.tfhub", f"--model_dir={source}"),
+            *(f"--export_dir={old_export}", "--overwrite"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=no_file_above_20_kb,
+    )
     assert_refused(result, "File too large", tmp_path, ["out"])
     assert (old_export / "old").read_text() == "old"
 

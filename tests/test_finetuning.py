@@ -1,10 +1,9 @@
 """Fine-tuning: the head and its losses by numpy, batches, seeds, what a run leaves."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import oracles
@@ -247,13 +246,7 @@ def test_values_out_of_range_are_named(values, message):
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "cmlm.finetune", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return commands.run("cmlm.finetune", *arguments)
 
 
 def test_the_command_leaves_results_and_predictions(directory, tmp_path):

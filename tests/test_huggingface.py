@@ -5,10 +5,9 @@ else needs PyTorch: docs/log/exports.md has the comparison.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import pytest
@@ -150,13 +149,7 @@ def test_command_writes_a_folder_or_nothing(tmp_path):
     source = model_dirs.write(tmp_path / "run")
 
     def command(*flags):
-        return subprocess.run(
-            [sys.executable, "-m", "export.huggingface", *flags],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        return commands.run("export.huggingface", *flags)
 
     out = tmp_path / "out"
     flags = (f"--model_dir={source}", f"--output={out}")

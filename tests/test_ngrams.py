@@ -1,9 +1,8 @@
 """N-grams: their scores by the definition, out of core, and what a file may hold."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import numpy as np
 import oracles
 import pytest
@@ -233,13 +232,7 @@ def test_values_out_of_range_are_named(values, message):
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "cmlm.ngrams", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return commands.run("cmlm.ngrams", *arguments)
 
 
 @pytest.mark.large

@@ -1,9 +1,8 @@
 """The command that fits principal components: from text, and from saved vectors."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import pytest
@@ -14,13 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def command(*flags):
-    return subprocess.run(
-        [sys.executable, "-m", "cmlm.pcr", *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return commands.run("cmlm.pcr", *flags)
 
 
 @pytest.fixture

@@ -7,18 +7,14 @@ import os
 import subprocess
 import sys
 
+import commands
 import pytest
 from conftest import ROOT
 from warcio.warcwriter import WARCWriter
 
 
 def run(module, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", f"cmlm.{module}", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    return commands.run(f"cmlm.{module}", *arguments)
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """How vectors are read from trained weights: pooling, projections, length."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import oracles
@@ -147,12 +146,8 @@ def test_positions_are_the_limit():
 
 @pytest.mark.large
 def test_commands_take_the_flags(source, tmp_path):
-    def run(module, *flags):
-        command = [sys.executable, "-m", module, *flags]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
     out = tmp_path / "out"
-    done = run(
+    done = commands.run(
         "export.tfhub",
         *(f"--model_dir={source}", f"--export_dir={out}"),
         *("--pooling=max", "--seq_length=11"),
@@ -161,7 +156,7 @@ def test_commands_take_the_flags(source, tmp_path):
     assert "cut at 11 tokens; trained with 37" in done.stderr
     text = tmp_path / "text.txt"
     text.write_text("\n".join(TEXTS) + "\n")
-    done = run(
+    done = commands.run(
         "cmlm.encode",
         *(f"--model={source}", f"--input={text}", f"--output={tmp_path / 'v.npy'}"),
         *("--pooling=max", "--seq_length=11"),

@@ -1,9 +1,8 @@
 """`python -m cmlm.train`: every file in configs/ runs, every mistake is named."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 import toys
 import yaml
@@ -214,18 +213,12 @@ def test_mistakes_are_one_line_and_leave_no_checkpoint(
     if data is not None:
         write(tmp_path / "text.txt", data)
     good = write(tmp_path / "good.txt", SENTENCES)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "cmlm.train"),
-            f"--model_dir={tmp_path}/run",
-            f"--train_data={good}",
-            "--params_override=model.preset=tiny,vocabulary.size=200",
-            flag.format(tmp_path),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = commands.run(
+        "cmlm.train",
+        f"--model_dir={tmp_path}/run",
+        f"--train_data={good}",
+        "--params_override=model.preset=tiny,vocabulary.size=200",
+        flag.format(tmp_path),
     )
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()

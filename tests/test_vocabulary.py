@@ -1,9 +1,8 @@
 """Vocabularies are checked when read, and learnt ones cover their text."""
 
 import collections
-import subprocess
-import sys
 
+import commands
 import pytest
 
 from cmlm.common import fields
@@ -150,14 +149,7 @@ def test_prepare_leaves_no_vocabulary_that_does_not_fit_the_model(tmp_path):
 def test_the_command_refuses_what_is_no_text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("One.\nTwo.\n", encoding="utf-16")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "cmlm.vocab", f"--input={path}"),
-            f"--output={tmp_path}/v.txt",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    done = commands.run("cmlm.vocab", f"--input={path}", f"--output={tmp_path}/v.txt")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"error: {path} is UTF-16; allowed: UTF-8\n"
     assert not (tmp_path / "v.txt").exists()
