@@ -45,7 +45,7 @@ def main(_):
             import tensorflow_text
         with tf.distribute.MirroredStrategy().scope():
             tf.Variable(1.0)
-    exec(_BODY.value)
+    exec(_BODY.value, globals())
     print("number", _NUMBER.value)
 
 

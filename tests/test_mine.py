@@ -187,7 +187,8 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "there.tsv").write_text("kept")
     (tmp_path / "cut.txt.gz").write_bytes((corpus / "target.txt.gz").read_bytes()[:-20])
-    bad_model, model = f"--model={tmp_path}", f"--model={model}"
+    (tmp_path / "bad").mkdir()
+    bad_model, model = f"--model={tmp_path}/bad", f"--model={model}"
     source, target = f"--source={corpus}/source.txt", f"--target={corpus}/target.txt.gz"
     output = f"--output={tmp_path}/out.tsv"
     bitext = f"--bitext={corpus}/bitext.tsv"

@@ -53,7 +53,10 @@ def check(directory: str, path: str, under: tuple[str, ...] = ("",)) -> None:
         with tf.io.gfile.GFile(path) as file:
             expected = json.loads(file.read())
         rows = [(str(name), list(row)) for name, row in expected.items()]
-    except (tf.errors.OpError, ValueError, TypeError, AttributeError) as error:
+    except (
+        *(tf.errors.OpError, ValueError, RecursionError),
+        *(TypeError, AttributeError),
+    ) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is damaged: {reason}") from error
     for name, row in rows:
