@@ -394,7 +394,10 @@ class Campaign:
         if is_full:
             said = [line for line in first.splitlines() if line.startswith("error: ")]
             one_line = code == 1 and len(said) == 1 and "File too large" in said[0]
-            one_line = one_line and "Traceback" not in first and "/" in said[0]
+            # The line names a file: an output as it was given, or a path.
+            names = ("/", *command.outputs)
+            one_line = one_line and any(name in said[0] for name in names)
+            one_line = one_line and "Traceback" not in first
             assert code == 0 or one_line, f"{most} bytes: {code}: {first}"
         expected = (1,) if is_full else (-signal.SIGKILL, -signal.SIGINT, 130)
         assert code in (0, *expected), f"exit code {code} after {kind}: {first}"
