@@ -197,7 +197,9 @@ def _from_export(path: str, name: str) -> Encoder:
     info = json_files.read(description)
     dim = json_files.field(info, "dim", int, description)
     seq_length = json_files.field(info, "seq_length", int, description, at_least=3)
-    json_files.field(info, "fingerprint", str, description, "")
+    # Exports of early versions have none.
+    if json_files.field(info, "fingerprint", str, description, ""):
+        check_fingerprint(info["fingerprint"], description)
     try:
         served = tf.saved_model.load(path)
         signature, lengths = served.signatures["serving_default"], served.lengths
@@ -208,10 +210,6 @@ def _from_export(path: str, name: str) -> Encoder:
         raise UserError(f"{path} is not a whole export: {reason}") from error
     if dim != width:
         raise UserError(f"{description} has dim={dim}; its graph has {width}")
-
-    # Exports of early versions have none.
-    if "fingerprint" in info:
-        check_fingerprint(info["fingerprint"], path)
 
     def vectors(text, keep_alive=served):
         # The signature alone does not own its variables; `served` does.

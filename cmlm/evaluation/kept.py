@@ -66,7 +66,7 @@ def identity(encoder, sentences: Sequence[str]) -> dict[str, Any]:
     if isinstance(encoder, Mapping):
         return {name: identity(part, sentences) for name, part in encoder.items()}
     about = {**encoder.info, "seq_length": encoder.seq_length}
-    if "fingerprint" not in encoder.info:
+    if not encoder.info.get("fingerprint"):
         vectors = encoder.encode(list(sentences[:_PROBES]))
         about["probe"] = hashlib.sha256(vectors.tobytes()).hexdigest()
     return about
