@@ -254,7 +254,7 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
         (*row.texts, "entailment" if row.label > 2 else "not_entailment")
         for row in pairs(60)
     ]
-    folder = tmp_path / "RTE"
+    folder = tmp_path / "glue" / "RTE"
     write(folder / "train.tsv", "rte", rows[:40])
     write(folder / "dev.tsv", "rte", rows[40:])
     write(folder / "test.tsv", "rte", rows[40:], with_labels=False)
@@ -262,7 +262,7 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     arguments = (
         f"--model={directory}",
         "--task=rte",
-        f"--data_dir={tmp_path}",
+        f"--data_dir={tmp_path}/glue",
         "--seeds=3,1",
         "--batch_size=8",
         "--epochs=1",
@@ -310,11 +310,11 @@ def test_several_tasks_have_glues_average_and_a_report(directory, tmp_path):
             for row in pairs(24)
             for label in ["entailment" if row.label > 2 else "not_entailment"]
         ]
-        write(tmp_path / folder / "train.tsv", name, rows[:16])
-        write(tmp_path / folder / "dev.tsv", name, rows[16:])
+        write(tmp_path / "glue" / folder / "train.tsv", name, rows[:16])
+        write(tmp_path / "glue" / folder / "dev.tsv", name, rows[16:])
     output = tmp_path / "out"
     done = run(
-        *(f"--model={directory}", "--task=stsb,rte", f"--data_dir={tmp_path}"),
+        *(f"--model={directory}", "--task=stsb,rte", f"--data_dir={tmp_path}/glue"),
         *("--batch_size=8", "--epochs=1", "--seeds=0,1", f"--output={output}"),
     )
     assert done.returncode == 0, done.stderr

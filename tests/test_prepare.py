@@ -65,13 +65,16 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
     [
         (["--output=x"], "--input is not given"),
         (["--input=missing*.txt", "--output=x"], "no file matches 'missing*.txt'"),
-        (["--input=README.md", "--output=x", "--layout=html"], "lines|wrapped"),
+        ([f"--input={ROOT}/README.md", "--output=x", "--layout=html"], "lines|wrapped"),
         (
-            ["--input=README.md", "--output=x", "--language=xx"],
+            [f"--input={ROOT}/README.md", "--output=x", "--language=xx"],
             "language is 'xx'; allowed",
         ),
-        (["--input=README.md", "--output=x", "--steps=c5"], "allowed: c4, length"),
-        (["--input=README.md", "--output=x", "--workers=2"], "only split"),
+        (
+            [f"--input={ROOT}/README.md", "--output=x", "--steps=c5"],
+            "allowed: c4, length",
+        ),
+        ([f"--input={ROOT}/README.md", "--output=x", "--workers=2"], "only split"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):

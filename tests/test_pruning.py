@@ -269,6 +269,6 @@ def test_the_command_keeps_languages(source, tmp_path):
     vocab = vocabulary_file.load(f"{tmp_path}/new/vocab.txt")
     assert f"tokens: {len(model_dirs.VOCAB)} -> {len(vocab)} (" in result.stdout
     assert "dog" not in vocab and "cat" in vocab
-    refused = run("--keep_languages=it")
+    refused = run("--keep_languages=it", "--overwrite")
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: --keep_languages=it is not in --input")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import commands
+import model_dirs
 import pytest
 import toys
 import yaml
@@ -141,20 +142,22 @@ def test_a_second_stage_takes_the_shape_of_the_first(start):
     assert config.model.dropout_rate == 0.1
 
 
-def test_flags_win_over_the_flagfile():
+def test_flags_win_over_the_flagfile(tmp_path):
+    vocab = tmp_path / "v.txt"
+    vocab.write_text("\n".join(model_dirs.VOCAB) + "\n")
     config, model_dir = configure(
         f"--flagfile={ROOT}/configs/en_base.flags",
         "--model_dir=/elsewhere",
         "--train_data=a.txt,b.txt",
         "--validation_data=c.txt",
-        "--vocab_file=v.txt",
+        f"--vocab_file={vocab}",
         "--distribution_strategy=mirrored",
         "--params_override=trainer.train_steps=3",
     )
     assert model_dir == "/elsewhere"
     assert config.task.cmlm.train_data.input_path == "a.txt,b.txt"
     assert config.task.cmlm.validation_data == "c.txt"
-    assert config.vocabulary.file == "v.txt"
+    assert config.vocabulary.file == str(vocab)
     assert config.runtime.distribution_strategy == "mirrored"
     assert config.trainer.train_steps == 3
 

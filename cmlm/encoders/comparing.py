@@ -68,6 +68,8 @@ class Comparing:
         """
         if k < 1:
             raise ValueError(f"k is {k}; allowed: at least 1")
+        if not (len(queries) and len(corpus)):
+            return _nothing(len(queries), min(k, len(corpus)))
         return nearest(self._unit(queries), self._unit(corpus), k)
 
     def _unit(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
@@ -80,8 +82,7 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
     """Finds the k largest dot products of float32 [n, dim] with float32 [m, dim]."""
     k = min(k, len(corpus))
     if not (k and len(queries)):
-        shape = [len(queries), k]
-        return Found(np.zeros(shape, np.float32), np.zeros(shape, np.int64))
+        return _nothing(len(queries), k)
     try:
         from cmlm.mining import index
     except ModuleNotFoundError as error:
@@ -89,6 +90,11 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
             raise
         return _by_numpy(queries, corpus, k)
     return Found(*index.in_order(*index.knn(queries, corpus, k)))
+
+
+def _nothing(queries: int, k: int) -> Found:
+    """The result of a search without queries or without a corpus."""
+    return Found(np.zeros([queries, k], np.float32), np.zeros([queries, k], np.int64))
 
 
 def _by_numpy(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
