@@ -18,6 +18,7 @@ from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import weights
+from cmlm.modeling.foreign import huggingface
 from export import huggingface_folder, model_card
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,7 +87,11 @@ def test_tokenizer_files_agree(tmp_path):
     vocab = (folder / "vocab.txt").read_text().split("\n")[:-1]
     assert vocab == list(trained.tokenizer.vocab)
     assert fast["model"]["vocab"] == {token: i for i, token in enumerate(vocab)}
-    assert fast["normalizer"]["lowercase"] is slow["do_lower_case"] is True
+    # tf-text folds letters before BERT's own step.
+    *folding, bert = fast["normalizer"]["normalizers"]
+    assert folding == huggingface.FOLDING and bert["type"] == "BertNormalizer"
+    assert bert["lowercase"] is slow["do_lower_case"] is True
+    assert slow["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert slow["model_max_length"] == model_dirs.SEQ_LENGTH
     special = {token["content"]: token["id"] for token in fast["added_tokens"]}
     assert special == {vocab[i]: i for i in range(5)}
@@ -126,7 +131,7 @@ def test_card_says_what_the_run_says(tmp_path):
         "| vector | float32 [16], not normalised |",
         "| pooling | mean of the token vectors",
         "| longest sentence | 37 tokens",
-        "lower case |",
+        "lower case, accents stripped |",
         "| languages | not stated |",
         "3 of 20 steps",
         "`corpus.txt`",

@@ -50,8 +50,9 @@ class Rules:
             for the text as it is. "nfc" matters where accents stay: it makes one letter
             of e and a combining accent.
         style: whose letters: `tf-text` folds where it lower-cases and strips accents (ß
-            is ss, ς is σ, ² is 2), and splits words at control characters such as the
-            soft hyphen; `hugging-face` keeps the former and drops the latter.
+            is ss, ς is σ, ² is 2, the soft hyphen and joiners are dropped), and splits
+            words at all other control and format characters; `hugging-face` does not
+            fold, and drops them all.
         max_word_bytes: words of more bytes are [UNK].
         max_word_characters: words of more characters are [UNK]; 0: no such limit.
     """

@@ -34,7 +34,7 @@ class VocabularyConfig(hyperparams.Config):
         normalization: Unicode's form of the text: `nfc`, `nfkc`, or empty for the text
             as it is.
         style: `tf-text`, or `hugging-face` for the ids of its BertTokenizer: ß stays,
-            and no word ends at a soft hyphen.
+            and no word ends at a control character.
         max_text_bytes: bytes to learn from, at the start of each language's corpus.
         sampling_exponent: with several languages, the words of language l count in
             proportion to n_l^sampling_exponent, where n_l is the number of words of
