@@ -1,8 +1,18 @@
-"""Fine-tunes an encoder for tasks of GLUE, or for Amazon reviews, and scores it.
+"""Fine-tunes an encoder for your labels, tasks of GLUE or Amazon reviews; scores it.
+
+    python -m cmlm.finetune --model=OUT --task=file:train.tsv --dev=dev.tsv \\
+        --predict=new.tsv --output=tuned
+    python -m cmlm.finetune --model=tuned --predict=newer.tsv --output=answers
 
     python -m cmlm.finetune --model=OUT --task=rte --data_dir=glue --seeds=0,1,2 \\
         --output=rte
     python -m cmlm.finetune --model=OUT --task=glue --data_dir=glue --output=glue_dev
+
+Your files are .tsv or .csv. Their first line names the columns: `text`, or `text1` and
+`text2`; and `label` (a class), `labels` (any number of classes, separated by |) or
+`score` (a number). Without --dev, a tenth of the examples is held out. --output then
+has model/, a SavedModel from strings to predictions, and a file for each of --predict.
+Without --task, such an output predicts only.
 
 DIR holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv ...), in
 the folder itself or in glue/. Tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli; glue,
@@ -24,8 +34,12 @@ encoder may not be better.
 """
 
 import datetime
+import itertools
 import json
 import os
+import shutil
+import sys
+import tempfile
 
 from absl import flags
 
@@ -38,8 +52,14 @@ flags.DEFINE_string(
     "A model_dir (best: or untrained: may precede it), a checkpoint, an export, or "
     "weights of another program.",
 )
-flags.DEFINE_list("task", [], "Tasks by name, comma-separated, such as rte; or glue.")
+flags.DEFINE_list(
+    "task", [], "Tasks by name, comma-separated, such as rte; glue; or file:FILE."
+)
 flags.DEFINE_string("data_dir", None, "The folder of the task's files.")
+flags.DEFINE_string("dev", None, "For file:FILE, the labelled file to score on.")
+flags.DEFINE_list(
+    "predict", [], "For file:FILE, files to predict, comma-separated; labels may lack."
+)
 flags.DEFINE_string("output", None, "The folder to write; default: print only.")
 flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
 flags.DEFINE_list("seeds", ["0"], "Numbers, comma-separated; a run for each of them.")
@@ -59,7 +79,10 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    for name in ("model", "task", "data_dir"):
+    own = all(name.startswith("file:") for name in FLAGS.task)
+    predicts_only = bool(FLAGS.predict and not FLAGS.task)
+    wanted = ["model", *([] if predicts_only else ["task"])]
+    for name in [*wanted, *([] if own else ["data_dir"])]:
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
     seeds = parse_seeds(FLAGS.seeds)
@@ -67,14 +90,23 @@ def main(_) -> None:
     with cli.quiet_imports("evaluate"):
         from cmlm.common import fields, files, outputs
         from cmlm.evaluation import reading, tables
-        from cmlm.finetuning import catalogue, report, run, training
+        from cmlm.finetuning import catalogue, labelled, report, run, training
 
     outputs.check(
         {"--output": output},
-        {"--model": FLAGS.model, "--data_dir": FLAGS.data_dir},
+        {
+            "--model": FLAGS.model,
+            "--data_dir": FLAGS.data_dir,
+            "--task": [name.removeprefix(labelled.PREFIX) for name in FLAGS.task],
+            "--dev": FLAGS.dev,
+            "--predict": FLAGS.predict,
+        },
         FLAGS.overwrite,
     )
-    chosen = catalogue.find_tasks(FLAGS.task)
+    if predicts_only:
+        predict(output)
+        return
+    chosen = catalogue.find_tasks(FLAGS.task, FLAGS.dev, FLAGS.predict)
     settings = training.Settings(
         epochs=FLAGS.epochs,
         batch_size=FLAGS.batch_size,
@@ -84,6 +116,10 @@ def main(_) -> None:
         dropout_rate=FLAGS.dropout_rate,
     )
     fields.check(settings, "--")
+
+    if own:
+        finetune_own(chosen[0], settings, seeds, output)
+        return
 
     # ------------------------------------------------------------- training
     outcomes = []
@@ -119,13 +155,82 @@ def main(_) -> None:
             print(f"predictions  {os.path.join(folder, answer)}  of seed {seed}")
 
 
+def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
+    """Trains on the user's own files; writes results, predictions and the model."""
+    from cmlm.common import files
+    from cmlm.evaluation import reading
+    from cmlm.finetuning import labelled, run, saving
+
+    with tempfile.TemporaryDirectory() as work_dir:
+        saved = os.path.join(work_dir, "model")
+
+        def keep(model, tokenizer, seq_length, outputs):
+            shutil.rmtree(saved, ignore_errors=True)
+            saving.write(saved, task, model, tokenizer, seq_length)
+            dev = task.dev[0][1]
+            rows = itertools.islice(task.examples(dev, task.find(None, dev)), 64)
+            texts = [row.texts for row in rows]
+            difference = saving.check(saved, texts, outputs[dev][: len(texts)])
+            print(f"largest difference to the model: {difference:.1e}", file=sys.stderr)
+
+        source = reading.DataDir(os.path.curdir)
+        outcome = run.finetune(
+            FLAGS.model,
+            task,
+            source,
+            settings,
+            seeds,
+            FLAGS.seq_length,
+            keep if output else None,
+        )
+        print_table(outcome.rows)
+        if not output:
+            return
+        with files.atomic_directory(output, FLAGS.overwrite) as directory:
+            shutil.move(saved, os.path.join(directory, "model"))
+            write_json(os.path.join(directory, "results.json"), outcome.results)
+            for answer, (indices, logits) in outcome.predictions.items():
+                with files.atomic_text(os.path.join(directory, answer)) as file:
+                    labelled.write_predictions(file, task, indices, logits)
+    print(f"results      {os.path.join(output, 'results.json')}")
+    print(f"model        {os.path.join(output, 'model')}")
+    for answer in outcome.predictions:
+        print(f"predictions  {os.path.join(output, answer)}")
+
+
+def predict(output: str | None) -> None:
+    """Predicts --predict with the tuned --model, without training.
+
+    Raises:
+        UserError: --output is not given, or the model or a file is damaged.
+    """
+    from cmlm.common import files
+    from cmlm.finetuning import labelled, saving
+
+    if not output:
+        raise UserError("--output is not given; allowed: a folder for the predictions")
+    tuned = saving.Tuned(FLAGS.model)
+    found = labelled.answers(FLAGS.predict)
+    with files.atomic_directory(output, FLAGS.overwrite) as directory:
+        for answer, path in found.items():
+            rows = list(tuned.task.read(path, with_labels=False))
+            logits = tuned.logits(row.texts for row in rows)
+            with files.atomic_text(os.path.join(directory, answer)) as file:
+                labelled.write_predictions(
+                    file, tuned.task, [row.index for row in rows], logits
+                )
+    for answer in found:
+        print(f"predictions  {os.path.join(output, answer)}")
+
+
 def write_outcome(directory: str, outcome) -> None:
     """Writes a task's results.json and its predictions."""
     from cmlm.common import files
-    from cmlm.finetuning import glue
+    from cmlm.finetuning import glue, tasks
 
     write_json(os.path.join(directory, "results.json"), outcome.results)
-    for answer, (indices, predicted) in outcome.predictions.items():
+    for answer, (indices, logits) in outcome.predictions.items():
+        predicted = tasks.decide(outcome.task, logits)
         with files.atomic_text(os.path.join(directory, answer)) as file:
             glue.write_predictions(file, outcome.task, indices, predicted)
 

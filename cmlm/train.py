@@ -43,6 +43,27 @@ flags.DEFINE_string(
     "With languages: en-de=FILES,en-fr=FILES.",
 )
 flags.DEFINE_string(
+    "pair_data",
+    None,
+    "Queries and passages (.tsv, .tsv.gz), with lines query<TAB>passage; further "
+    "columns are passages that do not answer the query.",
+)
+flags.DEFINE_string(
+    "scored_data",
+    None,
+    "Scored pairs (.tsv, .tsv.gz), with lines sentence<TAB>sentence<TAB>score.",
+)
+flags.DEFINE_string(
+    "pair_validation_data",
+    None,
+    "Held-out queries and passages. Without it, a share of --pair_data is held out.",
+)
+flags.DEFINE_string(
+    "scored_validation_data",
+    None,
+    "Held-out scored pairs. Without it, a share of --scored_data is held out.",
+)
+flags.DEFINE_string(
     "validation_data",
     None,
     "Held-out text, as in --train_data. Without it, a share of the text is held out.",
@@ -119,6 +140,13 @@ def configure():
         for name in ("teacher", "teacher_cache"):
             if FLAGS[name].value and hasattr(objective, name):
                 setattr(objective, name, FLAGS[name].value)
+    readers = {task.train_data.flag for task in config.task.enabled().values()}
+    for flag, name in (("pair_data", "pairs"), ("scored_data", "scored")):
+        if FLAGS[flag].value and flag not in readers:
+            raise UserError(
+                f"--{flag} is given, and no objective reads it; allowed: "
+                f"--flagfile=adapt_{name}, or task.{name}.weight above 0"
+            )
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     given = overrides.given(FLAGS.config_file, FLAGS.params_override)

@@ -162,6 +162,17 @@ def additive_margin_softmax(queries, candidates, positives, excluded, margin, sc
     return np.array(losses)
 
 
+def cosent(cosines, scores, scale):
+    """One term for every two pairs of which the first has the higher score."""
+    terms = [
+        np.exp(scale * (cosines[j] - cosines[i]))
+        for i in range(len(scores))
+        for j in range(len(scores))
+        if scores[i] > scores[j]
+    ]
+    return np.log(1 + np.sum(terms))
+
+
 def misad_loss(part, rest, whole, released):
     """Mean squared difference of E_w + E_R and E_S, one row at a time."""
     losses = []

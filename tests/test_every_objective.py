@@ -16,6 +16,7 @@ from cmlm.common.keras import keras
 from cmlm.config import recipes
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.nli import NliDataConfig
+from cmlm.data.scored import ScoredDataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir
 from cmlm.objectives import OBJECTIVES
@@ -59,6 +60,9 @@ def data(tmp_path_factory) -> Path:
     rows = ["\t".join(map(sentence, ("en", "de", "de"))) for _ in range(60)]
     # Every pair twice: a batch holds texts that are no negatives of each other.
     (directory / "bitext.tsv").write_text("\n".join(rows * 2))
+    # Some scores are equal: such pairs are not compared.
+    scored = [f"{row.rpartition(chr(9))[0]}\t{i % 7 / 7}" for i, row in enumerate(rows)]
+    (directory / "scored.tsv").write_text("\n".join(scored))
     ngrams = [f"{a}en {b}en\t1.5" for a, b in zip(WORDS, WORDS[1:])]
     (directory / "ngrams.tsv").write_text("\n".join([*ngrams, "riveren\t1.0"]))
     words = [f"{word}{language}" for word in WORDS for language in ("en", "de")]
@@ -81,7 +85,9 @@ def configure(config, name: str, data: Path) -> None:
             value = value.replace("{}", str(data))
         setattr(config, key, value)
     reads = config.train_data
-    if isinstance(reads, BitextDataConfig):
+    if isinstance(reads, ScoredDataConfig):
+        reads.input_path = f"{data}/scored.tsv"
+    elif isinstance(reads, BitextDataConfig):
         reads.input_path = f"en-de={data}/bitext.tsv"
     else:
         ending = "tsv" if isinstance(reads, NliDataConfig) else "txt"

@@ -63,6 +63,23 @@ def test_a_query_whose_candidates_are_all_excluded_has_no_loss_and_a_gradient():
     assert np.isfinite(tape.gradient(loss, vectors)).all()
 
 
+def test_cosent_by_its_formula():
+    random = np.random.default_rng(0)
+    cosines = random.uniform(-1, 1, 9).astype(np.float32)
+    scores = random.integers(0, 4, 9).astype(np.float32)
+    got = losses.cosent(tf.constant(cosines), tf.constant(scores), 20.0)
+    np.testing.assert_allclose(got, oracles.cosent(cosines, scores, 20.0), rtol=1e-5)
+
+
+def test_cosent_of_equal_scores_is_zero_with_a_gradient_of_zero():
+    cosines = tf.constant([0.1, 0.9])
+    with tf.GradientTape() as tape:
+        tape.watch(cosines)
+        loss = losses.cosent(cosines, tf.ones([2]), 20.0)
+    assert float(loss) == 0
+    np.testing.assert_array_equal(tape.gradient(loss, cosines), [0, 0])
+
+
 @pytest.mark.parametrize("form", losses.MISAD_FORMS)
 def test_misad_by_hand(form):
     """Rows and columns differ in number; lengths of the inputs do not count."""

@@ -15,7 +15,7 @@ from cmlm.config.experiment import ExperimentConfig, TrainerConfig
 from cmlm.config.overrides import given, override
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
-from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.encoder import SOURCE_POOLING, EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import OBJECTIVES, TaskConfig
 from cmlm.objectives.masked_text import MaskedTextConfig
@@ -365,6 +365,54 @@ def distill_bitext() -> ExperimentConfig:
                 epsilon=1e-6,
             ),
         ),
+    )
+
+
+# ------------------------------------------------------------- One's own labels
+
+
+def _tuning(batch: int, seq_length: int) -> tuple[TaskConfig, TrainerConfig]:
+    """What tuning a pretrained encoder takes: one pass at a rate of 2e-5."""
+    trainer = TrainerConfig(
+        epochs=1,
+        train_steps=1_000,
+        summary_interval=10,
+        validation_interval=200,
+        checkpoint_interval=200,
+        optimizer=OptimizerConfig(
+            type="adamw", learning_rate=2e-5, decay="linear", warmup_steps=0
+        ),
+    )
+    return _task(batch, seq_length), trainer
+
+
+@_recipe("adapt/pairs")
+def adapt_pairs() -> ExperimentConfig:
+    """A pretrained encoder learns from queries and passages. All values are our choice.
+
+    One pass, batch 64, 128 tokens, AdamW 2e-5; pooling and shape are the source's.
+    """
+    task, trainer = _tuning(64, 128)
+    task.pairs.weight = 1.0
+    return ExperimentConfig(
+        model=EncoderConfig(num_views=1, pooling=SOURCE_POOLING),
+        task=task,
+        trainer=trainer,
+    )
+
+
+@_recipe("adapt/scored")
+def adapt_scored() -> ExperimentConfig:
+    """A pretrained encoder learns from scored pairs. All values are our choice.
+
+    One pass, batch 32, 128 tokens, AdamW 2e-5; pooling and shape are the source's.
+    """
+    task, trainer = _tuning(32, 128)
+    task.scored.weight = 1.0
+    return ExperimentConfig(
+        model=EncoderConfig(num_views=1, pooling=SOURCE_POOLING),
+        task=task,
+        trainer=trainer,
     )
 
 

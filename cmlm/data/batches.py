@@ -34,7 +34,7 @@ COLUMNS: dict[str, str | None] = {
         for side in ("context", "source", "target", "negative", "premise", "hypothesis")
         for name in ("word_ids", "mask", "hash")
     },
-    **dict.fromkeys(("negative_exists", "order_label", "nli_label")),
+    **dict.fromkeys(("negative_exists", "order_label", "nli_label", "score")),
     "teacher_vectors": None,
     **dict.fromkeys(("span_start", "span_end", "span_mask")),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -32,13 +33,25 @@ class BitextDataConfig(DataConfig):
 
     flag = "bitext_data"
     accepted = "files of lines source<TAB>target"
+    # The name of such data, and its columns, for messages.
+    kind: ClassVar[str] = "bitext"
+    columns: ClassVar[str] = "source<TAB>target"
 
     def _resolve(self, language, patterns, work_dir):
         return files_lib.expand(patterns)
 
     def _inspect(self, files):
-        report = inspect(files)
+        report = inspect(files, kind=self.kind, columns=self.columns)
         return Inspected(report.estimated_pairs(), str(report))
+
+
+@dataclasses.dataclass
+class PairDataConfig(BitextDataConfig):
+    """Queries and passages to train on, `.tsv` or `.tsv.gz`, in the form of bitext."""
+
+    flag, validation_flag = "pair_data", "pair_validation_data"
+    accepted = "files of lines query<TAB>passage"
+    kind, columns = "pair data", "query<TAB>passage"
 
 
 @dataclasses.dataclass
@@ -98,12 +111,18 @@ def count_columns(files: list[str]) -> int:
     return 0
 
 
-def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> BitextReport:
+def inspect(
+    files: list[str],
+    max_lines: int = _LINES_TO_INSPECT,
+    kind: str = BitextDataConfig.kind,
+    columns: str = BitextDataConfig.columns,
+) -> BitextReport:
     """Counts pairs and bad lines.
 
     Args:
         files: paths of TSV files.
         max_lines: lines to read at most.
+        kind, columns: the name of such data and its first two columns, for messages.
 
     Raises:
         UserError: no line is good, or more than MAX_BAD_SHARE of the lines are bad.
@@ -137,12 +156,12 @@ def inspect(files: list[str], max_lines: int = _LINES_TO_INSPECT) -> BitextRepor
         report.share = share_read(files, report.files, size)
     if not report.pairs:
         raise UserError(
-            f"bitext {files[0]} has no line of the form source<TAB>target; allowed: two"
+            f"{kind} {files[0]} has no line of the form {columns}; allowed: two"
             " or more columns, none empty"
         )
     if report.bad > MAX_BAD_SHARE * seen:
         raise UserError(
-            f"{report.bad:,} of {seen:,} lines of bitext {files[0]} do not have"
+            f"{report.bad:,} of {seen:,} lines of {kind} {files[0]} do not have"
             f" {report.columns} columns with text, {first_bad} first; allowed: at most"
             f" {MAX_BAD_SHARE:.0%}"
         )

@@ -235,6 +235,25 @@ def bitext_pairs(feed: Feed) -> tf.data.Dataset:
     return batches(source, to_features, feed, random=True)
 
 
+def scored_pairs(feed: Feed) -> tf.data.Dataset:
+    """Returns random batches of scored pairs.
+
+    Returns:
+        Dataset of dicts: `source_word_ids`, `source_mask`, `target_word_ids`,
+        `target_mask` int32 [batch, length] and `score` float32 [batch].
+    """
+
+    def to_features(_, source, target, score):
+        return {
+            **_text("source", source, feed),
+            **_text("target", target, feed),
+            "score": tf.strings.to_number(score),
+        }
+
+    source = functools.partial(bitext.rows, columns=3)
+    return batches(source, to_features, feed, random=True)
+
+
 def taught_texts(
     feed: Feed, lookup: Callable[[tf.Tensor], tf.Tensor]
 ) -> tf.data.Dataset:
@@ -250,7 +269,7 @@ def taught_texts(
     """
 
     def to_features(_, text):
-        return {**_taught("source", text, feed), "teacher_vectors": lookup(text)}
+        return {**_text("source", text, feed), "teacher_vectors": lookup(text)}
 
     return batches(_single(streams.sentences), to_features, feed)
 
@@ -272,8 +291,8 @@ def taught_pairs(
 
     def to_features(_, source, target):
         return {
-            **_taught("source", source, feed),
-            **_taught("target", target, feed),
+            **_text("source", source, feed),
+            **_text("target", target, feed),
             "teacher_vectors": lookup(taught_text(source, target)),
         }
 
@@ -457,8 +476,8 @@ def _side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     }
 
 
-def _taught(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """Returns the features of one side of taught texts, from string [n]."""
+def _text(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """Returns ids and mask of one side of an example, from string [n]."""
     ids = _encode(text, feed)
     return {f"{name}_word_ids": ids, f"{name}_mask": _mask(ids, feed)}
 

@@ -28,7 +28,8 @@ class Examples:
         starts: int64 [n * parts + 1], the start of each sequence in `ids`, and the end.
         second: int32 [n * parts], the number of tokens before a sequence's second text;
             the whole length if there is no second text.
-        labels: float32 [n], the class or the score; NaN without a label.
+        labels: float32 [n], the class or the score, NaN without a label; for several
+            labels float32 [n, labels], 0 or 1.
         indices: the example numbers for a submission of predictions.
         pad_id: the id of the padding token.
         truncated: the number of sequences that were cut.

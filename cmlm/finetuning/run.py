@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ class Outcome:
         task: the task.
         results: the content of results.json.
         rows: the rows of the printed table: the seeds, mean, std, max and constant.
-        predictions: for each file to submit, the indices and the predictions of the
-            best seed.
+        predictions: for each file to submit, the indices and the outputs of the head
+            of the best seed, float32 [n, outputs].
     """
 
     task: tasks.Task
@@ -101,6 +101,7 @@ def finetune(
     settings: training.Settings,
     seeds: Sequence[int],
     seq_length: int | None,
+    keep: Callable[..., None] | None = None,
 ) -> Outcome:
     """Fine-tunes an encoder once for each seed.
 
@@ -112,6 +113,8 @@ def finetune(
         seeds: at least one seed.
         seq_length: the longest sequence in tokens; None takes 128 for a head over [CLS]
             and the trained length for a head on sentence vectors.
+        keep: called with the model of each seed that is the best so far, the tokenizer,
+            the longest sequence and the outputs of the head by file.
 
     Raises:
         UserError: the model or a file is missing or damaged, or the loss is not finite.
@@ -128,7 +131,7 @@ def finetune(
     print(f"{task.name}: {sizes}; {cut:,} cut at {seq_length} tokens", file=sys.stderr)
 
     info = identity.describe(trained, seq_length)
-    start = training.Start(trained)
+    start, tokenizer = training.Start(trained), trained.tokenizer
     # The fine-tuned models need the memory of the original.
     del trained
     print(
@@ -147,22 +150,28 @@ def finetune(
             line.update(step, {"loss": loss, "lr": rate}, settings.batch_size)
 
         loss = classifier.train(train, tell)
-        predicted = {
-            name: classifier.predict(part)
+        outputs = {
+            name: classifier.outputs(part)
             for name, part in data.parts.items()
             if part is not train
         }
+        predicted = {name: tasks.decide(task, each) for name, each in outputs.items()}
         scores[seed] = {**tasks.score(task, predicted, gold), "train_loss": loss}
         print(f"seed {seed}: {scores[seed]['score']:.2f} on dev", file=sys.stderr)
         if seed == best(scores):
-            answers = {name: predicted[name] for name in data.tests}
+            answers = {name: outputs[name] for name in data.tests}
+            if keep is not None:
+                keep(classifier.model, tokenizer, seq_length, outputs)
         # Keras layers refer to each other in cycles; without a collection, two models
         # would be in memory.
         del classifier
         gc.collect()
 
-    guess = tasks.constant(task, train.labels)
-    guesses = {name: np.full(len(part), guess) for name, part in data.parts.items()}
+    guess = np.asarray(tasks.constant(task, train.labels))
+    guesses = {
+        name: np.broadcast_to(guess, [len(part), *guess.shape])
+        for name, part in data.parts.items()
+    }
     summary = {"mean": over(statistics.fmean, scores)}
     if len(seeds) > 1:
         summary["std"] = over(statistics.stdev, scores)

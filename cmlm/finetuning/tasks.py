@@ -7,7 +7,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from sklearn.metrics import matthews_corrcoef
+from scipy import special
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from cmlm.evaluation import metrics, reading
 
@@ -17,9 +18,21 @@ def _matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
     return 100 * float(matthews_corrcoef(gold, predicted))
 
 
+def _averaged_f1(average: str) -> Callable[[np.ndarray, np.ndarray], float]:
+    """F1 over classes or over the several labels of an example, times 100."""
+
+    def measure(predicted: np.ndarray, gold: np.ndarray) -> float:
+        gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
+        return 100 * float(f1_score(gold, predicted, average=average, zero_division=0))
+
+    return measure
+
+
 _FIGURES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": metrics.accuracy,
     "f1": metrics.f1,
+    "f1_macro": _averaged_f1("macro"),
+    "f1_micro": _averaged_f1("micro"),
     "matthews": _matthews,
     "pearson": lambda a, b: metrics.correlations(a, b)["pearson"],
     "spearman": lambda a, b: metrics.correlations(a, b)["spearman"],
@@ -32,12 +45,14 @@ class Row:
 
     Attributes:
         texts: one sentence or two.
-        label: the class or the score; None in a test file.
-        index: the example number for a submission of predictions.
+        label: the class or the score; with several labels, 0 or 1 for each of them;
+            None in a test file.
+        index: what names the example in a file of predictions: its number, or its texts
+            separated by tabs.
     """
 
     texts: tuple[str, ...]
-    label: float | None
+    label: float | tuple[float, ...] | None
     index: str
 
 
@@ -50,6 +65,8 @@ class Task:
         folder: the folder of the task's files.
         within: the folder that may hold `folder`.
         labels: the classes, class 0 first; empty if the task asks for a score.
+        is_several: whether an example has any number of the labels.
+        center, spread: of the scores; the head learns (score - center) / spread.
         figures: the metrics of the task; its score is their mean over `dev`.
         train: the file to train on.
         dev: parts ("" for a single part) and their files. The score on them chooses the
@@ -72,6 +89,9 @@ class Task:
     heldout: tuple[tuple[str, str], ...] = ()
     tests: tuple[tuple[str, str], ...] = ()
     head: str = "cls"
+    is_several: bool = False
+    center: float = 0.0
+    spread: float = 1.0
 
     @property
     def is_regression(self) -> bool:
@@ -160,16 +180,51 @@ def score(
     return {**dev, **heldout, "score": float(np.mean(list(dev.values())))}
 
 
-def constant(task: Task, labels: np.ndarray) -> float:
+def constant(task: Task, labels: np.ndarray) -> np.ndarray:
     """The best constant prediction, from the training labels alone.
 
     Args:
         task: the task.
-        labels: the training labels, float [n].
+        labels: the training labels, float [n], or [n, labels] for several labels.
 
     Returns:
-        The most frequent class, or the mean score.
+        The most frequent class or the mean score, a scalar; for several labels, whether
+        most examples have each, bool [labels].
+    """
+    if task.is_several:
+        return labels.mean(axis=0) > 0.5
+    if task.is_regression:
+        return labels.mean()
+    return np.bincount(labels.astype(np.int64)).argmax()
+
+
+def decide(task: Task, logits: np.ndarray) -> np.ndarray:
+    """Makes predictions of the outputs of a head.
+
+    Args:
+        task: the task.
+        logits: float [n, outputs].
+
+    Returns:
+        The most probable classes, int64 [n]; the scores, float32 [n]; or for several
+        labels, whether each is more probable than not, bool [n, labels].
+    """
+    if task.is_several:
+        return logits > 0
+    if task.is_regression:
+        return logits[:, 0] * np.float32(task.spread) + np.float32(task.center)
+    return logits.argmax(axis=1)
+
+
+def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
+    """The probability of each label: float [n, labels]; no column for a score.
+
+    Args:
+        task: the task.
+        logits: float [n, outputs].
     """
     if task.is_regression:
-        return float(labels.mean())
-    return float(np.bincount(labels.astype(np.int64)).argmax())
+        return logits[:, :0]
+    if task.is_several:
+        return special.expit(logits)
+    return special.softmax(logits, axis=1)

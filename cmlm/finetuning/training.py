@@ -15,13 +15,15 @@ from cmlm.encoders import batching
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
+from cmlm.finetuning import tasks
 from cmlm.finetuning.examples import Examples
 from cmlm.finetuning.tasks import Task
 from cmlm.modeling import optimization
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
-_HEAD = "glue"
+# The name of the head among the parts of the model.
+HEAD = "glue"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +93,9 @@ class Start:
         if task.head == "vectors":
             if self._projection is not None:
                 model.encoder.projection.set_weights(self._projection)
-            model.pair_classifier(_HEAD, task.num_outputs)
+            model.pair_classifier(HEAD, task.num_outputs)
             return model
-        head = model.classifier(_HEAD, task.num_outputs)
+        head = model.classifier(HEAD, task.num_outputs)
         if self.pooler is not None:
             head.dense.set_weights(self.pooler)
         return model
@@ -110,7 +112,8 @@ class SentenceClassifier:
 
         logits = W [u, v, |u - v|, u * v] + b                      (CMLM, section 4.5.2)
 
-    The loss is the cross-entropy of classes or the squared error of a score.
+    The loss is the cross-entropy of classes, the mean of the binary cross-entropies of
+    several labels, or the squared error of a score.
 
     Args:
         start: the weights to start from.
@@ -130,7 +133,8 @@ class SentenceClassifier:
         features = {
             name: tokens for name in ("input_word_ids", "input_mask", "input_type_ids")
         }
-        labels = tf.TensorSpec([None], tf.float32)
+        shape = [None, task.num_outputs] if task.is_several else [None]
+        labels = tf.TensorSpec(shape, tf.float32)
         self._predict = tf.function(self._outputs, input_signature=[features])
         self._step = tf.function(self._train_step, input_signature=[features, labels])
 
@@ -160,7 +164,7 @@ class SentenceClassifier:
         self._optimizer = optimization.build_optimizer(self._config, steps)
         self._variables = [
             variable
-            for part in ("encoder", _HEAD)
+            for part in ("encoder", HEAD)
             for variable in self.model.parts[part].trainable_variables
         ]
         # The traced step must not create variables.
@@ -185,22 +189,20 @@ class SentenceClassifier:
                 report(step, loss, rate)
         return float(np.mean(losses))
 
-    def predict(self, examples: Examples) -> np.ndarray:
-        """Predicts without dropout.
-
-        Returns:
-            The most probable classes, int64 [n], or the scores, float32 [n].
-        """
+    def outputs(self, examples: Examples) -> np.ndarray:
+        """The outputs of the head without dropout, float32 [n, outputs]."""
         outputs = np.empty([len(examples), self._task.num_outputs], np.float32)
         for rows in batching.length_batches(examples.lengths):
             outputs[rows] = self._predict(examples.batch(rows)).numpy()
-        if self._task.is_regression:
-            return outputs[:, 0]
-        return outputs.argmax(axis=1)
+        return outputs
+
+    def predict(self, examples: Examples) -> np.ndarray:
+        """Predicts without dropout, see `tasks.decide`."""
+        return tasks.decide(self._task, self.outputs(examples))
 
     def _outputs(self, features, training=False) -> tf.Tensor:
         outputs = self.model.encoder(features, training=training)
-        head = self.model.parts[_HEAD]
+        head = self.model.parts[HEAD]
         if self._task.head == "vectors":
             vectors = tf.cast(outputs["default"], tf.float32)
             u, v = vectors[0::2], vectors[1::2]
@@ -230,8 +232,13 @@ class SentenceClassifier:
     def _losses(self, features, labels) -> tf.Tensor:
         """The loss of each example, float32 [batch]."""
         logits = self._outputs(features, training=True)
-        if self._task.is_regression:
-            return tf.math.squared_difference(logits[:, 0], labels)
+        task = self._task
+        if task.is_several:
+            each = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+            return tf.reduce_mean(each, axis=1)
+        if task.is_regression:
+            wanted = (labels - task.center) / task.spread
+            return tf.math.squared_difference(logits[:, 0], wanted)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(
             tf.cast(labels, tf.int32), logits
         )

@@ -33,6 +33,8 @@ SHAPE_FIELDS = (
 )
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 SENTENCE_VECTORS = ("pooled", "projected")
+# The pooling of the weights that a run starts from.
+SOURCE_POOLING = "source"
 # Above any published encoder; Keras takes a second to build some tens of layers.
 MOST_LAYERS = 1000
 
@@ -60,7 +62,14 @@ class EncoderConfig(hyperparams.Config):
         initializer_range: standard deviation of the truncated normal distribution that
             weights are drawn from.
         vocab_size: rows of the embedding table; 0 takes the size of the vocabulary.
-        pooling: a key of `pooling.POOLINGS`.
+        pooling: a key of `pooling.POOLINGS`; or `source`, the pooling of the weights
+            that the run starts from, and mean if they state none.
+        normalized: whether the Hugging Face folder that the weights come from scales
+            vectors to length 1. `default` is not scaled; a folder that is written for
+            Hugging Face keeps the module.
+        seq_length: the longest sentence in tokens by the weights that the run starts
+            from; 0: they state none. Exports cut there, or else at the longest
+            sequence of the objectives.
         sentence_vector: `pooled`, or `projected` for CMLM's ablation `proj` (section
             5.1): the mean of the N projected vectors.
     """
@@ -80,7 +89,9 @@ class EncoderConfig(hyperparams.Config):
     type_vocab_size: int = fields.ranged(2, at_least=1)
     initializer_range: float = fields.ranged(0.02, above=0)
     vocab_size: int = fields.ranged(0, at_least=0)
-    pooling: str = fields.one_of("mean", pooling.POOLINGS)
+    pooling: str = fields.one_of("mean", (*pooling.POOLINGS, SOURCE_POOLING))
+    normalized: bool = False
+    seq_length: int = fields.ranged(0, at_least=0)
     sentence_vector: str = fields.one_of("pooled", SENTENCE_VECTORS)
 
     def resolve(self) -> None:
@@ -89,6 +100,8 @@ class EncoderConfig(hyperparams.Config):
 
     def check_together(self, prefix: str) -> None:
         """Fills the shape from the preset; raises UserError if it does not fit."""
+        if self.pooling == SOURCE_POOLING:
+            self.pooling = "mean"
         for name, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
             if getattr(self, name) is None:
                 setattr(self, name, value)

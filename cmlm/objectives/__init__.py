@@ -19,7 +19,9 @@ from cmlm.objectives.misad import MisadObjective
 from cmlm.objectives.mlm import MlmObjective
 from cmlm.objectives.nli import NliObjective
 from cmlm.objectives.order import NspObjective, SopObjective
+from cmlm.objectives.pairs import PairsObjective
 from cmlm.objectives.quickthought import QuickThoughtObjective
+from cmlm.objectives.scored import ScoredObjective
 from cmlm.objectives.tlm import TlmObjective
 
 __all__ = ["OBJECTIVES", "Data", "EmbeddingObjective", "Objective", "TaskConfig"]
@@ -30,6 +32,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "mlm": MlmObjective,
     "tlm": TlmObjective,
     "bitext": BitextObjective,
+    "pairs": PairsObjective,
+    "scored": ScoredObjective,
     "nli": NliObjective,
     "quickthought": QuickThoughtObjective,
     "mirror": MirrorObjective,

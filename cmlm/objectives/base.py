@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import ClassVar, Optional
 
 import tensorflow as tf
@@ -258,6 +258,23 @@ class EmbeddingObjective(Objective):
     @abc.abstractmethod
     def embed(self, batch: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
         """Embeds a batch or micro-batch: float32 [rows, texts of a row, dim]."""
+
+    def embed_sides(
+        self, batch: dict[str, tf.Tensor], sides: Iterable[str], training: bool
+    ) -> tf.Tensor:
+        """Embeds the texts of some sides, such as `source`.
+
+        Returns:
+            float32 [rows, sides, dim].
+        """
+        vectors = []
+        for side in sides:
+            inputs = {
+                f"input_{key}": batch[f"{side}_{key}"] for key in ("word_ids", "mask")
+            }
+            outputs = self.model.encoder(inputs, training=training)
+            vectors.append(tf.cast(outputs["default"], tf.float32))
+        return tf.stack(vectors, axis=1)
 
     @abc.abstractmethod
     def embedding_loss(

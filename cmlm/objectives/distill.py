@@ -110,14 +110,7 @@ class DistillObjective(EmbeddingObjective):
         return tf.cast(rows * len(_sides(batch)), tf.float32)
 
     def embed(self, batch, training):
-        vectors = []
-        for side in _sides(batch):
-            inputs = {
-                f"input_{key}": batch[f"{side}_{key}"] for key in ("word_ids", "mask")
-            }
-            outputs = self.model.encoder(inputs, training=training)
-            vectors.append(tf.cast(outputs["default"], tf.float32))
-        return tf.stack(vectors, axis=1)
+        return self.embed_sides(batch, _sides(batch), training)
 
     def embedding_loss(self, embeddings, batch):
         own = tf.reshape(embeddings, [-1, self.model.config.hidden_size])

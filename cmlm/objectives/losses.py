@@ -122,6 +122,33 @@ def cosine_distance(vectors: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return 1.0 - cosine
 
 
+def cosines(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """Returns the cosine of corresponding rows, float [n, dim]: float32 [n]."""
+    return 1.0 - cosine_distance(first, second)
+
+
+def cosent(cosines: tf.Tensor, scores: tf.Tensor, scale: float) -> tf.Tensor:
+    """CoSENT: the pair with the higher score has the higher cosine.
+
+        loss = log(1 + sum_{i, j: score_i > score_j} exp(scale (cos_j - cos_i)))
+
+    (Su, 2022, https://kexue.fm/archives/8847).
+
+    Args:
+        cosines: float32 [n], the cosine of each pair of sentences.
+        scores: float32 [n].
+        scale: factor of the cosines.
+
+    Returns:
+        The loss of the batch, float32 scalar.
+    """
+    higher = scores[:, tf.newaxis] > scores[tf.newaxis, :]
+    exponents = scale * (cosines[tf.newaxis, :] - cosines[:, tf.newaxis])
+    # Not -inf: its product with a zero gradient is NaN.
+    exponents = tf.where(higher, exponents, exponents.dtype.min)
+    return tf.reduce_logsumexp(tf.pad(tf.reshape(exponents, [-1]), [[1, 0]]))
+
+
 def similarity_error(
     own: tf.Tensor, all_own: tf.Tensor, targets: tf.Tensor, all_targets: tf.Tensor
 ) -> tf.Tensor:

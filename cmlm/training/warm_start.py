@@ -23,6 +23,8 @@ _SHAPE = (
     "max_position_embeddings",
     "num_views",
     "type_vocab_size",
+    "normalized",
+    "seq_length",
 )
 
 
@@ -31,8 +33,8 @@ def adopt_for_run(
 ) -> None:
     """Takes over the shape of `init_checkpoint`, and a foreign vocabulary's rules.
 
-    Recipe and flags still set the pooling. A resumed run reads these settings from its
-    own `params.yaml`, so it does not need the source.
+    Recipe and flags still set the pooling, unless it is `source`. A resumed run reads
+    these settings from its own `params.yaml`, so it does not need the source.
 
     Args:
         config: the run's configuration, not validated yet; changed in place.
@@ -40,12 +42,15 @@ def adopt_for_run(
         directory: the model_dir.
     """
     begun = _begun(config, directory)
+    takes_pooling = config.model.pooling == encoder.SOURCE_POOLING
+    if takes_pooling:
+        given = set(given) - {"model.pooling"}
     if begun is None:
         source = foreign.find(config.init_checkpoint)
         if source is not None:
-            pretrained.adopt(config, source, given, pooling=False)
+            pretrained.adopt(config, source, given, pooling=takes_pooling)
         else:
-            _adopt_shape(config, given)
+            _adopt_shape(config, given, takes_pooling)
         return
     for field in dataclasses.fields(config.model):
         if f"model.{field.name}" not in given:
@@ -75,8 +80,16 @@ def adopt_vocabulary(
         config.vocabulary.adopt_rules(begun.rules().as_dict(), directory, given)
 
 
-def _adopt_shape(config: experiment.ExperimentConfig, given: Collection[str]) -> None:
-    """Takes over shape and vocabulary's rules of the run of `init_checkpoint`."""
+def _adopt_shape(
+    config: experiment.ExperimentConfig, given: Collection[str], pooling: bool
+) -> None:
+    """Takes over shape and vocabulary's rules of the run of `init_checkpoint`.
+
+    Args:
+        config: the run's configuration; changed in place.
+        given: names of the settings that the user has set.
+        pooling: whether to take over the pooling too.
+    """
     folder = _own_run(config.init_checkpoint)
     if folder is None:
         return
@@ -86,6 +99,8 @@ def _adopt_shape(config: experiment.ExperimentConfig, given: Collection[str]) ->
     for name in _SHAPE:
         if f"model.{name}" not in given and "model.preset" not in given:
             setattr(config.model, name, getattr(before, name))
+    if pooling:
+        config.model.pooling = before.pooling
 
 
 def _own_run(path: str) -> str | None:

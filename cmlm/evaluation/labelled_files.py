@@ -1,0 +1,120 @@
+"""Labelled texts of one's own, as `cmlm.finetune` and `cmlm.evaluate` read them.
+
+A file is `.tsv` (tab-separated, without quoting) or `.csv`, also packed (`.gz`). Its
+first line names the columns:
+
+| columns          | content                                           |
+|------------------|---------------------------------------------------|
+| `text`           | a text                                            |
+| `text1`, `text2` | a pair of texts, instead of `text`                |
+| `label`          | its class                                         |
+| `labels`         | its classes, separated by `|`, instead of `label` |
+| `score`          | a number, instead of `label`                      |
+
+Other columns are left alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from cmlm.common import files
+from cmlm.errors import UserError
+
+TEXTS = (("text",), ("text1", "text2"))
+LABELS = ("label", "labels", "score")
+SEPARATOR = "|"
+
+
+def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the cells of each line that is not empty."""
+    with files.open_text(path) as lines:
+        if path.removesuffix(".gz").endswith(".csv"):
+            table = csv.reader(lines)
+            for cells in table:
+                if cells:
+                    yield table.line_num, cells
+            return
+        for number, line in enumerate(lines, 1):
+            if line.strip("\r\n"):
+                yield number, line.rstrip("\r\n").split("\t")
+
+
+def _header(path: str) -> list[str]:
+    _, names = next(_rows(path), (1, []))
+    return [name.strip().removeprefix("\ufeff") for name in names]
+
+
+def columns_of(path: str) -> tuple[tuple[str, ...], str]:
+    """Finds the columns of the texts and of the label.
+
+    Raises:
+        UserError: the first line does not name them.
+    """
+    names = _header(path)
+    texts = [columns for columns in TEXTS if set(columns) <= set(names)]
+    labels = [column for column in LABELS if column in names]
+    if len(texts) != 1 or len(labels) != 1:
+        raise UserError(
+            f"{path}, line 1 has the columns {', '.join(map(repr, names))}; allowed: "
+            "text, or text1 and text2; and one of label, labels (separated by "
+            f"{SEPARATOR}), score"
+        )
+    return texts[0], labels[0]
+
+
+def read(
+    path: str, texts: Sequence[str], column: str, with_labels: bool = True
+) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yields where an example stands, its texts and its label ("" without one).
+
+    Raises:
+        UserError: a column is missing, or a text or label is empty.
+    """
+    names = _header(path)
+    wanted = [*texts, *([column] if with_labels else [])]
+    for name in wanted:
+        if name not in names:
+            raise UserError(
+                f"{path}, line 1 has the columns {', '.join(map(repr, names))}; "
+                f"allowed: {', '.join(wanted)}"
+            )
+    places = [names.index(name) for name in wanted]
+    is_empty = True
+    for number, cells in itertools.islice(_rows(path), 1, None):
+        is_empty = False
+        where = f"{path}, line {number}"
+        if len(cells) != len(names):
+            raise UserError(
+                f"{where}: {len(cells)} columns; allowed: {len(names)}, as in line 1"
+            )
+        values = [cells[place].strip() for place in places]
+        for name, value in zip(wanted, values, strict=True):
+            if not value and name != "labels":
+                raise UserError(f"{where}: no {name}")
+        yield where, tuple(values[: len(texts)]), values[-1] if with_labels else ""
+    if is_empty:
+        raise UserError(f"{path} has no examples")
+
+
+def names_of(labels: str) -> list[str]:
+    """Splits the cell of several labels."""
+    return [name for name in map(str.strip, labels.split(SEPARATOR)) if name]
+
+
+def number_of(text: str, where: str) -> float:
+    """Reads a score.
+
+    Raises:
+        UserError: it is no finite number.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{where}: score {text!r}; allowed: a number")
+    return value

@@ -1,0 +1,215 @@
+"""Tasks of one's own files: `--task=file:FILE`, see `evaluation.labelled_files`.
+
+Files to predict need no column of labels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.errors import UserError
+from cmlm.evaluation import labelled_files, reading
+from cmlm.finetuning import tasks
+from cmlm.finetuning.tasks import Row, Task
+
+PREFIX = "file:"
+_KINDS = {"label": "classes", "labels": "several", "score": "regression"}
+_FIGURES = {
+    "classes": ("accuracy", "f1_macro"),
+    "several": ("f1_micro", "f1_macro"),
+    "regression": ("pearson", "spearman"),
+}
+_HELD_OUT = "held out"
+# One example in this number is held out if there is no file to score.
+_HOLD_OUT = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileTask(Task):
+    """A task of one's own files; `find` and `read` take their paths as names.
+
+    Attributes:
+        texts: the columns of the one or two texts.
+        column: the column of the label.
+    """
+
+    texts: tuple[str, ...]
+    column: str
+
+    def find(self, source: reading.DataDir, name: str) -> list[str]:
+        """See `Task.find`."""
+        return [self.train if name == _HELD_OUT else name]
+
+    def examples(
+        self, name: str, paths: Sequence[str], with_labels: bool = True
+    ) -> Iterator[Row]:
+        """See `Task.examples`; without a file to score, a share is held out."""
+        rows = super().examples(name, paths, with_labels)
+        if name not in (self.train, _HELD_OUT) or self.dev[0][1] != _HELD_OUT:
+            return rows
+        return (row for row in rows if _is_held_out(row) == (name == _HELD_OUT))
+
+    def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
+        """See `Task.read`."""
+        for where, texts, label in labelled_files.read(
+            path, self.texts, self.column, with_labels
+        ):
+            value = self._parse(label, where) if with_labels else None
+            yield Row(texts, value, "\t".join(" ".join(text.split()) for text in texts))
+
+    def _parse(self, label: str, where: str) -> float | tuple[float, ...]:
+        if self.is_regression:
+            return labelled_files.number_of(label, where)
+        classes = {name: number for number, name in enumerate(self.labels)}
+        if not self.is_several:
+            return reading.parse_label(label, classes, where)
+        chosen = [
+            reading.parse_label(name, classes, where)
+            for name in labelled_files.names_of(label)
+        ]
+        return tuple(float(number in chosen) for number in range(len(self.labels)))
+
+    def describe(self) -> dict:
+        """The task as plain values, for the exported model."""
+        return {
+            "texts": list(self.texts),
+            "column": self.column,
+            "labels": list(self.labels),
+            "center": self.center,
+            "spread": self.spread,
+        }
+
+
+def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) -> Task:
+    """Makes the task of a file.
+
+    Args:
+        path: the labelled file to train on.
+        dev: the labelled file to score on; None holds out a tenth of the examples.
+        predict: files to predict.
+
+    Raises:
+        UserError: a file is missing or has another form.
+    """
+    for each in filter(None, (path, dev, *predict)):
+        if not tf.io.gfile.exists(each):
+            raise UserError(f"{each} does not exist; allowed: a .tsv or .csv file")
+    texts, column = labelled_files.columns_of(path)
+    rows = list(labelled_files.read(path, texts, column, True))
+    labels = [label for _, _, label in rows]
+    held_out = sum(_is_held_out(Row(texts, None, "")) for _, texts, _ in rows)
+    if not dev and not 0 < held_out < len(rows):
+        raise UserError(
+            f"{path}: a tenth of its {len(rows)} examples holds out {held_out}; "
+            "allowed: more examples, or --dev=FILE"
+        )
+    kind, center, spread, names = _KINDS[column], 0.0, 1.0, []
+    if kind == "regression":
+        scores = [labelled_files.number_of(label, where) for where, _, label in rows]
+        center, spread = statistics.fmean(scores), statistics.pstdev(scores)
+        if not spread:
+            raise UserError(f"{path}: all scores are {center:g}; allowed: different")
+    else:
+        found = (
+            labels
+            if kind == "classes"
+            else itertools.chain(*map(labelled_files.names_of, labels))
+        )
+        names = sorted(set(found))
+        if len(names) < 2:
+            raise UserError(f"{path} has the labels {names}; allowed: at least two")
+    return FileTask(
+        name=f"{PREFIX}{path}",
+        folder="",
+        within="",
+        labels=tuple(names),
+        figures=_FIGURES[kind],
+        train=path,
+        dev=(("", dev or _HELD_OUT),),
+        tests=tuple((name, each) for name, each in _answers(predict)),
+        texts=texts,
+        column=column,
+        is_several=kind == "several",
+        center=center,
+        spread=spread,
+    )
+
+
+def from_description(about: dict) -> FileTask:
+    """Makes the task that `FileTask.describe` described, without files."""
+    kind = _KINDS[about["column"]]
+    return FileTask(
+        name="",
+        folder="",
+        within="",
+        labels=tuple(about["labels"]),
+        figures=_FIGURES[kind],
+        texts=tuple(about["texts"]),
+        column=about["column"],
+        is_several=kind == "several",
+        center=float(about["center"]),
+        spread=float(about["spread"]),
+    )
+
+
+def answers(paths: Sequence[str]) -> dict[str, str]:
+    """The files of predictions, by the name of the file: `new.tsv` as itself."""
+    return dict(_answers(paths))
+
+
+def _answers(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    seen: dict[str, str] = {}
+    for path in paths:
+        stem = os.path.basename(path).removesuffix(".gz").rpartition(".")[0]
+        name = f"predictions-{stem}.tsv"
+        if name in seen:
+            raise UserError(
+                f"--predict has {seen[name]} and {path}, whose predictions would both "
+                f"be {name}; allowed: files of different names"
+            )
+        seen[name] = path
+        yield name, path
+
+
+def write_predictions(
+    file: TextIO, task: FileTask, indices: Iterable[str], logits: np.ndarray
+) -> None:
+    """Writes the texts, what is predicted, and the probability of each class.
+
+    Args:
+        file: the file to write to.
+        task: the task, which names columns and classes.
+        indices: the texts of each example, separated by tabs.
+        logits: the outputs of the head, float [n, outputs].
+    """
+    predicted = tasks.decide(task, logits)
+    shares = tasks.probabilities(task, logits)
+    header = [*task.texts, task.column, *(f"p({name})" for name in task.labels)]
+    file.write("\t".join(header) + "\n")
+    for row, index in enumerate(indices):
+        if task.is_regression:
+            cells = [f"{predicted[row]:.6g}"]
+        elif task.is_several:
+            chosen = np.flatnonzero(predicted[row])
+            cells = [
+                labelled_files.SEPARATOR.join(task.labels[number] for number in chosen)
+            ]
+        else:
+            cells = [task.labels[int(predicted[row])]]
+        cells += [f"{share:.4f}" for share in shares[row]]
+        file.write("\t".join([index, *cells]) + "\n")
+
+
+def _is_held_out(row: Row) -> bool:
+    """Decides by the first text, so that equal texts stay together."""
+    digest = hashlib.blake2b(row.texts[0].encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % _HOLD_OUT == 0

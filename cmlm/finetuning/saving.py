@@ -1,0 +1,203 @@
+"""A tuned encoder with its head as a SavedModel: from strings to predictions.
+
+The signature `serving_default` takes string [n]: `text`, or `text1` and `text2`. It
+returns `logits` float32 [n, outputs] and, by the kind of the labels,
+
+| labels  | outputs                                                            |
+|---------|--------------------------------------------------------------------|
+| classes | `label` string [n], `probabilities` float32 [n, classes]           |
+| several | `labels` string [n], separated by `|`, `probabilities` [n, labels] |
+| a score | `score` float32 [n]                                                |
+
+`assets.extra/task.json` names the classes in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.common import checksums, files, json_files
+from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders import batching
+from cmlm.encoders.graph import SentenceGraph
+from cmlm.errors import UserError
+from cmlm.evaluation import labelled_files
+from cmlm.finetuning import labelled
+from cmlm.finetuning.labelled import FileTask
+from cmlm.finetuning.training import HEAD
+from cmlm.modeling import inference_graph
+from cmlm.modeling.model import SentenceModel
+
+_TASK = os.path.join("assets.extra", "task.json")
+_CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
+_SERVED = ("saved_model.pb", "variables", "assets", _TASK)
+# The largest difference between the graph that trains and the graph that serves.
+TOLERANCE = 1e-4
+_ROWS_AT_ONCE = 1024
+
+
+def write(
+    directory: str,
+    task: FileTask,
+    model: SentenceModel,
+    tokenizer: Tokenizer,
+    seq_length: int,
+) -> None:
+    """Writes the SavedModel of a tuned model.
+
+    Args:
+        directory: a directory that does not exist.
+        task: the task of the head, a classifier over [CLS].
+        model: the tuned encoder and its head.
+        tokenizer: the tokenizer of the encoder.
+        seq_length: the longest sequence in tokens.
+    """
+    encoder = inference_graph.build(model.encoder, model.config)
+    graph = SentenceGraph(tokenizer, encoder, seq_length)
+    head = model.parts[HEAD]
+    inner, outer = (
+        [tf.constant(array) for array in layer.get_weights()]
+        for layer in (head.dense, head.out_proj)
+    )
+    compute = graph.token_vectors.get_concrete_function()
+    names = tf.constant(task.labels or [""])
+
+    def logits(*texts):
+        if len(texts) == 2:
+            tokens = tokenizer.encode_pair(*texts, seq_length)
+        else:
+            tokens = tokenizer.encode(*texts, seq_length)
+
+        def batch(rows, width):
+            chosen = tf.gather(tokens, rows)
+            ids = chosen.to_tensor(tokenizer.pad_id)
+            mask = tf.sequence_mask(chosen.row_lengths(), width, dtype=tf.int32)
+            ends = tf.cast(ids == tokenizer.sep_id, tf.int32)
+            before = tf.cumsum(ends, axis=1, exclusive=True)
+            types = mask * tf.minimum(before, 1)
+            hidden = tf.tanh(compute(ids, mask, types) @ inner[0] + inner[1])
+            return hidden @ outer[0] + outer[1]
+
+        lengths = tf.cast(tokens.row_lengths(), tf.int32)
+        return batching.map_in_batches(batch, lengths, task.num_outputs)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name) for name in task.texts],
+        autograph=False,
+    )
+    def serve(*texts):
+        outputs = logits(*texts)
+        if task.is_regression:
+            score = outputs[:, 0] * task.spread + task.center
+            return {"logits": outputs, "score": score}
+        if task.is_several:
+            places = tf.where(outputs > 0)
+            chosen = tf.RaggedTensor.from_value_rowids(
+                tf.gather(names, places[:, 1]), places[:, 0], tf.shape(outputs)[0]
+            )
+            return {
+                "logits": outputs,
+                "labels": tf.strings.reduce_join(
+                    chosen, axis=1, separator=labelled_files.SEPARATOR
+                ),
+                "probabilities": tf.sigmoid(outputs),
+            }
+        return {
+            "logits": outputs,
+            "label": tf.gather(names, tf.argmax(outputs, axis=1)),
+            "probabilities": tf.nn.softmax(outputs),
+        }
+
+    served = tf.train.Checkpoint()
+    served.variables = list(compute.graph.variables)
+    tf.saved_model.save(served, directory, {"serving_default": serve})
+    about = {**task.describe(), "seq_length": seq_length}
+    os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
+    with files.atomic_text(os.path.join(directory, _TASK)) as file:
+        json.dump(about, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+    checksums.write(directory, _SERVED, os.path.join(directory, _CHECKSUMS))
+
+
+class Tuned:
+    """A SavedModel of `write`, opened.
+
+    Args:
+        directory: its folder, or a folder with it in `model`.
+
+    Attributes:
+        task: the task, without files.
+
+    Raises:
+        UserError: there is no such model, or it is damaged.
+    """
+
+    def __init__(self, directory: str):
+        places = [directory, os.path.join(directory, "model")]
+        found = [p for p in places if tf.io.gfile.exists(os.path.join(p, _TASK))]
+        if not found:
+            raise UserError(
+                f"{directory} is not a tuned model; allowed: an output of "
+                "cmlm.finetune --task=file:FILE, or name --task to train"
+            )
+        path = found[0]
+        checksums.check(path, os.path.join(path, _CHECKSUMS))
+        about = json_files.read(os.path.join(path, _TASK))
+        try:
+            self.task = labelled.from_description(about)
+            self._served = tf.saved_model.load(path)
+            self._serve = self._served.signatures["serving_default"]
+        # TensorFlow has no list of the errors that a damaged graph raises.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path} is not a whole tuned model: {reason}") from error
+
+    def logits(self, texts: Iterable[tuple[str, ...]]) -> np.ndarray:
+        """The outputs of the head for texts or pairs, float32 [n, outputs]."""
+        found = [self._some(rows) for rows in _chunks(texts)]
+        return np.concatenate(found or [np.zeros([0, self.task.num_outputs])])
+
+    def _some(self, rows: list[tuple[str, ...]]) -> np.ndarray:
+        columns = zip(self.task.texts, zip(*rows, strict=True), strict=True)
+        given = {name: tf.constant(column) for name, column in columns}
+        return self._serve(**given)["logits"].numpy()
+
+
+def _chunks(rows: Iterable) -> Iterator[list]:
+    chunk = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == _ROWS_AT_ONCE:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def check(directory: str, texts: list[tuple[str, ...]], expected: np.ndarray) -> float:
+    """Compares a written model with the model that trained.
+
+    Args:
+        directory: the SavedModel.
+        texts: some examples.
+        expected: the outputs of the model that trained, float [n, outputs].
+
+    Returns:
+        The largest difference.
+
+    Raises:
+        UserError: the difference is more than rounding.
+    """
+    difference = float(np.abs(Tuned(directory).logits(texts) - expected).max())
+    scale = max(1.0, float(np.abs(expected).max()))
+    if not difference <= TOLERANCE * scale:
+        raise UserError(
+            f"{directory} differs from the tuned model by {difference:g}; allowed: "
+            f"{TOLERANCE * scale:g}"
+        )
+    return difference

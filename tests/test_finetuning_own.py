@@ -1,0 +1,182 @@
+"""Fine-tuning on one's own files: scores, predictions, the saved model, mistakes."""
+
+import csv
+import json
+
+import model_dirs
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
+from sklearn import metrics
+
+from cmlm import finetune
+from cmlm.errors import UserError
+from cmlm.finetuning import catalogue, labelled, tasks
+
+WORDS = "the cat sat on a mat ran far away".split()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> str:
+    return model_dirs.write(tmp_path_factory.mktemp("own") / "model_dir")
+
+
+def examples(n: int, seed: int) -> list[dict[str, str]]:
+    """Texts, and labels of every kind that follow from their words."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(n):
+        first, second = (
+            random.choice(WORDS, random.integers(1, 9)).tolist() for _ in "ab"
+        )
+        animals = [word for word in ("cat", "mat") if word in first]
+        rows.append(
+            {
+                "text": " ".join(first),
+                "text1": " ".join(first),
+                "text2": " ".join(second),
+                "label": animals[0] if animals else "neither",
+                "labels": "|".join(animals),
+                "score": str(100 + 10 * len(set(first) & set(second))),
+            }
+        )
+    return rows
+
+
+def write(path, rows, columns) -> str:
+    with open(path, "w", newline="") as file:
+        tabs = path.suffix == ".tsv"
+        kwargs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+        table = csv.writer(file, **kwargs)
+        table.writerow(columns)
+        table.writerows([row[column] for column in columns] for row in rows)
+    return str(path)
+
+
+def main(*arguments: str) -> None:
+    with flagsaver.flagsaver():
+        flags.FLAGS(["finetune", *arguments])
+        finetune.main([])
+
+
+def test_labels_become_a_model_that_predicts(directory, tmp_path):
+    """Two texts with several labels: the file, the command and the SavedModel agree."""
+    columns = ("text1", "text2", "labels")
+    train = write(tmp_path / "train.csv", examples(60, 0), columns)
+    dev_rows = examples(30, 1)
+    dev = write(tmp_path / "dev.tsv", dev_rows, columns)
+    new = write(tmp_path / "new.tsv", dev_rows, columns[:2])
+    out = tmp_path / "out"
+    settings = ("--epochs=4", "--batch_size=8", "--learning_rate=0.003")
+    main(
+        f"--model={directory}",
+        f"--task=file:{train}",
+        f"--dev={dev}",
+        f"--predict={new}",
+        f"--output={out}",
+        *settings,
+    )
+    results = json.loads((out / "results.json").read_text())
+    with open(out / "predictions-new.tsv") as file:
+        found = list(csv.DictReader(file, delimiter="\t"))
+    assert [row["text1"] for row in found] == [row["text1"] for row in dev_rows]
+
+    def chosen(rows):
+        return np.array([[name in row["labels"] for name in WORDS] for row in rows])
+
+    gold, predicted = chosen(dev_rows), chosen(found)
+    seed = results["seeds"]["0"]
+    for average in ("micro", "macro"):
+        want = metrics.f1_score(
+            *(each[:, [1, 5]] for each in (gold, predicted)), average=average
+        )
+        assert seed[f"f1_{average}"] == pytest.approx(100 * want)
+    assert seed["f1_micro"] > results["constant"]["f1_micro"]
+    for row in found:
+        shares = {name: float(row[f"p({name})"]) for name in ("cat", "mat")}
+        over = [name for name, share in shares.items() if share > 0.5]
+        assert row["labels"] == "|".join(over)
+
+    # The same predictions without training, and by the signature.
+    main(f"--model={out}", f"--predict={new}", f"--output={tmp_path / 'again'}")
+    again = (tmp_path / "again" / "predictions-new.tsv").read_text()
+    assert again == (out / "predictions-new.tsv").read_text()
+    served = tf.saved_model.load(str(out / "model")).signatures["serving_default"]
+    columns = {
+        name: tf.constant([row[name] for row in found]) for name in ("text1", "text2")
+    }
+    answers = served(**columns)["labels"].numpy()
+    assert [answer.decode() for answer in answers] == [row["labels"] for row in found]
+
+    # A damaged model is named.
+    (out / "model" / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(UserError, match="saved_model.pb"):
+        main(f"--model={out}", f"--predict={new}", f"--output={tmp_path / 'more'}")
+    assert not (tmp_path / "more").exists()
+
+
+@pytest.mark.parametrize("column", ["label", "score"])
+def test_classes_and_scores_are_learnt(directory, tmp_path, column, capsys):
+    """Without --dev, a tenth is held out; nothing of it is trained on."""
+    texts = ("text",) if column == "label" else ("text1", "text2")
+    train = write(tmp_path / "train.tsv", examples(150, 0), (*texts, column))
+    main(
+        f"--model={directory}",
+        f"--task=file:{train}",
+        f"--output={tmp_path / 'out'}",
+        "--epochs=4",
+        "--batch_size=8",
+        "--learning_rate=0.003",
+    )
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    sizes = [part["examples"] for part in results["data"].values()]
+    assert sum(sizes) == 150 and 5 < sizes[1] < 40
+    (task,) = catalogue.find_tasks([f"file:{train}"])
+    parts = [
+        {row.texts[0] for row in task.examples(name, task.find(None, name))}
+        for name in (task.train, task.dev[0][1])
+    ]
+    assert not parts[0] & parts[1]
+    assert results["mean"]["score"] > results["constant"]["score"] + 10
+    if column == "score":
+        # In the units of the file.
+        logits = np.array([[0.0], [1.0]], np.float32)
+        center, spread = tasks.decide(task, logits) - [0, task.center]
+        assert 100 < center < 130 and 1 < spread < 30
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (
+            "a\tb\n",
+            "line 1 has the columns 'a', 'b'; allowed: text, or text1 and text2",
+        ),
+        ("text\tlabel\nx\ty\nz\ty\n", r"the labels \['y'\]; allowed: at least two"),
+        ("text\tlabel\nx\n", "line 2: 1 columns; allowed: 2"),
+        ("text\tlabel\nx\t\n", "line 2: no label"),
+        ("text\tscore\nx\thigh\n", "line 2: score 'high'; allowed: a number"),
+        ("text\tscore\n", "has no examples"),
+    ],
+)
+def test_a_file_of_another_form_is_named(tmp_path, text, said):
+    path = tmp_path / "train.tsv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        labelled.find_task(str(path), dev=str(path))
+
+
+def test_a_file_too_small_to_hold_out_asks_for_another(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\nx\ta\nx\tb\n")
+    with pytest.raises(UserError, match="more examples, or --dev=FILE"):
+        labelled.find_task(str(path))
+
+
+def test_what_belongs_to_ones_own_task_is_refused_elsewhere():
+    with pytest.raises(UserError, match="--dev is 'x' with --task=rte; allowed: with"):
+        catalogue.find_tasks(["rte"], dev="x")
+    with pytest.raises(UserError, match="would both be predictions-new.tsv"):
+        labelled.answers(["a/new.tsv", "b/new.csv"])

@@ -1,0 +1,107 @@
+"""Training on one's own labels: scored pairs, queries and passages."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+from absl import flags
+from absl.testing import flagsaver
+
+from cmlm import train
+from cmlm.data.bitext import PairDataConfig
+from cmlm.data.tokenization import Tokenizer
+from cmlm.errors import UserError
+from cmlm.objectives import Data
+from cmlm.objectives.scored import ScoredConfig, ScoredObjective
+
+LINES = "a b\tc\t5\nb\td c\t2.5\nc\ta\t0\n"
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """The configuration of scored pairs; the file can be changed."""
+    path = tmp_path / "scored.tsv"
+    path.write_text(LINES)
+    config = ScoredConfig(weight=1.0, lowest=0.0, highest=5.0)
+    data = config.train_data
+    data.input_path, data.global_batch_size, data.seq_length = str(path), 3, 8
+    data.hold_out_fraction = 0.0
+    return config, path
+
+
+def load(config) -> Data:
+    data = config.load_data("")
+    config.check_data(data)
+    return data
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("a\tb\t1\nsentence1\tsentence2\tscore\n", "line 2 has the score 'score'"),
+        ("a\tb\n", "line 1 has 2 columns, 2 with text; allowed: 3"),
+        ("a\t\t1\n", "line 1 has 3 columns, 2 with text"),
+        ("a\tb\tnan\n", "'nan'; allowed: a number"),
+        ("\n", "is empty; allowed: lines of sentence<TAB>sentence<TAB>score"),
+        ("a\tb\t1\nb\ta\t1\n", "all scores in .* are 1; allowed: at least two"),
+    ],
+)
+def test_a_line_without_a_score_is_named(scored, text, said):
+    config, path = scored
+    path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        load(config)
+
+
+def test_the_range_matters_to_regression_only(scored):
+    config, _ = scored
+    config.highest = 1.0
+    load(config)
+    config.loss = "cosine"
+    with pytest.raises(UserError, match="from 0 to 5; allowed: 0 to 1, which task.sco"):
+        load(config)
+
+
+def test_regression_by_hand(scored, tmp_path):
+    """The squared difference of the cosine and the score's place in its range."""
+    config, _ = scored
+    config.loss = "cosine"
+    vocabulary = tmp_path / "vocab.txt"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary.write_text("\n".join([*special, *"abcd"]))
+    objective = ScoredObjective(
+        "scored",
+        config,
+        toys.model(vocab_size=9),
+        Tokenizer(str(vocabulary)),
+        load(config),
+    )
+    whole = tf.distribute.InputContext(1, 0, 1)
+    batch = next(iter(objective.train_dataset(whole)))
+    vectors = tf.constant(np.random.default_rng(0).normal(size=[3, 2, 4]), tf.float32)
+    loss, metrics = objective.embedding_loss(vectors, batch)
+    first, second = np.moveaxis(vectors.numpy(), 1, 0)
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    cosines = np.sum(first * second, axis=1) / norms
+    wanted = batch["score"].numpy() / 5
+    assert sorted(wanted) == [0, 0.5, 1]
+    np.testing.assert_allclose(loss, np.sum((cosines - wanted) ** 2), rtol=1e-5)
+    by_score = np.argsort(wanted)
+    pairs = [(i, j) for i in range(3) for j in range(i)]
+    right = sum(cosines[by_score[i]] > cosines[by_score[j]] for i, j in pairs)
+    assert [float(value) for value in metrics["order"]] == [right, 3]
+
+
+def test_pair_data_speaks_of_queries(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("only one column\n")
+    with pytest.raises(UserError, match="pair data .* of the form query<TAB>passage"):
+        PairDataConfig(input_path=str(path)).load("")
+
+
+@pytest.mark.parametrize("name", ["pair", "scored"])
+def test_labels_that_nothing_reads_are_refused(name):
+    with flagsaver.flagsaver():
+        flags.FLAGS(["train", "--experiment=cmlm/english", f"--{name}_data=x.tsv"])
+        with pytest.raises(UserError, match=f"--{name}_data is given, and no objec"):
+            train.configure()
