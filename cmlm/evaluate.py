@@ -8,8 +8,9 @@ of its name (senteval/, tatoeba/). --output is a folder (results.json, report.md
 report.html with pictures) or a .json file.
 
 --tasks takes families, tasks, one language of a task (tatoeba-de), and your own files:
-bitext:FILE.tsv, bitext:FILE.en:FILE.de, sts:FILE.tsv, agnosticity:FILE.en:FILE.de,
-geometry:FILE.
+classification:FILE.tsv, classification:TRAIN.tsv:TEST.tsv, pairs:FILE.tsv,
+retrieval:DIR (BEIR's layout), sts:FILE.tsv, bitext:FILE.tsv, bitext:FILE.en:FILE.de,
+agnosticity:FILE.en:FILE.de, geometry:FILE.
 
 A small training budget can make an encoder worse than its own start. So score two
 baselines beside it: --model=untrained:MODEL_DIR (the weights the run started from) and
@@ -29,6 +30,7 @@ OUTPUT.work, which goes at the end.
 import datetime
 import hashlib
 import os
+import re
 import sys
 
 from absl import flags
@@ -42,7 +44,8 @@ flags.DEFINE_multi_string(
     [],
     "An export, a model_dir (best:, untrained: or bow: may precede it), weights of "
     "another program, http://HOST:8501/v1/models/NAME, vectors:TXT:NPY, or "
-    "languages:en=MODEL,fr=MODEL for an encoder of each language. Repeatable.",
+    "languages:en=MODEL,fr=MODEL for an encoder of each language. NAME=MODEL gives it "
+    "a name in tables. Repeatable.",
 )
 flags.DEFINE_string("data_dir", None, "The folder of test sets.")
 flags.DEFINE_list(
@@ -74,12 +77,20 @@ reading_flags.define_precision()
 FLAGS = flags.FLAGS
 
 _LANGUAGES = "languages:"
+# `NAME=MODEL`; a name is no path.
+_NAMED = re.compile(r"([^=:/\\]+)=(.+)")
+# Tasks on files, which need no folder of test sets.
+_ON_FILES = tuple(
+    f"{name}:"
+    for name in "bitext sts agnosticity geometry classification pairs retrieval".split()
+)
 
 
 def main(_) -> int:
     if not FLAGS.model and not FLAGS.sentences:
         raise UserError("--model is not given; allowed: an export or a model_dir")
-    if not FLAGS.data_dir:
+    own = all(task.startswith(_ON_FILES) for task in FLAGS.tasks)
+    if not FLAGS.data_dir and not own:
         raise UserError("--data_dir is not given; allowed: a folder of test sets")
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")
@@ -90,7 +101,7 @@ def main(_) -> int:
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
         {
-            "--model": FLAGS.model,
+            "--model": list(named_models(FLAGS.model).values()),
             "--data_dir": FLAGS.data_dir,
             "--tasks": FLAGS.tasks,
             "--pcr": FLAGS.pcr,
@@ -101,7 +112,8 @@ def main(_) -> int:
 
     # ---------------------------------------------------------------- tasks
     seeds = range(base.SEED, base.SEED + FLAGS.seeds)
-    tasks, failed = run.read(catalogue.select(FLAGS.tasks, seeds), FLAGS.data_dir)
+    data_dir = FLAGS.data_dir or os.path.curdir
+    tasks, failed = run.read(catalogue.select(FLAGS.tasks, seeds), data_dir)
     for name, reason in failed.items():
         print(f"{name}: {reason}", file=sys.stderr)
     if FLAGS.sentences and tasks:
@@ -117,7 +129,7 @@ def main(_) -> int:
             models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
         results = {
             "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-            "data_dir": FLAGS.data_dir,
+            "data_dir": data_dir,
             "seeds": list(seeds),
             "versions": versions.installed(),
             "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
@@ -157,12 +169,12 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
 
     models = {}
     sentences = run.sentences(tasks)
-    names = list(dict.fromkeys(FLAGS.model))
+    named = named_models(FLAGS.model)
     reading = reading_flags.with_precision(reading_flags.reading())
-    parts = [part for name in names for part in encoders_of(name).values()]
+    parts = [part for model in named.values() for part in encoders_of(model).values()]
     cli.pack_weights_once({opening.precision(part, reading) for part in parts})
-    for name in names:
-        encoder = open_model(name, reading)
+    for name, model in named.items():
+        encoder = open_model(model, reading)
         change, removed = components_of(name, encoder)
         kept = None
         if work_dir:
@@ -186,6 +198,24 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
             **result.as_dict(),
             "truncated_sentences": truncated(encoder, sentences),
         }
+    return models
+
+
+def named_models(values: list[str]) -> dict[str, str]:
+    """The models of --model by name; a model without a name has its path for one.
+
+    Raises:
+        UserError: two models have one name.
+    """
+    models: dict[str, str] = {}
+    for value in values:
+        found = _NAMED.fullmatch(value)
+        is_named = found and not os.path.exists(value)
+        name, model = found.groups() if is_named else (value, value)
+        if models.setdefault(name, model) != model:
+            raise UserError(
+                f"--model has two models named {name!r}; allowed: different names"
+            )
     return models
 
 

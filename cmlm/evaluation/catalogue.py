@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from cmlm.evaluation import (
     lexical,
     linking,
     mining,
+    own,
     paraphrase,
     qa,
     run,
@@ -42,6 +44,9 @@ ON_FILES = {
     "sts": sts.StsFiles,
     "agnosticity": agnosticity.AgnosticityFiles,
     "geometry": geometry.GeometryFiles,
+    "classification": own.ClassificationFiles,
+    "pairs": own.PairFiles,
+    "retrieval": own.RetrievalFiles,
 }
 # Names that earlier versions used.
 _ALIASES = {"lexicon": "bli", "shape": "geometry", "parallel": "agnosticity"}
@@ -73,7 +78,7 @@ def select(
             task = catalogue.get(name) or _part(name, catalogue) or _on_files(name)
             if task is None:
                 raise UserError(
-                    f"--tasks has {given!r}; allowed: all, "
+                    f"--tasks has {given!r}; {_meant(name, catalogue)}allowed: all, "
                     f"{', '.join(dict.fromkeys([*FAMILIES, *catalogue]))}; "
                     f"TASK-LANGUAGE of {', '.join(_parted(catalogue))}; and "
                     f"{', '.join(f'{family}:FILE' for family in ON_FILES)}"
@@ -85,6 +90,13 @@ def select(
     for task in tasks:
         task.seeds = tuple(seeds)
     return tasks
+
+
+def _meant(name: str, catalogue: dict[str, base.Task]) -> str:
+    """The names that resemble an unknown one, as "did you mean ...? ", or ""."""
+    known = [*FAMILIES, *catalogue, *_ALIASES, *(f"{of}:FILE" for of in ON_FILES)]
+    near = difflib.get_close_matches(name.lower(), known, n=3)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _parted(catalogue: dict[str, base.Task]) -> dict[str, base.PartedTask]:

@@ -57,6 +57,27 @@ def nearest_on_disk(
     return found[0], found[1]
 
 
+def nearest_of_pool(
+    queries, pool, k: int, settings: neighbours.Search | None = None
+) -> np.ndarray:
+    """The k nearest rows of a large set of vectors for each query.
+
+    Args:
+        queries, pool: unit vectors, as for `nearest_on_disk`, [n] and [m].
+        k: the number of rows, at most m.
+        settings: the kind of index; None: `auto`.
+
+    Returns:
+        Rows of the pool, int64 [n, k], the nearest first.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        searcher = neighbours.Searcher(
+            queries, pool, directory, settings or neighbours.Search()
+        )
+        blocks = searcher.find("source", k).blocks()
+        return np.concatenate([rows for _, _, rows in blocks])
+
+
 @dataclasses.dataclass
 class Neighbours:
     """The k nearest rows of y for each row of x by cosine, and the reverse.

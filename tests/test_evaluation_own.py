@@ -1,0 +1,196 @@
+"""Evaluation on one's own labels, against scikit-learn and trec_eval's definitions."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from cmlm import evaluate
+from cmlm.errors import UserError
+from cmlm.evaluation import catalogue, own, search
+from cmlm.evaluation.reading import DataDir
+from cmlm.evaluation.store import Store
+from cmlm.mining import neighbours
+
+DIM = 8
+
+
+class Hashed:
+    """An encoder of unrelated texts: a random vector of each text."""
+
+    dim, seq_length, info = DIM, None, {}
+
+    def encode(self, texts, **_):
+        return np.array(
+            [
+                np.random.default_rng(list(text.encode())).normal(size=DIM)
+                for text in texts
+            ],
+            np.float32,
+        ).reshape(-1, DIM)
+
+
+def scores(task, folder) -> dict[str, float]:
+    data = task.read(DataDir(str(folder)))
+    with Store(Hashed()) as store:
+        store.add(task.sentences(data))
+        return task.score(data, store)
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """A folder in BEIR's layout, with graded judgements and ids that both sides use."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "own"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [
+        {"_id": f"x{n}", "title": f"title {n}" if n % 2 else "", "text": f"text {n}"}
+        for n in range(150)
+    ]
+    queries = [
+        {"_id": f"x{n}" if n < 5 else f"q{n}", "text": f"q {n}"} for n in range(30)
+    ]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines)
+    grades = {}
+    for query in queries[:-1]:
+        chosen = random.choice(len(documents), random.integers(1, 15), replace=False)
+        grades[query["_id"]] = {
+            f"x{n}": int(random.integers(0, 3)) for n in chosen if n >= 5
+        }
+    # A query of which nothing is relevant has no score.
+    grades[queries[-1]["_id"]] = {"x7": 0}
+    lines = [
+        f"{query}\t{document}\t{grade}\n"
+        for query, found in grades.items()
+        for document, grade in found.items()
+    ]
+    (folder / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(lines)
+    )
+    return folder, documents, queries, grades
+
+
+def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
+    folder, documents, queries, grades = collection
+    got = scores(own.RetrievalFiles([str(folder)]), tmp_path)
+    encode = Hashed().encode
+    texts = [" ".join(f"{row['title']} {row['text']}".split()) for row in documents]
+    pool = search.unit_length(encode(texts))
+    want = {"ndcg@10": [], "recall@10": [], "recall@100": [], "mrr@10": []}
+    for query in queries:
+        relevance = np.array(
+            [grades[query["_id"]].get(row["_id"], 0) for row in documents]
+        )
+        if not relevance.any():
+            continue
+        cosines = pool @ search.unit_length(encode([query["text"]]))[0]
+        # The document that is the query itself is last.
+        cosines[[row["_id"] == query["_id"] for row in documents]] = -2
+        ranked = relevance[np.argsort(-cosines)]
+        want["ndcg@10"].append(metrics.ndcg_score([relevance], [cosines], k=10))
+        for k in (10, 100):
+            want[f"recall@{k}"].append((ranked[:k] > 0).sum() / (relevance > 0).sum())
+        hits = np.flatnonzero(ranked[:10])
+        want["mrr@10"].append(1 / (hits[0] + 1) if len(hits) else 0)
+    assert got == pytest.approx({k: 100 * np.mean(v) for k, v in want.items()})
+    assert 0 < got["ndcg@10"] < got["recall@100"] < 100
+
+
+def test_the_mining_index_finds_the_same(collection, tmp_path):
+    """`ivf` that visits every cell, as it stands in for large collections."""
+    folder, *_ = collection
+    task = own.RetrievalFiles([str(folder)])
+    data = task.read(DataDir(str(tmp_path)))
+    with Store(Hashed()) as store:
+        store.add(task.sentences(data))
+        sides = store.stored(data.queries), store.stored(data.documents)
+        settings = neighbours.Search(kind="ivf", cells=4, probes=4)
+        by_cells = search.nearest_of_pool(*sides, 20, settings)
+        np.testing.assert_array_equal(by_cells, search.nearest_of_pool(*sides, 20))
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("q9\tx1\thigh", "line 2 is .*; allowed: query, document and a whole number"),
+        ("nobody\tx1\t1", "line 2: query 'nobody' is not in queries.jsonl"),
+        ("q9\tnothing\t1", "line 2: document 'nothing' is not in"),
+        ("q9\tx1\t0", "no document with a grade above 0"),
+    ],
+)
+def test_damaged_judgements_are_named(collection, tmp_path, line, said):
+    folder, *_ = collection
+    (folder / "qrels" / "dev.tsv").write_text(f"head\n{line}\n")
+    (task,) = catalogue.select([f"retrieval:{folder}:dev"])
+    with pytest.raises(UserError, match=said):
+        task.read(DataDir(str(tmp_path)))
+
+
+def test_pairs_by_scikit_learn(tmp_path):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 60)
+    lines = [
+        f"a {n}\t{'a' if n % 3 == 0 else 'b'} {n}\t{label}\n"
+        for n, label in enumerate(labels)
+    ]
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    got = scores(own.PairFiles(["pairs.tsv"]), tmp_path)
+    encode = Hashed().encode
+    first = search.unit_length(encode([f"a {n}" for n in range(60)]))
+    second = [f"{'a' if n % 3 == 0 else 'b'} {n}" for n in range(60)]
+    cosines = np.sum(first * search.unit_length(encode(second)), axis=1)
+    # Equal texts have one cosine.
+    cosines[::3] = 1
+    thresholds = [*np.unique(cosines), 2]
+    guesses = [cosines >= threshold for threshold in thresholds]
+    want = {
+        "ap": metrics.average_precision_score(labels, cosines),
+        "auc": metrics.roc_auc_score(labels, cosines),
+        "f1": max(metrics.f1_score(labels, guess) for guess in guesses),
+        "accuracy": max(np.mean(labels == guess) for guess in guesses),
+    }
+    assert got == pytest.approx({name: 100 * value for name, value in want.items()})
+
+
+def test_classes_come_from_the_training_file(tmp_path):
+    random = np.random.default_rng(0)
+    for name, n in (("train", 80), ("test", 40)):
+        rows = [f"{i}\t{name} {i}\t{random.choice(['b', 'a', 'c'])}" for i in range(n)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["id\ttext\tlabel", *rows]))
+    task = own.ClassificationFiles(["train.tsv", "test.tsv"])
+    data = task.read(DataDir(str(tmp_path)))
+    assert {part: len(rows.texts) for part, rows in data.items()} == {
+        "train": 80,
+        "test": 40,
+    }
+    got = scores(task, tmp_path)
+    assert 10 < got["accuracy"] < 70  # of three classes, by unrelated vectors
+    (tmp_path / "test.tsv").write_text("text\tlabel\nx\td\n")
+    with pytest.raises(UserError, match="line 2: label 'd'; allowed: a, b, c"):
+        task.read(DataDir(str(tmp_path)))
+
+
+def test_names_of_models(tmp_path):
+    odd = tmp_path / "lr=1"
+    odd.mkdir()
+    values = ["new=runs/a", "languages:en=a,de=b", "best:runs/lr=2", str(odd)]
+    assert evaluate.named_models(values) == {
+        "new": "runs/a",
+        "languages:en=a,de=b": "languages:en=a,de=b",
+        "best:runs/lr=2": "best:runs/lr=2",
+        str(odd): str(odd),
+    }
+    with pytest.raises(UserError, match="two models named 'a'"):
+        evaluate.named_models(["a=x", "a=y"])
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [("tatoba", "tatoeba"), ("stsb", "stsb-test"), ("retreival:x", "retrieval:FILE")],
+)
+def test_an_unknown_task_is_answered_with_its_like(name, meant):
+    with pytest.raises(UserError, match=f"did you mean .*{meant}"):
+        catalogue.select([name])
