@@ -16,7 +16,10 @@ from export import source
 
 source.define("output")
 flags.DEFINE_bool(
-    "normalize", False, "Add the module that scales every vector to length 1."
+    "normalize",
+    None,
+    "Add the module that scales every vector to length 1; default: as the Hugging Face "
+    "folder that the run started from.",
 )
 
 FLAGS = flags.FLAGS
@@ -39,7 +42,10 @@ def main(_) -> None:
             f"{model.seq_length}",
             file=sys.stderr,
         )
-        huggingface_folder.write(model, directory, seq_length, FLAGS.normalize)
+        normalize = FLAGS.normalize
+        if normalize is None:
+            normalize = model.config.model.normalized
+        huggingface_folder.write(model, directory, seq_length, normalize)
     print(f"folder  {FLAGS.output}")
     print(f"load    sentence_transformers.SentenceTransformer({FLAGS.output!r})")
 

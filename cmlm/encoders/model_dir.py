@@ -118,7 +118,8 @@ def load_encoder(
         config=config,
         checkpoint=checkpoint,
         vocab_file=vocab_file,
-        seq_length=max(
+        seq_length=config.model.seq_length
+        or max(
             objective.train_data.seq_length
             for objective in config.task.enabled().values()
         ),

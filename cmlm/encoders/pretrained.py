@@ -52,7 +52,11 @@ def adopt(
     Raises:
         UserError: a setting contradicts the source; the message names both.
     """
-    values = dict(source.model)
+    values = {
+        **source.model,
+        "normalized": source.normalized,
+        "seq_length": source.seq_length or 0,
+    }
     if not pooling:
         theirs = values.pop("pooling", None)
         if theirs not in (None, config.model.pooling):
@@ -167,7 +171,11 @@ def load_encoder(
     reading.apply(model, path)
     logger.info("weights: %s, %s", path, source.kind)
     if source.normalized:
-        logger.info("%s scales its vectors to length 1; `default` is not", path)
+        logger.info(
+            "%s scales its vectors to length 1; `default` is not scaled, the signature "
+            "`normalized` and encode(normalize=True) are",
+            path,
+        )
     limit = config.model.max_position_embeddings - config.model.num_views
     return TrainedEncoder(
         encoder=model.encoder,

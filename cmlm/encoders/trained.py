@@ -88,8 +88,8 @@ class TrainedEncoder:
         checkpoint: the path of the checkpoint.
         vocab_file: the path of the vocabulary.
         seq_length: the length limit of the training in tokens, [CLS] and [SEP]
-            included. For weights of another program, the limit that their source
-            states, or 128.
+            included. For weights of another program, and runs that start from them,
+            the limit that their source states; without one, 128 or the training's.
     """
 
     encoder: EncoderNetwork

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Optional
 
 import tensorflow as tf
@@ -27,6 +28,8 @@ ACCEPTED = (
 )
 # The prefix of every encoder key in a checkpoint of this project.
 _OURS = "model/parts/encoder/"
+# `ORGANISATION/MODEL`, or the name of an old model without organisation.
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def find(path: str) -> Optional[Source]:
@@ -68,11 +71,22 @@ def _file(path: str) -> Optional[Source]:
         return _checkpoint(prefix)
     folder = os.path.dirname(path)
     if not tf.io.gfile.exists(path):
-        raise UserError(f"{path} does not exist; allowed: {ACCEPTED}")
+        raise UserError(f"{path} does not exist; {_download(path)}allowed: {ACCEPTED}")
     if os.path.basename(path) in (tensors.FILE_NAME, tf_hub.FILE_NAME):
         return find(folder or ".")
     tensors.refuse_pickle_file(path)
     raise UserError(f"{path} is not an encoder; allowed: {ACCEPTED}")
+
+
+def _download(path: str) -> str:
+    """The command that downloads a model of the Hugging Face Hub, or ""."""
+    if not _HUB_NAME.fullmatch(path):
+        return ""
+    folder = os.path.basename(path)
+    return (
+        f"a model of the Hugging Face Hub is downloaded by `hf download {path} "
+        f"--local-dir={folder}` (pip install huggingface_hub); "
+    )
 
 
 def _only_checkpoint(folder: str) -> Optional[str]:
