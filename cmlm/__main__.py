@@ -5,8 +5,8 @@
     cmlm settings PATTERN     settings of an experiment: type, default, meaning
     cmlm configs              flagfiles that --flagfile=NAME finds from anywhere
 
-`cmlm export`, `cmlm export-huggingface` and `cmlm client` run `export.tfhub`,
-`export.huggingface` and `export.client`.
+`cmlm export`, `cmlm export-huggingface`, `cmlm client` and `cmlm serve` run
+`export.tfhub`, `export.huggingface`, `export.client` and `export.serve`.
 """
 
 import ast
@@ -29,6 +29,7 @@ COMMANDS = {
     "export": "export.tfhub",
     "export-huggingface": "export.huggingface",
     "client": "export.client",
+    "serve": "export.serve",
 }
 
 

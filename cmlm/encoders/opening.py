@@ -176,6 +176,27 @@ def _from_trained(
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
 
 
+def find_export(directory: str) -> str:
+    """Finds the newest version of an export, whole by its checksums.
+
+    Args:
+        directory: an export, the folder `serving` in it, or a version.
+
+    Returns:
+        The folder of the SavedModel that servers load.
+
+    Raises:
+        UserError: there is no export, or a file of it is damaged.
+    """
+    path = _find_saved_model(directory)
+    if path is None:
+        raise UserError(
+            f"{directory} is not an export; allowed: what export.tfhub wrote"
+        )
+    checksums.check(path, os.path.join(path, CHECKSUMS))
+    return path
+
+
 def _find_saved_model(directory: str) -> str | None:
     """Finds the newest version of an export, like a model server."""
     candidates = [directory]

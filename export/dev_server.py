@@ -1,0 +1,344 @@
+"""A small server for development: TensorFlow Serving's REST and gRPC Predict API.
+
+It answers one model from a session that is loaded as TensorFlow Serving loads it, and
+has a page at `/` to try the model. It neither batches requests nor reloads models:
+production is `tensorflow_model_server`. HTTP is Werkzeug's, gRPC is grpcio's.
+
+| request                                   | answer                                  |
+|-------------------------------------------|-----------------------------------------|
+| GET /v1/models/NAME[/versions/N]          | the state of the model                  |
+| GET /v1/models/NAME[/versions/N]/metadata | its signatures                          |
+| POST /v1/models/NAME[/versions/N]:predict | `inputs` or `instances`, see References |
+| GET /                                     | the page                                |
+
+References: https://www.tensorflow.org/tfx/serving/api_rest;
+tensorflow_serving/apis/prediction_service.proto.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+from concurrent import futures
+from typing import Any
+
+import grpc
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  (its operations are in the graph)
+from google.protobuf import json_format
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import Map, Rule
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+from cmlm.errors import UserError
+
+DEFAULT_SIGNATURE = "serving_default"
+_PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_POLICY += "; connect-src 'self'"
+_GRPC_THREADS = 4
+
+
+class SessionModel:
+    """A SavedModel as TensorFlow Serving loads it: a session and its signatures.
+
+    Args:
+        path: the folder of a version.
+
+    Attributes:
+        signatures: TensorFlow's SignatureDef of each signature.
+    """
+
+    def __init__(self, path: str):
+        self._session = tf.compat.v1.Session(graph=tf.Graph())
+        with self._session.graph.as_default():
+            meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
+        self.signatures = meta_graph.signature_def
+
+    def predict(self, name: str, inputs: dict) -> dict[str, np.ndarray]:
+        """Runs a signature; several threads may run at once.
+
+        Args:
+            name: the signature.
+            inputs: arrays or nested lists by name.
+
+        Raises:
+            ValueError: there is no such signature, or the inputs are not its inputs.
+            tf.errors.OpError: the graph refuses the inputs.
+        """
+        if name not in self.signatures:
+            raise ValueError(f'Serving signature name: "{name}" not found')
+        signature = self.signatures[name]
+        if set(inputs) != set(signature.inputs):
+            raise ValueError(
+                f"inputs are {sorted(inputs)}; allowed: {sorted(signature.inputs)}"
+            )
+        feeds = {
+            signature.inputs[key].name: np.array(
+                value, tf.as_dtype(signature.inputs[key].dtype).as_numpy_dtype
+            )
+            for key, value in inputs.items()
+        }
+        outputs = {key: info.name for key, info in signature.outputs.items()}
+        return self._session.run(outputs, feeds)
+
+
+class Server:
+    """REST and gRPC in front of a `SessionModel`.
+
+    Args:
+        model: the model.
+        name: its name in addresses.
+        version: its version.
+        port, grpc_port: the ports; 0 takes free ones.
+        host: the address to listen at.
+
+    Attributes:
+        rest, grpc: the addresses, `http://...` and `grpc://...`.
+
+    Raises:
+        UserError: a port is taken.
+    """
+
+    def __init__(
+        self,
+        model: SessionModel,
+        name: str = "cmlm",
+        version: int = 1,
+        port: int = 0,
+        grpc_port: int = 0,
+        host: str = "localhost",
+    ):
+        self._model, self._name, self._version = model, name, version
+        self._urls = Map(
+            [
+                Rule("/", endpoint=self._page, methods=["GET"]),
+                *(
+                    rule
+                    for prefix in ("", "/versions/<int:version>")
+                    for rule in (
+                        Rule(
+                            f"/v1/models/<name>{prefix}:predict",
+                            endpoint=self._predict,
+                            methods=["POST"],
+                        ),
+                        Rule(
+                            f"/v1/models/<name>{prefix}/metadata",
+                            endpoint=self._metadata,
+                            methods=["GET"],
+                        ),
+                        Rule(
+                            f"/v1/models/<name>{prefix}",
+                            endpoint=self._state,
+                            methods=["GET"],
+                        ),
+                    )
+                ),
+            ]
+        )
+        self._grpc = grpc.server(
+            futures.ThreadPoolExecutor(_GRPC_THREADS),
+            options=[
+                # Else a second server would share the port with the first one.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+            ],
+        )
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+            _Grpc(model, name, version), self._grpc
+        )
+        try:
+            grpc_port = self._grpc.add_insecure_port(f"{host}:{grpc_port}")
+        except RuntimeError as error:
+            raise UserError(f"port {grpc_port} of {host} cannot be used") from error
+        try:
+            self._http = make_server(
+                host, port, self._answer, threaded=True, request_handler=_Quiet
+            )
+        # Werkzeug prints its reason and ends the process.
+        except (OSError, SystemExit) as error:
+            raise UserError(f"port {port} of {host} cannot be used") from error
+        self.rest = f"http://{host}:{self._http.server_port}"
+        self.grpc = f"grpc://{host}:{grpc_port}"
+
+    def start(self) -> None:
+        """Answers requests in threads, until `stop`."""
+        self._grpc.start()
+        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finishes the requests under way, and closes the ports."""
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+        self._grpc.stop(grace=5).wait()
+
+    # ------------------------------------------------------------------ REST
+
+    def _answer(self, environ, start_response):
+        """The WSGI application."""
+        request = Request(environ)
+        try:
+            endpoint, values = self._urls.bind_to_environ(environ).match()
+            name, version = values.get("name"), values.get("version")
+            if name is None:
+                response = endpoint(request)
+            elif name != self._name or version not in (None, self._version):
+                response = _json(
+                    {"error": f"Servable not found for request: {request.path}"}, 404
+                )
+            else:
+                response = endpoint(request)
+        except HTTPException as error:
+            reason = f"Malformed request: {request.method} {request.path}"
+            response = _json({"error": reason}, error.code or 500)
+        return response(environ, start_response)
+
+    def _page(self, request: Request) -> Response:
+        with open(_PAGE, encoding="utf-8") as file:
+            text = file.read().replace("MODEL_NAME", self._name)
+        return Response(
+            text, mimetype="text/html", headers={"Content-Security-Policy": _POLICY}
+        )
+
+    def _state(self, request: Request) -> Response:
+        status = {"error_code": "OK", "error_message": ""}
+        state = {"version": str(self._version), "state": "AVAILABLE", "status": status}
+        return _json({"model_version_status": [state]})
+
+    def _metadata(self, request: Request) -> Response:
+        found = _signatures(self._model)
+        spec = {"name": self._name, "signature_name": "", "version": str(self._version)}
+        as_json = json_format.MessageToDict(found, preserving_proto_field_name=True)
+        return _json({"model_spec": spec, "metadata": {"signature_def": as_json}})
+
+    def _predict(self, request: Request) -> Response:
+        try:
+            asked = json.loads(request.get_data())
+            if not isinstance(asked, dict):
+                raise ValueError("the request is no JSON object")
+            if ("instances" in asked) == ("inputs" in asked):
+                raise ValueError("allowed: one of 'instances' and 'inputs'")
+            by_row = "instances" in asked
+            name = asked.get("signature_name") or DEFAULT_SIGNATURE
+            outputs = self._model.predict(name, self._inputs(asked, name))
+        except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
+            reason = getattr(error, "message", None) or str(error)
+            return _json({"error": reason}, 400)
+        values = {key: _to_json(value) for key, value in outputs.items()}
+        if len(values) == 1:
+            (answer,) = values.values()
+        elif by_row:
+            rows = zip(*values.values(), strict=True)
+            answer = [dict(zip(values, row, strict=True)) for row in rows]
+        else:
+            answer = values
+        return _json({"predictions" if by_row else "outputs": answer})
+
+    def _inputs(self, asked: dict, name: str) -> dict[str, list]:
+        """The columns of a request, by name."""
+        columns = asked["instances"] if "instances" in asked else asked["inputs"]
+        if "instances" in asked:
+            if not isinstance(columns, list) or not columns:
+                raise ValueError("'instances' is no list with values")
+            if isinstance(columns[0], dict) and "b64" not in columns[0]:
+                columns = {key: [row[key] for row in columns] for key in columns[0]}
+        if not isinstance(columns, dict) or "b64" in columns:
+            # One input: its name may be left out.
+            known = self._model.signatures
+            names = list(known[name].inputs) if name in known else [""]
+            if len(names) > 1:
+                raise ValueError(f"inputs have no names; allowed: {sorted(names)}")
+            columns = {names[0]: columns}
+        return {key: _from_json(value) for key, value in columns.items()}
+
+
+class _Quiet(WSGIRequestHandler):
+    """Prints no line for each request."""
+
+    def log_request(self, *_):
+        pass
+
+
+def _json(values: Any, code: int = 200) -> Response:
+    # TensorFlow Serving answers NaN, too, which JSON lacks.
+    return Response(json.dumps(values), code, mimetype="application/json")
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(each) for each in value]
+    if isinstance(value, dict):
+        return base64.b64decode(value["b64"])
+    return value.encode() if isinstance(value, str) else value
+
+
+def _to_json(array: np.ndarray) -> Any:
+    if array.dtype != object:
+        return array.tolist()
+    return [_text(value) for value in array.tolist()]
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _signatures(model: SessionModel) -> get_model_metadata_pb2.SignatureDefMap:
+    found = get_model_metadata_pb2.SignatureDefMap()
+    for name, signature in model.signatures.items():
+        found.signature_def[name].CopyFrom(signature)
+    return found
+
+
+# ---------------------------------------------------------------------- gRPC
+
+
+class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """The PredictionService of tensorflow_serving/apis."""
+
+    def __init__(self, model: SessionModel, name: str, version: int):
+        self._model, self._name, self._version = model, name, version
+
+    def _check(self, spec, context) -> None:
+        if spec.name != self._name or spec.version.value not in (0, self._version):
+            context.abort(grpc.StatusCode.NOT_FOUND, f"Servable not found: {spec.name}")
+
+    def Predict(self, request, context):
+        self._check(request.model_spec, context)
+        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        response = predict_pb2.PredictResponse()
+        try:
+            inputs = {
+                key: tf.make_ndarray(value) for key, value in request.inputs.items()
+            }
+            outputs = self._model.predict(name, inputs)
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            reason = getattr(error, "message", None) or str(error)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        for key, value in outputs.items():
+            response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
+        response.model_spec.CopyFrom(request.model_spec)
+        response.model_spec.version.value = self._version
+        return response
+
+    def GetModelMetadata(self, request, context):
+        self._check(request.model_spec, context)
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.model_spec.CopyFrom(request.model_spec)
+        response.model_spec.version.value = self._version
+        response.metadata["signature_def"].Pack(_signatures(self._model))
+        return response

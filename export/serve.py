@@ -1,0 +1,74 @@
+"""Serves an export on this machine, to try it before it has a server.
+
+    python -m export.serve --model=OUT --port=8501
+
+answers as TensorFlow Serving does: REST at --port, gRPC at --grpc_port. The page at
+http://localhost:8501/ compares two sentences and finds neighbours. --model is the
+folder that export.tfhub wrote. SIGINT and SIGTERM end the server.
+
+This is a server for development. Production is tensorflow_model_server, which takes the
+same folder and answers the same requests.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+flags.DEFINE_string("model", None, "The export to serve.")
+flags.DEFINE_integer(
+    "port", 8501, "The port for REST and the page; 0: a free one.", 0, 65535
+)
+flags.DEFINE_integer("grpc_port", 8500, "The port for gRPC; 0: a free one.", 0, 65535)
+flags.DEFINE_string(
+    "host",
+    "localhost",
+    "The address to listen at; 0.0.0.0 lets other machines in, without any lock.",
+)
+flags.DEFINE_string("model_name", "cmlm", "The name of the model in addresses.")
+
+FLAGS = flags.FLAGS
+
+
+def main(_) -> None:
+    if not FLAGS.model:
+        raise UserError("--model is not given; allowed: an export")
+    with cli.quiet_imports():
+        from cmlm.encoders import opening
+        from export import dev_server
+
+    path = opening.find_export(FLAGS.model)
+    version = os.path.basename(path)
+    server = dev_server.Server(
+        dev_server.SessionModel(path),
+        FLAGS.model_name,
+        int(version) if version.isdecimal() else 1,
+        FLAGS.port,
+        FLAGS.grpc_port,
+        FLAGS.host,
+    )
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    server.start()
+    print(
+        "for development only; production is tensorflow_model_server "
+        f"--rest_api_port={FLAGS.port} --model_name={FLAGS.model_name} "
+        f"--model_base_path={os.path.dirname(os.path.abspath(path))}",
+        file=sys.stderr,
+    )
+    print(f"page  {server.rest}/")
+    print(f"REST  {server.rest}/v1/models/{FLAGS.model_name}:predict")
+    print(f"gRPC  {server.grpc}", flush=True)
+    ended.wait()
+    server.stop()
+    print("stopped", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    cli.run(main)
