@@ -69,7 +69,7 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
     dev = write(tmp_path / "dev.tsv", dev_rows, columns)
     new = write(tmp_path / "new.tsv", dev_rows, columns[:2])
     out = tmp_path / "out"
-    settings = ("--epochs=4", "--batch_size=8", "--learning_rate=0.003")
+    settings = ("--epochs=10", "--batch_size=8", "--learning_rate=0.01")
     main(
         f"--model={directory}",
         f"--task=file:{train}",
@@ -126,9 +126,9 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column, capsys):
         f"--model={directory}",
         f"--task=file:{train}",
         f"--output={tmp_path / 'out'}",
-        "--epochs=4",
+        "--epochs=10",
         "--batch_size=8",
-        "--learning_rate=0.003",
+        "--learning_rate=0.01",
     )
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     sizes = [part["examples"] for part in results["data"].values()]

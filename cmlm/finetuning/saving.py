@@ -98,7 +98,9 @@ def write(
         if task.is_several:
             places = tf.where(outputs > 0)
             chosen = tf.RaggedTensor.from_value_rowids(
-                tf.gather(names, places[:, 1]), places[:, 0], tf.shape(outputs)[0]
+                tf.gather(names, places[:, 1]),
+                places[:, 0],
+                tf.shape(outputs, tf.int64)[0],
             )
             return {
                 "logits": outputs,
