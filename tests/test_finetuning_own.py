@@ -37,9 +37,9 @@ def examples(n: int, seed: int) -> list[dict[str, str]]:
                 "text": " ".join(first),
                 "text1": " ".join(first),
                 "text2": " ".join(second),
-                "label": animals[0] if animals else "neither",
+                "label": "cat" if "cat" in first else "none",
                 "labels": "|".join(animals),
-                "score": str(100 + 10 * len(set(first) & set(second))),
+                "score": "130" if "cat" in first else "100",
             }
         )
     return rows
@@ -117,16 +117,16 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
     assert not (tmp_path / "more").exists()
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("column", ["label", "score"])
-def test_classes_and_scores_are_learnt(directory, tmp_path, column, capsys):
+def test_classes_and_scores_are_learnt(directory, tmp_path, column):
     """Without --dev, a tenth is held out; nothing of it is trained on."""
-    texts = ("text",) if column == "label" else ("text1", "text2")
-    train = write(tmp_path / "train.tsv", examples(150, 0), (*texts, column))
+    train = write(tmp_path / "train.tsv", examples(150, 0), ("text", column))
     main(
         f"--model={directory}",
         f"--task=file:{train}",
         f"--output={tmp_path / 'out'}",
-        "--epochs=10",
+        "--epochs=8",
         "--batch_size=8",
         "--learning_rate=0.01",
     )
@@ -144,7 +144,7 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column, capsys):
         # In the units of the file.
         logits = np.array([[0.0], [1.0]], np.float32)
         center, spread = tasks.decide(task, logits) - [0, task.center]
-        assert 100 < center < 130 and 1 < spread < 30
+        assert 100 < center < 115 and 5 < spread < 15
 
 
 @pytest.mark.parametrize(
