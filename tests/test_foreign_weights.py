@@ -24,6 +24,7 @@ from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 from cmlm.training import engine, warm_start
+from export import huggingface_folder
 
 LAYERS, HIDDEN, HEADS, INNER, POSITIONS = 2, 16, 4, 32, 24
 VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat dog , . ##s".split()
@@ -706,3 +707,44 @@ def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
     config.vocabulary.file = str(other)
     with pytest.raises(UserError, match="not that of .*vocab.txt"):
         engine.build(config, str(tmp_path / "run"))
+
+
+def test_a_round_trip_keeps_length_pooling_and_scaling(tmp_path):
+    """What the folder says, through a run that reads shorter texts, and back."""
+    folder = write_folder(tmp_path / "bert")
+    modes = {"pooling_mode_cls_token": True, "word_embedding_dimension": HIDDEN}
+    write_modules(folder, ("Pooling", "1_Pooling", modes), ("Normalize", "2_Norm", {}))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    config = run_settings(tmp_path, folder, ["model.pooling=source"])
+    run = engine.build(config, str(tmp_path / "run"))
+    run.manager.save(1)
+    # A run from the run has it, too.
+    second = run_settings(tmp_path, tmp_path / "run", ["model.pooling=source"])
+    trained = opening.open_trained(str(tmp_path / "run"))
+    for model in (second.model, trained.config.model):
+        assert (model.pooling, model.normalized, model.seq_length) == ("cls", True, 20)
+    assert trained.seq_length == 20
+    back = tmp_path / "back"
+    back.mkdir()
+    model = trained.config.model
+    huggingface_folder.write(trained, str(back), trained.seq_length, model.normalized)
+    source = foreign.find(str(back))
+    assert (source.model["pooling"], source.normalized) == ("cls", True)
+    assert source.seq_length == 20
+
+
+def test_a_run_without_a_source_pools_by_mean(tmp_path):
+    config = recipes.load("adapt/pairs")
+    config.validate()
+    assert config.model.pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    "name", ["sentence-transformers/all-MiniLM-L6-v2", "bert-base"]
+)
+def test_a_name_of_the_hub_is_answered_with_its_download(name):
+    with pytest.raises(UserError, match=f"`hf download {name} --local-dir="):
+        foreign.find(name)
+    with pytest.raises(UserError) as error:
+        foreign.find(f"/no/folder/{name}")
+    assert "hf download" not in str(error.value)

@@ -62,18 +62,29 @@ def shrink(config) -> None:
     config.validate()
 
 
-def data_flags(tmp_path) -> list[str]:
+def data_flags(tmp_path, config: Path) -> list[str]:
     text = toys.write_corpus(tmp_path / "corpus.txt")
     sentences = [line for line in Path(text).read_text().splitlines() if line]
     for name, last in (("bitext", ""), ("nli", "\tneutral")):
         rows = [f"{a}\t{b}{last}" for a, b in zip(sentences, sentences[7:])]
         (tmp_path / f"{name}.tsv").write_text("\n".join(rows))
+    scored = [
+        f"{a}\t{b}\t{n % 5}" for n, (a, b) in enumerate(zip(sentences, sentences))
+    ]
+    (tmp_path / "scored.tsv").write_text("\n".join(scored))
+    own = {"pair_data": "bitext", "scored_data": "scored"}
     (tmp_path / "ngrams.tsv").write_text("the river\t1\nold boat\t1\nand small\t1\n")
     return [
         f"--params_override=task.misad.ngrams_file={tmp_path}/ngrams.tsv",
         f"--train_data=en={text},de={text}",
         f"--bitext_data=en-de={tmp_path}/bitext.tsv",
         f"--nli_data=en={tmp_path}/nli.tsv,de={tmp_path}/nli.tsv",
+        # These are refused where nothing reads them.
+        *(
+            f"--{flag}={tmp_path}/{name}.tsv"
+            for flag, name in own.items()
+            if f"--{flag}" in config.read_text()
+        ),
     ]
 
 
@@ -90,7 +101,7 @@ def test_every_configuration_is_whole(path, tmp_path, start):
     else:
         flags = [f"--init_checkpoint={start}"] if second_stage else []
         config, model_dir = configure(
-            f"--flagfile={path}", *data_flags(tmp_path), *flags
+            f"--flagfile={path}", *data_flags(tmp_path, path), *flags
         )
     assert model_dir
     # The steps of all objectives together cover the run.
@@ -115,7 +126,7 @@ def test_every_configuration_is_whole(path, tmp_path, start):
 )
 def test_every_configuration_trains(path, tmp_path, start):
     """Two steps of it, from the user's flags to the last checkpoint."""
-    arguments = [f"--flagfile={path}", *data_flags(tmp_path)]
+    arguments = [f"--flagfile={path}", *data_flags(tmp_path, path)]
     if "--init_checkpoint" in path.read_text():
         arguments.append(f"--init_checkpoint={start}")
     if "--teacher" in path.read_text():
