@@ -715,11 +715,12 @@ def test_a_round_trip_keeps_length_pooling_and_scaling(tmp_path):
     modes = {"pooling_mode_cls_token": True, "word_embedding_dimension": HIDDEN}
     write_modules(folder, ("Pooling", "1_Pooling", modes), ("Normalize", "2_Norm", {}))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
-    config = run_settings(tmp_path, folder, ["model.pooling=source"])
+    settings = ["model.pooling=source", "vocabulary.max_unknown_share=1"]
+    config = run_settings(tmp_path, folder, settings)
     run = engine.build(config, str(tmp_path / "run"))
     run.manager.save(1)
     # A run from the run has it, too.
-    second = run_settings(tmp_path, tmp_path / "run", ["model.pooling=source"])
+    second = run_settings(tmp_path, tmp_path / "run", settings)
     trained = opening.open_trained(str(tmp_path / "run"))
     for model in (second.model, trained.config.model):
         assert (model.pooling, model.normalized, model.seq_length) == ("cls", True, 20)
