@@ -35,7 +35,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 from werkzeug.exceptions import HTTPException
-from werkzeug.routing import Map, Rule
+from werkzeug.routing import BaseConverter, Map, Rule
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
@@ -127,23 +127,24 @@ class Server:
                     for prefix in ("", "/versions/<int:version>")
                     for rule in (
                         Rule(
-                            f"/v1/models/<name>{prefix}:predict",
+                            f"/v1/models/<model:name>{prefix}:predict",
                             endpoint=self._predict,
                             methods=["POST"],
                         ),
                         Rule(
-                            f"/v1/models/<name>{prefix}/metadata",
+                            f"/v1/models/<model:name>{prefix}/metadata",
                             endpoint=self._metadata,
                             methods=["GET"],
                         ),
                         Rule(
-                            f"/v1/models/<name>{prefix}",
+                            f"/v1/models/<model:name>{prefix}",
                             endpoint=self._state,
                             methods=["GET"],
                         ),
                     )
                 ),
-            ]
+            ],
+            converters={"model": _ModelName},
         )
         self._grpc = grpc.server(
             futures.ThreadPoolExecutor(_GRPC_THREADS),
@@ -262,6 +263,12 @@ class Server:
                 raise ValueError(f"inputs have no names; allowed: {sorted(names)}")
             columns = {names[0]: columns}
         return {key: _from_json(value) for key, value in columns.items()}
+
+
+class _ModelName(BaseConverter):
+    """The name of a model in an address: no colon, which begins the method."""
+
+    regex = "[^/:]+"
 
 
 class _Quiet(WSGIRequestHandler):
