@@ -30,7 +30,6 @@ OUTPUT.work, which goes at the end.
 import datetime
 import hashlib
 import os
-import re
 import sys
 
 from absl import flags
@@ -77,8 +76,6 @@ reading_flags.define_precision()
 FLAGS = flags.FLAGS
 
 _LANGUAGES = "languages:"
-# `NAME=MODEL`; a name is no path.
-_NAMED = re.compile(r"([^=:/\\]+)=(.+)")
 # Tasks on files, which need no folder of test sets.
 _ON_FILES = tuple(
     f"{name}:"
@@ -101,7 +98,7 @@ def main(_) -> int:
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
         {
-            "--model": list(named_models(FLAGS.model).values()),
+            "--model": list(run.named(FLAGS.model).values()),
             "--data_dir": FLAGS.data_dir,
             "--tasks": FLAGS.tasks,
             "--pcr": FLAGS.pcr,
@@ -169,7 +166,7 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
 
     models = {}
     sentences = run.sentences(tasks)
-    named = named_models(FLAGS.model)
+    named = run.named(FLAGS.model)
     reading = reading_flags.with_precision(reading_flags.reading())
     parts = [part for model in named.values() for part in encoders_of(model).values()]
     cli.pack_weights_once({opening.precision(part, reading) for part in parts})
@@ -198,24 +195,6 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
             **result.as_dict(),
             "truncated_sentences": truncated(encoder, sentences),
         }
-    return models
-
-
-def named_models(values: list[str]) -> dict[str, str]:
-    """The models of --model by name; a model without a name has its path for one.
-
-    Raises:
-        UserError: two models have one name.
-    """
-    models: dict[str, str] = {}
-    for value in values:
-        found = _NAMED.fullmatch(value)
-        is_named = found and not os.path.exists(value)
-        name, model = found.groups() if is_named else (value, value)
-        if models.setdefault(name, model) != model:
-            raise UserError(
-                f"--model has two models named {name!r}; allowed: different names"
-            )
     return models
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from cmlm import evaluate
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, own, search
+from cmlm.evaluation import catalogue, own, run, search
 from cmlm.evaluation.reading import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.mining import neighbours
@@ -177,14 +176,14 @@ def test_names_of_models(tmp_path):
     odd = tmp_path / "lr=1"
     odd.mkdir()
     values = ["new=runs/a", "languages:en=a,de=b", "best:runs/lr=2", str(odd)]
-    assert evaluate.named_models(values) == {
+    assert run.named(values) == {
         "new": "runs/a",
         "languages:en=a,de=b": "languages:en=a,de=b",
         "best:runs/lr=2": "best:runs/lr=2",
         str(odd): str(odd),
     }
     with pytest.raises(UserError, match="two models named 'a'"):
-        evaluate.named_models(["a=x", "a=y"])
+        run.named(["a=x", "a=y"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +17,9 @@ from cmlm.evaluation.base import Task, Vectors
 from cmlm.evaluation.kept import Kept
 from cmlm.evaluation.reading import DataDir, MissingData
 from cmlm.evaluation.store import Change, LanguageStores, SentenceEncoder, Store
+
+# `NAME=MODEL`; a name is no path.
+_NAMED = re.compile(r"([^=:/\\]+)=(.+)")
 
 
 @dataclasses.dataclass
@@ -60,6 +65,24 @@ class ModelScores:
         seconds = ("encoding_seconds", "scoring_seconds")
         rounded = {name: round(getattr(self, name), 1) for name in seconds}
         return {**dataclasses.asdict(self), **rounded}
+
+
+def named(values: list[str]) -> dict[str, str]:
+    """The models of --model by name; a model without a name has its path for one.
+
+    Raises:
+        UserError: two models have one name.
+    """
+    models: dict[str, str] = {}
+    for value in values:
+        found = _NAMED.fullmatch(value)
+        is_named = found and not os.path.exists(value)
+        name, model = found.groups() if is_named else (value, value)
+        if models.setdefault(name, model) != model:
+            raise UserError(
+                f"--model has two models named {name!r}; allowed: different names"
+            )
+    return models
 
 
 def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str, str]]:
