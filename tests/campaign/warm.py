@@ -23,7 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_SECONDS = 0.005
-_COMMANDS_OF_EXPORT = ("export.client", "export.huggingface", "export.tfhub")
+_COMMANDS_OF_EXPORT = tuple(
+    f"export.{name}" for name in ("client", "huggingface", "serve", "tfhub")
+)
 # Beyond this the kernel refuses memory: a bound for the machine, not for the verdict.
 _MOST_BYTES = 10 << 30
 
