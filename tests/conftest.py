@@ -15,7 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure() -> None:
-    # Before anything initialises TensorFlow: the set of devices is frozen then.
+    # Before anything initialises TensorFlow: the set of devices is frozen then. One
+    # thread each, as every core has a process of tests; no optimisation of graphs, as
+    # toys run faster than it does. The commands have both.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.set_visible_devices([], "GPU")
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -29,6 +34,18 @@ def seeded() -> None:
     from cmlm.common.keras import keras
 
     keras.utils.set_random_seed(20)
+
+
+@pytest.fixture
+def eager():
+    """Runs each tf.function as Python, for tests of what surrounds a toy's steps.
+
+    A step takes less time than the tracing of its graph. The graphs are tested by the
+    tests of each objective, of the trainer and of the commands.
+    """
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture

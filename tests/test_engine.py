@@ -332,7 +332,7 @@ def test_evaluating_a_finished_run_repeats_its_last_validation(text, tmp_path):
     assert again == validation
 
 
-@pytest.mark.parametrize("train_steps", [3, 6])
+@pytest.mark.parametrize("train_steps", [3, pytest.param(6, marks=pytest.mark.large)])
 def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path, train_steps):
     """In the middle of the run, and after its last step."""
     settings = {

@@ -253,6 +253,7 @@ def trained(toy, tmp_path_factory) -> dict[tuple, str]:
     return found
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
 @pytest.mark.parametrize("path", FLAGFILES, ids=_name)
 def test_a_flagfile_trains(path, toy, trained, tmp_path, monkeypatch):

@@ -88,13 +88,14 @@ def test_without_stacking_a_run_is_its_only_stage(text, tmp_path):
     assert stage.config.as_dict() == config.as_dict() and stage.stacked_on is None
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
-def test_stages_run_and_resume_in_the_middle_of_any(text, tmp_path):
+def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
     config = toys.run_config(
         text,
         **{
-            "model.num_layers": 4,
-            "trainer.stacking_steps": "[2,4]",
+            "model.num_layers": 2,
+            "trainer.stacking_steps": "[2]",
             "trainer.train_steps": 4,
             "trainer.checkpoint_interval": 2,
         },
@@ -116,8 +117,7 @@ def test_stages_run_and_resume_in_the_middle_of_any(text, tmp_path):
     run(tmp_path / "stopped", stop_in=1)
     assert [
         stage.is_done() for stage in stages.plan(config, str(tmp_path / "stopped"))
-    ] == [True, False, False]
-    run(tmp_path / "stopped", stop_in=2)
+    ] == [True, False]
     resumed = run(tmp_path / "stopped")
     for a, b in zip(
         straight.trainer.model.encoder.get_weights(),

@@ -113,6 +113,7 @@ def test_every_configuration_is_whole(path, tmp_path, start):
         assert any(task.is_active(step) for task in config.task.enabled().values())
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "path",
     [

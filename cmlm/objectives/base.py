@@ -181,9 +181,15 @@ class Objective(tf.Module, abc.ABC):
 
     def training_examples(self) -> tf.data.Dataset:
         """Returns one pass over the training examples, one by one."""
-        return self._dataset(
-            self.data.train, "train", tf.distribute.InputContext(), unbatched=True
-        )
+        return self._examples("train")
+
+    def held_out_examples(self) -> tf.data.Dataset:
+        """Returns one pass over the held-out part of the training text, one by one."""
+        return self._examples("validation")
+
+    def _examples(self, part: str) -> tf.data.Dataset:
+        whole = tf.distribute.InputContext()
+        return self._dataset(self.data.train, part, whole, unbatched=True)
 
     def count_examples(self) -> int:
         """Counts the training examples by reading them once."""
@@ -198,6 +204,9 @@ class Objective(tf.Module, abc.ABC):
             return self._dataset(self.data.validation, "all", input_context)
         return self._dataset(self.data.train, "validation", input_context)
 
+    # The pipelines have no Python control flow to convert, and AutoGraph's search for
+    # it takes seconds.
+    @tf.autograph.experimental.do_not_convert
     def _dataset(self, found, part, input_context, **values):
         config = self.config.train_data
         if self.data.validation is not None:

@@ -104,7 +104,7 @@ def _is_empty(objective: Objective) -> bool:
     """Whether the held-out part of a text is empty; a large text is not read."""
     if sum(objective.data.train.sizes.values()) >= _LARGE:
         return False
-    return not _has_any(objective.validation_dataset(tf.distribute.InputContext()))
+    return not _has_any(objective.held_out_examples())
 
 
 def _has_any(dataset: tf.data.Dataset) -> bool:

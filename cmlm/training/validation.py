@@ -62,7 +62,8 @@ class Validator:
             for _ in itertools.count() if limit is None else range(limit):
                 try:
                     metrics = self._next(name, batches)
-                except tf.errors.OutOfRangeError:
+                # The second, where tf.functions run eagerly.
+                except (tf.errors.OutOfRangeError, StopIteration):
                     break
                 for key, (total, count) in metrics.items():
                     entry = totals.setdefault(f"{name}/{key}", [0.0, 0.0])
@@ -81,6 +82,7 @@ class Validator:
         if name not in self._functions:
             objective = self._objectives[name]
 
+            @tf.autograph.experimental.do_not_convert
             def replica_metrics(batch):
                 return distributed.sum_over_replicas(self._metrics(objective, batch))
 
