@@ -115,7 +115,10 @@ def test_cached_gradients_equal_those_of_the_whole_batch(one_device):
     assert_equal_step(build(one_device, batches, micro_batch_size=4), reference)
 
 
-@pytest.mark.parametrize("strategy", ["one_device", "two_replicas"])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param("one_device", marks=pytest.mark.large), "two_replicas"],
+)
 def test_cached_gradients_replay_dropout(strategy, request):
     """Against one tape over all micro-batches, which keeps every activation."""
     strategy = request.getfixturevalue(strategy)
@@ -247,6 +250,7 @@ def test_accuracy_counts_a_candidate_above_all_negatives(one_device):
     assert accuracy["negative_similarity"] == pytest.approx(1 / 12)
 
 
+@pytest.mark.usefixtures("eager")
 def test_bitext_trains_beside_masked_lm(one_device, two_replicas):
     batch = toys.bitext_batch(BATCH)
     text = toys.pair_batch(BATCH)
