@@ -72,7 +72,8 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
         f"--model={directory}",
         f"--task=file:{train}",
         f"--dev={dev}",
-        f"--predict={new}",
+        # A file to score on may be predicted, too.
+        f"--predict={new},{dev}",
         f"--output={out}",
         *settings,
     )
@@ -96,6 +97,9 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
         shares = {name: float(row[f"p({name})"]) for name in ("cat", "mat")}
         over = [name for name, share in shares.items() if share > 0.5]
         assert row["labels"] == "|".join(over)
+
+    of_dev = (out / "predictions-dev.tsv").read_text()
+    assert of_dev == (out / "predictions-new.tsv").read_text()
 
     # The same predictions without training, and by the signature.
     main(f"--model={out}", f"--predict={new}", f"--output={tmp_path / 'again'}")

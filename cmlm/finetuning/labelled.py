@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 import numpy as np
@@ -28,35 +28,39 @@ _FIGURES = {
     "several": ("f1_micro", "f1_macro"),
     "regression": ("pearson", "spearman"),
 }
-_HELD_OUT = "held out"
+_TRAIN, _DEV = "train", "dev"
 # One example in this number is held out if there is no file to score.
 _HOLD_OUT = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileTask(Task):
-    """A task of one's own files; `find` and `read` take their paths as names.
+    """A task of one's own files.
 
     Attributes:
+        files: the path of each file, by its name in `train`, `dev` and `tests`.
+        holds_out: whether `dev` is a share of the training file.
         texts: the columns of the one or two texts.
         column: the column of the label.
     """
 
     texts: tuple[str, ...]
     column: str
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    holds_out: bool = False
 
     def find(self, source: reading.DataDir, name: str) -> list[str]:
         """See `Task.find`."""
-        return [self.train if name == _HELD_OUT else name]
+        return [self.files[name]]
 
     def examples(
         self, name: str, paths: Sequence[str], with_labels: bool = True
     ) -> Iterator[Row]:
-        """See `Task.examples`; without a file to score, a share is held out."""
+        """See `Task.examples`."""
         rows = super().examples(name, paths, with_labels)
-        if name not in (self.train, _HELD_OUT) or self.dev[0][1] != _HELD_OUT:
+        if not self.holds_out or name not in (_TRAIN, _DEV):
             return rows
-        return (row for row in rows if _is_held_out(row) == (name == _HELD_OUT))
+        return (row for row in rows if _is_held_out(row) == (name == _DEV))
 
     def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
         """See `Task.read`."""
@@ -133,9 +137,12 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         within="",
         labels=tuple(names),
         figures=_FIGURES[kind],
-        train=path,
-        dev=(("", dev or _HELD_OUT),),
-        tests=tuple((name, each) for name, each in _answers(predict)),
+        train=_TRAIN,
+        dev=(("", _DEV),),
+        # A file may be read twice, with its labels and without them.
+        tests=tuple((name, name) for name in answers(predict)),
+        files={_TRAIN: path, _DEV: dev or path, **answers(predict)},
+        holds_out=not dev,
         texts=texts,
         column=column,
         is_several=kind == "several",
@@ -162,22 +169,22 @@ def from_description(about: dict) -> FileTask:
 
 
 def answers(paths: Sequence[str]) -> dict[str, str]:
-    """The files of predictions, by the name of the file: `new.tsv` as itself."""
-    return dict(_answers(paths))
+    """The files to predict, by the name of the file of predictions.
 
-
-def _answers(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    seen: dict[str, str] = {}
+    Raises:
+        UserError: two files would have predictions of one name.
+    """
+    found: dict[str, str] = {}
     for path in paths:
         stem = os.path.basename(path).removesuffix(".gz").rpartition(".")[0]
         name = f"predictions-{stem}.tsv"
-        if name in seen:
+        if name in found:
             raise UserError(
-                f"--predict has {seen[name]} and {path}, whose predictions would both "
+                f"--predict has {found[name]} and {path}, whose predictions would both "
                 f"be {name}; allowed: files of different names"
             )
-        seen[name] = path
-        yield name, path
+        found[name] = path
+    return found
 
 
 def write_predictions(
