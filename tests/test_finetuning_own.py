@@ -35,11 +35,20 @@ def examples(n: int, seed: int) -> list[dict[str, str]]:
                 "text": " ".join(first),
                 "text1": " ".join(first),
                 "text2": " ".join(second),
-                "label": "cat" if "cat" in first else "none",
                 "labels": "|".join(animals),
-                "score": "130" if "cat" in first else "100",
             }
         )
+    return rows
+
+
+def marked(n: int) -> list[dict[str, str]]:
+    """Texts, half of them with a dog, which the label and the score tell."""
+    rows = examples(n, 0)
+    for number, row in enumerate(rows):
+        is_marked = number % 2 == 0
+        row["text"] = f"dog {row['text']}" if is_marked else row["text"]
+        row["label"] = "dog" if is_marked else "none"
+        row["score"] = "130" if is_marked else "100"
     return rows
 
 
@@ -126,7 +135,7 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
 @pytest.mark.parametrize("column", ["label", "score"])
 def test_classes_and_scores_are_learnt(directory, tmp_path, column):
     """Without --dev, a tenth is held out; nothing of it is trained on."""
-    train = write(tmp_path / "train.tsv", examples(150, 0), ("text", column))
+    train = write(tmp_path / "train.tsv", marked(150), ("text", column))
     main(
         f"--model={directory}",
         f"--task=file:{train}",
@@ -149,7 +158,7 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column):
         # In the units of the file.
         logits = np.array([[0.0], [1.0]], np.float32)
         center, spread = tasks.decide(task, logits) - [0, task.center]
-        assert 100 < center < 115 and 5 < spread < 15
+        assert 112 < center < 118 and 14 < spread < 16
 
 
 @pytest.mark.parametrize(
