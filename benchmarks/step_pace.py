@@ -7,9 +7,11 @@ Prints the median of some steps for masked LM and for CMLM, whose tokens are tho
 both sentences. Random tokens cost what real ones do; only padding is missing.
 """
 
+import functools
 import statistics
 import time
 
+import workers
 from absl import flags
 
 from cmlm import cli
@@ -21,6 +23,8 @@ flags.DEFINE_integer("vocab_size", 8000, "Words.")
 flags.DEFINE_integer("steps", 5, "Timed steps.")
 flags.DEFINE_string("precision", "float32", "float32 or bfloat16.")
 flags.DEFINE_multi_string("params_override", [], "As in cmlm.train.")
+flags.DEFINE_integer("threads", 0, "Processors; 0: all.")
+flags.DEFINE_bool("worker", False, "Internal: training.py asks for steps of CMLM.")
 
 FLAGS = flags.FLAGS
 
@@ -37,6 +41,8 @@ def main(_) -> None:
         from cmlm.objectives import OBJECTIVES
         from cmlm.training.trainer import Trainer
 
+    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     keras.backend.experimental.enable_tf_random_generator()
     distributed.set_precision(FLAGS.precision)
     size = f"model.vocab_size={FLAGS.vocab_size}"
@@ -60,6 +66,8 @@ def main(_) -> None:
     }
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     for name, sentences in (("mlm", 1), ("cmlm", 2)):
+        if FLAGS.worker and name == "mlm":
+            continue
         settings = getattr(config.task, name)
         settings.weight, settings.train_data.global_batch_size = 1.0, FLAGS.batch
         with strategy.scope():
@@ -70,7 +78,12 @@ def main(_) -> None:
             repeated = tf.data.Dataset.from_tensors(batch).repeat()
             objective.train_dataset = lambda _, skip_batches, data=repeated: data
             optimizer = optimization.build_optimizer(config.trainer.optimizer, 1000)
-            trainer = Trainer(model, {name: objective}, optimizer, strategy)
+            clip_norm = config.trainer.optimizer.clip_norm
+            trainer = Trainer(model, {name: objective}, optimizer, strategy, clip_norm)
+        if FLAGS.worker:
+            step = functools.partial(trainer.train, 1)
+            workers.serve(run=functools.partial(workers.seconds, step))
+            return
         trainer.train(2)
         seconds = []
         for _ in range(FLAGS.steps):
