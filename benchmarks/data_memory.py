@@ -31,10 +31,10 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
         languages,
         masking,
         pipelines,
-        tokenization,
+        word_pieces,
     )
 
-    tokenizer = tokenization.Tokenizer(vocab_file)
+    tokenizer = word_pieces.WordPiece(vocab_file)
     config = corpus.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)
     report = inspection.inspect(files, max_bytes=1 << 40)
 

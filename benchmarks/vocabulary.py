@@ -134,7 +134,7 @@ def main(_) -> None:
         raise UserError("--input is not given")
     with cli.quiet_imports():
         from cmlm.common import files
-        from cmlm.data import tokenization
+        from cmlm.data import word_pieces
         from cmlm.data.rules import Rules
         from cmlm.vocabulary import coverage, words
     try:
@@ -169,7 +169,7 @@ def main(_) -> None:
 
             # ----------------------------------------------------- reading
             path = os.path.join(folder, f"{arm}.vocab")
-            tokenizer = tokenization.Tokenizer(path, Rules(FLAGS.lower_case))
+            tokenizer = word_pieces.WordPiece(path, Rules(FLAGS.lower_case))
             print(
                 f"\n{arm}: {tokenizer.vocab_size:,} tokens in {took['seconds']:.1f} s, "
                 f"{took['processor_seconds']:.1f} of a processor, "

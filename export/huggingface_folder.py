@@ -16,10 +16,17 @@ import safetensors.numpy
 
 from cmlm.data import letters, vocabulary_file
 from cmlm.data import rules as rules_lib
+from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
-from cmlm.modeling import pooling, weights
-from cmlm.modeling.foreign import huggingface, modules, tensors
+from cmlm.modeling import layers, pooling, weights
+from cmlm.modeling.foreign import (
+    architectures,
+    huggingface,
+    huggingface_tokenizer,
+    modules,
+    tensors,
+)
 from export import model_card
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
@@ -29,6 +36,18 @@ _SPECIAL = {
     "pad_token": "[PAD]",
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
+}
+# The family of a folder, by the title of its tokenizer, and its class in transformers.
+_FAMILIES = {
+    "WordPiece": "bert",
+    "byte-level BPE": "roberta",
+    "SentencePiece": "xlm-roberta",
+}
+_CLASSES = {
+    "bert": "BertModel",
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+    "mpnet": "MPNetModel",
 }
 _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
 
@@ -57,7 +76,7 @@ def write(
             "because a BERT folder cannot hold the projections"
         )
     arrays = weights.read(trained.encoder, model)
-    _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, model)
+    _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, trained)
     _write_json(directory, huggingface.CONFIG, _config(trained))
     _write_tokenizer(trained, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
@@ -78,8 +97,30 @@ def _write_json(directory: str, name: str, values: Any) -> None:
         file.write("\n")
 
 
-def _write_weights(path: str, arrays: dict[str, np.ndarray], model) -> None:
-    there = huggingface.names(model.num_layers)
+def _family(trained: TrainedEncoder) -> str:
+    """The `model_type` of the folder: the tokenizer decides, see `_FAMILIES`."""
+    if trained.config.model.relative_positions:
+        return "mpnet"
+    return _FAMILIES[trained.tokenizer.title]
+
+
+def _unused_positions(trained: TrainedEncoder) -> int:
+    """The rows of the position table before the first token's row."""
+    architecture = architectures.ARCHITECTURES[_family(trained)]
+    follows = architecture.positions_follow_padding
+    return trained.tokenizer.pad_id + 1 if follows else 0
+
+
+def _write_weights(
+    path: str, arrays: dict[str, np.ndarray], trained: TrainedEncoder
+) -> None:
+    there = huggingface.names(trained.config.model.num_layers, _family(trained))
+    unused = _unused_positions(trained)
+    positions = np.pad(arrays[weights.POSITIONS], [(unused, 0), (0, 0)])
+    arrays = arrays | {weights.POSITIONS: positions}
+    if weights.TYPES not in there:
+        # Every token of a sentence gets the first row, so the positions can hold it.
+        arrays[weights.POSITIONS] = positions + arrays.pop(weights.TYPES)[:1]
     transposed = {
         there[name]: np.ascontiguousarray(
             array.T if huggingface.is_transposed(name) else array, np.float32
@@ -109,8 +150,8 @@ def _save(arrays: dict[str, np.ndarray], path: str) -> None:
 def _config(trained: TrainedEncoder) -> dict:
     model = trained.config.model
     return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
+        "architectures": [_CLASSES[_family(trained)]],
+        "model_type": _family(trained),
         "num_hidden_layers": model.num_layers,
         "hidden_size": model.hidden_size,
         "num_attention_heads": model.num_attention_heads,
@@ -120,11 +161,18 @@ def _config(trained: TrainedEncoder) -> dict:
         "hidden_dropout_prob": model.dropout_rate,
         "attention_probs_dropout_prob": model.attention_dropout_rate,
         "initializer_range": model.initializer_range,
-        "max_position_embeddings": model.max_position_embeddings,
-        "position_embedding_type": "absolute",
+        "max_position_embeddings": model.max_position_embeddings
+        + _unused_positions(trained),
+        **(
+            {"relative_attention_num_buckets": layers.RELATIVE_BUCKETS}
+            if model.relative_positions
+            else {"position_embedding_type": "absolute"}
+        ),
         "type_vocab_size": model.type_vocab_size,
         "vocab_size": model.vocab_size,
         "pad_token_id": trained.tokenizer.pad_id,
+        "bos_token_id": trained.tokenizer.cls_id,
+        "eos_token_id": trained.tokenizer.sep_id,
         "torch_dtype": "float32",
         # The last num_views positions belong to CMLM's conditions, never to a token;
         # with this entry, importing the folder gives the same encoder again.
@@ -138,15 +186,20 @@ def _config(trained: TrainedEncoder) -> dict:
 
 def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
     tokenizer, rules = trained.tokenizer, trained.tokenizer.rules
+    if vocabulary_file.is_json(tokenizer.vocab_file):
+        _write_tokenizer_file(tokenizer, directory, seq_length)
+        return
     vocab_file = os.path.join(directory, vocabulary_file.FILE_NAME)
     vocabulary_file.write(tokenizer.vocab, vocab_file)
     rules_lib.write(vocab_file, rules)
     strip = rules.strip_accents if rules.strip_accents != rules.lower_case else None
     before = (
-        [huggingface.NORMALIZERS[rules.normalization]] if rules.normalization else []
+        [huggingface_tokenizer.NORMALIZERS[rules.normalization]]
+        if rules.normalization
+        else []
     )
-    before += huggingface.DOTLESS_I if rules.dotless_i else []
-    before += huggingface.FOLDING if letters.left_to_tf_text(rules) else []
+    before += huggingface_tokenizer.DOTLESS_I if rules.dotless_i else []
+    before += huggingface_tokenizer.FOLDING if letters.left_to_tf_text(rules) else []
     normalizer = {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -224,6 +277,30 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
                 ),
                 "vocab": ids,
             },
+        },
+    )
+
+
+def _write_tokenizer_file(
+    tokenizer: Tokenizer, directory: str, seq_length: int
+) -> None:
+    """Writes the run's tokenizer.json, and the names of the special tokens."""
+    vocabulary_file.copy(tokenizer.vocab_file, directory)
+    roles = ("unk", "sep", "pad", "cls", "mask")
+    special = {
+        f"{role}_token": tokenizer.vocab[getattr(tokenizer, f"{role}_id")]
+        for role in roles
+    }
+    special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
+    _write_json(directory, "special_tokens_map.json", special)
+    # The class that reads a tokenizer.json as it stands, in every version.
+    _write_json(
+        directory,
+        "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": seq_length,
+            **special,
         },
     )
 

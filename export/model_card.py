@@ -93,7 +93,8 @@ def render(
         ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
         (
             "vocabulary",
-            f"{model.vocab_size:,} WordPiece tokens, {trained.tokenizer.rules}",
+            f"{model.vocab_size:,} tokens of {trained.tokenizer.title}, "
+            f"{trained.tokenizer.rules}",
         ),
         ("languages", ", ".join(tongues) or "not stated"),
         ("weights", _origin(trained)),

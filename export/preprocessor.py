@@ -86,6 +86,7 @@ def pack_segments(
 
     Args:
         segments: int32 [batch, (tokens)] or [batch, (words), (tokens)], one or two.
+            Some tokenizers put two separators between two segments.
         seq_length: the width of the result. `tokenization.trim` shortens longer
             segments; special tokens always stay.
         tokenizer: defines the special tokens.
@@ -97,7 +98,11 @@ def pack_segments(
         segment.merge_dims(1, -1) if segment.shape.rank > 2 else segment
         for segment in segments
     ]
-    segments = trim(segments, seq_length - len(segments) - 1)
+    between = tokenizer.pair_separators - 1 if len(segments) > 1 else 0
+    segments = trim(segments, seq_length - len(segments) - 1 - between)
+    if between:
+        column = tf.fill([segments[1].nrows(), between], tokenizer.sep_id)
+        segments[1] = tf.concat([column, segments[1]], axis=1)
     ids, segment_ids = tf_text.combine_segments(
         segments,
         start_of_sequence_id=tokenizer.cls_id,

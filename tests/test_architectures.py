@@ -8,26 +8,35 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from test_foreign_weights import (
     HEADS,
     HIDDEN,
     INNER,
     LAYERS,
     POSITIONS,
+    RELATIVE,
+    TEXTS,
     VOCAB,
     expected,
     head_weights,
+    run_settings,
     torch_weights,
     vectors,
     write_folder,
 )
+from test_tokenizers import byte_pairs, pieces
 
+from cmlm.data import vocabulary_file
 from cmlm.encoders import opening
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
+from cmlm.training import engine
+from export import huggingface_folder, saved_models
 
 TYPES = "embeddings.token_type_embeddings.weight"
 TABLE = "embeddings.position_embeddings.weight"
+PROJECTIONS = ("query", "key", "value")
 NO_SEGMENTS = np.zeros([2, HIDDEN], np.float32)
 
 
@@ -94,7 +103,38 @@ def roberta():
     return own, tensors, {**config, "type_vocab_size": 1}
 
 
-MADE = {"distilbert": distilbert, "electra": electra, "ernie": ernie}
+def mpnet():
+    own, tensors, config = roberta()
+    table = np.random.default_rng(4).normal(size=[32, HEADS]).astype(np.float32)
+    names = [
+        ("roberta.", "mpnet."),
+        *((f"attention.self.{n}", f"attention.attn.{n[0]}") for n in PROJECTIONS),
+        ("attention.output.dense", "attention.attn.o"),
+        ("attention.output.LayerNorm", "attention.LayerNorm"),
+    ]
+    own = renamed(own, names) | {f"mpnet.{RELATIVE}": table}
+    del own[f"mpnet.{TYPES}"], config["type_vocab_size"]
+    return own, tensors | {RELATIVE: table, TYPES: NO_SEGMENTS}, config
+
+
+def write_tokenizer_file(folder):
+    """The words of vocab.txt as a tokenizer.json, instead of that file."""
+    ids = {token: number for number, token in enumerate(VOCAB)}
+    values = {
+        "normalizer": {"type": "BertNormalizer", "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "RobertaProcessing",
+            "cls": ["[CLS]", ids["[CLS]"]],
+            "sep": ["[SEP]", ids["[SEP]"]],
+        },
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": ids},
+    }
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+
+
+MADE = {"mpnet": mpnet, "distilbert": distilbert, "electra": electra, "ernie": ernie}
 MADE |= dict.fromkeys(("roberta", "xlm-roberta", "camembert"), roberta)
 
 
@@ -102,8 +142,13 @@ MADE |= dict.fromkeys(("roberta", "xlm-roberta", "camembert"), roberta)
 def test_vectors_are_numpys(tmp_path, kind):
     own, oracle, config = MADE[kind]()
     folder = write_folder(tmp_path / kind, own, model_type=kind, **config)
+    if kind == "mpnet":
+        write_tokenizer_file(folder)
     actual, trained = vectors(folder)
     np.testing.assert_allclose(actual, expected(oracle), atol=1e-5)
+    # Inference computes the same as the network that is trained.
+    served = opening.open_encoder(str(folder)).encode(TEXTS)
+    np.testing.assert_allclose(served, actual, atol=1e-5)
     # All of the source's positions belong to tokens.
     model = trained.config.model
     assert model.max_position_embeddings - model.num_views == POSITIONS
@@ -131,8 +176,8 @@ def test_the_masked_lm_head_comes_along(tmp_path, kind):
     ("config", "said"),
     [
         (
-            {"model_type": "mpnet"},
-            r"'mpnet' \(relative positions\); allowed: bert, dis",
+            {"model_type": "deberta"},
+            r"'deberta' \(relative positions\); allowed: bert, dis",
         ),
         ({"model_type": "albert"}, r"'albert' \(a layer between embeddings"),
         ({"model_type": "new"}, "model_type='new'; allowed: bert, distilbert, electra"),
@@ -149,24 +194,111 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, config, said):
     assert "\n" not in str(refused.value)
 
 
+def roberta_with(tokenizer, kind):
+    """Returns a maker of a RoBERTa's folder with a learnt tokenizer.json."""
+
+    def make(tmp_path):
+        own, _, config = roberta()
+        folder = tmp_path / "source"
+        folder.mkdir()
+        rows = tokenizer(folder).get_vocab_size()
+        random = np.random.default_rng(8)
+        for name in ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"):
+            shape = (rows, *own[name].shape[1:])
+            own[name] = random.normal(0, 0.4, shape).astype(np.float32)
+        config |= {"vocab_size": rows, "model_type": kind}
+        write_folder(folder, own, **config)
+        (folder / "vocab.txt").unlink()
+        return folder
+
+    return make
+
+
+byte_level_roberta = roberta_with(lambda folder: byte_pairs(folder)[0], "roberta")
+xlm_roberta = roberta_with(lambda folder: pieces(folder)[1][0], "xlm-roberta")
+
+
+def relative(tmp_path):
+    own, _, config = mpnet()
+    folder = write_folder(tmp_path / "source", own, model_type="mpnet", **config)
+    write_tokenizer_file(folder)
+    return folder
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("make", "kind"),
     [
-        ("merges.txt", "#version: 0.2", "merges.txt belongs to byte-level BPE"),
-        ("sentencepiece.bpe.model", "", "belongs to SentencePiece; allowed: WordPiece"),
-        (
-            "tokenizer.json",
-            json.dumps({"model": {"type": "BPE", "vocab": {}}}),
-            "is a BPE tokenizer; allowed: WordPiece",
-        ),
+        (byte_level_roberta, "roberta"),
+        (xlm_roberta, "xlm-roberta"),
+        (relative, "mpnet"),
     ],
 )
-def test_other_tokenizers_are_refused_by_name(tmp_path, name, content, said):
-    own, _, config = roberta()
-    folder = write_folder(tmp_path / "folder", own, model_type="roberta", **config)
-    (folder / "vocab.txt").unlink()
-    (folder / name).write_text(content)
-    with pytest.raises(UserError, match=said):
+def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
+    folder = make(tmp_path)
+    trained = opening.open_trained(str(folder))
+    written = tmp_path / "written"
+    written.mkdir()
+    huggingface_folder.write(trained, str(written), POSITIONS, False)
+    config = json.loads((written / "config.json").read_text())
+    assert config["model_type"] == kind
+    expected, actual = (
+        opening.open_encoder(str(path)).encode(TEXTS) for path in (folder, written)
+    )
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    prefix = "mpnet." if kind == "mpnet" else "roberta."
+    names = [
+        {name.removeprefix(prefix) for name in load_file(path / "model.safetensors")}
+        for path in (folder, written)
+    ]
+    assert names[1] == {name for name in names[0] if "lm_head" not in name}
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("make", [byte_level_roberta, xlm_roberta])
+def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
+    folder = make(tmp_path)
+    # The toy corpus has other letters than the text of the tokenizer.
+    unknown = "vocabulary.max_unknown_share=1"
+    config = run_settings(tmp_path, folder, ["trainer.train_steps=2", unknown])
+    directory = tmp_path / "run"
+    run = engine.build(config, str(directory))
+    engine.train(run, validate=False)
+    assert run.trainer.step == 2
+    vocabulary = vocabulary_file.find(str(directory))
+    assert vocabulary_file.same(vocabulary, str(folder / "tokenizer.json"))
+    assert not (directory / "vocab.txt").exists()
+
+    trained = opening.open_trained(str(directory))
+    (tmp_path / "export").mkdir()
+    saved_models.write(trained, str(tmp_path / "export"), seq_length=16)
+    expected, actual = (
+        opening.open_encoder(str(path)).encode(TEXTS)
+        for path in (directory, tmp_path / "export")
+    )
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_vocab_json_and_merges_are_a_tokenizer(tmp_path):
+    folder = byte_level_roberta(tmp_path)
+    values = json.loads((folder / "tokenizer.json").read_text())
+    expected = opening.open_encoder(str(folder)).encode(TEXTS)
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(values["model"]["vocab"]))
+    merges = [" ".join(pair) for pair in values["model"]["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    actual = opening.open_encoder(str(folder)).encode(TEXTS)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "mpnet"])
+def test_a_tokenizer_that_needs_its_file_is_refused_without_it(tmp_path, kind):
+    own, _, config = MADE[kind]()
+    folder = write_folder(tmp_path / "folder", own, model_type=kind, **config)
+    if kind == "roberta":
+        (folder / "vocab.txt").unlink()
+        (folder / "sentencepiece.bpe.model").write_text("")
+    with pytest.raises(UserError, match="has no tokenizer.json, which its tokenizer"):
         opening.open_trained(str(folder))
 
 

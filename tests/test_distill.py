@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives import losses
 from cmlm.objectives.distill import (
@@ -49,7 +49,7 @@ def settings(folder, **values) -> DistillConfig:
 
 
 def prepare(folder, config, directory="run"):
-    tokenizer = Tokenizer(str(folder / "vocab.txt"))
+    tokenizer = WordPiece(str(folder / "vocab.txt"))
     data = {"distill": config.load_data(str(folder))}
     found = teachers.prepare(
         {"distill": config}, data, tokenizer, str(folder / directory)

@@ -17,7 +17,7 @@ from cmlm.config import recipes
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.scored import ScoredDataConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.encoders import model_dir
 from cmlm.objectives import OBJECTIVES
 from cmlm.training import engine, metrics_log, teachers
@@ -112,7 +112,7 @@ class Case:
         self.name = name
         self.config = OBJECTIVES[name].config_class()
         configure(self.config, name, data)
-        self.tokenizer = Tokenizer(str(data / "vocab.txt"))
+        self.tokenizer = WordPiece(str(data / "vocab.txt"))
         self.found = teachers.prepare(
             {name: self.config},
             {name: self.config.load_data(str(data))},

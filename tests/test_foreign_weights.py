@@ -7,6 +7,7 @@ and exporter. The oracle is BERT in numpy in the layout of each.
 
 import json
 import logging
+import math
 import time
 
 import model_dirs
@@ -121,6 +122,21 @@ def tokens_of(text, limit=POSITIONS):
     return [VOCAB.index("[CLS]"), *ids, VOCAB.index("[SEP]")]
 
 
+RELATIVE = "encoder.relative_attention_bias.weight"
+
+
+def relative_buckets(length):
+    """T5's formula with 32 buckets up to distance 128: int [queries, keys]."""
+    buckets = np.zeros([length, length], int)
+    for query, key in np.ndindex(length, length):
+        distance = abs(key - query)
+        if distance >= 8:
+            share = math.log(distance / 8) / math.log(128 / 8)
+            distance = min(8 + math.floor(share * 8 + 1e-9), 15)
+        buckets[query, key] = distance + 16 * (key > query)
+    return buckets
+
+
 def forward(tensors, ids, activation=gelu, epsilon=1e-12):
     """BertModel's last hidden state of one sentence: [tokens, HIDDEN]."""
     w = {name: value.astype(np.float64) for name, value in tensors.items()}
@@ -136,6 +152,9 @@ def forward(tensors, ids, activation=gelu, epsilon=1e-12):
     x = norm(
         "embeddings.LayerNorm", x + w["embeddings.token_type_embeddings.weight"][0]
     )
+    added = np.zeros([HEADS, 1, 1])
+    if RELATIVE in w:
+        added = w[RELATIVE][relative_buckets(len(ids))].transpose(2, 0, 1)
     for number in range(LAYERS):
         at = f"encoder.layer.{number}"
         # Heads one by one, as slices of the columns.
@@ -145,8 +164,10 @@ def forward(tensors, ids, activation=gelu, epsilon=1e-12):
         size = HIDDEN // HEADS
         mixed = np.concatenate(
             [
-                softmax(q[:, c] @ k[:, c].T / np.sqrt(size)) @ v[:, c]
-                for c in (slice(h * size, (h + 1) * size) for h in range(HEADS))
+                softmax(q[:, c] @ k[:, c].T / np.sqrt(size) + added[h]) @ v[:, c]
+                for h, c in enumerate(
+                    slice(h * size, (h + 1) * size) for h in range(HEADS)
+                )
             ],
             axis=1,
         )
@@ -296,14 +317,14 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         ),
         (break_weights(lambda w: w[KEY].fill(np.nan)), "not finite"),
         (
-            lambda f: write_folder(f, model_type="mpnet"),
-            "model_type='mpnet' .*allowed: bert",
+            lambda f: write_folder(f, model_type="albert"),
+            "model_type='albert' .*allowed: bert",
         ),
         (lambda f: write_folder(f, hidden_act="silu"), "hidden_act='silu'; allowed"),
         (lambda f: write_folder(f, num_hidden_layers="2"), "num_hidden_layers='2'"),
         (pickled, "pytorch_model.bin is a pickle"),
         (truncated, "not a complete safetensors file"),
-        (other_tokenizer, "Unigram tokenizer; allowed: WordPiece"),
+        (other_tokenizer, "post_processor.type=None; allowed: RobertaProcess"),
         (short_vocabulary, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
         (
             lambda f: write_modules(f, ("WeightedLayerPooling", "1", {})),

@@ -7,7 +7,7 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.data import masking
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -21,7 +21,7 @@ def tokenizer(tmp_path_factory):
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokens += [f"w{i}" for i in range(N_WORDS)] + [f"##p{i}" for i in range(N_PIECES)]
     path.write_text("\n".join(tokens))
-    return Tokenizer(str(path))
+    return WordPiece(str(path))
 
 
 def make_rows(lengths, rng, continuation_share=0.4):

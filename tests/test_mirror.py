@@ -8,7 +8,7 @@ from cmlm.common import fields
 from cmlm.data import languages, pipelines
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import SpanConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives.mirror import MirrorConfig
 
@@ -48,7 +48,7 @@ def test_values_out_of_range_are_named(values, message):
 def test_no_string_becomes_all_mask(tmp_path):
     vocab = "[PAD] [UNK] [CLS] [SEP] [MASK] cat dog sat mask [ ] ##s".split()
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
-    tokenizer = Tokenizer(str(tmp_path / "vocab.txt"))
+    tokenizer = WordPiece(str(tmp_path / "vocab.txt"))
     # Words that are all there is, text that spells a mask, and a longer string.
     texts = ["cat", "dogs", "[MASK]", "cat sat cat sat cat sat"]
     (tmp_path / "text.txt").write_text("\n".join(texts))

@@ -13,7 +13,7 @@ from cmlm.common.keras import keras
 from cmlm.data import languages, ngram_files, ngram_table, pipelines, spans
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives import losses, misad
 from cmlm.objectives.base import Data
@@ -27,11 +27,11 @@ NGRAMS = ["w0 w1", "w0 w1 w2", "w3", "w4 w5", "w5 w6", "w7 w8s", "w9 out w1"]
 
 
 @pytest.fixture
-def tokenizer(tmp_path) -> Tokenizer:
+def tokenizer(tmp_path) -> WordPiece:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##t"]
     pieces += [f"x{i}" for i in range(toys.VOCAB_SIZE - len(pieces))]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
-    return Tokenizer(str(tmp_path / "vocab.txt"))
+    return WordPiece(str(tmp_path / "vocab.txt"))
 
 
 @pytest.fixture

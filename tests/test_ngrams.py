@@ -13,7 +13,7 @@ from cmlm.data.ngram_units import Units
 from cmlm.data.ngrams import NgramConfig
 from cmlm.data.rules import Rules
 from cmlm.data.sorted_counts import SortedCounts
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -185,7 +185,7 @@ def test_pieces_of_a_language_without_spaces(tmp_path):
     pieces = ["\u0e01", "##\u0e32", "##\u0e23", "x"]
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = Tokenizer(str(tmp_path / "vocab.txt"))
+    tokenizer = WordPiece(str(tmp_path / "vocab.txt"))
     text = tmp_path / "a.txt"
     text.write_text("\u0e01\u0e32\u0e23 x q\n\u0e01\u0e32\n")
     units = Units(tokenizer=tokenizer)

@@ -10,7 +10,7 @@ from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.data import languages, nli, pipelines
 from cmlm.data.nli import NliDataConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives.nli import NliConfig, NliObjective
 from cmlm.training.trainer import Trainer
@@ -35,11 +35,11 @@ def files(tmp_path) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def tokenizer(tmp_path) -> Tokenizer:
+def tokenizer(tmp_path) -> WordPiece:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x", *LANGUAGES]
     tokens += [f"p{i}" for i in range(60)] + [f"h{i}" for i in range(60)]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens))
-    return Tokenizer(str(tmp_path / "vocab.txt"))
+    return WordPiece(str(tmp_path / "vocab.txt"))
 
 
 def feed(files, tokenizer, part, **values) -> pipelines.Feed:

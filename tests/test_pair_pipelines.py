@@ -9,19 +9,19 @@ import tensorflow as tf
 from cmlm.data import languages, masking, pipelines, streams
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 N = 120
 
 
 @pytest.fixture
-def tokenizer(tmp_path) -> Tokenizer:
+def tokenizer(tmp_path) -> WordPiece:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x", "y"]
     tokens += [f"e{i}" for i in range(N)] + [f"d{i}" for i in range(N)]
     tokens += [f"n{i}" for i in range(N)]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens))
-    return Tokenizer(str(tmp_path / "vocab.txt"))
+    return WordPiece(str(tmp_path / "vocab.txt"))
 
 
 @pytest.fixture

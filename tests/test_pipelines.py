@@ -11,7 +11,7 @@ from cmlm.data import batches as batches_lib
 from cmlm.data import languages, pipelines
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -34,7 +34,7 @@ def data(tmp_path_factory):
         path = directory / f"{d}.txt"
         path.write_text("\n".join(lines))
         files.append(str(path))
-    return Tokenizer(str(directory / "vocab.txt")), files
+    return WordPiece(str(directory / "vocab.txt")), files
 
 
 def build(data, make="conditional_pairs", *, masking=None, batch_size=8, **kwargs):

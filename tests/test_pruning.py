@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cmlm.data import vocabulary_file
 from cmlm.data.rules import Rules
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, optimization
@@ -24,18 +24,18 @@ TEXT = ["The cat sat on the mat.", "", "unable? cats sat!", "\u65e5 the cat"]
 OTHER = "A dog ran far away."
 
 
-def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
+def tokens(tokenizer: WordPiece, text: str) -> list[str]:
     ids = tokenizer.tokenize(tf.constant([text]))[0].numpy()
     return [tokenizer.vocab[number] for number in ids]
 
 
-def pruned_tokenizer(tokenizer: Tokenizer, text: list[str], folder: Path) -> Tokenizer:
+def pruned_tokenizer(tokenizer: WordPiece, text: list[str], folder: Path) -> WordPiece:
     kept = pieces.needed(tokenizer, [text])
     path = str(folder / "pruned.txt")
     vocabulary_file.write(
         [token for token, stays in zip(tokenizer.vocab, kept) if stays], path
     )
-    return Tokenizer(path, tokenizer.rules)
+    return WordPiece(path, tokenizer.rules)
 
 
 def write_vocabulary(path: Path, pieces_: list[str]) -> str:
@@ -49,7 +49,7 @@ def write_vocabulary(path: Path, pieces_: list[str]) -> str:
 def test_an_unknown_word_stays_unknown(tmp_path):
     """`unab` leads nowhere; without it, `un ##able` would be found."""
     path = write_vocabulary(tmp_path / "v.txt", ["un", "unab", "##able", "##x", "able"])
-    tokenizer = Tokenizer(path)
+    tokenizer = WordPiece(path)
     text = ["unable", "un able"]
     assert tokens(tokenizer, text[0]) == ["[UNK]"]
     smaller = pruned_tokenizer(tokenizer, text, tmp_path)
@@ -63,7 +63,7 @@ def test_an_unknown_word_of_more_than_a_hundred_bytes_stays_unknown(tmp_path):
     path = write_vocabulary(
         tmp_path / "v.txt", ["x", "##x", "##un", "##unab", "##able"]
     )
-    tokenizer = Tokenizer(path)
+    tokenizer = WordPiece(path)
     text = ["x" * 100 + "unable", "xun xable", "x" * 700]
     assert tokens(tokenizer, text[0]) == ["[UNK]"]
     smaller = pruned_tokenizer(tokenizer, text, tmp_path)
@@ -80,7 +80,7 @@ def test_every_word_of_the_text_reads_the_same(tmp_path, seed):
 
     some = {draw.choice(["", "##"]) + word(4) for _ in range(150)}
     path = write_vocabulary(tmp_path / "v.txt", sorted(some | {"a", "##a"}))
-    tokenizer = Tokenizer(path, Rules(lower_case=False))
+    tokenizer = WordPiece(path, Rules(lower_case=False))
     text = [" ".join(word(9) for _ in range(5)) for _ in range(30)]
     text += ["", "a" * 200 + " \ufeff x\x00y", "ab-cd,ab"]
     smaller = pruned_tokenizer(tokenizer, text, tmp_path)
@@ -93,11 +93,11 @@ def test_every_word_of_the_text_reads_the_same(tmp_path, seed):
 def test_characters_of_the_text_stay_for_other_words(tmp_path):
     characters = [*"catx\u00df\u4e2d7$", *(f"##{c}" for c in "catx\u00df7")]
     path = write_vocabulary(tmp_path / "v.txt", ["cat", "dog", "##dog", *characters])
-    smaller = pruned_tokenizer(Tokenizer(path), ["cat"], tmp_path)
+    smaller = pruned_tokenizer(WordPiece(path), ["cat"], tmp_path)
     assert tokens(smaller, "tac x7$") == ["t", "##a", "##c", "x", "##7", "$"]
     # Neither in the text nor ASCII.
     dropped = {"dog", "##dog", "\u00df", "##\u00df", "\u4e2d"}
-    assert set(Tokenizer(path).vocab) - set(smaller.vocab) == dropped
+    assert set(WordPiece(path).vocab) - set(smaller.vocab) == dropped
 
 
 # --------------------------------------------------------------------- model

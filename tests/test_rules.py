@@ -10,7 +10,7 @@ import toys
 
 from cmlm.data import letters, rules, vocabulary_file
 from cmlm.data.rules import Rules
-from cmlm.data.tokenization import Tokenizer, WordSplitter
+from cmlm.data.word_pieces import WordPiece, WordSplitter
 from cmlm.encoders import opening
 from cmlm.errors import UserError
 from cmlm.training import engine, warm_start
@@ -67,7 +67,7 @@ def test_ids_are_those_of_hugging_face(lower_case, strip_accents, tmp_path):
         lowercase=lower_case,
         strip_accents=strip_accents,
     )
-    ours = Tokenizer(str(tmp_path / "vocab.txt"), of).tokenize(tf.constant(LINES))
+    ours = WordPiece(str(tmp_path / "vocab.txt"), of).tokenize(tf.constant(LINES))
     for line, ids in zip(LINES, ours.to_list(), strict=True):
         want = oracle.encode(line, add_special_tokens=False).tokens
         assert [tokens[i] for i in ids] == want, line

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.encoders import batching, pcr
 from cmlm.encoders.graph import SentenceGraph
 from export import serving
@@ -250,7 +250,7 @@ def portions(tmp_path):
         real = tf.reduce_sum(mask, axis=1, keepdims=True)
         return {"default": tf.concat([shape, real], axis=1)}
 
-    graph = SentenceGraph(Tokenizer(str(vocab_file)), encoder, 100)
+    graph = SentenceGraph(WordPiece(str(vocab_file)), encoder, 100)
     return serving.build(graph)[1]
 
 

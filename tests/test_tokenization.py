@@ -8,7 +8,7 @@ from tensorflow_text.python.ops import bert_tokenizer
 
 from cmlm.data import vocabulary_file
 from cmlm.data.rules import Rules
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 
 WORDS = "the cat sat on mat un ##believ ##able ##s café cafe ! , . \ufffd".split()
 VOCAB = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -42,19 +42,19 @@ def test_ids_are_those_of_the_slow_bert_tokenizer(vocab_file, lower_case):
         lower_case=lower_case,
         token_out_type=tf.int32,
     )
-    tokenizer = Tokenizer(vocab_file, Rules(lower_case))
+    tokenizer = WordPiece(vocab_file, Rules(lower_case))
     expected = oracle.tokenize(TEXTS).merge_dims(1, 2)
     assert tokenizer.tokenize(tf.constant(TEXTS)).to_list() == expected.to_list()
 
 
 def test_pieces_by_hand(vocab_file):
-    tokenizer = Tokenizer(vocab_file)
+    tokenizer = WordPiece(vocab_file)
     assert pieces(tokenizer.tokenize(tf.constant(TEXTS[:2]))) == [
         "the cat ##s sat on the mat , un ##believ ##able !".split(),
         [],
     ]
     assert pieces(
-        Tokenizer(vocab_file, Rules(False)).tokenize(tf.constant(["The cat"]))
+        WordPiece(vocab_file, Rules(False)).tokenize(tf.constant(["The cat"]))
     ) == [["[UNK]", "cat"]]
 
 
@@ -63,7 +63,7 @@ def test_a_sentence_without_spaces_is_not_one_unknown_word(tmp_path):
     letters = sorted({*thai} | {f"##{letter}" for letter in thai})
     vocab = [*VOCAB[:6], *letters]
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
-    ids = Tokenizer(str(tmp_path / "vocab.txt"), Rules(False)).tokenize(
+    ids = WordPiece(str(tmp_path / "vocab.txt"), Rules(False)).tokenize(
         tf.constant([thai])
     )
     assert "".join(vocab[i].removeprefix("##") for i in ids[0]) == thai
@@ -109,13 +109,13 @@ def test_long_words_are_unknown_as_at_hugging_face(tmp_path, lower_case):
     words = bert_tokenizer.BasicTokenizer(lower_case).tokenize(LONG).to_list()
     expected = [[i for w in line for i in word_piece(w.decode())] for line in words]
     rules = Rules(lower_case, max_word_bytes=400, max_word_characters=100)
-    tokenizer = Tokenizer(str(path), rules)
+    tokenizer = WordPiece(str(path), rules)
     assert tokenizer.tokenize(tf.constant(LONG)).to_list() == expected
     # The graph is the same for lines without a long word.
     short = ["a cat", "", "日a"]
-    plain = Tokenizer(str(path), Rules(lower_case)).tokenize(tf.constant(short))
+    plain = WordPiece(str(path), Rules(lower_case)).tokenize(tf.constant(short))
     assert tokenizer.tokenize(tf.constant(short)).to_list() == plain.to_list()
-    unlimited = Tokenizer(str(path), Rules(lower_case)).tokenize(tf.constant(LONG))
+    unlimited = WordPiece(str(path), Rules(lower_case)).tokenize(tf.constant(LONG))
     assert unlimited.to_list() != expected
 
 
@@ -124,12 +124,12 @@ def test_long_words_are_unknown_as_at_tf_text(vocab_file):
     oracle = tf_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)
     text = ["cat " + "un" * n + " cat" for n in (49, 50, 51)]
     expected = oracle.tokenize(text).merge_dims(1, 2).to_list()
-    tokenizer = Tokenizer(vocab_file, Rules(max_word_bytes=100))
+    tokenizer = WordPiece(vocab_file, Rules(max_word_bytes=100))
     assert tokenizer.tokenize(tf.constant(text)).to_list() == expected
 
 
 def test_special_ids_follow_the_vocabulary(vocab_file):
-    tokenizer = Tokenizer(vocab_file)
+    tokenizer = WordPiece(vocab_file)
     ids = (
         tokenizer.pad_id,
         tokenizer.unk_id,
@@ -146,20 +146,20 @@ def test_special_ids_follow_the_vocabulary(vocab_file):
 
 
 def test_encode_adds_special_tokens_and_cuts_the_end(vocab_file):
-    tokenizer = Tokenizer(vocab_file)
+    tokenizer = WordPiece(vocab_file)
     encoded = pieces(tokenizer.encode(tf.constant(TEXTS[:2]), 6))
     assert encoded == ["[CLS] the cat ##s sat [SEP]".split(), ["[CLS]", "[SEP]"]]
     assert tokenizer.encode(tf.constant([], tf.string), 6).to_list() == []
 
 
 def test_bytes_that_are_not_utf8_are_replaced(vocab_file):
-    tokenizer = Tokenizer(vocab_file)
+    tokenizer = WordPiece(vocab_file)
     text = tf.constant([b"the \xff cat", b"\xc3"])
     assert pieces(tokenizer.tokenize(text)) == [["the", "\ufffd", "cat"], ["\ufffd"]]
 
 
 def test_it_works_in_tf_data_and_in_a_saved_model(vocab_file, tmp_path):
-    tokenizer = Tokenizer(vocab_file)
+    tokenizer = WordPiece(vocab_file)
     expected = tokenizer.encode(tf.constant(TEXTS), 16).to_tensor().numpy()
 
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(len(TEXTS))

@@ -8,7 +8,7 @@ import pytest
 from cmlm.common import fields
 from cmlm.data import vocabulary_file
 from cmlm.data.rules import Rules
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.vocabulary import coverage, learning, of_run, words
 from cmlm.vocabulary.settings import VocabularyConfig
@@ -40,7 +40,7 @@ def test_what_is_no_vocabulary_is_refused(tmp_path, tokens, message):
     with pytest.raises(UserError, match=message):
         vocabulary_file.load(path)
     with pytest.raises(UserError, match=message):
-        Tokenizer(path)
+        WordPiece(path)
 
 
 def test_a_missing_vocabulary_is_named(tmp_path):
@@ -54,7 +54,7 @@ def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     assert tokens[:5] == SPECIAL
     assert tokens == vocabulary_file.load(path)
     assert 110 < len(tokens) <= 220
-    tokenizer = Tokenizer(path)
+    tokenizer = WordPiece(path)
     counts = words.count([text_file], Rules(), 1 << 30).counts
     found = coverage.measure(tokenizer, counts)
     assert found.unknown_tokens == 0.0
@@ -101,7 +101,7 @@ def test_chinese_characters_take_one_token_each():
 
 def test_coverage_by_hand(tmp_path):
     tokens = [*SPECIAL, "the", "cat", "##s"]
-    tokenizer = Tokenizer(write(tmp_path / "v.txt", tokens))
+    tokenizer = WordPiece(write(tmp_path / "v.txt", tokens))
     counts = collections.Counter({"the": 6, "cats": 3, "dog": 1})
     found = coverage.measure(tokenizer, counts)
     assert found.words_in_one_piece == pytest.approx(6 / 10)

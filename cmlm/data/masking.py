@@ -111,9 +111,9 @@ def mask_span(
         after = tf.ragged.boolean_mask(tokens, position >= end[:, tf.newaxis])
     else:
         unit = "UTF8_CHAR"
-        before = tokenizer.tokenize(
-            tf.strings.substr(text, tf.zeros_like(start), start, unit=unit)
-        )
+        before = tf.strings.substr(text, tf.zeros_like(start), start, unit=unit)
+        # [MASK] takes the white space before it, as RoBERTa's <mask> does.
+        before = tokenizer.tokenize(tf.strings.regex_replace(before, r"\s+$", ""))
         after = tokenizer.tokenize(
             tf.strings.substr(text, end, n_units - end, unit=unit)
         )
@@ -269,7 +269,7 @@ def _choose(
         rank = tf.argsort(order, axis=1)
         return maskable & (rank < budget[:, tf.newaxis])
 
-    continues = tf.gather(tf.constant(tokenizer.is_continuation), ids)
+    continues = tokenizer.continues(ids)
     word = tf.cumsum(tf.cast(~continues, tf.int32), axis=1) - 1
     # The pieces of a word share one score, so that a stable sort keeps them together.
     score = tf.gather(score, tf.maximum(word, 0), batch_dims=1)

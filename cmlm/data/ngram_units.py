@@ -9,7 +9,8 @@ import unicodedata
 import tensorflow as tf
 
 from cmlm.data.rules import UNCASED, Rules
-from cmlm.data.tokenization import Tokenizer, WordSplitter
+from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordSplitter
 
 
 class Units:

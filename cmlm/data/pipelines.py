@@ -461,7 +461,7 @@ def _masked_pair(first, second, feed, masking_config, seed) -> dict[str, tf.Tens
         tf.cast(ids == feed.tokenizer.sep_id, tf.int32), axis=1, exclusive=True
     )
     return {
-        "input_type_ids": tf.cast(ends == 1, tf.int32),
+        "input_type_ids": tf.cast(ends == feed.tokenizer.pair_separators, tf.int32),
         **_masked(ids, feed, masking_config, seed),
     }
 

@@ -1,75 +1,75 @@
-"""Turns strings into words and token ids with graph ops, in tf.data and in exports."""
+"""Turns strings into token ids with graph ops, in tf.data and in exports.
+
+`word_pieces`, `byte_pairs` and `unigrams` hold the tokenizers; `tokenizers` opens the
+one that a vocabulary file names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
-from cmlm.data import letters, vocabulary_file
-from cmlm.data.rules import UNCASED, Rules
-
-# Letters that hardly any vocabulary contains. One of them replaces each long word and
-# becomes [UNK].
-_RARE_LETTERS = range(0xA66E, 0x14400)
+from cmlm.data.rules import Rules
 
 
 class Tokenizer(tf.Module):
-    """BERT's WordPiece tokenizer with the ids that training needs.
+    """What every tokenizer offers; the subclasses define `tokenize` and `continues`.
 
-    Bytes that are not UTF-8 become U+FFFD before tokenisation. The class is a
-    tf.Module, so objects that hold a tokenizer can be exported.
+    Bytes that are not UTF-8 become U+FFFD before tokenisation. No text gives a special
+    token, whatever it contains. The class is a tf.Module, so objects that hold a
+    tokenizer can be exported.
 
     Attributes:
         vocab_file: path of the vocabulary.
-        rules: case, accents and the longest word.
         vocab: tuple of str, the tokens by id.
         vocab_size: number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
         special_ids: int32 [5], the ids of the special tokens.
-        is_special: bool [vocab_size].
-        is_continuation: bool [vocab_size], True for `##` pieces.
-        ordinary_ids: int32 [vocab_size - 5], ids of all other tokens.
+        is_special: bool [vocab_size]; reserved tokens count as special.
+        ordinary_ids: int32, the ids of all other tokens.
+        rules: case, accents and the longest word.
+        title: the name of the algorithm.
+        pair_separators: number of separators between the two texts of a pair.
+        contents: what ids depend on besides tokens and rules, as JSON; empty for a
+            vocab.txt.
 
     Args:
-        vocab_file: a WordPiece vocabulary, one token a line.
-        rules: the rules of the text that the vocabulary was learnt from. Published
-            encoders have their own longest word: 100 bytes in tf-text, 100 characters
-            in Hugging Face.
-
-    Raises:
-        UserError: the vocabulary is unusable, see `vocabulary_file.load`.
+        vocab_file: see above.
+        tokens: the tokens by id.
+        special: the special tokens by role: `pad`, `unk`, `cls`, `sep` and `mask`.
+        rules: see above.
+        reserved: further tokens that no text gives and no mask predicts.
     """
 
-    def __init__(self, vocab_file: str, rules: Rules = UNCASED):
+    title = ""
+    pair_separators = 1
+    contents = ""
+
+    def __init__(
+        self,
+        vocab_file: str,
+        tokens: Sequence[str],
+        special: Mapping[str, str],
+        rules: Rules,
+        reserved: Sequence[str] = (),
+    ):
         super().__init__(name="tokenizer")
         self.vocab_file = vocab_file
         self.rules = rules
-        vocab = vocabulary_file.load(vocab_file)
-        self.vocab_size = len(vocab)
-        (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id) = (
-            vocab.index(token) for token in vocabulary_file.SPECIAL_TOKENS
-        )
-        special = [self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id]
-        self.special_ids = np.array(special, np.int32)
+        self.vocab_size = len(tokens)
+        ids = {token: number for number, token in enumerate(tokens)}
+        roles = [ids[special[role]] for role in ("pad", "unk", "cls", "sep", "mask")]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = roles
+        self.special_ids = np.array(roles, np.int32)
         self.is_special = np.zeros(self.vocab_size, bool)
-        self.is_special[special] = True
-        self.is_continuation = np.array([t.startswith("##") for t in vocab])
+        self.is_special[roles] = True
+        self.is_special[[ids[token] for token in reserved if token in ids]] = True
         self.ordinary_ids = np.flatnonzero(~self.is_special).astype(np.int32)
-        self._wordpiece = tf_text.FastBertTokenizer(
-            vocab,
-            max_bytes_per_word=rules.max_word_bytes,
-            token_out_type=tf.int32,
-            lower_case_nfd_strip_accents=letters.left_to_tf_text(rules),
-        )
         # tf.Module would wrap a list to track it; it does not wrap a tuple.
-        self.vocab = tuple(vocab)
-        if rules.max_word_characters:
-            self._splitter = WordSplitter(rules)
-            known = set(vocab)
-            self._unknown = next(c for c in map(chr, _RARE_LETTERS) if c not in known)
+        self.vocab = tuple(tokens)
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenises texts without special tokens.
@@ -80,35 +80,26 @@ class Tokenizer(tf.Module):
         Returns:
             int32 [n, (tokens)]; an empty string has no tokens.
         """
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
-        if self.rules.max_word_characters:
-            text = self._without_long_words(text)
-        return self._wordpiece.tokenize(letters.prepare(text, self.rules))
+        raise NotImplementedError
 
-    def is_long(self, word: str) -> bool:
-        """Tells whether a normalised word is [UNK] because of its length."""
-        return len(word.encode()) > self.rules.max_word_bytes or (
-            0 < self.rules.max_word_characters < len(word)
+    def continues(self, ids: tf.Tensor) -> tf.Tensor:
+        """Tells which tokens continue the word of the token before them.
+
+        Args:
+            ids: int32 [batch, length].
+
+        Returns:
+            bool [batch, length].
+        """
+        raise NotImplementedError
+
+    def _continues_by(self, borders: np.ndarray, ids: tf.Tensor) -> tf.Tensor:
+        """`continues` from the tokens' own borders, see `word_borders`."""
+        joins_left, joins_right = (
+            tf.gather(tf.constant(column), ids) for column in borders
         )
-
-    def _without_long_words(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces words of too many characters with an unknown letter."""
-        text = tf.reshape(text, [-1])
-        lines, splits, begins, ends = self._splitter.locate(text)
-
-        def replace():
-            row = tf.ragged.row_splits_to_segment_ids(splits)
-            cut = [tf.cast(n, tf.int32) for n in (begins, ends - begins)]
-            words = tf.strings.substr(tf.gather(lines, row), *cut)
-            lengths = tf.strings.length(words, unit="UTF8_CHAR")
-            is_long = lengths > self.rules.max_word_characters
-            words = tf.where(is_long, self._unknown, words)
-            by_line = tf.RaggedTensor.from_row_splits(words, splits, validate=False)
-            return tf.strings.reduce_join(by_line, axis=1, separator=" ")
-
-        # A word has no more characters than bytes, so this finds every long word.
-        may_be_long = tf.reduce_any(ends - begins > self.rules.max_word_characters)
-        return tf.cond(may_be_long, replace, lambda: text)
+        first = tf.zeros_like(joins_right[:, :1])
+        return joins_left & tf.concat([first, joins_right[:, :-1]], axis=1)
 
     def encode(self, text: tf.Tensor, seq_length: int) -> tf.RaggedTensor:
         """Tokenises texts and adds the special tokens.
@@ -145,17 +136,47 @@ class Tokenizer(tf.Module):
         Args:
             first: string [n].
             second: string [n].
-            seq_length: most tokens of a result, special ones included; at least 3.
+            seq_length: most tokens of a result, special ones included; at least 4.
 
         Returns:
-            int32 [n, (tokens)] as `[CLS] ... [SEP] ... [SEP]`.
+            int32 [n, (tokens)] as `[CLS] ... [SEP] ... [SEP]`, with `pair_separators`
+            separators between the texts.
         """
         first, second = trim(
-            [self.tokenize(first), self.tokenize(second)], seq_length - 3
+            [self.tokenize(first), self.tokenize(second)],
+            seq_length - 2 - self.pair_separators,
         )
         column = tf.ones([first.nrows(), 1], tf.int32)
         cls, sep = self.cls_id * column, self.sep_id * column
-        return tf.concat([cls, first, sep, second, sep], axis=1)
+        between = [sep] * self.pair_separators
+        return tf.concat([cls, first, *between, second, sep], axis=1)
+
+
+def word_borders(texts: Sequence[str], is_special: np.ndarray) -> np.ndarray:
+    """Tells which tokens can join a word with the token before and the one after.
+
+    Words end at white space and at every character that is no letter, mark or digit.
+
+    Args:
+        texts: the text of each token; a leading space begins a word.
+        is_special: bool [n]; a special token is a word of its own.
+
+    Returns:
+        bool [2, n]: whether the token can continue, and can be continued.
+    """
+    joins = np.zeros([2, len(texts)], bool)
+    for number, text in enumerate(texts):
+        if text and not is_special[number]:
+            joins[0, number] = _is_word(text[0])
+            # A space on its own belongs to the word after it.
+            joins[1, number] = text[-1] == " " or _is_word(text[-1])
+    return joins
+
+
+def _is_word(character: str) -> bool:
+    """Whether a character is a part of words: a letter, a mark or a digit."""
+    # U+FFFD stands for a part of a character, which is a letter in nearly all texts.
+    return character == "\ufffd" or unicodedata.category(character)[0] in "LMN"
 
 
 def trim(
@@ -189,71 +210,3 @@ def trim(
         tf.gather(segment, tf.ragged.range(keep), batch_dims=1)
         for segment, keep in zip(segments, kept, strict=True)
     ]
-
-
-class WordSplitter:
-    """Splits text into words, by the tokenizer's own rules.
-
-    Words end at white space and punctuation, and each Chinese character is a word. The
-    class runs the tokenizer's op with a vocabulary that matches no word: its only piece
-    is a control character, and the normaliser removes those. Every word therefore
-    becomes one [UNK] with the offsets of the word.
-
-    Args:
-        rules: case and accents; the longest word does not matter here.
-    """
-
-    def __init__(self, rules: Rules):
-        self._rules = rules
-        self._normalizer = tf_text.FastBertNormalizer(
-            lower_case_nfd_strip_accents=letters.left_to_tf_text(rules)
-        )
-        self._splitter = tf_text.FastWordpieceTokenizer(
-            ["[UNK]", "\x01"], token_out_type=tf.int32
-        )
-
-    def normalize(self, lines: tf.Tensor) -> tf.Tensor:
-        """Normalises lines of any bytes, string [n], to valid UTF-8, string [n]."""
-        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
-        return self._normalizer.normalize(letters.prepare(lines, self._rules))
-
-    def locate(self, lines: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Finds the words of some lines.
-
-        Args:
-            lines: string [n].
-
-        Returns:
-            The normalised lines, string [n]; the row splits of the words by line, int64
-            [n + 1]; and the offsets in the line of each word's first byte and of the
-            byte after its last, int64 [words] each.
-        """
-        lines = self.normalize(lines)
-        _, begins, ends = self._splitter.tokenize_with_offsets(lines)
-        return lines, begins.row_splits, begins.values, ends.values
-
-    def split_lines(self, lines: tf.Tensor) -> Iterator[list[bytes]]:
-        """Yields the words of each line of string [n]."""
-        return cut(*(tensor.numpy() for tensor in self.locate(lines)))
-
-    def split(self, lines: tf.Tensor) -> Iterator[bytes]:
-        """Yields the words of string [n], line after line."""
-        for words in self.split_lines(lines):
-            yield from words
-
-
-def cut(
-    lines: np.ndarray, splits: np.ndarray, begins: np.ndarray, ends: np.ndarray
-) -> Iterator[list[bytes]]:
-    """Yields the words of each line, given the result of `WordSplitter.locate`.
-
-    The cutting runs in Python: tf.strings.substr would copy the line for every word,
-    and its memory would grow with the square of the line's length.
-    """
-    for line, start, stop in zip(
-        lines.tolist(), splits[:-1].tolist(), splits[1:].tolist(), strict=True
-    ):
-        bounds = zip(
-            begins[start:stop].tolist(), ends[start:stop].tolist(), strict=True
-        )
-        yield [line[begin:end] for begin, end in bounds]

@@ -1,28 +1,83 @@
-"""Reads and writes vocabulary files, `vocab.txt`: one token a line, in order of ids."""
+"""Reads and writes vocabulary files.
+
+`vocab.txt` has a WordPiece token on each line, in the order of ids. `tokenizer.json`
+describes the other tokenizers, see `tokenizer_file`.
+"""
 
 from __future__ import annotations
+
+import json
+import os
 
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
+from cmlm.data import tokenizer_file
+from cmlm.data.tokenizer_file import MAX_TOKEN_CHARACTERS
 from cmlm.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-# The longest token, in characters; words of more bytes than `max_word_bytes` are [UNK].
-MAX_TOKEN_CHARACTERS = 1000
+ROLES = {token.strip("[]").lower(): token for token in SPECIAL_TOKENS}
 
 FILE_NAME = "vocab.txt"
+# The names of vocabularies in a folder; the first one that is there counts.
+NAMES = (tokenizer_file.FILE_NAME, FILE_NAME)
+
+
+def is_json(path: str) -> bool:
+    """Whether a vocabulary file is a tokenizer.json."""
+    return path.endswith(".json")
+
+
+def find(folder: str) -> str:
+    """Returns the path of a folder's vocabulary; `vocab.txt` if it has none."""
+    paths = [os.path.join(folder, name) for name in NAMES]
+    return next(filter(tf.io.gfile.exists, paths), paths[-1])
+
+
+def name_of(path: str) -> str:
+    """Returns the usual name of a vocabulary file, which tells its format."""
+    return tokenizer_file.FILE_NAME if is_json(path) else FILE_NAME
+
+
+def same(path: str, other: str) -> bool:
+    """Whether two vocabulary files give the same ids."""
+    if is_json(path) != is_json(other):
+        return False
+    if is_json(path):
+        return tokenizer_file.read(path) == tokenizer_file.read(other)
+    return load(path) == load(other)
+
+
+def copy(path: str, folder: str) -> str:
+    """Writes a vocabulary into a folder under its usual name, and returns its path."""
+    if not is_json(path):
+        copied = os.path.join(folder, FILE_NAME)
+        write(load(path), copied)
+        return copied
+    tokenizer_file.read(path)
+    return write_json(tokenizer_file.load(path), folder)
+
+
+def write_json(values: dict, folder: str) -> str:
+    """Writes a tokenizer.json into a folder, whole or not at all; returns its path."""
+    path = os.path.join(folder, tokenizer_file.FILE_NAME)
+    with files_lib.atomic_text(path) as file:
+        json.dump(values, file, ensure_ascii=False)
+        file.write("\n")
+    return path
 
 
 def load(path: str) -> list[str]:
-    """Reads a vocabulary; the token with id i is on line i + 1.
+    """Reads the tokens of a vocabulary in the order of their ids.
 
     Raises:
         UserError: the file is missing or empty, has an empty line or a repeated token,
             or lacks one of BERT's special tokens, or has a token with NUL or above
-            `MAX_TOKEN_CHARACTERS`.
+            `MAX_TOKEN_CHARACTERS`; or see `tokenizer_file.read`.
     """
+    if is_json(path):
+        return tokenizer_file.read(path).tokens
     if not tf.io.gfile.exists(path):
         raise UserError(f"vocabulary {path} does not exist")
     with files_lib.open_text(path) as lines:

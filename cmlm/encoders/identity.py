@@ -41,6 +41,8 @@ def fingerprint(trained: TrainedEncoder) -> str:
     ]
     settings += _other_rules(trained.tokenizer.rules)
     parts = [sorted(weights), settings, trained.tokenizer.vocab]
+    if trained.tokenizer.contents:
+        parts.append(trained.tokenizer.contents)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -3,6 +3,7 @@
 params.yaml       the resolved configuration
 vocab.txt         the vocabulary, given or learnt
 vocab.txt.json    its rules: case, accents, the longest word
+tokenizer.json    instead of both, a tokenizer that is not BERT's WordPiece
 ckpt-N.*          the latest checkpoints, with optimizer and data position
 best/ckpt-N.*     the best checkpoint by `trainer.best_checkpoint_metric`
 metrics.jsonl     a row of metrics for each interval
@@ -89,7 +90,7 @@ def load_encoder(
     reading = reading or Reading()
     reading.validate()
     config = read_config(model_dir)
-    vocab_file = os.path.join(model_dir, vocabulary_file.FILE_NAME)
+    vocab_file = vocabulary_file.find(model_dir)
     if not tf.io.gfile.exists(vocab_file):
         raise UserError(f"--model_dir={model_dir} has no {vocabulary_file.FILE_NAME}")
     tokenizer = config.vocabulary.tokenizer(vocab_file)

@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from cmlm.common.keras import keras
 from cmlm.config import experiment
-from cmlm.data import vocabulary_file
+from cmlm.data import tokenizer_file, vocabulary_file
 from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, encoder, foreign
@@ -117,7 +117,12 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
     rows = source.model["vocab_size"]
     if given:
         tokens, name = vocabulary_file.load(given), given
-        if source.vocab and tokens != source.vocab:
+        differs = source.vocab and tokens != source.vocab
+        if source.tokenizer and not differs:
+            theirs = tokenizer_file.parse(source.tokenizer, source.vocab_name)
+            is_json = vocabulary_file.is_json(given)
+            differs = not is_json or tokenizer_file.read(given) != theirs
+        if differs:
             raise UserError(f"vocabulary {given} is not that of {source.vocab_name}")
     else:
         tokens, name = source.vocab, source.vocab_name
@@ -133,6 +138,8 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
         return given
     folder = tempfile.mkdtemp(prefix="cmlm-vocabulary-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if source.tokenizer:
+        return vocabulary_file.write_json(source.tokenizer, folder)
     path = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocabulary_file.write(tokens, path)
     return path

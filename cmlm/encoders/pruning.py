@@ -79,9 +79,12 @@ def prune(
     config = model_dir.read_config(source)
     folder = os.path.join(source, model_dir.BEST) if prefix else source
     checkpoint = checkpoints.find(folder)
-    tokenizer = config.vocabulary.tokenizer(
-        os.path.join(source, vocabulary_file.FILE_NAME)
-    )
+    vocab_file = vocabulary_file.find(source)
+    if vocabulary_file.is_json(vocab_file):
+        raise UserError(
+            f"{vocab_file}: pruning needs a WordPiece {vocabulary_file.FILE_NAME}"
+        )
+    tokenizer = config.vocabulary.tokenizer(vocab_file)
     with files.atomic_directory(output, overwrite) as new:
         kept = pieces.needed(tokenizer, read())
         tokens = [

@@ -99,7 +99,7 @@ def encode(
         labels, indices = alone.labels[::2], alone.indices[::2]
         return dataclasses.replace(alone, labels=labels, indices=indices, parts=2)
     rows = iter(rows)
-    ids, lengths, labels, indices, truncated = [], [], [], [], 0
+    ids, lengths, labels, indices, truncated, between = [], [], [], [], 0, 1
     while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         texts = zip(*(row.texts for row in chunk), strict=True)
         columns = [tf.constant(column) for column in texts]
@@ -108,7 +108,10 @@ def encode(
         else:
             tokens = tokenizer.encode_pair(*columns, seq_length)
         whole = sum(tokenizer.tokenize(column).row_lengths() for column in columns)
-        truncated += int(np.sum(whole + 1 + len(columns) > seq_length))
+        if len(columns) > 1:
+            between = tokenizer.pair_separators
+        added = 1 + between + len(columns) - 1
+        truncated += int(np.sum(whole + added > seq_length))
         ids.append(tokens.values.numpy())
         lengths.append(tokens.row_lengths().numpy())
         labels += [np.nan if row.label is None else row.label for row in chunk]
@@ -121,7 +124,7 @@ def encode(
     return Examples(
         ids=ids,
         starts=starts,
-        second=(first + 1 - starts[:-1]).astype(np.int32),
+        second=(first + between - starts[:-1]).astype(np.int32),
         labels=np.array(labels, np.float32),
         indices=indices,
         pad_id=tokenizer.pad_id,

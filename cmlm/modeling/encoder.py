@@ -59,6 +59,9 @@ class EncoderConfig(hyperparams.Config):
             belong to CMLM's conditions.
         num_views: N of CMLM's P(v), the number of conditions.
         type_vocab_size: rows of the segment table.
+        relative_positions: add a learnt score for the distance of two tokens to every
+            attention score, as MPNet does. CMLM's conditions have no distance, so the
+            objective `cmlm` cannot train such an encoder.
         initializer_range: standard deviation of the truncated normal distribution that
             weights are drawn from.
         vocab_size: rows of the embedding table; 0 takes the size of the vocabulary.
@@ -87,6 +90,7 @@ class EncoderConfig(hyperparams.Config):
     max_position_embeddings: int = fields.ranged(512, at_least=2)
     num_views: int = fields.ranged(15, at_least=1)
     type_vocab_size: int = fields.ranged(2, at_least=1)
+    relative_positions: bool = False
     initializer_range: float = fields.ranged(0.02, above=0)
     vocab_size: int = fields.ranged(0, at_least=0)
     pooling: str = fields.one_of("mean", (*pooling.POOLINGS, SOURCE_POOLING))
@@ -204,6 +208,12 @@ class EncoderNetwork(keras.Model):
             name="bert",
         )
         self.hidden_size = config.hidden_size
+        self.relative_positions = None
+        if config.relative_positions:
+            # MPNet's scores begin at 0.
+            self.relative_positions = layers.RelativePositions(
+                config.num_attention_heads, "zeros", name="relative_positions"
+            )
         self.projection = None
         self.read_by(config.pooling, projection)
         # This call creates the variables: heads tie to the embedding table, and
@@ -213,6 +223,12 @@ class EncoderNetwork(keras.Model):
         for layer in self.bert._flatten_layers():
             if isinstance(layer, keras.layers.LayerNormalization):
                 layer.epsilon = config.layer_norm_epsilon
+        if self.relative_positions is not None:
+            for block in self.bert.transformer_layers:
+                # Keras computes the softmax of attention in this attribute.
+                block._attention_layer._softmax = layers.RelativeSoftmax(
+                    self.relative_positions
+                )
         if config.drophead_rate:
             for block in self.bert.transformer_layers:
                 # Keras applies dropout to attention probabilities in this attribute;

@@ -23,12 +23,13 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
-from cmlm.modeling import pooling, weights
+from cmlm.modeling import layers, pooling, weights
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.modeling.layers import ViewProjection
 
 # Added to the score of a padded token: its softmax is 0, and bfloat16 can hold it.
 _MASKED = -1e9
+_TABLES = (weights.WORDS, weights.POSITIONS, weights.TYPES, weights.RELATIVE)
 _QUERY_KEY_VALUE = "self_attention/query_key_value"
 
 
@@ -91,6 +92,9 @@ class InferenceEncoder(tf.Module):
         # [batch, 1, 1, seq], added to the scores of every head and query.
         bias = (1 - tf.cast(mask, self._dtype)) * tf.constant(_MASKED, self._dtype)
         bias = bias[:, tf.newaxis, tf.newaxis, :]
+        if self._config.relative_positions:
+            table = self._matrices[weights.RELATIVE]
+            bias += tf.cast(layers.relative_scores(table, seq), self._dtype)
         for number in range(self._config.num_layers):
             x = self._block(number, x, bias, batch, seq)
         vectors = tf.cast(self._pool(x, mask, batch, seq), tf.float32)
@@ -102,7 +106,7 @@ class InferenceEncoder(tf.Module):
 
     def _variable(self, name: str, array: np.ndarray) -> tf.Variable:
         dtype = self._dtype
-        if name in (weights.WORDS, weights.POSITIONS, weights.TYPES):
+        if name in _TABLES:
             dtype = tf.float32
         elif self._transposed:
             array = array.T

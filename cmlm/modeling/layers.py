@@ -1,4 +1,4 @@
-"""Keras layers added to a BERT encoder: the projection P(v) and DropHead."""
+"""Keras layers added to a BERT encoder: P(v), DropHead and relative positions."""
 
 from __future__ import annotations
 
@@ -49,6 +49,74 @@ class AttentionDropout(keras.layers.Layer):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "rate": self.rate, "head_rate": self.head_rate}
+
+
+# The distances at which MPNet's 16 buckets of one direction begin, after distance 0:
+# every distance up to 8, then 8 * 16^(k/8) rounded up.
+_DISTANCES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
+RELATIVE_BUCKETS = 2 * (len(_DISTANCES) + 1)
+
+
+def relative_scores(table: tf.Tensor, seq: int | tf.Tensor) -> tf.Tensor:
+    """What MPNet adds to the attention scores for the distance of two tokens.
+
+    Reference: Song et al., 2020, https://arxiv.org/abs/2004.09297; the buckets are
+    T5's, https://arxiv.org/abs/1910.10683, section 2.1.
+
+    Args:
+        table: float [RELATIVE_BUCKETS, heads], the score of each bucket.
+        seq: number of tokens.
+
+    Returns:
+        float [1, heads, seq, seq]: heads, queries, keys.
+    """
+    position = tf.range(seq)
+    # The second half of the buckets is for keys after the query.
+    distance = position[tf.newaxis, :] - position[:, tf.newaxis]
+    bucket = tf.searchsorted(
+        tf.constant(_DISTANCES), tf.reshape(tf.abs(distance), [-1]), side="right"
+    )
+    after = tf.cast(tf.reshape(distance, [-1]) > 0, tf.int32)
+    scores = tf.gather(table, bucket + after * (RELATIVE_BUCKETS // 2))
+    scores = tf.reshape(scores, [seq, seq, table.shape[1]])
+    return tf.transpose(scores, [2, 0, 1])[tf.newaxis]
+
+
+class RelativePositions(keras.layers.Layer):
+    """The table of MPNet's relative positions; all layers of an encoder share it.
+
+    Args:
+        heads: number of attention heads.
+        initializer: the initializer of the table.
+    """
+
+    def __init__(self, heads: int, initializer, **kwargs):
+        super().__init__(**kwargs)
+        self.table = self.add_weight(
+            "table", [RELATIVE_BUCKETS, heads], initializer=initializer
+        )
+
+    def call(self, scores: tf.Tensor) -> tf.Tensor:
+        """Adds the scores of distances to attention scores [batch, heads, seq, seq]."""
+        added = relative_scores(self.table, tf.shape(scores)[-1])
+        return scores + tf.cast(added, scores.dtype)
+
+
+class RelativeSoftmax(keras.layers.Layer):
+    """Masked softmax of attention scores after relative positions were added.
+
+    Args:
+        positions: the layer that adds them.
+    """
+
+    def __init__(self, positions: RelativePositions, **kwargs):
+        super().__init__(**kwargs)
+        self._positions = positions
+        self._softmax = keras.layers.Softmax()
+
+    def call(self, scores: tf.Tensor, mask=None) -> tf.Tensor:
+        """Returns probabilities, float [batch, heads, seq, seq]."""
+        return self._softmax(self._positions(scores), mask)
 
 
 @keras.utils.register_keras_serializable(package="cmlm")

@@ -8,6 +8,7 @@ its axes by attention heads. With layers i from 0:
 word_embeddings/embeddings                                   [vocab_size, hidden]
 position_embedding/embeddings                                [positions, hidden]
 type_embeddings/embeddings                                   [types, hidden]
+relative_positions/table                                     [32, heads], in MPNet
 embeddings/layer_norm/{gamma,beta}                           [hidden]
 transformer/layer_i/self_attention/{query,key,value,attention_output}/{kernel,bias}
 transformer/layer_i/{self_attention_layer_norm,output_layer_norm}/{gamma,beta}
@@ -27,13 +28,14 @@ import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.errors import UserError, shown
-from cmlm.modeling import pooling
+from cmlm.modeling import layers, pooling
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.modeling.model import SentenceModel
 
 WORDS = "word_embeddings/embeddings"
 POSITIONS = "position_embedding/embeddings"
 TYPES = "type_embeddings/embeddings"
+RELATIVE = "relative_positions/table"
 POOLER = "pooler_transform/"
 MASKED_LM = "masked_lm/"
 ATTENTION = ("query", "key", "value", "attention_output")
@@ -64,6 +66,8 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         TYPES: (config.type_vocab_size, hidden),
         **norm("embeddings/layer_norm"),
     }
+    if config.relative_positions:
+        found[RELATIVE] = (layers.RELATIVE_BUCKETS, config.num_attention_heads)
     for number in range(config.num_layers):
         for name in ATTENTION:
             found |= dense(layer(number, f"self_attention/{name}"), hidden, hidden)
@@ -80,10 +84,14 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
 
 def encoder_variables(encoder: EncoderNetwork) -> dict[str, tf.Variable]:
     """Returns the variables of an encoder's BERT by the names above."""
-    return {
+    found = {
         variable.name.partition("/bert/")[2].split(":")[0]: variable
         for variable in encoder.bert.weights
+        if "/bert/" in variable.name
     }
+    if encoder.relative_positions is not None:
+        found[RELATIVE] = encoder.relative_positions.table
+    return found
 
 
 def head_variables(head) -> dict[str, tf.Variable]:

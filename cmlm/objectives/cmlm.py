@@ -7,6 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.data import pipelines
+from cmlm.errors import UserError
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
@@ -47,6 +48,11 @@ class CmlmObjective(MaskedTextObjective):
 
     def __init__(self, name: str, config: CmlmConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
+        if model.config.relative_positions:
+            raise UserError(
+                f"task.{name} is on, and the encoder has relative positions, which "
+                "CMLM's conditions lack; allowed: the other objectives"
+            )
         self.conditional = ConditionalMaskedLM(
             model.encoder,
             model.projection(),

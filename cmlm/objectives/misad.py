@@ -17,6 +17,7 @@ from cmlm.data import (
     pipelines,
     spans,
     streams,
+    word_pieces,
 )
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
@@ -111,6 +112,12 @@ class MisadObjective(MaskedTextObjective):
         config, prefix = self.config, f"task.{self.name}."
         if config.candidates == "spans":
             return spans.RandomSpans(self.tokenizer)
+        if not isinstance(self.tokenizer, word_pieces.WordPiece):
+            raise UserError(
+                f"{prefix}candidates is {config.candidates}, which needs a WordPiece "
+                f"vocabulary, and {self.tokenizer.vocab_file} is another one; allowed: "
+                "spans"
+            )
         if config.candidates == "entities" and not config.entities_file:
             raise UserError(
                 f"{prefix}entities_file is empty; allowed: a file of names, one a line"

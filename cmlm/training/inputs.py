@@ -62,7 +62,7 @@ def prepare_vocabulary(
         UserError: the vocabulary cannot be used.
     """
     settings = warm_start.vocabulary_settings(config, directory)
-    target = os.path.join(directory, vocabulary_file.FILE_NAME)
+    target = vocabulary_file.find(directory)
     if not settings.file and not tf.io.gfile.exists(target):
         trained = latest.find(directory)
         if trained is not None:

@@ -55,7 +55,7 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         before = planned[-1].directory if planned else None
         if before:
             # The first stage learns the vocabulary; weights come from the stage before.
-            own.vocabulary.file = os.path.join(before, vocabulary_file.FILE_NAME)
+            own.vocabulary.file = vocabulary_file.find(before)
             own.init_checkpoint = ""
         is_last = number == len(steps)
         layers = f"{own.model.num_layers}-layers"

@@ -148,10 +148,8 @@ def vocabulary_settings(
                 "with --vocab_file"
             )
         return settings
-    own = os.path.join(folder, vocabulary_file.FILE_NAME)
-    if settings.file and vocabulary_file.load(settings.file) != vocabulary_file.load(
-        own
-    ):
+    own = vocabulary_file.find(folder)
+    if settings.file and not vocabulary_file.same(settings.file, own):
         raise UserError(
             f"--vocab_file={settings.file} differs from {own}, the vocabulary of the "
             f"weights in {start}; leave --vocab_file out"

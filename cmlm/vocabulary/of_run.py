@@ -27,7 +27,7 @@ def prepare(
     model_size: int = 0,
     has_weights: bool = True,
 ) -> str:
-    """Puts the vocabulary of a run at `model_dir/vocab.txt` and returns that path.
+    """Puts the vocabulary of a run into its model_dir and returns the path.
 
     The vocabulary is `config.file` if that is set, else the file that the run has
     already, else a new vocabulary learnt from `files`. Its rules lie beside it.
@@ -46,31 +46,50 @@ def prepare(
     """
     if config.dotless_i is None:
         config.dotless_i = config.lower_case and rules.has_dotless_i(files)
-    target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
+    target = vocabulary_file.find(model_dir)
     present = tf.io.gfile.exists(target)
     if config.file:
         tokens = vocabulary_file.load(config.file)
         _refuse_other_size(config.file, tokens, model_size)
-        if present and has_weights and vocabulary_file.load(target) != tokens:
+        if present and has_weights and not vocabulary_file.same(config.file, target):
             raise UserError(
                 f"{config.file} differs from the run's vocabulary, {target}; allowed:"
                 " that file, or another --model_dir"
             )
         if not (present and has_weights):
-            learning.write(tokens, target, config.rules(), {"file": config.file})
-    elif not present:
+            name = vocabulary_file.name_of(config.file)
+            target = os.path.join(model_dir, name)
+            if name == vocabulary_file.FILE_NAME:
+                learning.write(tokens, target, config.rules(), {"file": config.file})
+            else:
+                vocabulary_file.copy(config.file, model_dir)
+            _remove_others(target)
+    elif not present or (not has_weights and _left_behind(config, files, target)):
+        if present:
+            logger.info("%s is of another text or size: learning anew", target)
+        target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
         learning.learn(files, config, target)
-    elif not has_weights and _left_behind(config, files, target):
-        logger.info("%s is of another text or size: learning anew", target)
-        learning.learn(files, config, target)
+        _remove_others(target)
     _refuse_other_size(target, vocabulary_file.load(target), model_size)
     return target
+
+
+def _remove_others(path: str) -> None:
+    """Removes the vocabulary of another tokenizer beside that of a run."""
+    for name in vocabulary_file.NAMES:
+        other = os.path.join(os.path.dirname(path), name)
+        if other != path:
+            for left in (other, rules.path_of(other)):
+                if tf.io.gfile.exists(left):
+                    tf.io.gfile.remove(left)
 
 
 def _left_behind(
     config: VocabularyConfig, files: Mapping[str, list[str]], path: str
 ) -> bool:
     """Whether a vocabulary was not learnt from this text by these settings."""
+    if vocabulary_file.is_json(path):
+        return True
     record = rules.read(path)
     return (
         record is None

@@ -12,7 +12,7 @@ from official.modeling import hyperparams
 
 from cmlm.common import choices, fields
 from cmlm.data import rules as rules_lib
-from cmlm.data import tokenization, vocabulary_file
+from cmlm.data import tokenization, tokenizer_file, tokenizers, vocabulary_file
 from cmlm.data.rules import Rules
 
 logger = logging.getLogger(__name__)
@@ -20,10 +20,11 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class VocabularyConfig(hyperparams.Config):
-    """The WordPiece vocabulary.
+    """The vocabulary: WordPiece, or the tokenizer of a `tokenizer.json`.
 
     Attributes:
-        file: an existing vocabulary, one token a line; empty to learn one.
+        file: an existing vocabulary, one token a line, or a `tokenizer.json`, whose own
+            rules win over those below; empty to learn a WordPiece vocabulary.
         size: tokens of a learnt vocabulary, special ones included. A small text may
             give fewer.
         lower_case: lower-case the text.
@@ -67,7 +68,7 @@ class VocabularyConfig(hyperparams.Config):
 
     def tokenizer(self, path: str) -> tokenization.Tokenizer:
         """Returns the tokenizer of a vocabulary file with these settings."""
-        return tokenization.Tokenizer(path, self.rules())
+        return tokenizers.open_tokenizer(path, self.rules())
 
     def adopt_rules(
         self, found: Mapping[str, Any], path: str = "", given: Collection[str] = ()
@@ -100,6 +101,10 @@ class VocabularyConfig(hyperparams.Config):
         Raises:
             UserError: a given setting differs, or the file is unusable.
         """
+        if vocabulary_file.is_json(self.file):
+            found = tokenizer_file.read(self.file).rules
+            self.adopt_rules(found.as_dict(), self.file, given)
+            return
         record = rules_lib.read(self.file)
         if record is not None:
             self.adopt_rules(record.rules, record.path, given)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import streams, tokenization
+from cmlm.data import streams, word_pieces
 from cmlm.data.rules import Rules
 
 # Most distinct words in memory. When there are more, the rarest half is dropped, so a
@@ -59,7 +59,7 @@ def count(
         max_words: most distinct words in memory. If a text has more, its counts are
             slightly low, and words that are rare everywhere are missing.
     """
-    splitter = tokenization.WordSplitter(rules)
+    splitter = word_pieces.WordSplitter(rules)
 
     def locate(lines):
         return tf.reduce_sum(tf.strings.length(lines)), *splitter.locate(lines)
@@ -68,7 +68,7 @@ def count(
     total = seen = 0
     chunks = streams.sentences(files).batch(LINES_PER_CHUNK).map(locate).prefetch(1)
     for n_bytes, lines, splits, begins, ends in chunks.as_numpy_iterator():
-        for words in tokenization.cut(lines, splits, begins, ends):
+        for words in word_pieces.cut(lines, splits, begins, ends):
             counts.update(words)
         if len(counts) > max_words:
             counts = _without_rare(counts, max_words // 2)

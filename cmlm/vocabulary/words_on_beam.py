@@ -22,7 +22,7 @@ import tensorflow as tf
 from cmlm.common import beam_runner, files
 from cmlm.data import streams
 from cmlm.data.rules import Rules
-from cmlm.data.tokenization import WordSplitter
+from cmlm.data.word_pieces import WordSplitter
 from cmlm.errors import UserError
 from cmlm.vocabulary import words
 

@@ -7,6 +7,7 @@
 | electra (discriminator)         | no pooler; embeddings must be as wide as layers   |
 | ernie                           | task embeddings, added to segment embeddings      |
 | roberta, xlm-roberta, camembert | positions begin after the padding id; one segment |
+| mpnet                           | as roberta, and scores for the distance of tokens |
 
 `ARCHITECTURES` is the only table. `REFUSED` names well-known architectures that BERT's
 layout cannot hold, with the reason.
@@ -56,6 +57,16 @@ _DISTILBERT_LAYER = {
     "ffn.lin1": ("intermediate", _DENSE),
     "ffn.lin2": ("output", _DENSE),
     "output_layer_norm": ("output_layer_norm", _NORM),
+}
+_MPNET_LAYER = {
+    "attention.attn.q": ("self_attention/query", _DENSE),
+    "attention.attn.k": ("self_attention/key", _DENSE),
+    "attention.attn.v": ("self_attention/value", _DENSE),
+    "attention.attn.o": ("self_attention/attention_output", _DENSE),
+    "attention.LayerNorm": ("self_attention_layer_norm", _NORM),
+    "intermediate.dense": ("intermediate", _DENSE),
+    "output.dense": ("output", _DENSE),
+    "output.LayerNorm": ("output_layer_norm", _NORM),
 }
 _DISTILBERT_HEAD = {
     "vocab_transform": ("masked_lm/transform/dense", _DENSE),
@@ -110,6 +121,8 @@ class Architecture:
         has_types: whether the weights have a table of segments.
         positions_follow_padding: whether the first token has the position after the
             padding id, as in fairseq; the rows before it are never used.
+        relative_positions: the name of the table of relative positions; "" without.
+        needs_tokenizer_file: whether a vocab.txt alone does not describe the tokenizer.
         added_to_types: a table whose first row is added to every token; "" without one.
     """
 
@@ -127,6 +140,8 @@ class Architecture:
     has_types: bool = True
     positions_follow_padding: bool = False
     added_to_types: str = ""
+    relative_positions: str = ""
+    needs_tokenizer_file: bool = False
 
     def names(self, num_layers: int) -> dict[str, str]:
         """Returns the stored name, without `prefix`, of every weight by our name."""
@@ -136,6 +151,8 @@ class Architecture:
         }
         if self.has_types:
             table[weights.TYPES] = "embeddings.token_type_embeddings.weight"
+        if self.relative_positions:
+            table[weights.RELATIVE] = self.relative_positions
         if self.head_bias:
             table[f"{weights.MASKED_LM}output_bias/bias"] = self.head_bias
         modules = dict(self.outside)
@@ -207,6 +224,7 @@ class Architecture:
                 f"{path} has embedding_size={shown(embedding)}, hidden_size={hidden}; "
                 "allowed: both equal, because BERT has no layer between them"
             )
+        found["relative_positions"] = bool(self.relative_positions)
         found["max_position_embeddings"] -= self.skipped_positions(config, path)
         # Pairs of texts need two segments.
         found["type_vocab_size"] = max(found["type_vocab_size"], 2)
@@ -306,10 +324,20 @@ ARCHITECTURES = {
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
+    "mpnet": Architecture(
+        prefix="mpnet.",
+        inside=_MPNET_LAYER,
+        outside={**_EMBEDDING_NORM, **_POOLER, **_ROBERTA_HEAD},
+        head_bias="lm_head.bias",
+        unused="",
+        has_types=False,
+        positions_follow_padding=True,
+        relative_positions="encoder.relative_attention_bias.weight",
+        needs_tokenizer_file=True,
+    ),
 }
 REFUSED = {
     "albert": "a layer between embeddings and encoder",
-    "mpnet": "relative positions",
     "deberta": "relative positions",
     "deberta-v2": "relative positions",
     "xlnet": "relative positions",

@@ -39,6 +39,8 @@ class Source:
         load: reads the weights under the names of `cmlm.modeling.weights`.
         vocab: the tokens by id; None if the source has no vocabulary.
         vocab_name: the file of the vocabulary.
+        tokenizer: the contents of a tokenizer.json; None for BERT's WordPiece, which
+            tokens and rules describe.
         rules: the rules of its tokenizer by name, see `data.rules.Rules`; a rule that
             the source does not state is missing.
         seq_length: the longest sentence in tokens; None if the source does not say.
@@ -54,6 +56,7 @@ class Source:
     load: Callable[[], dict[str, np.ndarray]]
     vocab: Optional[list[str]] = None
     vocab_name: str = ""
+    tokenizer: Optional[dict[str, Any]] = None
     rules: dict[str, Any] = dataclasses.field(default_factory=dict)
     seq_length: Optional[int] = None
     own_positions: bool = False

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from cmlm.common import checksums, json_files
 from cmlm.data import rules as rules_lib
-from cmlm.data import vocabulary_file
+from cmlm.data import tokenizer_file, vocabulary_file
 from cmlm.data.rules import MAX_WORD_BYTES
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import base, tf_checkpoints
@@ -90,6 +90,11 @@ def read(folder: str) -> base.Source:
         load=lambda: tf_checkpoints.arrays(stored, found),
         vocab=vocab,
         vocab_name=vocab_name,
+        tokenizer=(
+            tokenizer_file.load(vocab_name)
+            if vocabulary_file.is_json(vocab_name)
+            else None
+        ),
         rules=rules,
         own_positions=bool(settings),
         unused=unused,

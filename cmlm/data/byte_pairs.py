@@ -1,0 +1,163 @@
+"""Byte-level byte-pair encoding, as in GPT-2 and RoBERTa, with graph ops.
+
+A text is split into words by GPT-2's regular expression. A word begins as a sequence of
+bytes. The pair of neighbours with the lowest rank in the list of merges becomes one
+token, until the list has no pair of the word.
+
+Reference: Sennrich et al., arXiv:1508.07909, section 3.2; Radford et al., 2019, section
+2.2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from cmlm.data import tokenizer_file
+from cmlm.data.tokenization import Tokenizer, word_borders
+
+# Unicode's White_Space, as in the regular expressions of other programs. RE2's \s knows
+# ASCII only.
+_SPACE = (
+    r"\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}"
+    r"\x{3000}"
+)
+# A noncharacter, which no text may exchange. It marks a border that RE2 cannot express.
+_BORDER = "\ufdd0"
+_WORD = (
+    r"'s|'t|'re|'ve|'m|'ll|'d"
+    r"| ?\p{L}+| ?\p{N}+"
+    rf"| ?[^{_SPACE}\p{{L}}\p{{N}}{_BORDER}]+"
+    rf"|[{_SPACE}]+"
+)
+_NO_RANK = np.iinfo(np.int64).max
+
+
+class BytePairs(Tokenizer):
+    """Byte-level BPE with the ids of Hugging Face's `ByteLevel` and `BPE`.
+
+    Args:
+        vocab_file: a `tokenizer.json` with a BPE model.
+
+    Raises:
+        UserError: the file is unusable, see `tokenizer_file.read`.
+    """
+
+    title = "byte-level BPE"
+
+    def __init__(self, vocab_file: str):
+        found = tokenizer_file.read(vocab_file)
+        super().__init__(
+            vocab_file, found.tokens, found.special, found.rules, found.reserved
+        )
+        self.contents = found.contents
+        self.pair_separators = found.pair_separators
+        self._prefix_space = found.prefix_space
+        ids = {token: number for number, token in enumerate(found.tokens)}
+        # Bytes that the vocabulary lacks become the unknown token.
+        self._byte_ids = np.array(
+            [ids.get(letter, self.unk_id) for letter in tokenizer_file.BYTE_LETTERS],
+            np.int64,
+        )
+        keys = [ids[a] * self.vocab_size + ids[b] for a, b in found.merges]
+        self._order = np.argsort(np.array(keys, np.int64), kind="stable")
+        self._keys = np.array(keys, np.int64)[self._order]
+        self._merged = np.array([ids[a + b] for a, b in found.merges], np.int64)
+        texts = [tokenizer_file.text_of(token) for token in found.tokens]
+        self._word_borders = word_borders(texts, self.is_special)
+
+    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Tokenises texts without special tokens.
+
+        Args:
+            text: string [n].
+
+        Returns:
+            int32 [n, (tokens)]; an empty string has no tokens.
+        """
+        words = self._split(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"))
+        distinct, place = tf.unique(words.values)
+        tokens = tf.gather(self._merge(distinct), place)
+        by_text = words.with_values(tokens)
+        return tf.cast(by_text.merge_dims(1, 2), tf.int32)
+
+    def continues(self, ids: tf.Tensor) -> tf.Tensor:
+        """Tells which tokens continue the word of the token before; see the base."""
+        return self._continues_by(self._word_borders, ids)
+
+    def _split(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Splits valid UTF-8, string [n], into words, string [n, (words)]."""
+        if self._prefix_space:
+            lacks = ~tf.strings.regex_full_match(text, r"(?s) .*|")
+            text = tf.where(lacks, tf.strings.join([" ", text]), text)
+        # GPT-2's `\s+(?!\S)` leaves the last white space of a run to the next word. RE2
+        # has no look-ahead, so a mark separates that last one.
+        # tf-text's op ends a text at NUL.
+        text = tf.strings.regex_replace(text, rf"[\x{{0}}{_BORDER}]", "\ufffd")
+        text = tf.strings.regex_replace(
+            text, rf"([{_SPACE}])([{_SPACE}][^{_SPACE}])", rf"\1{_BORDER}\2"
+        )
+        return tf_text.regex_split(
+            text, rf"{_WORD}|{_BORDER}", keep_delim_regex_pattern=_WORD
+        )
+
+    def _merge(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Merges the bytes of string [n] to tokens, int64 [n, (tokens)].
+
+        A round merges, in every word, the pair with the lowest rank wherever it stands.
+        Words without a pair leave the loop.
+        """
+        n_words = tf.shape(words, tf.int64)[0]
+        n_bytes = tf.cast(tf.strings.length(words), tf.int64)
+        every_byte = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
+        ids = tf.gather(tf.constant(self._byte_ids), tf.cast(every_byte, tf.int32))
+        word = tf.repeat(tf.range(n_words), n_bytes)
+        place = tf.range(tf.shape(ids, tf.int64)[0])
+        empty = tf.zeros([0], tf.int64)
+
+        def one_round(ids, word, place, done_ids, done_place):
+            rank = self._ranks(ids, word)
+            lowest = tf.math.unsorted_segment_min(rank, word, n_words)
+            lowest = tf.gather(lowest, word)
+            open_ = lowest < _NO_RANK
+            merge = open_ & (rank == lowest)
+            # In `aaa` both pairs have the rank; the first one wins.
+            merge &= ~tf.concat([[False], merge[:-1]], 0)
+            known = tf.minimum(rank, len(self._merged) - 1)
+            ids = tf.where(merge, tf.gather(tf.constant(self._merged), known), ids)
+            second = tf.concat([[False], merge[:-1]], 0)
+            stays = open_ & ~second
+            return (
+                tf.boolean_mask(ids, stays),
+                tf.boolean_mask(word, stays),
+                tf.boolean_mask(place, stays),
+                tf.concat([done_ids, tf.boolean_mask(ids, ~open_)], 0),
+                tf.concat([done_place, tf.boolean_mask(place, ~open_)], 0),
+            )
+
+        _, _, _, ids, place_of = tf.while_loop(
+            lambda ids, *_: tf.size(ids) > 0,
+            one_round,
+            (ids, word, place, empty, empty),
+            shape_invariants=(tf.TensorShape([None]),) * 5,
+            parallel_iterations=1,
+        )
+        order = tf.argsort(place_of)
+        rows = tf.gather(word, tf.gather(place_of, order))
+        return tf.RaggedTensor.from_value_rowids(
+            tf.gather(ids, order), rows, nrows=n_words, validate=False
+        )
+
+    def _ranks(self, ids: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
+        """Returns the rank of each token and the next one of its word, int64 [n]."""
+        if not len(self._keys):
+            return tf.fill(tf.shape(ids), tf.constant(_NO_RANK, tf.int64))
+        pair = ids[:-1] * self.vocab_size + ids[1:]
+        keys = tf.constant(self._keys)
+        index = tf.minimum(tf.searchsorted(keys, pair), len(self._keys) - 1)
+        known = (tf.gather(keys, index) == pair) & (word[:-1] == word[1:])
+        rank = tf.gather(tf.constant(self._order, tf.int64), index)
+        rank = tf.where(known, rank, _NO_RANK)
+        # The last token has no next one.
+        return tf.concat([rank, tf.fill([tf.minimum(tf.size(ids), 1)], _NO_RANK)], 0)

@@ -1,0 +1,357 @@
+"""Reads `tokenizer.json`, Hugging Face's description of a tokenizer, as plain data.
+
+| model     | families that use it                | `tokenizers` runs it as |
+|-----------|-------------------------------------|-------------------------|
+| BPE       | RoBERTa: byte-level, GPT-2's rules  | `byte_pairs.BytePairs`  |
+| Unigram   | XLM-R, CamemBERT: SentencePiece     | `unigrams.Unigrams`     |
+| WordPiece | MPNet: BERT's, other special tokens | `word_pieces.WordPiece` |
+
+A rule that these classes do not follow exactly is refused by its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cmlm.common import json_files
+from cmlm.data.rules import Rules
+from cmlm.errors import UserError, shown
+
+FILE_NAME = "tokenizer.json"
+# The parts that determine ids; readers and writers keep them and nothing else.
+_PARTS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "model")
+_NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "mask": ("<mask>", "[MASK]"),
+    "unk": ("[UNK]", "<unk>"),
+}
+# The longest token, in characters; words of more bytes than `max_word_bytes` are [UNK].
+MAX_TOKEN_CHARACTERS = 1000
+# The longest word in characters, by transformers' default; longer words are [UNK].
+MAX_CHARACTERS = 100
+
+
+def _byte_letters() -> list[str]:
+    """The letter of each byte: itself if it is printable, else from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable}
+    letters |= {byte: chr(0x100 + number) for number, byte in enumerate(others)}
+    return [letters[byte] for byte in range(256)]
+
+
+# GPT-2 writes each byte of a token as one printable letter.
+BYTE_LETTERS = _byte_letters()
+_BYTES = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
+
+
+def text_of(token: str) -> str:
+    """The text of a byte-level token; bytes of a broken character become U+FFFD."""
+    if not all(letter in _BYTES for letter in token):
+        return token
+    return bytes(_BYTES[letter] for letter in token).decode("utf-8", "replace")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFile:
+    """What a tokenizer.json says.
+
+    Attributes:
+        kind: the model: `BPE`, `Unigram` or `WordPiece`.
+        tokens: the tokens by id.
+        special: the tokens of the roles `pad`, `unk`, `cls`, `sep` and `mask`.
+        reserved: special tokens without a role here.
+        pair_separators: separators between the two texts of a pair.
+        lower_case: WordPiece: whether text is lower-cased.
+        strip_accents: WordPiece: whether its accents are dropped.
+        max_word_characters: WordPiece: longer words are unknown.
+        merges: BPE: pairs of tokens, in the order of their ranks.
+        prefix_space: BPE: whether a text without a leading space gets one.
+        scores: Unigram: the log probability of each token, by id.
+        charsmap: Unigram: SentencePiece's precompiled normalisation.
+    """
+
+    kind: str
+    tokens: list[str]
+    special: dict[str, str]
+    reserved: tuple[str, ...] = ()
+    pair_separators: int = 1
+    lower_case: bool = False
+    strip_accents: bool = False
+    max_word_characters: int = 0
+    merges: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    prefix_space: bool = False
+    scores: list[float] = dataclasses.field(default_factory=list)
+    charsmap: bytes = b""
+
+    @property
+    def rules(self) -> Rules:
+        """Case, accents and the longest word; BPE and Unigram have none of them."""
+        if self.kind != "WordPiece":
+            return Rules(lower_case=False)
+        return Rules(
+            lower_case=self.lower_case,
+            strip_accents=self.strip_accents,
+            style="hugging-face",
+            max_word_bytes=4 * self.max_word_characters,
+            max_word_characters=self.max_word_characters,
+        )
+
+    @property
+    def contents(self) -> str:
+        """What ids depend on besides the tokens, as JSON."""
+        values = dataclasses.asdict(self) | {"charsmap": self.charsmap.hex()}
+        del values["tokens"]
+        return json.dumps(values, sort_keys=True)
+
+
+def load(path: str) -> dict[str, Any]:
+    """Reads the parts of a tokenizer.json that determine ids.
+
+    Raises:
+        UserError: the file is missing or is not a JSON object.
+    """
+    values = json_files.read(path)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        **{part: values.get(part) for part in _PARTS},
+        "decoder": values.get("decoder"),
+    }
+
+
+def read(path: str) -> TokenizerFile:
+    """Reads a tokenizer.json and checks that this project follows all of its rules.
+
+    Raises:
+        UserError: the file is damaged, or has a rule that this project does not follow.
+    """
+    return parse(load(path), path)
+
+
+def parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
+    """Checks the contents of a tokenizer.json; `path` is for messages."""
+    try:
+        return _parse(values, path)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(f"{path} is not a tokenizer.json ({what})") from error
+
+
+def _parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
+    model = values["model"]
+    kind = model.get("type", "WordPiece")
+    readers = {"BPE": _byte_pairs, "Unigram": _unigram, "WordPiece": _wordpiece}
+    if kind not in readers:
+        raise _refused(path, "model.type", kind, ", ".join(readers))
+    vocab = model["vocab"]
+    if kind == "Unigram":
+        ids = {token: number for number, (token, _) in enumerate(vocab)}
+        if len(ids) != len(vocab):
+            raise UserError(f"{path} has a token twice")
+    else:
+        ids = dict(vocab)
+    added = values.get("added_tokens") or []
+    for token in added:
+        if ids.setdefault(token["content"], token["id"]) != token["id"]:
+            raise UserError(f"{path} has two ids for {shown(token['content'])}")
+    tokens = sorted(ids, key=ids.get)
+    for token in tokens:
+        if len(token) > MAX_TOKEN_CHARACTERS or "\0" in token:
+            raise UserError(
+                f"{path} has the token {shown(token)}; allowed: at most "
+                f"{MAX_TOKEN_CHARACTERS:,} characters, without NUL"
+            )
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
+        raise UserError(f"{path} has a vocabulary with missing or repeated ids")
+    special, separators = _special(values, ids, path)
+    return TokenizerFile(
+        kind=kind,
+        tokens=tokens,
+        special=special,
+        reserved=tuple(t["content"] for t in added if t.get("special")),
+        pair_separators=separators,
+        **readers[kind](values, tokens, path),
+    )
+
+
+def _refused(path: str, name: str, value: Any, allowed: str) -> UserError:
+    return UserError(f"{path} has {name}={shown(value)}; allowed: {allowed}")
+
+
+def _require(path: str, part: str, values: Mapping[str, Any], **allowed: tuple) -> None:
+    """Refuses a setting of a part unless it is missing or has an allowed value."""
+    for name, choices in allowed.items():
+        value = values.get(name)
+        if value is not None and value not in choices:
+            allowed_here = ", ".join(json.dumps(choice) for choice in choices)
+            raise _refused(path, f"{part}.{name}", value, allowed_here)
+
+
+def _special(values, ids, path) -> tuple[dict[str, str], int]:
+    """The special tokens by role, and the separators between two texts."""
+    processor = values.get("post_processor") or {}
+    kind = processor.get("type")
+    if kind in ("RobertaProcessing", "BertProcessing"):
+        special = {"cls": processor["cls"][0], "sep": processor["sep"][0]}
+        separators = 2 if kind == "RobertaProcessing" else 1
+    elif kind == "TemplateProcessing":
+        single, pair = (
+            [
+                part["SpecialToken"]["id"] if "SpecialToken" in part else None
+                for part in processor[name]
+            ]
+            for name in ("single", "pair")
+        )
+        cls, text, sep = single
+        separators = len(pair) - 4
+        expected = [cls, None, *[sep] * separators, None, sep]
+        if text is not None or pair != expected or separators not in (1, 2):
+            raise _refused(
+                path,
+                "post_processor",
+                [single, pair],
+                "a first token, the text and a separator; one or two separators "
+                "between two texts",
+            )
+        special = {"cls": cls, "sep": sep}
+    else:
+        raise _refused(
+            path,
+            "post_processor.type",
+            kind,
+            "RobertaProcessing, BertProcessing, TemplateProcessing",
+        )
+    model = values["model"]
+    stated = model.get("unk_token")
+    if stated is None and model.get("type") == "Unigram":
+        stated = model["vocab"][model["unk_id"]][0]
+    for role, names in _NAMES.items():
+        if role == "unk" and stated:
+            names = (stated,)
+        found = [name for name in names if name in ids]
+        if not found:
+            raise UserError(f"{path} has no token {' or '.join(names)}")
+        special[role] = found[0]
+    for token in special.values():
+        if token not in ids:
+            raise UserError(f"{path} has no token {token}")
+    return special, separators
+
+
+def _steps(part: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
+    """The steps of a sequence, or the one step."""
+    if not part:
+        return []
+    if part.get("type") != "Sequence":
+        return [part]
+    return [step for inner in part[name] for step in _steps(inner, name)]
+
+
+def _byte_pairs(values, tokens, path) -> dict[str, Any]:
+    model = values["model"]
+    _require(
+        path,
+        "model",
+        model,
+        dropout=(0, 0.0),
+        continuing_subword_prefix=("",),
+        end_of_word_suffix=("",),
+        byte_fallback=(False,),
+        ignore_merges=(False,),
+    )
+    if _steps(values.get("normalizer"), "normalizers"):
+        raise _refused(path, "normalizer", values["normalizer"], "null")
+    steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    if [step.get("type") for step in steps] != ["ByteLevel"]:
+        raise _refused(path, "pre_tokenizer", values.get("pre_tokenizer"), "ByteLevel")
+    _require(path, "pre_tokenizer", steps[0], use_regex=(True,))
+    known = set(tokens)
+    merges = [
+        tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair)
+        for pair in model["merges"]
+    ]
+    for number, pair in enumerate(merges, 1):
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= known:
+            raise UserError(f"{path}: merge {number}, {pair}, is not of two tokens")
+    missing = [letter for letter in BYTE_LETTERS if letter not in known]
+    if missing:
+        raise UserError(f"{path} lacks the tokens of {len(missing)} of the 256 bytes")
+    return {
+        "merges": merges,
+        "prefix_space": bool(steps[0].get("add_prefix_space", True)),
+    }
+
+
+def _unigram(values, tokens, path) -> dict[str, Any]:
+    model = values["model"]
+    _require(path, "model", model, byte_fallback=(False,))
+    charsmap = b""
+    for number, step in enumerate(_steps(values.get("normalizer"), "normalizers")):
+        kind = step.get("type")
+        if kind == "Precompiled" and number == 0:
+            charsmap = base64.b64decode(step["precompiled_charsmap"])
+        elif kind == "Replace" and step.get("pattern") in (
+            {"Regex": " {2,}"},
+            {"Regex": r"\s{2,}"},
+        ):
+            # SentencePiece drops repeated spaces.
+            _require(path, "normalizer", step, content=(" ", "▁"))
+        elif not (kind == "Strip" and step.get("strip_right")):
+            raise _refused(
+                path, "normalizer", kind, "Precompiled, Replace of repeated spaces"
+            )
+    steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    kinds = [step.get("type") for step in steps]
+    if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
+        raise _refused(
+            path, "pre_tokenizer", kinds, "Metaspace, WhitespaceSplit and Metaspace"
+        )
+    _require(
+        path,
+        "pre_tokenizer",
+        steps[-1],
+        replacement=("▁",),
+        prepend_scheme=("always",),
+        add_prefix_space=(True,),
+        split=(True,),
+    )
+    scores = [float(score) for _, score in model["vocab"]]
+    return {
+        "scores": scores + [0.0] * (len(tokens) - len(scores)),
+        "charsmap": charsmap,
+    }
+
+
+def _wordpiece(values, tokens, path) -> dict[str, Any]:
+    del tokens
+    model = values["model"]
+    _require(path, "model", model, continuing_subword_prefix=("##",))
+    normalizer = values.get("normalizer") or {}
+    splitter = (values.get("pre_tokenizer") or {}).get("type")
+    if normalizer.get("type") != "BertNormalizer" or splitter != "BertPreTokenizer":
+        raise _refused(
+            path,
+            "normalizer and pre_tokenizer",
+            [normalizer.get("type"), splitter],
+            "BertNormalizer and BertPreTokenizer",
+        )
+    lower_case = bool(normalizer.get("lowercase", True))
+    _require(
+        path,
+        "normalizer",
+        normalizer,
+        clean_text=(True,),
+        handle_chinese_chars=(True,),
+    )
+    strip = normalizer.get("strip_accents")
+    return {
+        "lower_case": lower_case,
+        "strip_accents": lower_case if strip is None else bool(strip),
+        "max_word_characters": model.get("max_input_chars_per_word", MAX_CHARACTERS),
+    }

@@ -1,0 +1,171 @@
+"""BERT's WordPiece, and the words that it looks for pieces in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from cmlm.data import letters, tokenizer_file, vocabulary_file
+from cmlm.data.rules import UNCASED, Rules
+from cmlm.data.tokenization import Tokenizer
+
+# Letters that hardly any vocabulary contains. One of them replaces each long word and
+# becomes [UNK].
+_RARE_LETTERS = range(0xA66E, 0x14400)
+
+
+class WordPiece(Tokenizer):
+    """BERT's WordPiece tokenizer.
+
+    Attributes:
+        is_continuation: bool [vocab_size], True for `##` pieces.
+
+    Args:
+        vocab_file: a WordPiece vocabulary, one token a line, or a `tokenizer.json`.
+        rules: the rules of the text that the vocabulary was learnt from. Published
+            encoders have their own longest word: 100 bytes in tf-text, 100 characters
+            in Hugging Face.
+
+    Raises:
+        UserError: the vocabulary is unusable, see `vocabulary_file.load`.
+    """
+
+    title = "WordPiece"
+
+    def __init__(self, vocab_file: str, rules: Rules = UNCASED):
+        special = vocabulary_file.ROLES
+        if vocabulary_file.is_json(vocab_file):
+            found = tokenizer_file.read(vocab_file)
+            tokens, special = found.tokens, found.special
+            super().__init__(vocab_file, tokens, special, rules, found.reserved)
+            self.contents = found.contents
+            self.pair_separators = found.pair_separators
+        else:
+            tokens = vocabulary_file.load(vocab_file)
+            super().__init__(vocab_file, tokens, special, rules)
+        self.is_continuation = np.array([t.startswith("##") for t in tokens])
+        self._wordpiece = tf_text.FastBertTokenizer(
+            tokens,
+            max_bytes_per_word=rules.max_word_bytes,
+            token_out_type=tf.int32,
+            unknown_token=special["unk"],
+            lower_case_nfd_strip_accents=letters.left_to_tf_text(rules),
+        )
+        if rules.max_word_characters:
+            self._splitter = WordSplitter(rules)
+            known = set(tokens)
+            self._unknown = next(c for c in map(chr, _RARE_LETTERS) if c not in known)
+
+    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Tokenises texts without special tokens.
+
+        Args:
+            text: string [n].
+
+        Returns:
+            int32 [n, (tokens)]; an empty string has no tokens.
+        """
+        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+        if self.rules.max_word_characters:
+            text = self._without_long_words(text)
+        return self._wordpiece.tokenize(letters.prepare(text, self.rules))
+
+    def continues(self, ids: tf.Tensor) -> tf.Tensor:
+        """Tells which tokens continue the word of the token before: `##` pieces."""
+        return tf.gather(tf.constant(self.is_continuation), ids)
+
+    def is_long(self, word: str) -> bool:
+        """Tells whether a normalised word is [UNK] because of its length."""
+        return len(word.encode()) > self.rules.max_word_bytes or (
+            0 < self.rules.max_word_characters < len(word)
+        )
+
+    def _without_long_words(self, text: tf.Tensor) -> tf.Tensor:
+        """Replaces words of too many characters with an unknown letter."""
+        text = tf.reshape(text, [-1])
+        lines, splits, begins, ends = self._splitter.locate(text)
+
+        def replace():
+            row = tf.ragged.row_splits_to_segment_ids(splits)
+            cut = [tf.cast(n, tf.int32) for n in (begins, ends - begins)]
+            words = tf.strings.substr(tf.gather(lines, row), *cut)
+            lengths = tf.strings.length(words, unit="UTF8_CHAR")
+            is_long = lengths > self.rules.max_word_characters
+            words = tf.where(is_long, self._unknown, words)
+            by_line = tf.RaggedTensor.from_row_splits(words, splits, validate=False)
+            return tf.strings.reduce_join(by_line, axis=1, separator=" ")
+
+        # A word has no more characters than bytes, so this finds every long word.
+        may_be_long = tf.reduce_any(ends - begins > self.rules.max_word_characters)
+        return tf.cond(may_be_long, replace, lambda: text)
+
+
+class WordSplitter:
+    """Splits text into words, by the tokenizer's own rules.
+
+    Words end at white space and punctuation, and each Chinese character is a word. The
+    class runs the tokenizer's op with a vocabulary that matches no word: its only piece
+    is a control character, and the normaliser removes those. Every word therefore
+    becomes one [UNK] with the offsets of the word.
+
+    Args:
+        rules: case and accents; the longest word does not matter here.
+    """
+
+    def __init__(self, rules: Rules):
+        self._rules = rules
+        self._normalizer = tf_text.FastBertNormalizer(
+            lower_case_nfd_strip_accents=letters.left_to_tf_text(rules)
+        )
+        self._splitter = tf_text.FastWordpieceTokenizer(
+            ["[UNK]", "\x01"], token_out_type=tf.int32
+        )
+
+    def normalize(self, lines: tf.Tensor) -> tf.Tensor:
+        """Normalises lines of any bytes, string [n], to valid UTF-8, string [n]."""
+        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8")
+        return self._normalizer.normalize(letters.prepare(lines, self._rules))
+
+    def locate(self, lines: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Finds the words of some lines.
+
+        Args:
+            lines: string [n].
+
+        Returns:
+            The normalised lines, string [n]; the row splits of the words by line, int64
+            [n + 1]; and the offsets in the line of each word's first byte and of the
+            byte after its last, int64 [words] each.
+        """
+        lines = self.normalize(lines)
+        _, begins, ends = self._splitter.tokenize_with_offsets(lines)
+        return lines, begins.row_splits, begins.values, ends.values
+
+    def split_lines(self, lines: tf.Tensor) -> Iterator[list[bytes]]:
+        """Yields the words of each line of string [n]."""
+        return cut(*(tensor.numpy() for tensor in self.locate(lines)))
+
+    def split(self, lines: tf.Tensor) -> Iterator[bytes]:
+        """Yields the words of string [n], line after line."""
+        for words in self.split_lines(lines):
+            yield from words
+
+
+def cut(
+    lines: np.ndarray, splits: np.ndarray, begins: np.ndarray, ends: np.ndarray
+) -> Iterator[list[bytes]]:
+    """Yields the words of each line, given the result of `WordSplitter.locate`.
+
+    The cutting runs in Python: tf.strings.substr would copy the line for every word,
+    and its memory would grow with the square of the line's length.
+    """
+    for line, start, stop in zip(
+        lines.tolist(), splits[:-1].tolist(), splits[1:].tolist(), strict=True
+    ):
+        bounds = zip(
+            begins[start:stop].tolist(), ends[start:stop].tolist(), strict=True
+        )
+        yield [line[begin:end] for begin, end in bounds]

@@ -1,0 +1,260 @@
+"""The tokenizer of a Hugging Face folder, read as data.
+
+vocab.txt               WordPiece
+tokenizer.json          WordPiece, byte-level BPE (or vocab.json and merges.txt) or
+                        SentencePiece's unigram model, see `cmlm.data.tokenizer_file`
+tokenizer_config.json   case
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from cmlm.common import json_files
+from cmlm.data import tokenizer_file, vocabulary_file
+from cmlm.errors import UserError, shown
+from cmlm.modeling.foreign import architectures, base
+
+_MERGES = "merges.txt"
+_SENTENCE_PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
+
+
+def read(folder: str, architecture: architectures.Architecture) -> dict:
+    """Reads the fields of a `base.Source` that describe the tokenizer.
+
+    Raises:
+        UserError: this project does not follow a rule of the tokenizer.
+    """
+    path = os.path.join(folder, tokenizer_file.FILE_NAME)
+    if tf.io.gfile.exists(path):
+        values = tokenizer_file.load(path)
+        # Tokenizers of BERT's family need no more than their tokens and their rules.
+        if not architecture.needs_tokenizer_file and _is_bert(values, path):
+            return _wordpiece(folder, values)
+    elif tf.io.gfile.exists(os.path.join(folder, _MERGES)):
+        path = os.path.join(folder, _MERGES)
+        values = _byte_pairs(folder)
+    elif architecture.needs_tokenizer_file or (
+        any(tf.io.gfile.exists(os.path.join(folder, n)) for n in _SENTENCE_PIECES)
+        and not tf.io.gfile.exists(os.path.join(folder, vocabulary_file.FILE_NAME))
+    ):
+        raise UserError(
+            f"{folder} has no {tokenizer_file.FILE_NAME}, which its tokenizer needs; "
+            "transformers writes it: AutoTokenizer.from_pretrained(folder)"
+            ".save_pretrained(folder)"
+        )
+    else:
+        return _wordpiece(folder, {})
+    found = tokenizer_file.parse(values, path)
+    return {
+        "vocab": found.tokens,
+        "vocab_name": path,
+        "tokenizer": values,
+        "rules": found.rules.as_dict(),
+    }
+
+
+def _is_bert(values: dict, path: str) -> bool:
+    """Whether a tokenizer.json describes WordPiece with BERT's special tokens."""
+    model = json_files.field(values, "model", dict, path, {})
+    # Older WordPiece files do not name their type.
+    if model.get("type", "WordPiece") != "WordPiece":
+        return False
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict):
+        return True
+    processor = json.dumps(values.get("post_processor"))
+    return "<s>" not in processor
+
+
+def _byte_pairs(folder: str) -> dict:
+    """Makes the contents of a tokenizer.json of vocab.json and merges.txt."""
+    settings = json_files.optional(folder, "tokenizer_config.json")
+    vocab = json_files.read(os.path.join(folder, "vocab.json"))
+    with tf.io.gfile.GFile(os.path.join(folder, _MERGES)) as file:
+        # Only "\n" ends a line: a token may hold other separators of lines.
+        lines = file.read().split("\n")
+    merges = [line for line in lines if line and not line.startswith("#version")]
+
+    def name(role, default):
+        value = settings.get(f"{role}_token", default)
+        value = value.get("content", default) if isinstance(value, dict) else value
+        if not isinstance(value, str):
+            where = os.path.join(folder, "tokenizer_config.json")
+            raise UserError(f"{where} has {role}_token={shown(value)}; allowed: str")
+        return value
+
+    cls, sep = name("cls", "<s>"), name("sep", "</s>")
+    special = [cls, name("pad", "<pad>"), sep, name("unk", "<unk>")]
+    special.append(name("mask", "<mask>"))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": vocab.get(token),
+                "content": token,
+                "single_word": False,
+                "lstrip": token == special[-1],
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for token in dict.fromkeys(special)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": bool(settings.get("add_prefix_space", False)),
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "post_processor": {
+            "type": "RobertaProcessing",
+            "sep": [sep, vocab.get(sep)],
+            "cls": [cls, vocab.get(cls)],
+            "trim_offsets": True,
+            "add_prefix_space": False,
+        },
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": True,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": merges,
+        },
+    }
+
+
+def _wordpiece(folder: str, fast: dict) -> dict:
+    """Reads BERT's WordPiece: the tokens, and the rules of the text."""
+    settings = json_files.optional(folder, "tokenizer_config.json")
+    fast_name = os.path.join(folder, tokenizer_file.FILE_NAME)
+    settings_name = os.path.join(folder, "tokenizer_config.json")
+    model = json_files.field(fast, "model", dict, fast_name, {})
+    if fast:
+        json_files.field(model, "vocab", dict, fast_name)
+    normalizer, before = _normalizer(fast, fast_name)
+
+    # The fast tokenizer decides, because the folder's vectors were made with it.
+    def switch(fast_key, key, default):
+        if normalizer.get(fast_key) is not None:
+            return json_files.field(normalizer, fast_key, bool, fast_name)
+        if fast_key not in normalizer and settings.get(key) is not None:
+            return json_files.field(settings, key, bool, settings_name)
+        return default
+
+    lower_case = switch("lowercase", "do_lower_case", True)
+    strip = switch("strip_accents", "strip_accents", None)
+    chinese = switch("handle_chinese_chars", "tokenize_chinese_chars", True)
+    if chinese is False:
+        raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
+    path = os.path.join(folder, vocabulary_file.FILE_NAME)
+    vocab = base.read_vocab(path)
+    if vocab is None and fast:
+        path = fast_name
+        vocab = _vocab_of(fast, path)
+    longest = json_files.field(
+        model,
+        "max_input_chars_per_word",
+        int,
+        fast_name,
+        tokenizer_file.MAX_CHARACTERS,
+        at_least=1,
+    )
+    rules = {
+        "lower_case": lower_case,
+        "strip_accents": lower_case if strip is None else strip,
+        **before,
+        # Words with more characters are [UNK].
+        "max_word_bytes": 4 * longest,
+        "max_word_characters": longest,
+    }
+    return {
+        "vocab": vocab,
+        "vocab_name": path if vocab else "",
+        "rules": rules,
+    }
+
+
+# The steps before BertNormalizer that our own folders may have. These fold letters as
+# tf-text does.
+FOLDING = [
+    {"type": "NFKD"},
+    *(
+        {"type": "Replace", "pattern": {"String": there}, "content": here}
+        for there, here in (
+            *(("\u00df", "ss"), ("\u1e9e", "ss"), ("\u03c2", "\u03c3")),
+            ("\u0345", "\u03b9"),
+        )
+    ),
+]
+NORMALIZERS = {"nfc": {"type": "NFC"}, "nfkc": {"type": "NFKC"}}
+DOTLESS_I = [
+    {"type": "Replace", "pattern": {"String": there}, "content": here}
+    for there, here in (("I\u0307", "i"), ("\u0130", "i"), ("I", "\u0131"))
+]
+
+
+def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
+    """Returns the BertNormalizer of tokenizer.json, and the rules before it.
+
+    Raises:
+        UserError: a step that tf-text cannot do inside the graph.
+    """
+    whole = json_files.field(fast, "normalizer", dict, path, {})
+    steps = json_files.field(whole, "normalizers", list, path, [whole] if whole else [])
+    if not all(isinstance(step, dict) for step in steps):
+        raise UserError(f"{path} has normalizers={shown(steps)}; allowed: objects")
+    before: dict[str, Any] = {
+        "normalization": "",
+        "dotless_i": False,
+        "style": "hugging-face",
+    }
+    left = list(steps)
+    for name, step in NORMALIZERS.items():
+        if left[:1] == [step]:
+            before["normalization"], left = name, left[1:]
+    if left[: len(DOTLESS_I)] == DOTLESS_I:
+        before["dotless_i"], left = True, left[len(DOTLESS_I) :]
+    if left[: len(FOLDING)] == FOLDING:
+        before["style"], left = "tf-text", left[len(FOLDING) :]
+    if not left:
+        return {}, before
+    if len(left) > 1 or left[0].get("type") != "BertNormalizer":
+        kinds = ", ".join(shown(step.get("type")) for step in steps)
+        raise UserError(f"{path} normalises by {kinds}; allowed: BertNormalizer")
+    return left[0], before
+
+
+def _vocab_of(fast: dict, path: str) -> list[str]:
+    """Returns the tokens of tokenizer.json in the order of their ids."""
+    ids = dict(fast["model"]["vocab"])
+    added = json_files.field(fast, "added_tokens", list, path, [])
+    for token in added:
+        if not isinstance(token, dict):
+            raise UserError(f"{path} has {shown(token)} in added_tokens; allowed: dict")
+        content = json_files.field(token, "content", str, path)
+        ids[content] = json_files.field(token, "id", int, path)
+    if not all(type(number) is int for number in ids.values()):
+        raise UserError(f"{path} has a vocabulary with other ids; allowed: integers")
+    vocab = sorted(ids, key=ids.get)
+    if [ids[token] for token in vocab] != list(range(len(vocab))):
+        raise UserError(f"{path} has a vocabulary with missing or repeated ids")
+    return vocab

@@ -1,0 +1,336 @@
+"""Byte-level BPE, SentencePiece and MPNet's WordPiece against their own libraries.
+
+The tokenizers are learnt here; `tokenizers` and `sentencepiece` are the oracles.
+"""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+import tokenizers as hugging_face
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+
+from cmlm.data import masking, tokenizer_file, vocabulary_file
+from cmlm.data.tokenizers import open_tokenizer
+from cmlm.errors import UserError
+from cmlm.vocabulary import of_run
+from cmlm.vocabulary.settings import VocabularyConfig
+
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+TEXTS = [
+    "",
+    " ",
+    "a",
+    "  two  spaces  ",
+    "don't we're I'LL they'd 'sup it's 'tis",
+    "tab\tline\n\n end",
+    "no\u00a0break\u3000wide \u3000 \u2028x\u2029 y\u0085z",
+    "👩‍👩‍👧 🇩🇪🇩🇪 👍🏽!",
+    "a\r\nb  \n c",
+    "ﬁ ½ Ⅳ １２３ ｶﾞ e\u0301 é",
+    "aaaaaaaaaaaaa bbbb ---------- ......",
+    "\u200bzero\u200dwidth\ufeff \x01\x7f",
+    "หนึ่งสองสาม नमस्ते दुनिया 한국어 日本語のテキスト。",
+    "İstanbul ß ǅ foo_bar.baz(qux)[1]{2} 3.14 10,000",
+    "<s> is text, and so is <mask>.",
+]
+LEARNT = [
+    "The file is on the table, and the table isn't in the house.",
+    "Das Haus steht am Fluss; die Datei liegt auf dem Tisch.",
+    "Файл лежит на столе. 日本語のテキストです。 नमस्ते दुनिया",
+    *TEXTS,
+] * 3
+
+
+def byte_pairs(folder, prefix_space=False):
+    made = hugging_face.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(LEARNT, trainer)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return _saved(made, folder)
+
+
+def pieces(folder):
+    """SentencePiece's own model file, and XLM-R's tokenizer.json of it."""
+    prefix = str(folder / "pieces")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text for text in LEARNT if text.strip()]),
+        model_prefix=prefix,
+        vocab_size=200,
+        normalization_rule_name="nmt_nfkc",
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    theirs = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
+    vocab = [(token, 0.0) for token in SPECIAL[:4]]
+    vocab += [
+        (theirs.id_to_piece(number), theirs.get_score(number))
+        for number in range(3, theirs.get_piece_size())
+    ]
+    made = hugging_face.Tokenizer(models.Unigram([*vocab, ("<mask>", 0.0)], 3))
+    made.normalizer = normalizers.Precompiled(_charsmap(Path(f"{prefix}.model")))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    made.add_special_tokens(SPECIAL)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return theirs, _saved(made, folder)
+
+
+def _charsmap(path: Path) -> bytes:
+    """The normalisation of a model file: field 2 of its field 3."""
+
+    def fields(message):
+        while message:
+            key, message = _number(message)
+            if key & 7 == 0:
+                value, message = _number(message)
+            else:
+                size, message = (4, message) if key & 7 == 5 else _number(message)
+                value, message = message[:size], message[size:]
+            yield key >> 3, value
+
+    (normalizer,) = [value for n, value in fields(path.read_bytes()) if n == 3]
+    (charsmap,) = [value for n, value in fields(normalizer) if n == 2]
+    return charsmap
+
+
+def _number(message: bytes) -> tuple[int, bytes]:
+    number, shift = 0, 0
+    for place, byte in enumerate(message):
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, message[place + 1 :]
+    raise ValueError("no number")
+
+
+def mpnet(folder):
+    """BERT's vocabulary between the special tokens of RoBERTa."""
+    made = hugging_face.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    own = [*SPECIAL[:4], "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=300, special_tokens=own, show_progress=False
+    )
+    made.train_from_iterator(LEARNT, trainer)
+    made.add_special_tokens(["<mask>"])
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return _saved(made, folder)
+
+
+def _saved(made, folder):
+    path = str(folder / "tokenizer.json")
+    made.save(path)
+    return made, path
+
+
+def plain(texts):
+    """Texts without special tokens, which only other programs look for in a text."""
+    return [text for text in texts if "<s>" not in text]
+
+
+@pytest.mark.parametrize("prefix_space", [False, True])
+def test_byte_pairs_are_those_of_tokenizers(tmp_path, prefix_space):
+    theirs, path = byte_pairs(tmp_path, prefix_space)
+    ours = open_tokenizer(path)
+    texts = plain(TEXTS)
+    actual = ours.tokenize(tf.constant(texts)).to_list()
+    expected = theirs.encode_batch(texts, add_special_tokens=False)
+    for text, found, wanted in zip(texts, actual, expected, strict=True):
+        assert found == wanted.ids, text
+    # A text never gives a special token, as in this project's WordPiece.
+    (row,) = ours.tokenize(tf.constant(["<s>"])).to_list()
+    assert row and not set(row) & set(ours.special_ids.tolist())
+
+
+def test_unigrams_are_sentencepieces(tmp_path):
+    theirs, (hugging, path) = pieces(tmp_path)
+    ours = open_tokenizer(path)
+    # Two splits of 000 have one score, and versions of SentencePiece differ there.
+    texts = [text.replace("10,000", "10") for text in TEXTS]
+    actual = ours.tokenize(tf.constant(texts)).to_list()
+    for text, found in zip(texts, actual, strict=True):
+        # XLM-R has one more special token before SentencePiece's own pieces.
+        expected = [3 if n == 0 else n + 1 for n in theirs.encode(text)]
+        assert found == expected, text
+    # `tokenizers` does not normalise U+0085 and e with a combining accent as
+    # SentencePiece does.
+    usual = [text for text in plain(texts) if not {"\u0085", "\u0301"} & set(text)]
+    actual = ours.tokenize(tf.constant(usual)).to_list()
+    expected = hugging.encode_batch(usual, add_special_tokens=False)
+    assert actual == [row.ids for row in expected]
+
+
+def test_mpnets_wordpiece_is_that_of_tokenizers(tmp_path):
+    theirs, path = mpnet(tmp_path)
+    ours = open_tokenizer(path)
+    texts = plain(TEXTS)
+    actual = ours.tokenize(tf.constant(texts)).to_list()
+    expected = theirs.encode_batch(texts, add_special_tokens=False)
+    assert actual == [row.ids for row in expected]
+    assert [ours.vocab[i] for i in ours.special_ids] == [
+        *("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
+    ]
+
+
+def test_real_text_in_many_languages_has_the_same_byte_pairs(tmp_path, shared_data):
+    theirs, path = byte_pairs(tmp_path)
+    texts = []
+    for file in sorted((shared_data / "text").glob("*/wikipedia-*.txt.gz")):
+        with gzip.open(file, "rt", encoding="utf-8", newline="\n") as lines:
+            texts += [line.rstrip("\n") for line, _ in zip(lines, range(20))]
+    assert len(texts) > 200
+    actual = open_tokenizer(path).tokenize(tf.constant(texts)).to_list()
+    expected = theirs.encode_batch(texts, add_special_tokens=False)
+    assert actual == [row.ids for row in expected]
+
+
+MADE = {
+    "BPE": lambda folder: byte_pairs(folder)[1],
+    "Unigram": lambda folder: pieces(folder)[1][1],
+    "WordPiece": lambda folder: mpnet(folder)[1],
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_special_tokens_of_one_text_and_of_a_pair(tmp_path, kind):
+    path = MADE[kind](tmp_path)
+    ours, theirs = open_tokenizer(path), hugging_face.Tokenizer.from_file(path)
+    first, second = "the file", "das Haus"
+    (row,) = ours.encode(tf.constant([first]), 30).to_list()
+    assert row == theirs.encode(first).ids
+    (row,) = ours.encode_pair(tf.constant([first]), tf.constant([second]), 30).to_list()
+    assert row == theirs.encode(first, second).ids
+    pair = ours.encode_pair(tf.constant([first]), tf.constant([second]), 7)
+    assert pair.row_lengths().numpy().tolist() == [7]
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_seed_leaves_the_tokenizer_as_it_is(tmp_path, kind):
+    ours = open_tokenizer(MADE[kind](tmp_path))
+    text = tf.constant(["the table"])
+    batches = tf.data.Dataset.from_tensors(text).map(lambda text: ours.encode(text, 9))
+    expected = ours.encode(text, 9).to_list()
+    # Seeding clears TensorFlow's eager kernels, and what belongs to them.
+    tf.keras.utils.set_random_seed(1)
+    assert ours.encode(text, 9).to_list() == expected
+    (batch,) = batches
+    assert batch.to_list() == expected
+
+
+def test_a_new_vocabulary_of_a_run_replaces_that_of_another_tokenizer(tmp_path):
+    path = byte_pairs(tmp_path)[1]
+    text, run = tmp_path / "text.txt", str(tmp_path / "run")
+    text.write_text("the table is in the house\n" * 20)
+    files = {"": [str(text)]}
+    learnt = VocabularyConfig(size=200)
+    first = of_run.prepare(learnt, files, run, has_weights=False)
+    assert sorted(os.listdir(run)) == ["vocab.txt", "vocab.txt.json"]
+    given = VocabularyConfig(file=path)
+    copied = of_run.prepare(given, files, run, has_weights=False)
+    assert os.listdir(run) == ["tokenizer.json"]
+    assert vocabulary_file.same(path, copied)
+    # Without weights, only a vocabulary of the same settings stays.
+    assert of_run.prepare(learnt, files, run, has_weights=False) == first
+    assert sorted(os.listdir(run)) == ["vocab.txt", "vocab.txt.json"]
+    with pytest.raises(UserError, match="differs from the run's vocabulary, .*vocab"):
+        of_run.prepare(given, files, run, has_weights=True)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_words_begin_at_spaces_and_punctuation(tmp_path, kind):
+    ours = open_tokenizer(MADE[kind](tmp_path))
+    text = "the tablehouse, isn't(file)"
+    ids = ours.encode(tf.constant([text]), 60).to_tensor(ours.pad_id)
+    joined = ours.continues(ids).numpy()[0]
+    words: list[list[int]] = []
+    for number, joins in zip(ids.numpy()[0].tolist(), joined, strict=True):
+        words.append(words.pop() + [number] if joins else [number])
+    spelled = [
+        "".join(ours.vocab[n].replace("##", "").lstrip("Ġ▁") for n in word)
+        for word in words[1:-1]
+    ]
+    expected = ["the", "tablehouse", ",", "isn", "'", "t", "(", "file", ")"]
+    assert [word for word in spelled if word] == expected or spelled == [
+        # BPE keeps a contraction together.
+        *("the", "tablehouse", ",", "isn", "'t", "(", "file", ")")
+    ]
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_whole_words_are_masked(tmp_path, kind):
+    ours = open_tokenizer(MADE[kind](tmp_path))
+    ids = ours.encode(tf.constant(["the tablehouse stands"] * 50), 60)
+    ids = ids.to_tensor(ours.pad_id)
+    config = masking.MaskingConfig(rate=0.5, mask_token_share=1, random_token_share=0)
+    config.whole_word = True
+    masked = masking.mask_tokens(ids, ours, config, tf.constant([1, 2]))
+    hidden = (masked["input_word_ids"] == ours.mask_id).numpy()
+    assert hidden.any(axis=1).all()
+    # A token that continues a word shares the fate of the token before it.
+    joined = ours.continues(ids).numpy()
+    n_words = (~joined[0]).sum() - 2
+    assert n_words == 3 and joined[0].any()
+    for row in hidden:
+        partly = [
+            row[place] != row[place - 1]
+            for place in range(1, len(row))
+            if joined[0, place]
+        ]
+        assert not any(partly)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("normalizer", {"type": "NFC"}, "normalizer={'type': 'NFC'}; allowed: null"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "allowed: ByteLevel"),
+        ("post_processor", None, "post_processor.type=None; allowed: RobertaProcess"),
+        ("model", {"type": "WordLevel", "vocab": {}}, "model.type='WordLevel'; allo"),
+        ("added_tokens", [{"id": 300, "content": "a\0b"}], "the token 'a.x00b'; allow"),
+        ("model", {"type": "BPE"}, r"is not a tokenizer.json \(KeyError: 'vocab'\)"),
+    ],
+)
+def test_other_rules_are_refused_by_name(tmp_path, part, value, said):
+    _, path = byte_pairs(tmp_path)
+    values = json.loads(Path(path).read_text()) | {part: value}
+    Path(path).write_text(json.dumps(values))
+    with pytest.raises(UserError, match=said) as refused:
+        open_tokenizer(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_copy_is_the_same_vocabulary(tmp_path):
+    _, path = byte_pairs(tmp_path)
+    (tmp_path / "run").mkdir()
+    copied = vocabulary_file.copy(path, str(tmp_path / "run"))
+    assert vocabulary_file.same(path, copied)
+    assert vocabulary_file.find(str(tmp_path / "run")) == copied
+    values = json.loads(Path(path).read_text())
+    values["model"]["merges"].reverse()
+    Path(path).write_text(json.dumps(values))
+    # The tokens are equal; the ranks of the merges are not.
+    assert vocabulary_file.load(path) == vocabulary_file.load(copied)
+    assert not vocabulary_file.same(path, copied)
+
+
+def test_bytes_have_gpt2s_letters():
+    letters = tokenizer_file.BYTE_LETTERS
+    assert sorted(letters) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    assert (letters[0], letters[0x20], letters[0x41]) == ("Ā", "Ġ", "A")
