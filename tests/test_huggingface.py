@@ -18,7 +18,7 @@ from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import weights
-from cmlm.modeling.foreign import huggingface
+from cmlm.modeling.foreign import huggingface_tokenizer
 from export import huggingface_folder, model_card
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,7 +90,7 @@ def test_tokenizer_files_agree(tmp_path):
     assert fast["model"]["vocab"] == {token: i for i, token in enumerate(vocab)}
     # tf-text folds letters before BERT's own step.
     *folding, bert = fast["normalizer"]["normalizers"]
-    assert folding == huggingface.FOLDING and bert["type"] == "BertNormalizer"
+    assert folding == huggingface_tokenizer.FOLDING and bert["type"] == "BertNormalizer"
     assert bert["lowercase"] is slow["do_lower_case"] is True
     assert slow["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert slow["model_max_length"] == model_dirs.SEQ_LENGTH
