@@ -35,6 +35,8 @@ def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
     preprocessor = tf.train.Checkpoint()
     preprocessor.tokenize = tf.train.Checkpoint()
     preprocessor.bert_pack_inputs = tf.train.Checkpoint()
+    # SentencePiece's model is a resource, which a saved object must own.
+    preprocessor.tokenizer = tokenizer
     special_tokens = {
         "vocab_size": tokenizer.vocab_size,
         "start_of_sequence_id": tokenizer.cls_id,
