@@ -302,6 +302,72 @@ def test_entity_linking_in_the_released_layout(tmp_path):
         read("bc5cdr-disease", tmp_path)
 
 
+def test_entity_linking_in_folds_and_tables(tmp_path):
+    """AskAPatient splits composites, COMETA does not; names only lose their case."""
+    folder = tmp_path / "askapatient"
+    write(folder / "AskAPatient.dict.txt", ["1||No Sleep", "2||Pain, acute", "2||Ache"])
+    name = "AskAPatient.fold-{}.test.preprocessed_query.txt"
+    write(folder / name.format(0), ["1|2||awake+ache", "CUI-less||fine", "1||ache"])
+    write(folder / name.format(1), ["2||ache"])
+    task, data = read("askapatient", tmp_path)
+    assert data["0"].mentions == [["awake", "ache"], ["ache"]]
+    assert data["0"].names == ["no sleep", "pain, acute", "ache"]
+    vectors = {
+        **{"no sleep": [1, 0], "pain, acute": [-1, 0], "ache": [0, 1]},
+        **{"awake": [1, 0.1], "awake+ache": [1, 0.1]},
+    }
+    scores = task.score(data, Table(vectors).encode)
+    assert scores["accuracy/0"] == 50 and scores["accuracy/1"] == 100
+    assert scores["accuracy"] == 75 and scores["parts"] == 2
+
+    table = tmp_path / "cometa" / "splits" / "stratified_general" / "test.csv"
+    head = "ID\tTerm\tGeneral SNOMED ID\tExample"
+    write(table, [head, "7\tawake+ache\t1\tI am.", "8\tache\t1\tIt does."])
+    names = ["1||No Sleep", "2||Ache"]
+    write(tmp_path / "cometa" / "COMETA_id_sf_dictionary.txt", names)
+    task, data = read("cometa", tmp_path)
+    assert data.mentions == [["awake+ache"], ["ache"]]
+    assert task.score(data, Table(vectors).encode)["accuracy"] == 50
+    write(table, [head.replace("Term", "Word"), "7\tache\t1\tIt does."])
+    with pytest.raises(UserError, match="no column 'Term'; it has ID, Word, General"):
+        read("cometa", tmp_path)
+    write(folder / name.format(1), ["2||ache||more"])
+    with pytest.raises(UserError, match="line 1: 3 columns; allowed: 2"):
+        read("askapatient", tmp_path)
+
+
+def test_sts_in_other_languages(tmp_path):
+    """Organisers' files; the columns of ar-en are English and Arabic."""
+
+    def put(place, pairs, scores):
+        write(tmp_path / place.format("eval.v1.1", "input"), pairs)
+        write(tmp_path / place.format("gs", "gs"), scores)
+
+    track = "sts17/STS2017.{}/STS.{}.track"
+    put(track + "3.es-es.txt", ["a\tb", "a\tc", "a\td"], ["5.0", "2.5", "0"])
+    put(track + "2.ar-en.txt", ["a\tb", "a\tc", "a\td"], ["0", "1", "2"])
+    russian = "sts-ru/STS2012_MSRvid_translated/STS.{1}.MSRvid.txt"
+    put(russian, ["a\tb", "a\tc", "a\td"], ["5", "", "0"])
+    vectors = Table({"a": [1, 0], "b": [1, 0.1], "c": [1, 1], "d": [0, 1]})
+    asked = []
+
+    def encode(sentences, language=""):
+        asked.append(language)
+        return vectors.encode(sentences)
+
+    task, data = read("sts17", tmp_path)
+    scores = task.score(data, encode)
+    assert scores["spearman/es"] == 100 and scores["spearman/en-ar"] == -100
+    assert asked == ["en", "ar", "es", "es"]
+    assert read("sts17-es", tmp_path)[1].keys() == {"es"}
+    task, data = read("sts-ru", tmp_path)
+    assert len(data["sts-ru"].first) == 2, "a pair without a score is left out"
+    assert task.score(data, encode)["spearman"] == 100
+    assert asked[-1] == "ru"
+    with pytest.raises(reading.MissingData, match="STS.input.track1.ar-ar.txt"):
+        read("sts17", tmp_path / "sts-ru")
+
+
 # ----------------------------------------------------------------- analogies
 
 

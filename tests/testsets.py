@@ -77,6 +77,15 @@ def _sts(directory: Path, draw: random.Random) -> None:
             _put(
                 folder / f"STS.gs.{subset}.txt", [str(row % 6) for row in range(_ROWS)]
             )
+    for place in (
+        "sts17/STS2017.{}/STS.{}.track1.ar-ar.txt",
+        "sts17/STS2017.{}/STS.{}.track3.es-es.txt",
+        "sts-ru/STS2012_MSRvid_translated/STS.{1}.MSRvid.txt",
+    ):
+        pairs = [f"{_text(draw)}\t{_text(draw)}" for _ in range(_ROWS)]
+        _put(directory / place.format("eval.v1.1", "input"), pairs)
+        scores = [str(row % 6) for row in range(_ROWS)]
+        _put(directory / place.format("gs", "gs"), scores)
     for code in ("de", "fr"):
         rows = [f"{_text(draw)},{_text(draw)},{row % 6}" for row in range(_ROWS)]
         _put(directory / "stsb-multilingual" / f"stsb-{code}-test.csv", rows)
@@ -173,6 +182,17 @@ def _linking(directory: Path, draw: random.Random) -> None:
             lines += [f"{row}|t|{_text(draw)}", f"{row}|a|{_text(draw)}"]
             lines += [f"{row}\t0\t3\t{_text(draw)}\tSpecificDisease\tMESH:C{row}", ""]
         _put(folder / part / f"{name}.txt", lines)
+    names = [f"{row}||{_text(draw)}" for row in range(9)]
+    _put(directory / "askapatient" / "AskAPatient.dict.txt", names)
+    for fold in range(2):
+        name = f"AskAPatient.fold-{fold}.test.preprocessed_query.txt"
+        queries = [f"{row}||{_text(draw)}" for row in range(5)]
+        _put(directory / "askapatient" / name, queries)
+    _put(directory / "cometa" / "COMETA_id_sf_dictionary.txt", names)
+    for split in ("stratified_general", "zeroshot_general"):
+        rows = [f"{row}\t{_text(draw)}\t{row}" for row in range(5)]
+        path = directory / "cometa" / "splits" / split / "test.csv"
+        _put(path, ["ID\tTerm\tGeneral SNOMED ID", *rows])
 
 
 def _analogies(directory: Path, draw: random.Random) -> None:

@@ -177,6 +177,15 @@ GROUPS = [
     Group("sts", "sts", "STS12-16, STS-B, SICK-R; all pairs of a year", _STS),
     Group("sts/subsets", "sts", "the same; a year is its subsets' mean", _STS_SUBSETS),
     Group(
+        "sts/es-ar-ru",
+        "sts",
+        "Spanish and Arabic of STS 2017, Russian MSRvid (Mirror-BERT, tables 4 and 17)",
+        {
+            **_by_part("sts17", "spearman", ["es", "ar"]),
+            **_tasks("sts-ru", "spearman"),
+        },
+    ),
+    Group(
         "senteval",
         "senteval",
         "the nine columns of CMLM's table 1 (SICK-R trained, Pearson)",

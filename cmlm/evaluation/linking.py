@@ -11,7 +11,14 @@ The released files are `NAME/processed_test/*.concept`, with rows of
 abbreviations resolved and composites split. Mentions without a concept (`CUI-less`, -1)
 are left out.
 
-If these files are missing, `ncbi-disease` reads the corpus in its authors' distribution
+AskAPatient and COMETA come in the files of SapBERT's authors: a dictionary with rows of
+`concept||name`, whose names are changed to lower case only. AskAPatient has ten folds,
+`AskAPatient.fold-N.test.preprocessed_query.txt`, with rows of `concept||mention`; its
+score is the mean over them. COMETA has tables with columns `Term` and `General SNOMED
+ID`. Mirror-BERT tests on the split `stratified_general` and tunes on
+`zeroshot_general`. A `+` or `|` of COMETA belongs to the mention.
+
+If its files are missing, `ncbi-disease` reads the corpus in its authors' distribution
 (Dogan et al., 2014) and MEDIC of 2012-07-06. This module then changes mentions to lower
 case, removes punctuation, and counts each mention once a document. It neither resolves
 abbreviations nor splits composites: a composite is right with any of its concepts. The
@@ -21,9 +28,10 @@ result has `released` 0.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -31,6 +39,7 @@ from cmlm.errors import UserError
 from cmlm.evaluation import base, reading, search
 
 _TOP = 5
+_FOLDER = "askapatient"
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _WITHOUT_CONCEPT = {"CUI-less", "-1", ""}
 
@@ -52,6 +61,10 @@ class Linking:
     names: list[str]
     identifiers: list[set[str]]
     is_released: bool
+
+    def sentences(self) -> list[str]:
+        """The parts of all mentions, and the names."""
+        return [*(part for parts in self.mentions for part in parts), *self.names]
 
 
 class EntityLinking(base.Task[Linking]):
@@ -90,33 +103,37 @@ class EntityLinking(base.Task[Linking]):
         return Linking(mentions, concepts, list(names), identifiers, True)
 
     def sentences(self, data: Linking) -> Iterable[str]:
-        return [*(part for parts in data.mentions for part in parts), *data.names]
+        return data.sentences()
 
     def score(self, data: Linking, vectors: base.Vectors) -> dict[str, float]:
-        parts = [part for mention in data.mentions for part in mention]
-        _, found = search.nearest(
-            search.unit_length(vectors(parts)),
-            search.unit_length(vectors(data.names)),
-            _TOP,
-        )
-        counts = [len(mention) for mention in data.mentions]
-        owner = np.repeat(np.arange(len(counts)), counts)
-        hits = np.array(
-            [
-                [bool(data.identifiers[row] & data.concepts[mention]) for row in rows]
-                for mention, rows in zip(owner, found, strict=True)
-            ]
-        )
-        at = {1: hits[:, :1], _TOP: hits}
-        right = {
-            top: np.bincount(owner, 1 - known.any(axis=1), len(counts)) == 0
-            for top, known in at.items()
-        }
-        return {
-            "accuracy": 100 * float(right[1].mean()),
-            f"accuracy@{_TOP}": 100 * float(right[_TOP].mean()),
-            "released": float(data.is_released),
-        }
+        return link(data, vectors) | {"released": float(data.is_released)}
+
+
+def link(data: Linking, vectors: base.Vectors) -> dict[str, float]:
+    """`accuracy` and `accuracy@5` of mentions and a dictionary, times 100."""
+    parts = [part for mention in data.mentions for part in mention]
+    _, found = search.nearest(
+        search.unit_length(vectors(parts)),
+        search.unit_length(vectors(data.names)),
+        _TOP,
+    )
+    counts = [len(mention) for mention in data.mentions]
+    owner = np.repeat(np.arange(len(counts)), counts)
+    hits = np.array(
+        [
+            [bool(data.identifiers[row] & data.concepts[mention]) for row in rows]
+            for mention, rows in zip(owner, found, strict=True)
+        ]
+    )
+    at = {1: hits[:, :1], _TOP: hits}
+    right = {
+        top: np.bincount(owner, 1 - known.any(axis=1), len(counts)) == 0
+        for top, known in at.items()
+    }
+    return {
+        "accuracy": 100 * float(right[1].mean()),
+        f"accuracy@{_TOP}": 100 * float(right[_TOP].mean()),
+    }
 
 
 class NcbiDisease(EntityLinking):
@@ -149,6 +166,103 @@ class NcbiDisease(EntityLinking):
             list(names.values()),
             False,
         )
+
+
+class AskAPatient(base.PartedTask[Linking]):
+    """Phrases of patients and concepts of SNOMED CT, in ten folds."""
+
+    main_metric = "accuracy"
+    shown_metrics = (f"accuracy@{_TOP}",)
+    protocol = (
+        "accuracy@1 by cosine among the names of the dictionary, composites right in "
+        "all parts, x 100; mean over folds"
+    )
+    _QUERIES = "AskAPatient.fold-{}.test.preprocessed_query.txt"
+
+    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+        paths = source.matching(self._QUERIES.format("*"), within=_FOLDER)
+        return {
+            os.path.basename(path).split("-")[1].split(".")[0]: path for path in paths
+        }
+
+    def read_part(self, source: reading.DataDir, part: str, where: str) -> Linking:
+        names = _names(source, source.find("AskAPatient.dict.txt", within=_FOLDER))
+        mentions, concepts = [], []
+        for concept, mention in _two_columns(source, where):
+            mentions.append(re.split(r"[|+]", mention))
+            concepts.append(_identifiers(concept))
+        return Linking(mentions, concepts, list(names), list(names.values()), True)
+
+    def part_sentences(self, data: Linking) -> Iterable[str]:
+        return data.sentences()
+
+    def score_part(
+        self, part: str, data: Linking, vectors: base.Vectors
+    ) -> dict[str, float]:
+        return link(data, vectors)
+
+
+class Cometa(EntityLinking):
+    """Terms of health forums and concepts of SNOMED CT (Basaldella et al., 2020).
+
+    Args:
+        name: the name of the task.
+        split: the name of the folder in `splits/`.
+    """
+
+    protocol = "accuracy@1 by cosine among the names of the dictionary, x 100"
+
+    def __init__(self, name: str, split: str):
+        super().__init__(name)
+        self._split = split
+
+    def read(self, source: reading.DataDir) -> Linking:
+        path = source.find(f"splits/{self._split}/test.csv", within="cometa")
+        dictionary = source.find("COMETA_id_sf_dictionary.txt", within="cometa")
+        names = _names(source, dictionary)
+        head, *rows = source.table(path, 2)
+        columns = [_column(head, name, path) for name in ("Term", "General SNOMED ID")]
+        for number, row in enumerate(rows, 2):
+            if len(row) != len(head):
+                raise UserError(
+                    f"{path}, line {number}: {len(row)} columns; allowed: {len(head)}"
+                )
+        term, concept = columns
+        return Linking(
+            [[row[term].strip()] for row in rows],
+            [_identifiers(row[concept]) for row in rows],
+            list(names),
+            list(names.values()),
+            True,
+        )
+
+
+def _column(head: list[str], name: str, path: str) -> int:
+    if name not in head:
+        raise UserError(f"{path} has no column {name!r}; it has {', '.join(head)}")
+    return head.index(name)
+
+
+def _two_columns(source: reading.DataDir, path: str) -> Iterator[tuple[str, str]]:
+    """Yields the columns of rows of `concept||text`, without concept-less rows.
+
+    Raises:
+        UserError: a row has another number of columns.
+    """
+    for number, line in enumerate(source.lines(path), 1):
+        row = line.split("||")
+        if line.strip() and len(row) != 2:
+            raise UserError(f"{path}, line {number}: {len(row)} columns; allowed: 2")
+        if line.strip() and row[0].strip() not in _WITHOUT_CONCEPT:
+            yield row[0], row[1].strip()
+
+
+def _names(source: reading.DataDir, path: str) -> dict[str, set[str]]:
+    """Reads a dictionary of `concept||name` into concepts by name in lower case."""
+    names: dict[str, set[str]] = {}
+    for concept, name in _two_columns(source, path):
+        names.setdefault(name.lower(), set()).update(_identifiers(concept))
+    return names
 
 
 def processed(text: str) -> str:
@@ -185,4 +299,7 @@ TASKS = [
     NcbiDisease("ncbi-disease"),
     EntityLinking("bc5cdr-disease"),
     EntityLinking("bc5cdr-chemical"),
+    AskAPatient("askapatient"),
+    Cometa("cometa", "stratified_general"),
+    Cometa("cometa-zeroshot", "zeroshot_general"),
 ]

@@ -2,7 +2,8 @@
 
 The module scores STS12 to STS16 (Agirre et al., 2012-2016), STS-B (Cer et al., 2017)
 and the relatedness of SICK (Marelli et al., 2014) from SentEval's files, STS-B in other
-languages, and the user's own files.
+languages, the languages of STS 2017 (Cer et al., 2017), a Russian translation of a part
+of STS12, and the user's own files.
 
 STS12 to STS16 consist of subsets, and papers aggregate them in two ways: `spearman` is
 one correlation over all pairs ("all"), `spearman_mean` the mean over the subsets. The
@@ -15,6 +16,7 @@ prints for STS-B (section 6.4, table 6).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -210,6 +212,66 @@ class MultilingualStsb(ScoredPairsTask):
         return _pairs(where, source.csv(where, 3))
 
 
+class Sts17(ScoredPairsTask):
+    """STS 2017 in several languages, in the files of its organisers.
+
+    Each track has `STS.input.TRACK.txt` with two sentences a line and
+    `STS.gs.TRACK.txt` with their scores. Mirror-BERT reports Spanish and Arabic (tables
+    4 and 17). Track 4b, whose pairs come from machine translation, is left out.
+    """
+
+    protocol = "Spearman of the cosine, x 100; mean over languages and pairs of them"
+    # The languages of the first and second column; file names order them differently.
+    _TRACKS = {
+        "ar": "track1.ar-ar",
+        "en-ar": "track2.ar-en",
+        "es": "track3.es-es",
+        "es-en": "track4a.es-en",
+        "en": "track5.en-en",
+        "en-tr": "track6.tr-en",
+    }
+
+    def find_parts(self, source: reading.DataDir) -> dict[str, tuple[str, str]]:
+        found = {}
+        for part, track in self._TRACKS.items():
+            with contextlib.suppress(reading.MissingData):
+                found[part] = self._files(source, track)
+        return found or {"ar": self._files(source, self._TRACKS["ar"])}
+
+    def _files(self, source: reading.DataDir, track: str) -> tuple[str, str]:
+        name, gold = f"STS.input.{track}.txt", f"STS.gs.{track}.txt"
+        return (
+            source.find(name, f"STS2017.eval.v1.1/{name}", within="sts17"),
+            source.find(gold, f"STS2017.gs/{gold}", within="sts17"),
+        )
+
+    def read_part(
+        self, source: reading.DataDir, part: str, where: tuple[str, str]
+    ) -> Pairs:
+        return _read_two_files(source, *where)
+
+
+class RussianSts(StsTask):
+    """STS12's MSRvid in Russian, as deepPavlovEval distributes it.
+
+    https://github.com/deeppavlov/deepPavlovEval; Mirror-BERT's tables 4 and 17.
+    """
+
+    def __init__(self):
+        super().__init__("sts-ru", language="ru")
+
+    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+        paths = [
+            source.find(
+                f"STS2012_MSRvid_translated/STS.{kind}.MSRvid.txt",
+                f"STS.{kind}.MSRvid.txt",
+                within=self.name,
+            )
+            for kind in ("input", "gs")
+        ]
+        return {self.name: _read_two_files(source, *paths)}
+
+
 class StsFiles(StsTask):
     """The user's own pairs: files of `sentence, sentence, score`, each a subset.
 
@@ -247,10 +309,14 @@ def _pairs(path: str, rows: list[list[str]]) -> Pairs:
 
 
 def _read_subset(source: reading.DataDir, year: str, subset: str) -> Pairs:
-    """Reads STS.input.X.txt and STS.gs.X.txt without the pairs that have no score."""
     folder = f"STS/{year}-en-test"
     path = source.find(f"{folder}/STS.input.{subset}.txt", within="senteval")
     gold_path = source.find(f"{folder}/STS.gs.{subset}.txt", within="senteval")
+    return _read_two_files(source, path, gold_path)
+
+
+def _read_two_files(source: reading.DataDir, path: str, gold_path: str) -> Pairs:
+    """Reads STS.input.X.txt and STS.gs.X.txt without the pairs that have no score."""
     rows, gold = source.table(path, 2), source.lines(gold_path)
     if len(rows) != len(gold):
         raise UserError(f"{path} has {len(rows)} pairs, {gold_path} {len(gold)} scores")
@@ -318,4 +384,6 @@ TASKS = [
         header=True,
     ),
     MultilingualStsb("stsb-multilingual"),
+    Sts17("sts17"),
+    RussianSts(),
 ]
