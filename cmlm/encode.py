@@ -23,8 +23,8 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "model",
     None,
-    "An export, a model_dir (best:, untrained: or bow: may precede it), weights of "
-    "another program, or the address of a model server.",
+    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
+    "of another program, or the address of a model server.",
 )
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
 flags.DEFINE_string("output", None, "The .npy file to write.")

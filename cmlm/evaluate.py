@@ -41,8 +41,8 @@ from cmlm.errors import UserError
 flags.DEFINE_multi_string(
     "model",
     [],
-    "An export, a model_dir (best:, untrained: or bow: may precede it), weights of "
-    "another program, http://HOST:8501/v1/models/NAME, vectors:TXT:NPY, or "
+    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
+    "of another program, http://HOST:8501/v1/models/NAME, vectors:TXT:NPY, or "
     "languages:en=MODEL,fr=MODEL for an encoder of each language. NAME=MODEL gives it "
     "a name in tables. Repeatable.",
 )

@@ -85,6 +85,12 @@ def toy(tmp_path_factory) -> dict[str, str]:
     config = toys.run_config(text, **{"model.max_position_embeddings": 600})
     run = engine.build(config, str(directory / "run"))
     run.manager.save(0)
+    values = {"model.max_position_embeddings": 600}
+    values["task.quickthought.weight"], values["task.cmlm.weight"] = 1, 0
+    values["task.quickthought.encoders"] = "two"
+    engine.build(toys.run_config(text, **values), str(directory / "two")).manager.save(
+        0
+    )
     return {
         "text": text,
         "bitext": str(directory / "bitext.tsv"),
@@ -94,6 +100,7 @@ def toy(tmp_path_factory) -> dict[str, str]:
         "names": str(directory / "names.txt"),
         "vocab": str(directory / "run" / "vocab.txt"),
         "run": str(directory / "run"),
+        "two": str(directory / "two"),
         "testsets": testsets.write(directory / "testsets"),
         "directory": str(directory),
     }
@@ -126,8 +133,8 @@ def made_small(module: str, arguments: list[str], toy: dict[str, str], output: P
         if flag in path_of:
             value = _files(value, path_of[flag], toy)
         elif flag in ("init_checkpoint", "model"):
-            prefix = re.match(r"(best|untrained|bow):|", value).group()
-            value = prefix + toy["run"]
+            prefix = re.match(r"(best|untrained|bow|both):|", value).group()
+            value = prefix + toy["two" if prefix == "both:" else "run"]
         elif flag == "vocab_file":
             value = toy["vocab"]
         elif flag == "data_dir":

@@ -1,5 +1,8 @@
 """QuickThought with the original's two encoders: its loss, gradients and start."""
 
+from pathlib import Path
+
+import model_dirs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,8 +11,11 @@ from oracles import softmax
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
+from cmlm.encoders import model_dir, opening
+from cmlm.encoders.trained import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning, stacking
+from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.quickthought import QuickThoughtConfig
 from cmlm.training.trainer import Trainer
 
@@ -114,6 +120,37 @@ def test_stacking_and_pruning_reach_both_encoders(tmp_path):
     pruning.prune(path, f"{tmp_path}/pruned", kept)
     shapes = tf.train.load_checkpoint(f"{tmp_path}/pruned").get_variable_to_shape_map()
     assert not [key for key, shape in shapes.items() if toys.VOCAB_SIZE in shape]
+
+
+def test_both_encoders_make_one_vector(tmp_path):
+    """[f(s) / |f(s)|, g(s) / |g(s)|]: the vector that the original evaluates."""
+    run = str(tmp_path / "run")
+    model_dirs.write(Path(run))
+    config = model_dir.read_config(run)
+    model = SentenceModel(config.model)
+    model.second_encoder()
+    folder = Path(run)
+    for old in folder.glob("ckpt-*"):
+        old.unlink()
+    tf.train.Checkpoint(model=model).write(f"{run}/ckpt-4")
+    (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-4"\n')
+
+    joined = opening.open_encoder(f"both:{run}", Reading(pooling="cls"))
+    found = joined.encode(model_dirs.SENTENCES)
+    tokenizer = opening.open_trained(run).tokenizer
+    ids = tokenizer.encode(tf.constant(model_dirs.SENTENCES), 32).to_tensor()
+    batch = {"s_word_ids": ids, "s_mask": tf.cast(ids != tokenizer.pad_id, tf.int32)}
+    model.read_by("cls", "pooled")
+    halves = [vectors(part, batch, "s") for part in model.parts.values()]
+    wanted = [half / np.linalg.norm(half, axis=1, keepdims=True) for half in halves]
+    np.testing.assert_allclose(found, np.concatenate(wanted, axis=1), atol=1e-5)
+    assert joined.dim == 2 * config.model.hidden_size == joined.info["dim"]
+    with pytest.raises(UserError, match="both:.* is two encoders; allowed: a model_di"):
+        opening.open_trained(f"both:{run}")
+    other = str(tmp_path / "other")
+    model_dirs.write(Path(other))
+    with pytest.raises(UserError, match="has no second_encoder; QuickThought trains"):
+        opening.open_encoder(f"both:{other}")
 
 
 def test_another_number_of_encoders_is_named():

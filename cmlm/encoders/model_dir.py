@@ -27,7 +27,7 @@ from cmlm.data import vocabulary_file
 from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints
-from cmlm.modeling.model import SentenceModel
+from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ TEXT = "text"
 TEACHER = "teacher"
 
 # The prefixes of a model_dir, as in `best:DIR`.
-PREFIXES = ("best", "untrained", "bow")
+PREFIXES = ("best", "untrained", "bow", "both")
 
 
 def split_prefix(name: str) -> tuple[str, str]:
@@ -73,7 +73,10 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
 
 
 def load_encoder(
-    model_dir: str, checkpoint: str = "latest", reading: Reading | None = None
+    model_dir: str,
+    checkpoint: str = "latest",
+    reading: Reading | None = None,
+    part: str = "encoder",
 ) -> TrainedEncoder:
     """Loads the encoder of a run.
 
@@ -82,10 +85,11 @@ def load_encoder(
         checkpoint: `latest`, `best`, `untrained` (the initial weights of the run's
             seed, a baseline for small runs) or the path of a checkpoint.
         reading: the reading of vectors; None keeps the run's settings.
+        part: the part of the model, `encoder` or `SECOND_ENCODER`.
 
     Raises:
         UserError: the directory or its checkpoint is missing or damaged, or lacks a
-            layer that `reading` asks for.
+            layer that `reading` or `part` asks for.
     """
     reading = reading or Reading()
     reading.validate()
@@ -104,17 +108,23 @@ def load_encoder(
     model = SentenceModel(config.model)
     if reading.sentence_vector == "projected":
         model.projection()
+    if part == SECOND_ENCODER:
+        model.second_encoder()
     if checkpoint != "untrained":
         path = {"latest": model_dir, "best": os.path.join(model_dir, BEST)}.get(
             checkpoint, checkpoint
         )
         checkpoint = checkpoints.find(path)
         if reading.sentence_vector == "projected" and config.model.num_views > 1:
-            checkpoints.require_part(checkpoint, "projection", reading.given())
+            trainer = "CMLM trains one"
+            checkpoints.require_part(checkpoint, "projection", reading.given(), trainer)
+        if part == SECOND_ENCODER:
+            trainer = "QuickThought trains one with task.quickthought.encoders=two"
+            checkpoints.require_part(checkpoint, part, f"both:{model_dir}", trainer)
         checkpoints.restore(checkpoint, model=model)
     reading.apply(model, checkpoint)
     return TrainedEncoder(
-        encoder=model.encoder,
+        encoder=model.parts[part],
         tokenizer=tokenizer,
         config=config,
         checkpoint=checkpoint,

@@ -6,6 +6,7 @@ for weights (exports, fine-tuning).
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import tensorflow as tf
@@ -16,11 +17,11 @@ from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
-from cmlm.encoders.identity import check_fingerprint, describe
+from cmlm.encoders.identity import check_fingerprint, describe, fingerprint
 from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, inference_graph
-from cmlm.modeling.model import SentenceModel
+from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 # The description of an export inside its SavedModel; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", "export.json")
@@ -35,7 +36,8 @@ def open_encoder(
     Args:
         model: an export (its folder, the folder `serving` in it, or a version); a model
             that `open_trained` opens; `bow:` and a model_dir (the mean of its word
-            embeddings); or a form that `external` lists: the address of a model server,
+            embeddings); `both:` and a model_dir (see `_both`); or a form that
+            `external` lists: the address of a model server,
             or stored vectors.
         reading: the reading of vectors; None keeps the settings of the model. The
             vectors of exports, servers and files are fixed.
@@ -52,6 +54,8 @@ def open_encoder(
         reading = Reading(seq_length=reading.seq_length)
         trained = model_dir.load_encoder(directory, reading=reading)
         return _from_trained(trained, reading, True, model)
+    if prefix == "both":
+        return _both(directory, reading, model)
     if not prefix and not model_dir.is_model_dir(model):
         saved_model = _find_saved_model(model)
         if saved_model:
@@ -109,6 +113,8 @@ def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
     prefix, directory = model_dir.split_prefix(model)
     if prefix == "bow":
         raise UserError(f"{model} has no layers; allowed: a model_dir without bow:")
+    if prefix == "both":
+        raise UserError(f"{model} is two encoders; allowed: a model_dir without both:")
     if prefix:
         return model_dir.load_encoder(directory, prefix, reading)
     if model_dir.is_model_dir(model):
@@ -195,6 +201,42 @@ def find_export(directory: str) -> str:
         )
     checksums.check(path, os.path.join(path, CHECKSUMS))
     return path
+
+
+def _both(directory: str, reading: Reading, name: str) -> Encoder:
+    """Joins the vectors of QuickThought's two encoders.
+
+    The vector is [f(s) / |f(s)|, g(s) / |g(s)|], as the released code evaluates it
+    (https://github.com/lajanugen/S2V).
+
+    Raises:
+        UserError: the run has one encoder.
+    """
+    pair = [
+        model_dir.load_encoder(directory, reading=reading, part=part)
+        for part in ("encoder", SECOND_ENCODER)
+    ]
+    seq_length = resolve_seq_length(pair[0], reading.seq_length)
+    precision = reading.precision or _trained_in(pair[0].config)
+    graphs = [
+        SentenceGraph(
+            trained.tokenizer,
+            inference_graph.build(trained.encoder, trained.config.model, precision),
+            seq_length,
+        )
+        for trained in pair
+    ]
+    info = {**describe(pair[0], seq_length), "precision": precision}
+    prints = "".join(fingerprint(trained) for trained in pair)
+    info["fingerprint"] = hashlib.sha256(prints.encode()).hexdigest()
+    info["sentence_vector"] = "both encoders, each at unit length"
+    info["dim"] *= 2
+
+    def vectors(text):
+        parts = [tf.math.l2_normalize(graph.vectors(text), axis=1) for graph in graphs]
+        return tf.concat(parts, axis=1)
+
+    return Encoder(vectors, graphs[0].lengths, info["dim"], seq_length, info, name)
 
 
 def _find_saved_model(directory: str) -> str | None:

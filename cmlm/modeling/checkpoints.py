@@ -54,19 +54,20 @@ def restore(path: str, **objects) -> None:
         ) from error
 
 
-def require_part(path: str, name: str, flags: str) -> None:
+def require_part(path: str, name: str, flags: str, trainer: str) -> None:
     """Makes sure that a checkpoint has a part of the model.
 
     Args:
         path: the path of the checkpoint.
         name: the name of the part.
         flags: the flags that ask for the part, for the message.
+        trainer: the source of such a part, for the message.
 
     Raises:
         UserError: the checkpoint lacks the part, or is damaged.
     """
     if name not in _parts(path):
-        raise UserError(f"{flags}: {path} has no {name}; CMLM trains one")
+        raise UserError(f"{flags}: {path} has no {name}; {trainer}")
 
 
 def _stored(path: str) -> dict[str, list[int]]:

@@ -54,6 +54,8 @@ class SentenceModel(tf.Module):
         self.config.pooling, self.config.sentence_vector = mode, sentence_vector
         projected = sentence_vector == "projected"
         self.encoder.read_by(mode, self.projection() if projected else None)
+        if SECOND_ENCODER in self.parts:
+            self.second_encoder().read_by(mode, None)
 
     def _initializer(self) -> keras.initializers.Initializer:
         return keras.initializers.TruncatedNormal(stddev=self.config.initializer_range)
