@@ -110,6 +110,8 @@ def build(
     # Keeps only the variables: saving the Keras model would store a function for every
     # layer.
     served.variables = list(compute.graph.variables)
+    # SentencePiece's model is a resource, which a saved object must own.
+    served.tokenizer = graph.tokenizer
     return served, {
         name: signature(row)
         for name, row in SIGNATURES.items()
