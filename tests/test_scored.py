@@ -9,7 +9,7 @@ from absl.testing import flagsaver
 
 from cmlm import train
 from cmlm.data.bitext import PairDataConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.scored import ScoredConfig, ScoredObjective
@@ -73,7 +73,7 @@ def test_regression_by_hand(scored, tmp_path):
         "scored",
         config,
         toys.model(vocab_size=9),
-        Tokenizer(str(vocabulary)),
+        WordPiece(str(vocabulary)),
         load(config),
     )
     whole = tf.distribute.InputContext(1, 0, 1)
