@@ -79,7 +79,8 @@ def write(
             mask = tf.sequence_mask(chosen.row_lengths(), width, dtype=tf.int32)
             ends = tf.cast(ids == tokenizer.sep_id, tf.int32)
             before = tf.cumsum(ends, axis=1, exclusive=True)
-            types = mask * tf.minimum(before, 1)
+            is_second = before >= tokenizer.pair_separators
+            types = mask * tf.cast(is_second, tf.int32)
             hidden = tf.tanh(compute(ids, mask, types) @ inner[0] + inner[1])
             return hidden @ outer[0] + outer[1]
 
@@ -117,6 +118,8 @@ def write(
 
     served = tf.train.Checkpoint()
     served.variables = list(compute.graph.variables)
+    # SentencePiece's model is a resource, which a saved object must own.
+    served.tokenizer = tokenizer
     tf.saved_model.save(served, directory, {"serving_default": serve})
     about = {**task.describe(), "seq_length": seq_length}
     os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
