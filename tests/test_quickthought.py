@@ -129,16 +129,15 @@ def test_both_encoders_make_one_vector(tmp_path):
     config = model_dir.read_config(run)
     model = SentenceModel(config.model)
     model.second_encoder()
-    folder = Path(run)
-    for old in folder.glob("ckpt-*"):
-        old.unlink()
-    tf.train.Checkpoint(model=model).write(f"{run}/ckpt-4")
-    (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-4"\n')
+    tf.train.CheckpointManager(
+        tf.train.Checkpoint(model=model), run, max_to_keep=1
+    ).save(checkpoint_number=4)
 
     joined = opening.open_encoder(f"both:{run}", Reading(pooling="cls"))
     found = joined.encode(model_dirs.SENTENCES)
     tokenizer = opening.open_trained(run).tokenizer
-    ids = tokenizer.encode(tf.constant(model_dirs.SENTENCES), 32).to_tensor()
+    text = tf.constant(model_dirs.SENTENCES)
+    ids = tokenizer.encode(text, model_dirs.SEQ_LENGTH).to_tensor()
     batch = {"s_word_ids": ids, "s_mask": tf.cast(ids != tokenizer.pad_id, tf.int32)}
     model.read_by("cls", "pooled")
     halves = [vectors(part, batch, "s") for part in model.parts.values()]
