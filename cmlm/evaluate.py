@@ -86,7 +86,7 @@ _ON_FILES = tuple(
 def main(_) -> int:
     if not FLAGS.model and not FLAGS.sentences:
         raise UserError("--model is not given; allowed: an export or a model_dir")
-    own = all(task.startswith(_ON_FILES) for task in FLAGS.tasks)
+    own = FLAGS.tasks and all(task.startswith(_ON_FILES) for task in FLAGS.tasks)
     if not FLAGS.data_dir and not own:
         raise UserError("--data_dir is not given; allowed: a folder of test sets")
     output = FLAGS.output and FLAGS.output.rstrip("/")

@@ -186,5 +186,5 @@ def test_names_of_tasks():
     (own,) = catalogue.select(["parallel:a.en:a.de"])
     assert own.name == "agnosticity:a.en:a.de"
     for wrong in ("sts17", "tatoeba-", "bitext:", "other:a.tsv", "sts16-de"):
-        with pytest.raises(UserError, match=f"--tasks has '{wrong}'; allowed: all"):
+        with pytest.raises(UserError, match=f"--tasks has '{wrong}'; .*allowed: all"):
             catalogue.select([wrong])
