@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, checksums, files, versions
+from cmlm.common import arrays, checksums, files, scratch, versions
 from cmlm.data import rules as rules_lib
 from cmlm.encoders import identity, opening
 from cmlm.encoders.graph import SentenceGraph
@@ -64,7 +63,7 @@ def write(
     graph = SentenceGraph(trained.tokenizer, lean, seq_length)
     _save(preprocessor.build(trained.tokenizer, seq_length), directory, PREPROCESSOR)
     rules = trained.tokenizer.rules
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch.directory() as folder:
         # An asset keeps its name, so the record lies beside the vocabulary in there.
         name = os.path.join(folder, os.path.basename(trained.vocab_file))
         rules_lib.write(name, rules)

@@ -39,6 +39,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "outputs",
         "progress",
         "protocols",
+        "scratch",
     )
 }
 APART = {

@@ -3,13 +3,19 @@
 import gzip
 import os
 import resource
+import subprocess
+import sys
+import tempfile
 import tracemalloc
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import files, scratch
 from cmlm.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_expand_takes_lists_and_globs_and_names_each_file_once(tmp_path):
@@ -174,3 +180,49 @@ def test_an_empty_directory_counts_as_none(tmp_path):
     with files.atomic_directory(str(target)) as temporary:
         (tmp_path / temporary / "new").touch()
     assert os.listdir(target) == ["new"]
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_replacing_a_directory_spares_what_its_links_lead_to(tmp_path, end):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "data.txt").write_text("mine")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "link").symlink_to(tmp_path / "mine")
+    with files.atomic_directory(f"{tmp_path}/old{end}", overwrite=True) as made:
+        (Path(made) / "new").write_text("")
+    assert (tmp_path / "mine" / "data.txt").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "old"]
+    assert [p.name for p in (tmp_path / "old").iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("target", ["export-1", "not there"])
+def test_an_output_that_is_a_link_stays_a_link(tmp_path, target):
+    (tmp_path / "disk" / "export-1").mkdir(parents=True)
+    (tmp_path / "disk" / "export-1" / "old").write_text("")
+    link = tmp_path / "export"
+    link.symlink_to(tmp_path / "disk" / target)
+    with files.atomic_directory(str(link), overwrite=True) as made:
+        (Path(made) / "new").write_text("")
+    assert link.is_symlink()
+    assert [p.name for p in (tmp_path / "disk" / target).iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir() if p != link] == ["disk"]
+
+
+def test_scratch_of_a_killed_process_goes_and_that_of_a_living_one_stays(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import os, signal; from cmlm.common import scratch;"
+        "made = scratch.directory(); made.__enter__();"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT)
+    (left,) = tmp_path.iterdir()
+    (tmp_path / "other").mkdir()
+    with scratch.directory() as first, scratch.directory() as second:
+        found = {str(path) for path in tmp_path.iterdir()}
+        assert found == {first, second, str(tmp_path / "other")}
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert caplog.messages == [f"removed {left}, left by a run that was killed"]

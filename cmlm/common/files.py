@@ -221,7 +221,8 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     `PATH.old-*`; `outputs.tidy` gives it its name back.
 
     Args:
-        path: the directory to create; an empty directory may exist there.
+        path: the directory to create; an empty directory may exist there. If it is a
+            link, the directory that it leads to is created or replaced.
         overwrite: whether to replace an existing directory, which stays until the new
             one is complete.
 
@@ -229,7 +230,7 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
         UserError: `path` exists and `overwrite` is not set, or `path` cannot be
             created.
     """
-    path = path.rstrip("/")
+    path = outputs.followed(path.rstrip("/"))
     suffix = uuid.uuid4().hex[:8]
     temporary, replaced = f"{path}.tmp-{suffix}", f"{path}.old-{suffix}"
     if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
@@ -251,13 +252,13 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
             tf.io.gfile.rename(temporary, path)
         except BaseException as error:
             if tf.io.gfile.exists(temporary):
-                tf.io.gfile.rmtree(temporary)
+                outputs.remove_directory(temporary)
             if tf.io.gfile.exists(replaced) and not tf.io.gfile.exists(path):
                 tf.io.gfile.rename(replaced, path)
             _name(error, path)
             raise
         if tf.io.gfile.exists(replaced):
-            tf.io.gfile.rmtree(replaced)
+            outputs.remove_directory(replaced)
 
 
 @contextlib.contextmanager

@@ -69,7 +69,7 @@ def check(
                     " each other"
                 )
     for output in replaced.values():
-        tidy(output)
+        tidy(followed(output))
     # A killed run had these outputs to itself, and has named some of them.
     overwrite = overwrite or any(_exists(_sign(path)) for path in replaced.values())
     for output in replaced.values():
@@ -263,11 +263,30 @@ def discard(directory: str) -> None:
     shutil.rmtree(removed)
 
 
+def followed(path: str) -> str:
+    """The path that a link leads to; any other path as it is.
+
+    A directory that is written there leaves the link in its place.
+    """
+    if locks.is_local(path) and os.path.islink(path):
+        return os.path.realpath(path)
+    return path
+
+
+def remove_directory(path: str) -> None:
+    """Removes a directory and the links in it, but nothing that they lead to."""
+    if locks.is_local(path):
+        # TensorFlow's rmtree empties the directories that links lead to.
+        shutil.rmtree(path)
+    else:
+        tf.io.gfile.rmtree(path)
+
+
 def remove(paths: Iterable[str]) -> None:
     """Removes files and directories that a killed run left, and names them."""
     for path in paths:
-        if tf.io.gfile.isdir(path):
-            tf.io.gfile.rmtree(path)
+        if tf.io.gfile.isdir(path) and followed(path) == path:
+            remove_directory(path)
         else:
             tf.io.gfile.remove(path)
         logger.warning("removed %s, left by a run that was killed", path)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import heapq
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
-from cmlm.common import files
+from cmlm.common import files, scratch
 
 # Runs on disk at a time; when they reach this number, they are merged into one.
 _MAX_RUNS = 64
@@ -32,11 +32,12 @@ class SortedCounts:
         self._number = itertools.count()
 
     def __enter__(self):
-        self._directory = tempfile.TemporaryDirectory(prefix="ngrams-")
+        self._stack = contextlib.ExitStack()
+        self._directory = self._stack.enter_context(scratch.directory())
         return self
 
     def __exit__(self, *error):
-        self._directory.cleanup()
+        self._stack.close()
 
     def update(self, values: Iterable[tuple[str, float]]) -> None:
         """Adds values; a key must not contain a tab or a line feed."""
@@ -85,7 +86,7 @@ class SortedCounts:
             yield key, functools.reduce(self._combine, (value for _, value in entries))
 
     def _write(self, entries) -> str:
-        path = os.path.join(self._directory.name, f"{next(self._number)}.tsv")
+        path = os.path.join(self._directory, f"{next(self._number)}.tsv")
         with (
             files.naming(path),
             open(path, "w", encoding="utf-8", newline="\n") as file,

@@ -7,12 +7,12 @@ configuration need not repeat these settings; if it does, both must agree.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Collection
 
+from cmlm.common import scratch
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.data import tokenizer_file, vocabulary_file
@@ -136,8 +136,9 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
         )
     if given:
         return given
-    folder = tempfile.mkdtemp(prefix="cmlm-vocabulary-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    until_the_end = contextlib.ExitStack()
+    atexit.register(until_the_end.close)
+    folder = until_the_end.enter_context(scratch.directory())
     if source.tokenizer:
         return vocabulary_file.write_json(source.tokenizer, folder)
     path = os.path.join(folder, vocabulary_file.FILE_NAME)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 
 import numpy as np
 
+from cmlm.common import scratch
 from cmlm.common.arrays import unit_length
 from cmlm.mining import index, margins, neighbours
 
@@ -49,7 +49,7 @@ def nearest_on_disk(
         each row of the pool, int64 [m].
     """
     found = []
-    with tempfile.TemporaryDirectory() as directory:
+    with scratch.directory() as directory:
         searcher = neighbours.Searcher(queries, pool, directory, settings)
         for side in ("source", "target"):
             blocks = searcher.find(side, 1).blocks()
@@ -70,7 +70,7 @@ def nearest_of_pool(
     Returns:
         Rows of the pool, int64 [n, k], the nearest first.
     """
-    with tempfile.TemporaryDirectory() as directory:
+    with scratch.directory() as directory:
         searcher = neighbours.Searcher(
             queries, pool, directory, settings or neighbours.Search()
         )

@@ -6,12 +6,11 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import locks
+from cmlm.common import locks, scratch
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
@@ -114,7 +113,7 @@ class Store:
         self._dim = 0
         with contextlib.ExitStack() as stack:
             if directory is None:
-                directory = stack.enter_context(tempfile.TemporaryDirectory())
+                directory = stack.enter_context(scratch.directory())
             self._directory = directory
             stack.enter_context(locks.held(directory))
             self._load()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from cmlm.common import fields, workers
+from cmlm.common import fields, scratch, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.modeling import checkpoints, latest
@@ -76,7 +75,7 @@ class Checkpoints:
         if self._manager is not None:
             self._manager.save(checkpoint_number=step)
         else:
-            with tempfile.TemporaryDirectory(prefix="cmlm-") as own:
+            with scratch.directory() as own:
                 manager = tf.train.CheckpointManager(self._checkpoint, own, 1)
                 manager.save(checkpoint_number=step)
         self.latest_checkpoint = self.path(step)
