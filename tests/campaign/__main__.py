@@ -25,6 +25,9 @@ def main() -> int:
     start, faulty = time.monotonic(), 0
     with warm.Process() as process, tempfile.TemporaryDirectory() as base:
         run.write_base(process, Path(base))
+        for refused in run.refused_whole(process, Path(base), tuple(chosen.format)):
+            print(f"whole input refused: {refused}", flush=True)
+            faulty += 1
         for case in run.cases(
             *(process, Path(base), chosen.seed, numbers),
             *(tuple(chosen.format), chosen.keep),

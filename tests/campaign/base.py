@@ -28,10 +28,22 @@ FLAGFILE = """\
 
 
 def write(directory: Path) -> None:
+    """Writes all of them."""
     made = model_dirs.export(directory / "made")
-    shutil.move(made.path, directory / "export")
-    shutil.move(made.source, directory / "run")
-    (directory / "made").rmdir()
+    write_small(directory, made)
+    shutil.rmtree(directory / "made")
+    (directory / "sets").mkdir()
+    testsets.write(directory / "sets")
+    config = toys.run_config(str(directory / "corpus.txt"))
+    config.trainer.train_steps = config.trainer.checkpoint_interval = 4
+    config.trainer.summary_interval = config.trainer.validation_interval = 2
+    engine.train(engine.build(config, str(directory / "resumed")))
+
+
+def write_small(directory: Path, made: model_dirs.Export) -> None:
+    """Writes those that need no training, given a run and its export."""
+    shutil.copytree(made.path, directory / "export")
+    shutil.copytree(made.source, directory / "run")
     pcr.save(str(directory / "pcr.npz"), made.components)
     (directory / "hf").mkdir()
     huggingface_folder.write(
@@ -51,12 +63,6 @@ def write(directory: Path) -> None:
     random = np.random.default_rng(0)
     vectors = random.normal(size=(20, 16)).astype(np.float32)
     np.save(directory / "vectors.npy", vectors)
-    (directory / "sets").mkdir()
-    testsets.write(directory / "sets")
-    config = toys.run_config(str(directory / "corpus.txt"))
-    config.trainer.train_steps = config.trainer.checkpoint_interval = 4
-    config.trainer.summary_interval = config.trainer.validation_interval = 2
-    engine.train(engine.build(config, str(directory / "resumed")))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,11 @@ _TRAIN = (
     "--model_dir=out/run",
     "--params_override=trainer.train_steps=1,trainer.validation_interval=1",
     "--params_override=model.num_layers=1",
+    "--params_override=trainer.best_checkpoint_metric=,model.vocab_size=0",
+    "--params_override=vocabulary.max_unknown_share=1",
 )
+# The model has 37 positions for tokens.
+_SHORT = "train_data.seq_length=16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +135,7 @@ FORMATS = {
                 *(*_TRAIN, "--bitext_data=en-de=bitext.tsv"),
                 "--params_override=task.cmlm.weight=0,task.bitext.weight=1",
                 "--params_override=task.bitext.train_data.global_batch_size=8",
+                f"--params_override=task.bitext.{_SHORT}",
                 "--vocab_file=run/vocab.txt",
             ),
         ),
@@ -145,6 +150,7 @@ FORMATS = {
                 *(*_TRAIN, "--nli_data=en=nli.tsv,de=nli.tsv"),
                 "--params_override=task.cmlm.weight=0,task.nli.weight=1",
                 "--params_override=task.nli.train_data.global_batch_size=8",
+                f"--params_override=task.nli.{_SHORT}",
                 "--vocab_file=run/vocab.txt",
             ),
         ),
@@ -156,13 +162,14 @@ FORMATS = {
         mutations.TEXT,
         (
             (
-                *(*_TRAIN, "--train_data=corpus.txt", "--vocab_file=run/vocab.txt"),
+                *(*_TRAIN, "--train_data=corpus.txt"),
                 "--params_override=task.cmlm.weight=0,task.misad.weight=1",
                 "--params_override=task.misad.ngrams_file=ngrams.tsv",
                 "--params_override=task.misad.train_data.global_batch_size=8",
+                f"--params_override=task.misad.{_SHORT}",
             ),
         ),
-        needs=("params.yaml", "run", "corpus.txt"),
+        needs=("params.yaml", "corpus.txt"),
         weight=2,
     ),
     "config.json": _encoding("hf", "config.json", mutations=mutations.JSON, weight=20),

@@ -163,13 +163,26 @@ COMMANDS = {
         ("run/params.yaml", "run/vocab.txt"),
         keeps=True,
     ),
+    "train on bitext": Command(
+        "cmlm.train",
+        (
+            *("--config_file={in}/train.yaml", "--model_dir=run"),
+            *("--bitext_data=en-de={in}/bitext.tsv", "--vocab_file={in}/vocab.txt"),
+            "--params_override=task.cmlm.weight=0,task.bitext.weight=1",
+            "--params_override=task.bitext.train_data.global_batch_size=8",
+            "--params_override=task.bitext.train_data.seq_length=16",
+            "--params_override=trainer.best_checkpoint_metric=bitext/loss",
+        ),
+        ("run/params.yaml", "run/vocab.txt"),
+        keeps=True,
+    ),
 }
 # No two runs have these in common: times, and names that TensorFlow draws.
 _PASSING = ("tensorboard", "report.md", "report.html", "lock")
 
 
-def make_inputs(directory: Path) -> None:
-    """Writes the inputs of all commands."""
+def make_inputs(directory: Path, with_model: bool = True) -> None:
+    """Writes the inputs of all commands, or of those that read no model."""
     sys.path.insert(0, str(ROOT / "tests"))
     import model_dirs
     import toys
@@ -178,7 +191,9 @@ def make_inputs(directory: Path) -> None:
 
     corpus = toys.write_corpus(directory / "corpus.txt")
     toys.write_corpus(directory / "other.txt", seed=1)
-    model_dirs.write(directory / "model_dir")
+    (directory / "vocab.txt").write_text("\n".join(model_dirs.VOCAB) + "\n")
+    if with_model:
+        model_dirs.write(directory / "model_dir")
     words = [word for word in model_dirs.VOCAB if word.isalpha()]
     draw = random.Random(3)
     lines = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(60)]
@@ -207,6 +222,8 @@ def start(work: Callable[[], None], cwd: Path, log: Path) -> int:
         return child
     os.setsid()
     os.chdir(cwd)
+    os.environ["TMPDIR"] = str(cwd.parent)
+    tempfile.tempdir = None
     number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(number, 1)
@@ -337,16 +354,20 @@ class Campaign:
 
     Args:
         directory: an empty directory.
+        names: the commands that it will run.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, names: list[str]):
         self._directory = directory
         self._inputs = directory / "inputs"
         self._inputs.mkdir()
         self._log = directory / "log"
         self._straight: dict[str, tuple[dict[str, str], float]] = {}
         self._largest: dict[str, int] = {}
-        child = start(lambda: make_inputs(self._inputs), directory, self._log)
+        with_model = any("model_dir" in str(COMMANDS[name].flags) for name in names)
+        child = start(
+            lambda: make_inputs(self._inputs, with_model), directory, self._log
+        )
         assert finish(child) == 0, self._log.read_text()
 
     def _fresh(self, name: str) -> Path:
@@ -416,6 +437,9 @@ class Campaign:
         assert again == 0 or refused, f"the second run ends with {again}: {said}"
         other = differences(want, state(cwd))
         assert not other, f"differs from a run without a kill: {other}\n{said}"
+        left = [path.name for path in self._directory.glob("cmlm-scratch-*")]
+        # A run that is refused at once makes no temporary directory.
+        assert refused or not left, f"temporary directories stay: {left}"
         return f"exit code {code}"
 
 
@@ -469,7 +493,7 @@ def main() -> int:
         tf.config.set_visible_devices([], "GPU")
     draw, failed = random.Random(given.seed), 0
     with tempfile.TemporaryDirectory(prefix="cmlm-kills-") as directory:
-        campaign = Campaign(Path(directory))
+        campaign = Campaign(Path(directory), names)
         for number in range(given.cases):
             name = names[number % len(names)]
             kind, share = draw.choice(list(_SIGNALS)), draw.random() * 1.05

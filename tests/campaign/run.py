@@ -41,6 +41,25 @@ def write_base(process: warm.Process, directory: Path) -> None:
         raise RuntimeError(result.stderr)
 
 
+def refused_whole(process: warm.Process, base: Path, names: tuple[str, ...]):
+    """Yields what a command says of an input that is whole, where it refuses it.
+
+    A format with such a command would test nothing: its damage would not be read.
+
+    Args:
+        process: runs the commands.
+        base: the folder of `write_base`.
+        names: keys of `FORMATS`; empty: all.
+    """
+    for name in names or FORMATS:
+        for module, *arguments in FORMATS[name].commands:
+            with tempfile.TemporaryDirectory() as directory:
+                _copy(FORMATS[name], base, Path(directory))
+                result = process.run(module, *arguments, cwd=directory)
+            if result.code:
+                yield f"{name}: {module} ends with {result.code}: {result.stderr}"
+
+
 def cases(
     process: warm.Process,
     base: Path,
@@ -73,7 +92,8 @@ def cases(
         yield case
 
 
-def _damage(made: Format, base: Path, folder: Path, draw: random.Random) -> str:
+def _copy(made: Format, base: Path, folder: Path) -> None:
+    """Copies the whole inputs of a format."""
     copied = {path.partition("/")[0] for path in made.damaged}
     copied |= {path for path in made.needs if not path.startswith("-")}
     for path in sorted(copied):
@@ -85,6 +105,10 @@ def _damage(made: Format, base: Path, folder: Path, draw: random.Random) -> str:
         if path.startswith("-"):
             (folder / path[1:]).unlink()
     (folder / judge.OUT).mkdir()
+
+
+def _damage(made: Format, base: Path, folder: Path, draw: random.Random) -> str:
+    _copy(made, base, folder)
     path = folder / draw.choice(made.damaged)
     if path.is_dir():
         path = draw.choice(sorted(p for p in path.rglob("*") if p.is_file()))
