@@ -19,13 +19,7 @@ import pytest
 import servers
 import tensorflow as tf
 import tensorflow_text
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-    wrappers_pb2,
-)
+from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import (
     predict_pb2,
@@ -215,50 +209,9 @@ def test_models_config_is_what_the_server_reads(toy_export):
     assert model.model_platform == "tensorflow"
 
 
-def batching_parameters():
-    """The message BatchingParameters, which no Python package carries.
-
-    Fields by number from tensorflow_serving/servables/tensorflow/
-    session_bundle_config.proto.
-    """
-    file = descriptor_pb2.FileDescriptorProto(
-        name="batching.proto",
-        package="batching",
-        syntax="proto3",
-        dependency=["google/protobuf/wrappers.proto"],
-    )
-    message = file.message_type.add(name="BatchingParameters")
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for number, name in enumerate(
-        (
-            *("max_batch_size", "batch_timeout_micros", "max_enqueued_batches"),
-            "num_batch_threads",
-        ),
-        start=1,
-    ):
-        message.field.add(
-            name=name,
-            number=number,
-            type=kinds.TYPE_MESSAGE,
-            type_name=".google.protobuf.Int64Value",
-            label=kinds.LABEL_OPTIONAL,
-        )
-    message.field.add(
-        name="pad_variable_length_inputs",
-        number=7,
-        type=kinds.TYPE_BOOL,
-        label=kinds.LABEL_OPTIONAL,
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    pool.AddSerializedFile(file.SerializeToString())
-    descriptor = pool.FindMessageTypeByName("batching.BatchingParameters")
-    return message_factory.GetMessageClass(descriptor)()
-
-
 def test_batching_parameters_are_what_the_server_reads(toy_export):
     content = Path(toy_export.path, "serving", "batching_parameters.txt").read_text()
-    parameters = text_format.Parse(content, batching_parameters())
+    parameters = servers.read_batching(content)
     assert parameters.max_batch_size.value >= 10_000
     assert parameters.num_batch_threads.value >= 1
     assert parameters.max_enqueued_batches.value >= 1

@@ -1,0 +1,219 @@
+"""A model server under load: errors, wrong vectors, latency and memory.
+
+    python benchmarks/serving_soak.py --export=EXPORT --seconds=600
+    python benchmarks/serving_soak.py --export=EXPORT --server='batching stand-in'
+    python benchmarks/serving_soak.py --export=EXPORT --server=tensorflow_model_server
+
+The seconds are shared by the numbers of --clients. Half of the clients use REST, half
+gRPC. A request holds 0 to 100 strings of mixed lengths, some with bytes that are not
+UTF-8. Every vector is compared with the vector of its string in a request of its
+own. Memory is the resident memory of the server's process and of its children, after
+the first requests and at the end. The stand-ins (tests/servers.py) are Python and run
+in a process of their own, so their latency says little about that of a model server.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from cmlm import cli
+from cmlm.errors import UserError
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+
+_SERVERS = ("stand-in", "batching stand-in", "tensorflow_model_server")
+
+flags.DEFINE_string("export", None, "Folder of export.tfhub.")
+flags.DEFINE_enum("server", _SERVERS[0], _SERVERS, "What serves it.")
+flags.DEFINE_list(
+    "clients", ["8", "64"], "Clients at the same time, one after another."
+)
+flags.DEFINE_integer(
+    "seconds", 600, "Of all numbers of clients together.", lower_bound=1
+)
+flags.DEFINE_integer("seed", 1, "Of the requests.")
+
+FLAGS = flags.FLAGS
+
+_SIZES = (0, 1, 1, 1, 1, 2, 4, 8, 32, 100)
+_WORDS = "the station committee said on Friday that it would publish a report".split()
+# Larger differences, relative to the largest entry of a vector, are not rounding.
+_TOLERANCE = 1e-4
+# Seconds; a slow answer counts by its latency, not as an error.
+_TIMEOUT = 600
+
+
+def main(_) -> int:
+    if not FLAGS.export:
+        raise UserError("--export is not given; allowed: a folder of export.tfhub")
+    numbers = [int(number) for number in FLAGS.clients]
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_serve, args=(FLAGS.server, f"{FLAGS.export}/serving", theirs)
+    )
+    process.start()
+    try:
+        theirs.close()
+        addresses = ours.recv()
+        with cli.quiet_imports():
+            from cmlm.encoders import model_server
+        connected = [
+            model_server.connect(address, timeout=_TIMEOUT) for address in addresses
+        ]
+        texts = _texts(random.Random(FLAGS.seed))
+        single = [
+            np.concatenate([_ask(server, [text]) for text in texts])
+            for server in connected
+        ]
+        apart = _difference(single[0], single[1]).max()
+        print(f"{len(texts)} strings; REST and gRPC differ by {apart:.1e}")
+        print(
+            "| clients | seconds | requests | strings | a second | errors | wrong |"
+            " largest difference | p50 ms | p99 ms | MB before | MB after |"
+        )
+        print("|---" * 12 + "|")
+        failed = 0
+        for clients in numbers:
+            # The first requests of a kind make buffers that stay.
+            _load(connected, texts, single, clients, min(5.0, FLAGS.seconds / 10))
+            before = _megabytes(process.pid)
+            found = _load(
+                connected, texts, single, clients, FLAGS.seconds / len(numbers)
+            )
+            failed += len(found.errors) + found.wrong
+            print(found.row(clients, before, _megabytes(process.pid)), flush=True)
+            for error in sorted(set(found.errors))[:5]:
+                print(f"    {found.errors.count(error)} times: {error}")
+        return int(bool(failed))
+    finally:
+        ours.close()
+        process.join(30)
+        process.kill()
+
+
+def _serve(kind: str, serving: str, pipe) -> None:
+    """The process of the server, until the other end of the pipe closes."""
+    with cli.quiet_imports():
+        import servers
+        import tensorflow_text  # noqa: F401  (registers ops)
+    with servers.start(kind, serving) as addresses:
+        pipe.send(addresses)
+        try:
+            pipe.recv()
+        except EOFError:
+            pass
+
+
+def _texts(draw: random.Random) -> list[bytes]:
+    """Strings of all lengths: empty, short, far too long, and no UTF-8."""
+    texts = [
+        b"",
+        b" ",
+        b"\0",
+        "\u65e5\u672c\u8a9e".encode(),
+        b"\xff\xfe",
+        b"caf\xe9 \xed\xa0\x80",
+    ]
+    for length in [*range(1, 30), 60, 120, 400, 2000] * 2:
+        text = " ".join(draw.choices(_WORDS, k=length)).encode()
+        if draw.random() < 0.1:
+            place = draw.randrange(len(text))
+            text = text[:place] + bytes([draw.randrange(128, 256)]) + text[place:]
+        texts.append(text)
+    return texts
+
+
+def _ask(server, texts: list[bytes]) -> np.ndarray:
+    return server.predict("serving_default", {"text": texts})["default"]
+
+
+def _difference(vectors: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The largest difference of each row, relative to the largest entry: [n]."""
+    scale = np.abs(wanted).max(-1)
+    # A comparison with NaN is False everywhere else.
+    return np.nan_to_num(np.abs(vectors - wanted).max(-1) / scale, nan=np.inf)
+
+
+class _Found:
+    """What the clients of one load saw."""
+
+    def __init__(self):
+        self.errors: list[str] = []
+        self.milliseconds: list[float] = []
+        self.strings = self.wrong = 0
+        self.largest = self.seconds = 0.0
+
+    def row(self, clients: int, before: float, after: float) -> str:
+        p50, p99 = np.percentile(self.milliseconds or [np.nan], [50, 99])
+        return (
+            f"| {clients} | {self.seconds:.0f} | {len(self.milliseconds):,}"
+            f" | {self.strings:,} | {self.strings / self.seconds:.0f}"
+            f" | {len(self.errors)} | {self.wrong} | {self.largest:.1e}"
+            f" | {p50:.0f} | {p99:.0f} | {before:.0f} | {after:.0f} |"
+        )
+
+
+def _load(connected, texts, single, clients: int, seconds: float) -> _Found:
+    """Lets clients ask until the time is over."""
+    found, lock = _Found(), threading.Lock()
+    began = time.monotonic()
+
+    def client(number: int) -> None:
+        server, wanted = connected[number % 2], single[number % 2]
+        draw = random.Random(f"{FLAGS.seed} {clients} {number}")
+        while time.monotonic() < began + seconds:
+            rows = draw.choices(range(len(texts)), k=draw.choice(_SIZES))
+            asked = time.monotonic()
+            try:
+                vectors = _ask(server, [texts[row] for row in rows])
+                error = ""
+            except UserError as refused:
+                error = str(refused)
+            taken = 1000 * (time.monotonic() - asked)
+            with lock:
+                found.milliseconds.append(taken)
+                if error:
+                    found.errors.append(error)
+                    continue
+                found.strings += len(rows)
+                if not rows:
+                    found.wrong += vectors.size
+                    continue
+                if vectors.shape != wanted[rows].shape:
+                    found.wrong += len(rows)
+                    continue
+                differences = _difference(vectors, wanted[rows])
+                found.wrong += int((differences > _TOLERANCE).sum())
+                found.largest = max(found.largest, float(differences.max()))
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def _megabytes(process: int) -> float:
+    """The resident memory of a process and of its children."""
+    total = 0.0
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            total += int(line.split()[1]) / 1024
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        total += sum(_megabytes(int(child)) for child in children.read_text().split())
+    return total
+
+
+if __name__ == "__main__":
+    cli.run(main)
