@@ -49,6 +49,14 @@ def eager():
 
 
 @pytest.fixture
+def optimized_graphs():
+    """Lets TensorFlow optimise graphs, as it does outside of the tests."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture
 def one_device() -> tf.distribute.Strategy:
     return tf.distribute.OneDeviceStrategy("CPU:0")
 

@@ -120,6 +120,7 @@ def executed(function, *arguments) -> collections.Counter:
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
 )
+@pytest.mark.usefixtures("optimized_graphs")
 @pytest.mark.parametrize("precision", choices.PRECISIONS)
 def test_every_fusion_is_there(precision):
     model = perturbed()
