@@ -26,11 +26,12 @@ BATCH_SIZE = 64
 def measure(files: list[str], vocab_file: str) -> dict[str, float]:
     """Reads one pass of training batches; returns the numbers of this process."""
     from cmlm.data import (
+        batches,
         corpus,
         inspection,
         languages,
+        masked_pipelines,
         masking,
-        pipelines,
         word_pieces,
     )
 
@@ -38,10 +39,10 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
     config = corpus.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)
     report = inspection.inspect(files, max_bytes=1 << 40)
 
-    def batches(skip_batches):
+    def read(skip_batches):
         return iter(
-            pipelines.conditional_pairs(
-                pipelines.Feed(
+            masked_pipelines.conditional_pairs(
+                batches.Feed(
                     config,
                     tokenizer,
                     languages.Corpus({"": files}, {"": report.sentences}),
@@ -55,7 +56,7 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
 
     n_batches = report.pairs // BATCH_SIZE
     began = time.monotonic()
-    iterator = batches(0)
+    iterator = read(0)
     n_tokens = n_cells = 0
     for _ in range(n_batches):
         batch = next(iterator)
@@ -65,7 +66,7 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
     seconds = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.monotonic()
-    next(batches(n_batches // 2))
+    next(read(n_batches // 2))
     return {
         "text_mb": report.bytes / 1e6,
         "pairs": report.pairs,

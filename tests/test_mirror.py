@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.data import languages, pipelines
+from cmlm.data import batches, languages, pair_pipelines
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import SpanConfig
 from cmlm.data.word_pieces import WordPiece
@@ -52,7 +52,7 @@ def test_no_string_becomes_all_mask(tmp_path):
     # Words that are all there is, text that spells a mask, and a longer string.
     texts = ["cat", "dogs", "[MASK]", "cat sat cat sat cat sat"]
     (tmp_path / "text.txt").write_text("\n".join(texts))
-    feed = pipelines.Feed(
+    feed = batches.Feed(
         DataConfig(input_path="-", global_batch_size=4, seq_length=16),
         tokenizer,
         languages.Corpus({"": [str(tmp_path / "text.txt")]}, {"": 4}),
@@ -60,7 +60,7 @@ def test_no_string_becomes_all_mask(tmp_path):
         "all",
     )
     span = SpanConfig(length=3, unit="tokens", shortest=4)
-    (batch,) = pipelines.copies(feed, span, mask_rate=0.2)
+    (batch,) = pair_pipelines.copies(feed, span, mask_rate=0.2)
     n_masks = 0
     for side in ("source", "target"):
         ids = batch[f"{side}_word_ids"].numpy()

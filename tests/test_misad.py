@@ -10,7 +10,14 @@ import toys
 
 from cmlm.common import fields, iterators
 from cmlm.common.keras import keras
-from cmlm.data import languages, ngram_files, ngram_table, pipelines, spans
+from cmlm.data import (
+    languages,
+    masked_pipelines,
+    ngram_files,
+    ngram_table,
+    spans,
+)
+from cmlm.data.batches import Feed
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.word_pieces import WordPiece
@@ -54,7 +61,7 @@ def write_text(tmp_path, n=120) -> str:
     return str(tmp_path / "text.txt")
 
 
-def feed(path, tokenizer, part="all", skip_batches=0, **values) -> pipelines.Feed:
+def feed(path, tokenizer, part="all", skip_batches=0, **values) -> Feed:
     config = DataConfig(
         input_path="-",
         global_batch_size=BATCH,
@@ -63,7 +70,7 @@ def feed(path, tokenizer, part="all", skip_batches=0, **values) -> pipelines.Fee
         hold_out_fraction=0.0,
     )
     corpus = languages.Corpus({"": [path]}, {"": 120})
-    return pipelines.Feed(
+    return Feed(
         config, tokenizer, corpus, BATCH, part, skip_batches=skip_batches, **values
     )
 
@@ -206,7 +213,7 @@ def test_drawn_spans_are_some_of_those_found():
 
 
 def batches(tmp_path, tokenizer, ngrams_file, draws=1, n_spans=3, **values):
-    dataset = pipelines.sentences_with_spans(
+    dataset = masked_pipelines.sentences_with_spans(
         feed(write_text(tmp_path), tokenizer, **values),
         MaskingConfig(rate=0.3),
         table_of(ngrams_file, tokenizer),
@@ -253,7 +260,7 @@ def test_marked_text_gives_batches_of_its_own_n_grams(tmp_path, tokenizer):
     lines = Path(write_text(tmp_path)).read_text().splitlines()
     marked = [f"{line}\tw4 w5" if n % 2 else line for n, line in enumerate(lines)]
     (tmp_path / "marked.txt").write_text("\n".join(marked))
-    dataset = pipelines.sentences_with_spans(
+    dataset = masked_pipelines.sentences_with_spans(
         feed(str(tmp_path / "marked.txt"), tokenizer),
         MaskingConfig(rate=0.3),
         ngram_table.NgramFinder(tokenizer, marks=True),

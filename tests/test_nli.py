@@ -8,7 +8,7 @@ import toys
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
-from cmlm.data import languages, nli, pipelines
+from cmlm.data import batches, languages, nli, pair_pipelines
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
@@ -42,7 +42,7 @@ def tokenizer(tmp_path) -> WordPiece:
     return WordPiece(str(tmp_path / "vocab.txt"))
 
 
-def feed(files, tokenizer, part, **values) -> pipelines.Feed:
+def feed(files, tokenizer, part, **values) -> batches.Feed:
     config = NliDataConfig(
         input_path="-",
         global_batch_size=8,
@@ -52,7 +52,7 @@ def feed(files, tokenizer, part, **values) -> pipelines.Feed:
     )
     sizes = {language: 60 for language in files}
     corpus = languages.Corpus(files, sizes)
-    return pipelines.Feed(config, tokenizer, corpus, 8, part, **values)
+    return batches.Feed(config, tokenizer, corpus, 8, part, **values)
 
 
 def words(tokenizer, ids) -> list[str]:
@@ -63,7 +63,7 @@ def words(tokenizer, ids) -> list[str]:
 def test_training_draws_both_languages_anew_in_every_epoch(
     files, tokenizer, same_language
 ):
-    dataset = pipelines.nli_pairs(feed(files, tokenizer, "train"), same_language)
+    dataset = pair_pipelines.nli_pairs(feed(files, tokenizer, "train"), same_language)
     drawn, rows = collections.Counter(), collections.defaultdict(set)
     for batch in dataset.take(60).as_numpy_iterator():
         assert batch["premise_word_ids"].shape[:2] == (8, 1)
@@ -87,7 +87,7 @@ def test_training_draws_both_languages_anew_in_every_epoch(
 
 def test_one_language_is_that_of_both_sides(files, tokenizer):
     files = {"de": files["de"]}
-    dataset = pipelines.nli_pairs(feed(files, tokenizer, "train"))
+    dataset = pair_pipelines.nli_pairs(feed(files, tokenizer, "train"))
     for batch in dataset.take(3).as_numpy_iterator():
         for side in ("premise", "hypothesis"):
             for ids in batch[f"{side}_word_ids"][:, 0]:
@@ -95,20 +95,20 @@ def test_one_language_is_that_of_both_sides(files, tokenizer):
 
 
 def test_skipping_gives_what_would_have_come(files, tokenizer):
-    whole = pipelines.nli_pairs(feed(files, tokenizer, "train"))
-    rest = pipelines.nli_pairs(feed(files, tokenizer, "train", skip_batches=9))
+    whole = pair_pipelines.nli_pairs(feed(files, tokenizer, "train"))
+    rest = pair_pipelines.nli_pairs(feed(files, tokenizer, "train", skip_batches=9))
     for want, got in zip(whole.skip(9).take(12), rest.take(12), strict=True):
         for key in want:
             np.testing.assert_array_equal(want[key], got[key])
 
 
 def test_validation_has_every_language_of_the_held_out_rows(files, tokenizer):
-    batches = list(pipelines.nli_pairs(feed(files, tokenizer, "validation")))
-    trained = list(pipelines.nli_pairs(feed(files, tokenizer, "all")))
-    n_rows = sum(len(batch["nli_label"]) for batch in batches)
+    held_out = list(pair_pipelines.nli_pairs(feed(files, tokenizer, "validation")))
+    trained = list(pair_pipelines.nli_pairs(feed(files, tokenizer, "all")))
+    n_rows = sum(len(batch["nli_label"]) for batch in held_out)
     assert 0 < n_rows < 30
     assert sum(len(batch["nli_label"]) for batch in trained) == 60
-    for batch in batches:
+    for batch in held_out:
         for texts in batch["hypothesis_word_ids"].numpy():
             found = [words(tokenizer, ids)[1] for ids in texts]
             assert found == list(LANGUAGES)
@@ -153,7 +153,7 @@ def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
         objective = NliObjective(
             "nli", NliConfig(weight=1.0), model, tokenizer=tokenizer, data=None
         )
-    batch = next(iter(pipelines.nli_pairs(feed(files, tokenizer, "validation"))))
+    batch = next(iter(pair_pipelines.nli_pairs(feed(files, tokenizer, "validation"))))
     loss, right = objective._scores(batch, training=False)
 
     def vectors(side):

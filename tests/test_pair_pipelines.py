@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import languages, masking, pipelines, streams
+from cmlm.data import (
+    batches,
+    languages,
+    masked_pipelines,
+    masking,
+    pair_pipelines,
+    streams,
+)
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
 from cmlm.data.word_pieces import WordPiece
@@ -40,7 +47,7 @@ def text(tmp_path) -> list[str]:
     return [str(tmp_path / "a.txt")]
 
 
-def feed(files, tokenizer, part="all", seq_length=24, **values) -> pipelines.Feed:
+def feed(files, tokenizer, part="all", seq_length=24, **values) -> batches.Feed:
     config = DataConfig(
         input_path="-",
         global_batch_size=8,
@@ -50,7 +57,7 @@ def feed(files, tokenizer, part="all", seq_length=24, **values) -> pipelines.Fee
         length_buckets=values.pop("length_buckets", True),
     )
     corpus = languages.Corpus({"": files}, {"": N})
-    return pipelines.Feed(config, tokenizer, corpus, 8, part, **values)
+    return batches.Feed(config, tokenizer, corpus, 8, part, **values)
 
 
 def rows(dataset):
@@ -81,7 +88,7 @@ def segments(row, tokenizer) -> list[list[str]]:
 
 
 def test_tlm_packs_a_text_and_its_translation_in_either_order(bitext, tokenizer):
-    dataset = pipelines.masked_pairs(feed(bitext, tokenizer), MaskingConfig())
+    dataset = masked_pipelines.masked_pairs(feed(bitext, tokenizer), MaskingConfig())
     found, english_first = set(), 0
     for row in rows(dataset):
         first, second = segments(row, tokenizer)
@@ -97,7 +104,9 @@ def test_tlm_packs_a_text_and_its_translation_in_either_order(bitext, tokenizer)
 
 @pytest.mark.parametrize("wrong", ["random", "swapped"])
 def test_half_of_the_pairs_are_not_as_in_the_text(text, tokenizer, wrong):
-    dataset = pipelines.ordered_pairs(feed(text, tokenizer), MaskingConfig(), wrong)
+    dataset = masked_pipelines.ordered_pairs(
+        feed(text, tokenizer), MaskingConfig(), wrong
+    )
     right = 0
     for row in rows(dataset):
         first, second = (int(s[0][1:]) for s in segments(row, tokenizer))
@@ -130,7 +139,7 @@ def test_a_pair_is_cut_where_it_does_not_fit(tokenizer, first, second, lengths):
 @pytest.mark.parametrize("static", [False, True])
 def test_translations_carry_hard_negatives_and_fingerprints(bitext, tokenizer, static):
     seen = {}
-    dataset = pipelines.bitext_pairs(feed(bitext, tokenizer, static_shapes=static))
+    dataset = pair_pipelines.bitext_pairs(feed(bitext, tokenizer, static_shapes=static))
     for row in rows(dataset):
         number = row["source_word_ids"][1] - 7
         assert row["target_word_ids"][1] - 7 - N == number
@@ -157,9 +166,9 @@ def test_languages_of_a_bitext_are_mixed(tmp_path, bitext, tokenizer):
         {"en-de": N, "xx-de": N},
     )
     given = feed(bitext, tokenizer, "train")
-    given = pipelines.Feed(given.config, tokenizer, corpus, 8, "train")
-    batches = list(pipelines.bitext_pairs(given).take(40).as_numpy_iterator())
-    first = np.concatenate([batch["source_word_ids"][:, 1] for batch in batches])
+    given = batches.Feed(given.config, tokenizer, corpus, 8, "train")
+    drawn = list(pair_pipelines.bitext_pairs(given).take(40).as_numpy_iterator())
+    first = np.concatenate([batch["source_word_ids"][:, 1] for batch in drawn])
     assert 0.35 < np.mean(first >= 7 + 2 * N) < 0.65
 
 
@@ -173,11 +182,11 @@ def test_languages_with_and_without_hard_negatives_mix(
         {"en-de": N, "xx-de": N},
     )
     config = feed(bitext, tokenizer).config
-    given = pipelines.Feed(config, tokenizer, corpus, 8, "train")
+    given = batches.Feed(config, tokenizer, corpus, 8, "train")
     if make == "masked_pairs":
-        assert next(iter(pipelines.masked_pairs(given, MaskingConfig())))
+        assert next(iter(masked_pipelines.masked_pairs(given, MaskingConfig())))
         return
-    found = list(pipelines.bitext_pairs(given).take(20).as_numpy_iterator())
+    found = list(pair_pipelines.bitext_pairs(given).take(20).as_numpy_iterator())
     english = np.concatenate([b["source_word_ids"][:, 1] < 7 + N for b in found])
     exists = np.concatenate([b["negative_exists"][:, 0] for b in found])
     np.testing.assert_array_equal(exists, english)
@@ -191,9 +200,9 @@ def test_batches_of_contrastive_objectives_are_random_and_sorted_inside(
     """The lengths in a batch vary as in the text; micro-batches are narrower."""
     given = feed(bitext if make == "bitext_pairs" else text, tokenizer, "train")
     dataset = (
-        pipelines.copies(given, SpanConfig(length=0), 0.0)
+        pair_pipelines.copies(given, SpanConfig(length=0), 0.0)
         if make == "copies"
-        else getattr(pipelines, make)(given)
+        else getattr(pair_pipelines, make)(given)
     )
     deviations, lengths = [], []
     for batch in dataset.take(40).as_numpy_iterator():
@@ -205,14 +214,15 @@ def test_batches_of_contrastive_objectives_are_random_and_sorted_inside(
         lengths.append(longest)
     assert np.mean(deviations) > 0.8 * np.concatenate(lengths).std()
     static = feed(text, tokenizer, "train", static_shapes=True)
-    assert next(iter(pipelines.neighbours(static)))["source_mask"].shape == (8, 24)
+    assert next(iter(pair_pipelines.neighbours(static)))["source_mask"].shape == (8, 24)
 
 
 def test_a_copy_is_made_of_every_distinct_string_once(tmp_path, tokenizer):
     (tmp_path / "twice.txt").write_text("\n".join(f"e{i % 50}" for i in range(N)))
     given = feed([str(tmp_path / "twice.txt")], tokenizer)
     found = [
-        row["source_hash"] for row in rows(pipelines.copies(given, SpanConfig(), 0))
+        row["source_hash"]
+        for row in rows(pair_pipelines.copies(given, SpanConfig(), 0))
     ]
     assert len(found) == len(set(found)) == 50
 
@@ -232,8 +242,8 @@ def test_an_epoch_has_every_example_once(text, tokenizer, make, batch_size):
             **values,
         )
         if make == "copies":
-            return pipelines.copies(given, SpanConfig(length=0), 0.0)
-        return pipelines.masked_texts(
+            return pair_pipelines.copies(given, SpanConfig(length=0), 0.0)
+        return masked_pipelines.masked_texts(
             given, MaskingConfig(mask_token_share=0.0, random_token_share=0.0)
         )
 
@@ -251,7 +261,7 @@ def test_an_epoch_has_every_example_once(text, tokenizer, make, batch_size):
 
 def test_neighbours_are_side_by_side_in_the_text(text, tokenizer):
     found = set()
-    for row in rows(pipelines.neighbours(feed(text, tokenizer))):
+    for row in rows(pair_pipelines.neighbours(feed(text, tokenizer))):
         number = row["source_word_ids"][1]
         assert row["target_word_ids"][1] == number + 1
         found.add(number)
@@ -265,7 +275,7 @@ def test_neighbours_are_side_by_side_in_the_text(text, tokenizer):
 def test_one_span_of_the_copy_becomes_one_mask(text, tokenizer, unit):
     span = SpanConfig(length=3, unit=unit, shortest=8)
     lengths = set()
-    for row in rows(pipelines.copies(feed(text, tokenizer), span, mask_rate=0.0)):
+    for row in rows(pair_pipelines.copies(feed(text, tokenizer), span, mask_rate=0.0)):
         source, target = (
             row[f"{side}_word_ids"][row[f"{side}_mask"] > 0]
             for side in ("source", "target")
@@ -305,7 +315,7 @@ def test_a_span_of_characters_may_cut_a_word(tokenizer):
 
 
 def test_both_views_are_masked_independently(text, tokenizer):
-    dataset = pipelines.copies(feed(text, tokenizer), SpanConfig(length=0), 0.3)
+    dataset = pair_pipelines.copies(feed(text, tokenizer), SpanConfig(length=0), 0.3)
     masked = {"source": 0, "target": 0}
     different = n_tokens = 0
     for row in rows(dataset):
@@ -325,10 +335,10 @@ def test_skipping_gives_what_would_have_come(text, bitext, tokenizer, make):
         files = bitext if make == "bitext_pairs" else text
         given = feed(files, tokenizer, "train", **values)
         if make == "copies":
-            return pipelines.copies(given, SpanConfig(), 0.2)
+            return pair_pipelines.copies(given, SpanConfig(), 0.2)
         if make == "ordered":
-            return pipelines.ordered_pairs(given, MaskingConfig(), "random")
-        return getattr(pipelines, make)(given)
+            return masked_pipelines.ordered_pairs(given, MaskingConfig(), "random")
+        return getattr(pair_pipelines, make)(given)
 
     whole, rest = build().skip(5), build(skip_batches=5)
     for want, got in zip(whole.take(20), rest.take(20), strict=True):

@@ -64,7 +64,7 @@ def randomize_part(part) -> None:
 
 
 def pair_batch(batch=4, seq=7, predictions=3, seed=0) -> dict[str, tf.Tensor]:
-    """What `pipelines.conditional_pairs` yields, with sentences of every length."""
+    """A batch of `masked_pipelines.conditional_pairs`, with texts of every length."""
     random = np.random.default_rng(seed)
 
     def sentences():
@@ -93,7 +93,7 @@ def pair_batch(batch=4, seq=7, predictions=3, seed=0) -> dict[str, tf.Tensor]:
 
 
 def order_batch(batch=4, seed=0) -> dict[str, tf.Tensor]:
-    """What `pipelines.ordered_pairs` yields."""
+    """What `masked_pipelines.ordered_pairs` yields."""
     features = pair_batch(batch, seed=seed)
     del features["context_word_ids"], features["context_mask"]
     random = np.random.default_rng(seed)
@@ -105,7 +105,7 @@ def order_batch(batch=4, seed=0) -> dict[str, tf.Tensor]:
 
 
 def mirror_batch(batch=8, duplicates=False, seed=0) -> dict[str, tf.Tensor]:
-    """What `pipelines.copies` yields; with `duplicates` a text comes twice."""
+    """What `pair_pipelines.copies` yields; with `duplicates` a text comes twice."""
     features = bitext_batch(batch, seed=seed)
     hashes = features["source_hash"].numpy()
     if duplicates:
@@ -117,7 +117,7 @@ def mirror_batch(batch=8, duplicates=False, seed=0) -> dict[str, tf.Tensor]:
 def bitext_batch(
     batch=8, negatives=0, duplicates=False, seq=7, seed=0
 ) -> dict[str, tf.Tensor]:
-    """What `pipelines.bitext_pairs` yields, with texts of every length.
+    """What `pair_pipelines.bitext_pairs` yields, with texts of every length.
 
     With `duplicates` some rows far from each other share a text.
     """

@@ -338,3 +338,10 @@ def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
     bucket = tf.strings.to_hash_bucket_fast(block, _BUCKETS)
     held_out = bucket < round(hold_out_fraction * _BUCKETS)
     return held_out if part == "validation" else ~held_out
+
+
+def as_tuples(
+    source: Callable[..., tf.data.Dataset],
+) -> Callable[..., tf.data.Dataset]:
+    """Wraps a source of strings as a source of tuples."""
+    return lambda *args, **kwargs: source(*args, **kwargs).map(lambda text: (text,))

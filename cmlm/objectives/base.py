@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.modeling import hyperparams
 
 from cmlm.common import fields
-from cmlm.data import batches, corpus, inspection, languages, pipelines
+from cmlm.data import batches, corpus, inspection, languages
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
 from cmlm.modeling.model import SentenceModel
@@ -164,7 +164,7 @@ class Objective(tf.Module, abc.ABC):
         """Changes the first weights of a run that has no weights to start from."""
 
     @abc.abstractmethod
-    def make_dataset(self, feed: pipelines.Feed) -> tf.data.Dataset:
+    def make_dataset(self, feed: batches.Feed) -> tf.data.Dataset:
         """Returns batches of this objective, from one of the pipelines."""
 
     def train_dataset(
@@ -212,7 +212,7 @@ class Objective(tf.Module, abc.ABC):
         if self.data.validation is not None:
             config = config.replace(hold_out_fraction=0.0)
         return self.make_dataset(
-            pipelines.Feed(
+            batches.Feed(
                 config,
                 self.tokenizer,
                 found,

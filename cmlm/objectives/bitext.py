@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cmlm.data import bitext, pipelines
+from cmlm.data import bitext, pair_pipelines
 from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
 
 
@@ -27,4 +27,4 @@ class BitextObjective(ContrastiveObjective):
     config_class = BitextConfig
 
     def make_dataset(self, feed):
-        return pipelines.bitext_pairs(feed)
+        return pair_pipelines.bitext_pairs(feed)

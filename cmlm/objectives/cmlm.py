@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from cmlm.data import pipelines
+from cmlm.data import masked_pipelines
 from cmlm.errors import UserError
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.model import SentenceModel
@@ -67,7 +67,7 @@ class CmlmObjective(MaskedTextObjective):
         return ["encoder", "projection", self.conditional.masked_lm.name]
 
     def make_dataset(self, feed):
-        return pipelines.conditional_pairs(
+        return masked_pipelines.conditional_pairs(
             feed, self.config.masking, self.config.passages
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import distributed, fields
-from cmlm.data import bitext, pipelines, streams
+from cmlm.data import bitext, pair_pipelines, streams
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
@@ -103,7 +103,7 @@ class DistillObjective(EmbeddingObjective):
         table.assign(vectors)
 
     def make_dataset(self, feed):
-        return pipelines.taught_texts(feed, self._vectors.lookup)
+        return pair_pipelines.taught_texts(feed, self._vectors.lookup)
 
     def normalizer(self, batch):
         rows = tf.shape(batch["source_word_ids"])[0]
@@ -167,7 +167,7 @@ class DistillBitextObjective(DistillObjective):
     config_class = DistillBitextConfig
 
     def make_dataset(self, feed):
-        return pipelines.taught_pairs(
+        return pair_pipelines.taught_pairs(
             feed, self._vectors.lookup, self.config.taught_text
         )
 

@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.data import masking, pipelines
+from cmlm.data import masking, pair_pipelines
 from cmlm.objectives import losses
 from cmlm.objectives.contrastive import (
     ContrastiveConfig,
@@ -53,7 +53,7 @@ class MirrorObjective(ContrastiveObjective):
     config_class = MirrorConfig
 
     def make_dataset(self, feed):
-        return pipelines.copies(feed, self.config.span, self.config.mask_rate)
+        return pair_pipelines.copies(feed, self.config.span, self.config.mask_rate)
 
     def embed(self, batch, training):
         if not (self.config.controlled_dropout and training):

@@ -11,10 +11,10 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.data import (
     languages,
+    masked_pipelines,
     masking,
     ngram_files,
     ngram_table,
-    pipelines,
     spans,
     streams,
     word_pieces,
@@ -88,7 +88,7 @@ class MisadObjective(MaskedTextObjective):
     w is the n-gram, S the sentence with masked words outside w, and R the sentence
     without w. One encoder reads all three, and E is its vector at unit length.
 
-    `pipelines.sentences_with_spans` describes the batches.
+    `masked_pipelines.sentences_with_spans` describes the batches.
 
     Metrics: `loss` (nats per masked word of S) and `accuracy`; with form `released`
     also `rest_loss`, the loss of R; `misad_loss` (mean over the sentences with an
@@ -198,7 +198,7 @@ class MisadObjective(MaskedTextObjective):
 
     def make_dataset(self, feed):
         config = self.config
-        return pipelines.sentences_with_spans(
+        return masked_pipelines.sentences_with_spans(
             feed,
             config.masking,
             self._find,

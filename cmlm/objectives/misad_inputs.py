@@ -18,7 +18,7 @@ def split(
     """Splits sentences into S, w and R (Li & Zhao, 2021, section 3.2).
 
     Args:
-        batch: a batch of `pipelines.sentences_with_spans`.
+        batch: a batch of `masked_pipelines.sentences_with_spans`.
         start, end: int32 [batch, 1], the span of w.
         tokenizer: knows the special ids.
         mask_rest: whether to mask words of R too, with the second draw of the batch.

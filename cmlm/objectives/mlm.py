@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cmlm.data import pipelines
+from cmlm.data import masked_pipelines
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
@@ -38,7 +38,9 @@ class MlmObjective(MaskedTextObjective):
         return ["encoder", "masked_lm"]
 
     def make_dataset(self, feed):
-        return pipelines.masked_texts(feed, self.config.masking, self.config.passages)
+        return masked_pipelines.masked_texts(
+            feed, self.config.masking, self.config.passages
+        )
 
     def _metrics(self, batch, training):
         sequence = self.model.encoder(batch, training=training)["sequence_output"]

@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from cmlm.data import nli, pipelines
+from cmlm.data import nli, pair_pipelines
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Objective, ObjectiveConfig
 
@@ -57,7 +57,7 @@ class NliObjective(Objective):
         return [*encoder, self.classifier.name]
 
     def make_dataset(self, feed):
-        return pipelines.nli_pairs(feed, self.config.same_language)
+        return pair_pipelines.nli_pairs(feed, self.config.same_language)
 
     def normalizer(self, batch):
         return tf.cast(tf.size(batch["nli_label"]), tf.float32)

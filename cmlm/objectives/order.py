@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from cmlm.data import pipelines
+from cmlm.data import masked_pipelines
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.masked_text import MaskedTextConfig
@@ -35,7 +35,7 @@ class OrderObjective(MlmObjective):
     config_class = OrderConfig
 
     train_metrics = ("loss", "accuracy", "order_loss", "order_accuracy")
-    # The argument `wrong` of `pipelines.ordered_pairs`.
+    # The argument `wrong` of `masked_pipelines.ordered_pairs`.
     wrong: str
 
     def __init__(self, name: str, config: OrderConfig, model: SentenceModel, **data):
@@ -47,7 +47,7 @@ class OrderObjective(MlmObjective):
         return [*super().trained_parts, self.head.name]
 
     def make_dataset(self, feed):
-        return pipelines.ordered_pairs(feed, self.config.masking, self.wrong)
+        return masked_pipelines.ordered_pairs(feed, self.config.masking, self.wrong)
 
     def normalizer(self, batch):
         pairs = tf.cast(tf.size(batch["order_label"]), tf.float32)

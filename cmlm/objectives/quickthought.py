@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.data import pipelines
+from cmlm.data import pair_pipelines
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.contrastive import (
@@ -65,7 +65,7 @@ class QuickThoughtObjective(ContrastiveObjective):
         return ["encoder", *([SECOND_ENCODER] if self._has_two else [])]
 
     def make_dataset(self, feed):
-        return pipelines.neighbours(feed)
+        return pair_pipelines.neighbours(feed)
 
     def embed(self, batch, training):
         if not self._has_two:

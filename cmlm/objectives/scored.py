@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.common import distributed, fields
-from cmlm.data import pipelines, scored
+from cmlm.data import pair_pipelines, scored
 from cmlm.errors import UserError
 from cmlm.objectives import losses
 from cmlm.objectives.base import Data, EmbeddingObjective, ObjectiveConfig
@@ -79,7 +79,7 @@ class ScoredObjective(EmbeddingObjective):
         return ["encoder"]
 
     def make_dataset(self, feed):
-        return pipelines.scored_pairs(feed)
+        return pair_pipelines.scored_pairs(feed)
 
     def normalizer(self, batch):
         return tf.cast(tf.shape(batch["source_word_ids"])[0], tf.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cmlm.data import bitext, pipelines
+from cmlm.data import bitext, masked_pipelines
 from cmlm.objectives.masked_text import MaskedTextConfig
 from cmlm.objectives.mlm import MlmObjective
 
@@ -27,4 +27,4 @@ class TlmObjective(MlmObjective):
     config_class = TlmConfig
 
     def make_dataset(self, feed):
-        return pipelines.masked_pairs(feed, self.config.masking)
+        return masked_pipelines.masked_pairs(feed, self.config.masking)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm.data import batches as batches_lib
-from cmlm.data import languages, pipelines
+from cmlm.data import languages, masked_pipelines
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.word_pieces import WordPiece
@@ -51,13 +51,13 @@ def build(data, make="conditional_pairs", *, masking=None, batch_size=8, **kwarg
         },
     )
     corpus = languages.Corpus({"": files}, {"": len(files)})
-    feed = pipelines.Feed(
+    feed = batches_lib.Feed(
         config,
         tokenizer,
         corpus,
         **{"batch_size": batch_size, "part": "train", **kwargs},
     )
-    return getattr(pipelines, make)(feed, masking or MaskingConfig())
+    return getattr(masked_pipelines, make)(feed, masking or MaskingConfig())
 
 
 def take(dataset, n):
@@ -271,9 +271,11 @@ def test_passages_have_the_masks_of_full_sequences(data, caplog):
         input_path="-", global_batch_size=8, seq_length=32, hold_out_fraction=0.0
     )
     corpus = languages.Corpus({"": files}, {"": len(files)})
-    feed = pipelines.Feed(config, tokenizer, corpus, 8, "train")
+    feed = batches_lib.Feed(config, tokenizer, corpus, 8, "train")
     full = rows = 0
-    for batch in take(pipelines.conditional_pairs(feed, masking, passages=True), 10):
+    for batch in take(
+        masked_pipelines.conditional_pairs(feed, masking, passages=True), 10
+    ):
         for (d, s), (e, t) in places([batch]):
             assert d == e and s != t
         lengths = batch["input_mask"].sum(axis=1)
@@ -287,7 +289,7 @@ def test_passages_have_the_masks_of_full_sequences(data, caplog):
     )
     longer = dataclasses.replace(feed, config=config.replace(seq_length=2000))
     with pytest.raises(UserError, match="no document of more than one passage"):
-        pipelines.conditional_pairs(longer, masking, passages=True)
+        masked_pipelines.conditional_pairs(longer, masking, passages=True)
 
 
 def test_both_sides_are_cut_at_seq_length(data):

@@ -1,0 +1,78 @@
+"""From texts to the features of a batch: ids, masks, masked words, hashes."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from cmlm.data import masking
+from cmlm.data.batches import Feed
+from cmlm.data.teacher_vectors import hash_of
+
+
+def encode(text: tf.Tensor, feed: Feed) -> tf.Tensor:
+    """Tokenises and pads to the longest row or to seq_length: int32 [n, length]."""
+    tokens = feed.tokenizer.encode(text, feed.config.seq_length)
+    return pad(tokens, text.shape[0], feed)
+
+
+def pad(tokens: tf.RaggedTensor, n_rows: int | None, feed: Feed) -> tf.Tensor:
+    """Pads ids to the longest row, or to seq_length where shapes are static."""
+    is_static = feed.static_shapes or not feed.config.length_buckets
+    # The ragged tensor has lost the static row count of the text.
+    shape = [n_rows, feed.config.seq_length if is_static else None]
+    return tokens.to_tensor(feed.tokenizer.pad_id, shape=shape)
+
+
+def real_tokens(ids: tf.Tensor, feed: Feed) -> tf.Tensor:
+    """Returns 1 for tokens and 0 for padding: int32, of the shape of `ids`."""
+    return tf.cast(ids != feed.tokenizer.pad_id, tf.int32)
+
+
+def masked(ids, feed, masking_config, seed) -> dict[str, tf.Tensor]:
+    """Returns the features of a masked text; see `masked_pipelines.masked_texts`."""
+    return {
+        "input_mask": real_tokens(ids, feed),
+        **masking.mask_tokens(
+            ids, feed.tokenizer, masking_config, seed, feed.static_shapes
+        ),
+    }
+
+
+def masked_pair(first, second, feed, masking_config, seed) -> dict[str, tf.Tensor]:
+    """Returns the features of two masked texts in one sequence, from strings [n]."""
+    tokens = feed.tokenizer.encode_pair(first, second, feed.config.seq_length)
+    ids = pad(tokens, first.shape[0], feed)
+    ends = tf.cumsum(
+        tf.cast(ids == feed.tokenizer.sep_id, tf.int32), axis=1, exclusive=True
+    )
+    return {
+        "input_type_ids": tf.cast(ends == feed.tokenizer.pair_separators, tf.int32),
+        **masked(ids, feed, masking_config, seed),
+    }
+
+
+def side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """Returns the features of one side of contrastive pairs, from string [n]."""
+    ids = encode(text, feed)
+    return {
+        f"{name}_word_ids": ids,
+        f"{name}_mask": real_tokens(ids, feed),
+        f"{name}_hash": hash_of(text),
+    }
+
+
+def text(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """Returns ids and mask of one side of an example, from string [n]."""
+    ids = encode(text, feed)
+    return {f"{name}_word_ids": ids, f"{name}_mask": real_tokens(ids, feed)}
+
+
+def sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """Returns the features of `side` with one more axis, from string [n, texts]."""
+    found = {}
+    for key, value in side(name, tf.reshape(texts, [-1]), feed).items():
+        shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)
+        found[key] = tf.ensure_shape(
+            tf.reshape(value, shape), [*texts.shape, *value.shape[1:]]
+        )
+    return found

@@ -1,0 +1,205 @@
+"""Builds batches of texts that an objective compares with each other or with vectors.
+
+Tokenising happens here, at the very end of a pipeline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from cmlm.data import bitext, features, languages, masking, nli, streams
+from cmlm.data.batches import Feed, batches
+from cmlm.data.masking import MaskingConfig
+from cmlm.data.teacher_vectors import hash_of
+
+
+def neighbours(feed: Feed) -> tf.data.Dataset:
+    """Returns random batches of consecutive sentences as source and target.
+
+    Returns:
+        Dataset of dicts: `source_word_ids`, `source_mask`, `target_word_ids`,
+        `target_mask` int32 [batch, length], and `source_hash`, `target_hash` int64
+        [batch], fingerprints of the texts.
+    """
+
+    def to_features(_, source, target):
+        return {
+            **features.side("source", source, feed),
+            **features.side("target", target, feed),
+        }
+
+    return batches(streams.sentence_pairs, to_features, feed, random=True)
+
+
+def bitext_pairs(feed: Feed) -> tf.data.Dataset:
+    """Returns random batches of bitext pairs, with the hard negatives of the files.
+
+    Returns:
+        The features of `neighbours`; if any file has hard negatives, also
+        `negative_word_ids`, `negative_mask` int32 [batch, negatives, length],
+        `negative_hash` int64 [batch, negatives], and `negative_exists` int32 [batch,
+        negatives]. `negatives` is the largest number of any language pair;
+        `negative_exists` is 0 where an example has fewer.
+    """
+    columns = max(map(bitext.count_columns, feed.corpus.files.values()))
+
+    def to_features(_, source, target, *negatives):
+        found = {
+            **features.side("source", source, feed),
+            **features.side("target", target, feed),
+        }
+        if negatives:
+            texts = tf.stack(negatives, axis=1)
+            exists = tf.cast(tf.strings.length(texts) > 0, tf.int32)
+            found |= features.sides("negative", texts, feed)
+            found["negative_exists"] = exists
+        return found
+
+    source = functools.partial(bitext.rows, columns=columns)
+    return batches(source, to_features, feed, random=True)
+
+
+def scored_pairs(feed: Feed) -> tf.data.Dataset:
+    """Returns random batches of scored pairs.
+
+    Returns:
+        Dataset of dicts: `source_word_ids`, `source_mask`, `target_word_ids`,
+        `target_mask` int32 [batch, length] and `score` float32 [batch].
+    """
+
+    def to_features(_, source, target, score):
+        return {
+            **features.text("source", source, feed),
+            **features.text("target", target, feed),
+            "score": tf.strings.to_number(score),
+        }
+
+    source = functools.partial(bitext.rows, columns=3)
+    return batches(source, to_features, feed, random=True)
+
+
+def taught_texts(
+    feed: Feed, lookup: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.data.Dataset:
+    """Returns batches of sentences with the vectors that a teacher has for them.
+
+    Args:
+        feed: the source and the receiver of the batches.
+        lookup: from texts, string [n], to vectors, float32 [n, dim].
+
+    Returns:
+        Dataset of dicts: `source_word_ids`, `source_mask` int32 [batch, length] and
+        `teacher_vectors` float32 [batch, dim].
+    """
+
+    def to_features(_, text):
+        return {**features.text("source", text, feed), "teacher_vectors": lookup(text)}
+
+    return batches(streams.as_tuples(streams.sentences), to_features, feed)
+
+
+def taught_pairs(
+    feed: Feed,
+    lookup: Callable[[tf.Tensor], tf.Tensor],
+    taught_text: Callable[..., tf.Tensor],
+) -> tf.data.Dataset:
+    """Returns batches of bitext pairs with a teacher's vectors of one side.
+
+    Args:
+        feed, lookup: see `taught_texts`; the corpus is a bitext.
+        taught_text: from source and target to the text that the teacher reads.
+
+    Returns:
+        The features of `taught_texts`, and `target_word_ids`, `target_mask`.
+    """
+
+    def to_features(_, source, target):
+        return {
+            **features.text("source", source, feed),
+            **features.text("target", target, feed),
+            "teacher_vectors": lookup(taught_text(source, target)),
+        }
+
+    return batches(functools.partial(bitext.rows, columns=2), to_features, feed)
+
+
+def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Dataset:
+    """Returns random batches of sentences and masked copies: Mirror-BERT's two views.
+
+    Each distinct string is read once (section 2.1: "a set of non-duplicated strings");
+    the strings of a pass stay in memory to find the duplicates.
+
+    Args:
+        feed: the source and the receiver of the batches.
+        span: the span to mask in the copy.
+        mask_rate: share of further tokens to mask in each view, drawn independently. If
+            the draw would mask all tokens of a text, such as a single word, it masks
+            none of them.
+
+    Returns:
+        The features of `neighbours`; source and target have the same hash.
+    """
+
+    def to_features(seed, text):
+        seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+        changed = masking.mask_span(text, feed.tokenizer, span, seeds[0])
+        source = feed.tokenizer.enclose(
+            feed.tokenizer.tokenize(text), feed.config.seq_length
+        )
+        target = feed.tokenizer.enclose(changed, feed.config.seq_length)
+        found = {}
+        for name, tokens, side_seed in (
+            ("source", source, seeds[1]),
+            ("target", target, seeds[2]),
+        ):
+            ids = features.pad(tokens, text.shape[0], feed)
+            if mask_rate:
+                config = MaskingConfig(
+                    rate=mask_rate,
+                    mask_token_share=1.0,
+                    random_token_share=0.0,
+                )
+                masked = masking.mask_tokens(ids, feed.tokenizer, config, side_seed)
+                masked = masked["input_word_ids"]
+                ordinary = ~tf.gather(tf.constant(feed.tokenizer.is_special), masked)
+                left = tf.reduce_any(ordinary, axis=1, keepdims=True)
+                ids = tf.where(left, masked, ids)
+            found[f"{name}_word_ids"] = ids
+            found[f"{name}_mask"] = features.real_tokens(ids, feed)
+            found[f"{name}_hash"] = hash_of(text)
+        return found
+
+    def distinct(*args, **kwargs):
+        return streams.sentences(*args, **kwargs).unique().map(lambda text: (text,))
+
+    return batches(distinct, to_features, feed, random=True)
+
+
+def nli_pairs(feed: Feed, same_language: bool = False) -> tf.data.Dataset:
+    """Returns batches of premises and hypotheses.
+
+    Args:
+        feed: the source and the receiver of the batches; its corpus is NLI data.
+        same_language: see `nli.rows`.
+
+    Returns:
+        Dataset of dicts: `premise_word_ids`, `premise_mask`, `hypothesis_word_ids`,
+        `hypothesis_mask` int32 [batch, languages, length] and `nli_label` int32
+        [batch]. In training `languages` is 1: the languages of a pair are drawn.
+    """
+
+    def to_features(_, premises, hypotheses, label):
+        return {
+            **features.sides("premise", premises, feed),
+            **features.sides("hypothesis", hypotheses, feed),
+            "nli_label": nli.label_ids(label),
+        }
+
+    # The files of all languages are read together, so they are one corpus here.
+    together = languages.Corpus({"": feed.corpus.files}, {"": 1})
+    source = functools.partial(nli.rows, same_language=same_language)
+    return batches(source, to_features, dataclasses.replace(feed, corpus=together))
