@@ -61,6 +61,13 @@ def _rows() -> list[dict]:
         return [json.loads(line) for line in file if line.strip()]
 
 
+def _commit() -> str:
+    """The commit of this checkout, or an empty string outside one."""
+    command = ["git", "-C", _CONFIGS, "describe", "--always", "--dirty"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
 def _append(row: dict) -> None:
     with open(FLAGS.results, "a") as file:
         file.write(json.dumps(row) + "\n")
@@ -127,7 +134,7 @@ def _run() -> None:
                 after = os.times()
                 row = {"kind": kind, "pooling": pooling, "arm": arm, "seed": seed}
                 row |= _score(name, directory)
-                row["precision"] = FLAGS.precision
+                row |= {"precision": FLAGS.precision, "commit": _commit()}
                 row["train_cpu_seconds"] = round(
                     after.children_user
                     - before.children_user
