@@ -632,3 +632,27 @@ def test_geometry_of_raw_vectors_over_training_strings(tmp_path):
 def test_random_pairs_are_of_different_rows():
     cosines = geometry.random_cosines(np.eye(3, dtype=np.float32), seed=0)
     assert len(cosines) == 100_000 and not cosines.any()
+
+
+# --------------------------------------------------------------------- neighbours
+
+
+def test_the_next_sentence_is_found_by_hand(tmp_path):
+    """A document needs two sentences; a query is no candidate; equal texts are one."""
+    path = tmp_path / "text.txt"
+    write(
+        path, ["a", "A", "more", "", "b", "B", "", "", "alone", "", "c", "B", "", "B"]
+    )
+    with open(path, "a") as file:
+        file.write("A\n\nd\nD\n")
+    task, data = read(f"neighbours:{path}", tmp_path)
+    assert data.first == ["a", "b", "c", "d"] and data.second == ["A", "B", "D"]
+    assert data.rows.tolist() == [0, 1, 1, 2]
+    table = {"A": [1, 0, 0], "B": [0, 1, 0], "D": [0, 0, 1]}
+    table |= {"a": [2, 1, 0], "b": [0, 5, 4], "c": [1, 0.9, 0], "d": [0, 0.1, 0]}
+    # c finds A first, and d finds B.
+    scores = task.score(data, Table(table).encode)
+    assert scores == {"accuracy": 50, "accuracy_at_10": 100, "candidates": 3}
+    write(path, ["a", "A", "b", "B"])
+    with pytest.raises(UserError, match="1 documents with different second sentences"):
+        read(f"neighbours:{path}", tmp_path)

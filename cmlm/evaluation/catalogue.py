@@ -19,6 +19,7 @@ from cmlm.evaluation import (
     lexical,
     linking,
     mining,
+    neighbours,
     own,
     paraphrase,
     qa,
@@ -47,6 +48,7 @@ ON_FILES = {
     "classification": own.ClassificationFiles,
     "pairs": own.PairFiles,
     "retrieval": own.RetrievalFiles,
+    "neighbours": neighbours.NeighboursFiles,
 }
 # Names that earlier versions used.
 _ALIASES = {"lexicon": "bli", "shape": "geometry", "parallel": "agnosticity"}

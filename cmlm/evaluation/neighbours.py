@@ -1,0 +1,93 @@
+"""Neighbours in your own text: does a sentence find the next one? No labels needed.
+
+`neighbours:FILE` takes text in the layout of training text. The first sentence of each
+document searches the second sentences of all documents for its own. The encoder should
+not have trained on the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from cmlm.errors import UserError
+from cmlm.evaluation import base, metrics, reading, search
+
+_LISTED = 10
+
+
+@dataclasses.dataclass
+class Openings:
+    """How documents open.
+
+    Attributes:
+        first: the first sentence of each document, [n].
+        second: the distinct second sentences, [m].
+        rows: the row of `second` that follows each sentence of `first`, int64 [n].
+    """
+
+    first: list[str]
+    second: list[str]
+    rows: np.ndarray
+
+
+class NeighboursFiles(base.Task[Openings]):
+    """Retrieval of the next sentence.
+
+    Args:
+        paths: files of text: one sentence a line, a blank line between documents.
+    """
+
+    main_metric = "accuracy"
+    shown_metrics = (f"accuracy_at_{_LISTED}",)
+    protocol = (
+        "the first sentence of a document searches the second sentences of all "
+        f"documents by cosine: its own is the nearest, or among the {_LISTED} nearest, "
+        "x 100"
+    )
+
+    def __init__(self, paths: Sequence[str]):
+        self.name = "neighbours:" + ":".join(paths)
+        self._paths = paths
+
+    def read(self, source: reading.DataDir) -> Openings:
+        pairs = []
+        for name in self._paths:
+            lines = source.lines(source.find(os.path.abspath(name), name))
+            for is_text, document in itertools.groupby(map(str.strip, lines), bool):
+                opening = list(itertools.islice(document, 2)) if is_text else []
+                if len(opening) == 2:
+                    pairs.append(opening)
+        rows: dict[str, int] = {}
+        for _, second in pairs:
+            rows.setdefault(second, len(rows))
+        # A query that is a candidate too would find itself.
+        pairs = [pair for pair in pairs if pair[0] not in rows]
+        if len(rows) < 2 or not pairs:
+            raise UserError(
+                f"{', '.join(self._paths)}: {len(rows)} documents with different "
+                "second sentences; allowed: at least 2, a blank line between them"
+            )
+        return Openings(
+            [first for first, _ in pairs],
+            list(rows),
+            np.array([rows[second] for _, second in pairs]),
+        )
+
+    def sentences(self, data: Openings) -> Iterable[str]:
+        return [*data.first, *data.second]
+
+    def score(self, data: Openings, vectors: base.Vectors) -> dict[str, float]:
+        queries = search.unit_length(vectors(data.first))
+        pool = search.unit_length(vectors(data.second))
+        _, found = search.nearest(queries, pool, _LISTED)
+        listed = (found == data.rows[:, np.newaxis]).any(axis=1)
+        return {
+            "accuracy": metrics.accuracy(found[:, 0], data.rows),
+            f"accuracy_at_{_LISTED}": 100 * float(listed.mean()),
+            "candidates": float(len(pool)),
+        }
