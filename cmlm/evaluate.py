@@ -80,7 +80,10 @@ _LANGUAGES = "languages:"
 # Tasks on files, which need no folder of test sets.
 _ON_FILES = tuple(
     f"{name}:"
-    for name in "bitext sts agnosticity geometry classification pairs retrieval".split()
+    for name in (
+        *("bitext", "sts", "agnosticity", "geometry", "classification", "pairs"),
+        *("retrieval", "neighbours"),
+    )
 )
 
 
