@@ -250,7 +250,7 @@ def test_accuracy_counts_a_candidate_above_all_negatives(one_device):
     assert accuracy["negative_similarity"] == pytest.approx(1 / 12)
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.large
 def test_bitext_trains_beside_masked_lm(one_device, two_replicas):
     batch = toys.bitext_batch(BATCH)
     text = toys.pair_batch(BATCH)

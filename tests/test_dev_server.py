@@ -154,9 +154,8 @@ def test_the_command_serves_until_it_is_told_to_stop(toy_export):
             "export.client", f"--server=http://localhost:{ports[0]}", "--text=a cat"
         )
         assert done.returncode == 0, done.stderr
-        assert (
-            len(json.loads(done.stdout)) == toy_export.trained.config.model.hidden_size
-        )
+        width = toy_export.trained.config.model.hidden_size
+        assert len(json.loads(done.stdout)["vector"]) == width
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0 and errors.endswith("stopped\n")
