@@ -115,10 +115,8 @@ def test_cached_gradients_equal_those_of_the_whole_batch(one_device):
     assert_equal_step(build(one_device, batches, micro_batch_size=4), reference)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [pytest.param("one_device", marks=pytest.mark.large), "two_replicas"],
-)
+@pytest.mark.large
+@pytest.mark.parametrize("strategy", ["one_device", "two_replicas"])
 def test_cached_gradients_replay_dropout(strategy, request):
     """Against one tape over all micro-batches, which keeps every activation."""
     strategy = request.getfixturevalue(strategy)

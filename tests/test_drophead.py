@@ -80,6 +80,7 @@ def test_drophead_is_a_function_of_seed_and_step(one_device):
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drophead_rate": 0.5}
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("controlled", [True, False])
 def test_controlled_dropout_gives_equal_views_of_equal_text(one_device, controlled):
     batch = dict(toys.mirror_batch(8))

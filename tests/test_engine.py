@@ -238,6 +238,7 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path):
     assert same == (tmp_path / "mlm" / "vocab.txt").read_text()
 
 
+@pytest.mark.large
 def test_another_models_directory_is_refused(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})
     engine.train(engine.build(config, str(tmp_path)), validate=False)
@@ -295,6 +296,7 @@ def test_a_truncated_checkpoint_is_named(text, tmp_path):
         engine.build(toys.run_config(text), str(tmp_path))
 
 
+@pytest.mark.large
 def test_untrained_encoder_is_the_one_the_run_began_with(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 2})
     run = engine.build(config, str(tmp_path))
@@ -325,6 +327,7 @@ def test_bfloat16_trains_on_float32_weights(text, tmp_path):
     }
 
 
+@pytest.mark.large
 def test_evaluating_a_finished_run_repeats_its_last_validation(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 2})
     validation = engine.train(engine.build(config, str(tmp_path)))
@@ -332,6 +335,7 @@ def test_evaluating_a_finished_run_repeats_its_last_validation(text, tmp_path):
     assert again == validation
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("train_steps", [3, pytest.param(6, marks=pytest.mark.large)])
 def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path, train_steps):
     """In the middle of the run, and after its last step."""

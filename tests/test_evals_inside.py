@@ -52,6 +52,7 @@ def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
     assert engine.evaluate(run)[metric] == last[metric]
 
 
+@pytest.mark.large
 def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path):
     config, metric = run_config()
     config.trainer.best_checkpoint_metric = metric

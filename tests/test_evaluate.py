@@ -233,6 +233,7 @@ def best_c(x, y, seed):
     return [0.25, 0.5, 1, 2, 4, 8][int(np.argmax(means))], max(means)
 
 
+@pytest.mark.large
 def test_nested_cross_validation_is_the_toolkits():
     x, y = blobs(150, 2, seed=0)
     found = classifier.nested_cross_validation(x, y, seed=3)
@@ -406,6 +407,7 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     assert other.returncode == 1 and "fitted with another model" in other.stderr
 
 
+@pytest.mark.large
 def test_mean_of_models_is_that_of_runs_with_different_seeds(tmp_path, tatoeba):
     first = model_dirs.write(tmp_path / "first")
     both = f"languages:de={first},en=bow:{first}"

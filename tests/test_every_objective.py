@@ -229,6 +229,7 @@ def test_gradient_is_that_of_the_loss(case):
         )
 
 
+@pytest.mark.large
 def test_replicas_and_micro_batches_change_nothing(case, two_replicas):
     trainer = case.build(two_replicas, micro_batch_size=2)
     for name, variable in variables(trainer).items():

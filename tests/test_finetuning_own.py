@@ -68,6 +68,7 @@ def main(*arguments: str):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.large
 def test_labels_become_a_model_that_predicts(directory, tmp_path):
     """Two texts with several labels: the file, the command and the SavedModel agree."""
     columns = ("text1", "text2", "labels")

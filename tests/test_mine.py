@@ -143,6 +143,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     assert not (tmp_path / "hard.tsv.gz.work").exists()
 
 
+@pytest.mark.large
 def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
     rows = (corpus / "bitext.tsv").read_text().splitlines()
     # A third column is kept, and a repeated line is written again.
@@ -183,6 +184,7 @@ def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
     assert shard.stat().st_mtime_ns < (tmp_path / "all.tsv").stat().st_mtime_ns
 
 
+@pytest.mark.large
 def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "there.tsv").write_text("kept")

@@ -501,6 +501,7 @@ def test_a_run_without_a_file_is_refused(tokenizer, candidates, message):
         MisadObjective("misad", config, model, tokenizer=tokenizer, data=None)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "candidates, text, message",
     [

@@ -127,6 +127,7 @@ cli.run(main, never_trains=True)
 """
 
 
+@pytest.mark.usefixtures("optimized_graphs")  # which the process has, too
 @pytest.mark.large  # a process of its own: TensorFlow reads the variable once
 def test_packed_weights_of_two_models_stay_apart(runs, tmp_path):
     out = str(tmp_path / "turns.npz")

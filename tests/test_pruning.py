@@ -162,6 +162,7 @@ def write_trained(directory: Path, **settings) -> SentenceModel:
     return model
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "settings", [{"model.sentence_vector": "projected"}, {"model.pooling": "pooler"}]
 )
@@ -210,6 +211,7 @@ def test_heads_come_along_and_the_optimizer_does_not(tmp_path, settings):
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.large
 def test_the_best_checkpoint_is_pruned_by_its_prefix(source, tmp_path):
     best = Path(source, model_dir.BEST)
     best.mkdir()

@@ -60,7 +60,7 @@ def test_loss_is_the_originals():
     np.testing.assert_allclose(metrics["candidates"][0], BATCH * BATCH)
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.large
 def test_both_encoders_train_and_micro_batches_change_nothing(one_device):
     batches = [toys.bitext_batch(BATCH)]
     whole, cached = build(one_device, batches), build(one_device, batches, 2)
@@ -78,7 +78,6 @@ def test_both_encoders_train_and_micro_batches_change_nothing(one_device):
             np.testing.assert_allclose(a / 0.1, b / 0.1, atol=1e-5)
 
 
-@pytest.mark.usefixtures("eager")
 def test_two_replicas_equal_one_device(one_device, two_replicas):
     batches = [toys.bitext_batch(BATCH, duplicates=True)]
     one, two = build(one_device, batches), build(two_replicas, batches)

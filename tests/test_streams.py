@@ -19,6 +19,7 @@ def read_pairs(*args, **kwargs):
     ]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("chunk", [1, 2, 7, 4096])
 def test_pairs_are_the_neighbours_of_every_document(tmp_path, monkeypatch, chunk):
     # Small chunks put a chunk border at every place where a pair can be.
@@ -46,6 +47,7 @@ def expected_passages(documents, n_tokens):
     return found
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("chunk", [5, 4096])
 @pytest.mark.parametrize("n_tokens", [1, 9, 1000])
 def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chunk):
