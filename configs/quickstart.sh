@@ -9,12 +9,13 @@
 # About five minutes on 2 CPU cores. Run it from the root of the checkout.
 set -euo pipefail
 run=${1:-/tmp/cmlm_quickstart}
-train=$run/text/train.txt test=$run/text/test.txt
+text=${run}_text
+train=$text/train.txt test=$text/test.txt
 
 # --------------------------------------------------------------------------- text
 docs=$(TF_CPP_MIN_LOG_LEVEL=3 python -W ignore -c "
 from cmlm.data import builtin
-print(builtin.python_docs('$run/text'))")
+print(builtin.python_docs('$text'))")
 awk -v train="$train" -v test="$test" \
     'BEGIN { RS = ""; ORS = "\n\n" } { print > (NR % 20 ? train : test) }' "$docs"
 
@@ -33,4 +34,4 @@ for model in "untrained:$run" "${run}_export"; do
         --query="Compute the mean along the given axis."
 done
 python -m cmlm.evaluate --model="${run}_export" --model="untrained:$run" \
-    --model="bow:$run" --data_dir="$run/text" --tasks=neighbours:test.txt
+    --model="bow:$run" --data_dir="$text" --tasks=neighbours:test.txt
