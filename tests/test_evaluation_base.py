@@ -185,6 +185,6 @@ def test_names_of_tasks():
         assert [task.name for task in catalogue.select([old])] == [new]
     (own,) = catalogue.select(["parallel:a.en:a.de"])
     assert own.name == "agnosticity:a.en:a.de"
-    for wrong in ("sts17", "tatoeba-", "bitext:", "other:a.tsv", "sts16-de"):
+    for wrong in ("sts18", "tatoeba-", "bitext:", "other:a.tsv", "sts16-de"):
         with pytest.raises(UserError, match=f"--tasks has '{wrong}'; .*allowed: all"):
             catalogue.select([wrong])
