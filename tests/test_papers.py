@@ -88,6 +88,10 @@ def toy(tmp_path_factory) -> dict[str, str]:
     values = {"model.max_position_embeddings": 600}
     values["task.quickthought.weight"], values["task.cmlm.weight"] = 1, 0
     values["task.quickthought.encoders"] = "two"
+    values["task.quickthought.train_data.input_path"] = text
+    values["task.quickthought.train_data.seq_length"] = 16
+    values["task.quickthought.train_data.global_batch_size"] = 8
+    values["trainer.best_checkpoint_metric"] = ""
     engine.build(toys.run_config(text, **values), str(directory / "two")).manager.save(
         0
     )
