@@ -182,6 +182,11 @@ def _linking(directory: Path, draw: random.Random) -> None:
             lines += [f"{row}|t|{_text(draw)}", f"{row}|a|{_text(draw)}"]
             lines += [f"{row}\t0\t3\t{_text(draw)}\tSpecificDisease\tMESH:C{row}", ""]
         _put(folder / part / f"{name}.txt", lines)
+    for kind in ("disease", "chemical"):
+        folder = directory / f"bc5cdr-{kind}"
+        _put(folder / "test_dictionary.txt", names)
+        rows = [f"1||0|3||Disease||{_text(draw)}||C{row}" for row in range(5)]
+        _put(folder / "processed_test" / "1.concept", rows)
     names = [f"{row}||{_text(draw)}" for row in range(9)]
     _put(directory / "askapatient" / "AskAPatient.dict.txt", names)
     for fold in range(2):
