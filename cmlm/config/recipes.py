@@ -371,19 +371,24 @@ def distill_bitext() -> ExperimentConfig:
 # ------------------------------------------------------------- One's own labels
 
 
-def _tuning(batch: int, seq_length: int) -> tuple[TaskConfig, TrainerConfig]:
-    """What tuning a pretrained encoder takes: one pass at a rate of 2e-5."""
-    trainer = TrainerConfig(
-        epochs=1,
-        train_steps=1_000,
-        summary_interval=10,
-        validation_interval=200,
-        checkpoint_interval=200,
-        optimizer=OptimizerConfig(
-            type="adamw", learning_rate=2e-5, decay="linear", warmup_steps=0
+def _tuning(name: str, batch: int, seq_length: int) -> ExperimentConfig:
+    """One pass of a pretrained encoder over the data of one objective, at 2e-5."""
+    task = _task(batch, seq_length)
+    getattr(task, name).weight = 1.0
+    return ExperimentConfig(
+        model=EncoderConfig(num_views=1, pooling=SOURCE_POOLING),
+        task=task,
+        trainer=TrainerConfig(
+            epochs=1,
+            train_steps=1_000,
+            summary_interval=10,
+            validation_interval=200,
+            checkpoint_interval=200,
+            optimizer=OptimizerConfig(
+                type="adamw", learning_rate=2e-5, decay="linear", warmup_steps=0
+            ),
         ),
     )
-    return _task(batch, seq_length), trainer
 
 
 @_recipe("adapt/pairs")
@@ -392,13 +397,7 @@ def adapt_pairs() -> ExperimentConfig:
 
     One pass, batch 64, 128 tokens, AdamW 2e-5; pooling and shape are the source's.
     """
-    task, trainer = _tuning(64, 128)
-    task.pairs.weight = 1.0
-    return ExperimentConfig(
-        model=EncoderConfig(num_views=1, pooling=SOURCE_POOLING),
-        task=task,
-        trainer=trainer,
-    )
+    return _tuning("pairs", 64, 128)
 
 
 @_recipe("adapt/scored")
@@ -407,13 +406,7 @@ def adapt_scored() -> ExperimentConfig:
 
     One pass, batch 32, 128 tokens, AdamW 2e-5; pooling and shape are the source's.
     """
-    task, trainer = _tuning(32, 128)
-    task.scored.weight = 1.0
-    return ExperimentConfig(
-        model=EncoderConfig(num_views=1, pooling=SOURCE_POOLING),
-        task=task,
-        trainer=trainer,
-    )
+    return _tuning("scored", 32, 128)
 
 
 def load(
