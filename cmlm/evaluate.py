@@ -77,20 +77,13 @@ reading_flags.define_precision()
 FLAGS = flags.FLAGS
 
 _LANGUAGES = "languages:"
-# Tasks on files, which need no folder of test sets.
-_ON_FILES = tuple(
-    f"{name}:"
-    for name in (
-        *("bitext", "sts", "agnosticity", "geometry", "classification", "pairs"),
-        *("retrieval", "neighbours"),
-    )
-)
 
 
 def main(_) -> int:
     if not FLAGS.model and not FLAGS.sentences:
         raise UserError("--model is not given; allowed: an export or a model_dir")
-    own = FLAGS.tasks and all(task.startswith(_ON_FILES) for task in FLAGS.tasks)
+    # FAMILY:FILE names its files itself.
+    own = FLAGS.tasks and all(":" in task for task in FLAGS.tasks)
     if not FLAGS.data_dir and not own:
         raise UserError("--data_dir is not given; allowed: a folder of test sets")
     output = FLAGS.output and FLAGS.output.rstrip("/")

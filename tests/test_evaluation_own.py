@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from cmlm import evaluate
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, own, run, search
 from cmlm.evaluation.reading import DataDir
@@ -194,9 +193,3 @@ def test_names_of_models(tmp_path):
 def test_an_unknown_task_is_answered_with_its_like(name, meant):
     with pytest.raises(UserError, match=f"did you mean .*{meant}"):
         catalogue.select([name])
-
-
-def test_the_command_knows_all_tasks_on_files():
-    """It lists them by itself, as --help imports no library."""
-    known = {f"{name}:" for name in catalogue.ON_FILES}
-    assert set(evaluate._ON_FILES) == known

@@ -10,7 +10,7 @@ import model_dirs
 import numpy as np
 import pytest
 
-from cmlm import cli, encode, errors
+from cmlm import cli, errors
 from cmlm.encoders import opening
 from cmlm.encoders.trained import Reading
 from cmlm.mining import vectors as mining_vectors
@@ -75,6 +75,9 @@ def test_a_command_called_as_a_function_leaves_the_environment(
     runs, tmp_path, monkeypatch
 ):
     """The caller may train next; only a process that never trains packs weights."""
+    # Here, as the flags of two commands cannot be defined in the tests' collection.
+    from cmlm import encode
+
     monkeypatch.delenv(cli.FROZEN_WEIGHTS, raising=False)
     text, out = tmp_path / "text.txt", tmp_path / "out.npy"
     text.write_text("\n".join(TEXTS) + "\n")

@@ -48,11 +48,7 @@ class BytePairs(Tokenizer):
 
     def __init__(self, vocab_file: str):
         found = tokenizer_file.read(vocab_file)
-        super().__init__(
-            vocab_file, found.tokens, found.special, found.rules, found.reserved
-        )
-        self.contents = found.contents
-        self.pair_separators = found.pair_separators
+        super().__init__(vocab_file, found, found.rules)
         self._prefix_space = found.prefix_space
         ids = {token: number for number, token in enumerate(found.tokens)}
         # Bytes that the vocabulary lacks become the unknown token.
@@ -67,24 +63,12 @@ class BytePairs(Tokenizer):
         texts = [tokenizer_file.text_of(token) for token in found.tokens]
         self._word_borders = word_borders(texts, self.is_special)
 
-    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenises texts without special tokens.
-
-        Args:
-            text: string [n].
-
-        Returns:
-            int32 [n, (tokens)]; an empty string has no tokens.
-        """
-        words = self._split(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"))
+    def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+        words = self._split(text)
         distinct, place = tf.unique(words.values)
         tokens = tf.gather(self._merge(distinct), place)
         by_text = words.with_values(tokens)
         return tf.cast(by_text.merge_dims(1, 2), tf.int32)
-
-    def continues(self, ids: tf.Tensor) -> tf.Tensor:
-        """Tells which tokens continue the word of the token before; see the base."""
-        return self._continues_by(self._word_borders, ids)
 
     def _split(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Splits valid UTF-8, string [n], into words, string [n, (words)]."""

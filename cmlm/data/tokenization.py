@@ -7,16 +7,17 @@ one that a vocabulary file names.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from cmlm.data import tokenizer_file, vocabulary_file
 from cmlm.data.rules import Rules
 
 
 class Tokenizer(tf.Module):
-    """What every tokenizer offers; the subclasses define `tokenize` and `continues`.
+    """The base of the tokenizers, which define `_tokenize` and `_word_borders`.
 
     Bytes that are not UTF-8 become U+FFFD before tokenisation. No text gives a special
     token, whatever it contains. The class is a tf.Module, so objects that hold a
@@ -38,27 +39,23 @@ class Tokenizer(tf.Module):
 
     Args:
         vocab_file: see above.
-        tokens: the tokens by id.
-        special: the special tokens by role: `pad`, `unk`, `cls`, `sep` and `mask`.
+        found: the contents of that file.
         rules: see above.
-        reserved: further tokens that no text gives and no mask predicts.
     """
 
     title = ""
-    pair_separators = 1
-    contents = ""
+    # bool [2, vocab_size], see `word_borders`.
+    _word_borders: np.ndarray
 
     def __init__(
-        self,
-        vocab_file: str,
-        tokens: Sequence[str],
-        special: Mapping[str, str],
-        rules: Rules,
-        reserved: Sequence[str] = (),
+        self, vocab_file: str, found: tokenizer_file.TokenizerFile, rules: Rules
     ):
         super().__init__(name="tokenizer")
         self.vocab_file = vocab_file
         self.rules = rules
+        self.pair_separators = found.pair_separators
+        self.contents = found.contents if vocabulary_file.is_json(vocab_file) else ""
+        tokens, special = found.tokens, found.special
         self.vocab_size = len(tokens)
         ids = {token: number for number, token in enumerate(tokens)}
         roles = [ids[special[role]] for role in ("pad", "unk", "cls", "sep", "mask")]
@@ -66,7 +63,7 @@ class Tokenizer(tf.Module):
         self.special_ids = np.array(roles, np.int32)
         self.is_special = np.zeros(self.vocab_size, bool)
         self.is_special[roles] = True
-        self.is_special[[ids[token] for token in reserved if token in ids]] = True
+        self.is_special[[ids[token] for token in found.reserved if token in ids]] = True
         self.ordinary_ids = np.flatnonzero(~self.is_special).astype(np.int32)
         # tf.Module would wrap a list to track it; it does not wrap a tuple.
         self.vocab = tuple(tokens)
@@ -80,6 +77,10 @@ class Tokenizer(tf.Module):
         Returns:
             int32 [n, (tokens)]; an empty string has no tokens.
         """
+        return self._tokenize(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"))
+
+    def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """`tokenize` of valid UTF-8."""
         raise NotImplementedError
 
     def continues(self, ids: tf.Tensor) -> tf.Tensor:
@@ -91,12 +92,8 @@ class Tokenizer(tf.Module):
         Returns:
             bool [batch, length].
         """
-        raise NotImplementedError
-
-    def _continues_by(self, borders: np.ndarray, ids: tf.Tensor) -> tf.Tensor:
-        """`continues` from the tokens' own borders, see `word_borders`."""
         joins_left, joins_right = (
-            tf.gather(tf.constant(column), ids) for column in borders
+            tf.gather(tf.constant(column), ids) for column in self._word_borders
         )
         first = tf.zeros_like(joins_right[:, :1])
         return joins_left & tf.concat([first, joins_right[:, :-1]], axis=1)

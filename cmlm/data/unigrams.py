@@ -59,25 +59,12 @@ class Unigrams(Tokenizer):
 
     def __init__(self, vocab_file: str):
         found = tokenizer_file.read(vocab_file)
-        super().__init__(
-            vocab_file, found.tokens, found.special, found.rules, found.reserved
-        )
-        self.contents = found.contents
-        self.pair_separators = found.pair_separators
+        super().__init__(vocab_file, found, found.rules)
         self._model = _Model(_model(found))
         texts = [token.replace(_SPACE, " ") for token in found.tokens]
         self._word_borders = word_borders(texts, self.is_special)
 
-    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenises texts without special tokens.
-
-        Args:
-            text: string [n].
-
-        Returns:
-            int32 [n, (tokens)]; an empty string has no tokens.
-        """
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+    def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         values, splits = _OPS.sentencepiece_tokenize_op(
             self._model.resource_handle,
             tf.reshape(text, [-1]),
@@ -89,10 +76,6 @@ class Unigrams(Tokenizer):
             out_type=tf.int32,
         )
         return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-
-    def continues(self, ids: tf.Tensor) -> tf.Tensor:
-        """Tells which tokens continue the word of the token before; see the base."""
-        return self._continues_by(self._word_borders, ids)
 
 
 # Numbers of fields and values in SentencePiece's sentencepiece_model.proto. Its own

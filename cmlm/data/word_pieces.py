@@ -36,46 +36,33 @@ class WordPiece(Tokenizer):
     title = "WordPiece"
 
     def __init__(self, vocab_file: str, rules: Rules = UNCASED):
-        special = vocabulary_file.ROLES
         if vocabulary_file.is_json(vocab_file):
             found = tokenizer_file.read(vocab_file)
-            tokens, special = found.tokens, found.special
-            super().__init__(vocab_file, tokens, special, rules, found.reserved)
-            self.contents = found.contents
-            self.pair_separators = found.pair_separators
         else:
             tokens = vocabulary_file.load(vocab_file)
-            super().__init__(vocab_file, tokens, special, rules)
-        self.is_continuation = np.array([t.startswith("##") for t in tokens])
+            found = tokenizer_file.TokenizerFile(
+                "WordPiece", tokens, vocabulary_file.ROLES
+            )
+        super().__init__(vocab_file, found, rules)
+        # Only a `##` piece joins, and it joins whatever stands before it.
+        self.is_continuation = np.array([t.startswith("##") for t in found.tokens])
+        self._word_borders = np.array([self.is_continuation, [True] * self.vocab_size])
         self._wordpiece = tf_text.FastBertTokenizer(
-            tokens,
+            found.tokens,
             max_bytes_per_word=rules.max_word_bytes,
             token_out_type=tf.int32,
-            unknown_token=special["unk"],
+            unknown_token=found.special["unk"],
             lower_case_nfd_strip_accents=letters.left_to_tf_text(rules),
         )
         if rules.max_word_characters:
             self._splitter = WordSplitter(rules)
-            known = set(tokens)
+            known = set(found.tokens)
             self._unknown = next(c for c in map(chr, _RARE_LETTERS) if c not in known)
 
-    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenises texts without special tokens.
-
-        Args:
-            text: string [n].
-
-        Returns:
-            int32 [n, (tokens)]; an empty string has no tokens.
-        """
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+    def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         if self.rules.max_word_characters:
             text = self._without_long_words(text)
         return self._wordpiece.tokenize(letters.prepare(text, self.rules))
-
-    def continues(self, ids: tf.Tensor) -> tf.Tensor:
-        """Tells which tokens continue the word of the token before: `##` pieces."""
-        return tf.gather(tf.constant(self.is_continuation), ids)
 
     def is_long(self, word: str) -> bool:
         """Tells whether a normalised word is [UNK] because of its length."""
