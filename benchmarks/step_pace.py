@@ -79,7 +79,14 @@ def main(_) -> None:
             objective.train_dataset = lambda _, skip_batches, data=repeated: data
             optimizer = optimization.build_optimizer(config.trainer.optimizer, 1000)
             clip_norm = config.trainer.optimizer.clip_norm
-            trainer = Trainer(model, {name: objective}, optimizer, strategy, clip_norm)
+            trainer = Trainer(
+                model,
+                {name: objective},
+                optimizer,
+                strategy,
+                clip_norm,
+                fused_layers=config.trainer.fused_layers,
+            )
         if FLAGS.worker:
             step = functools.partial(trainer.train, 1)
             workers.serve(run=functools.partial(workers.seconds, step))

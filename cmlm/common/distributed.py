@@ -153,6 +153,12 @@ def is_static(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
+def on_processors(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether every replica is a processor, not a GPU or TPU."""
+    devices = strategy.extended.worker_devices
+    return all("CPU" in device.upper() for device in devices)
+
+
 def gather_replicas(value: tf.Tensor) -> tf.Tensor:
     """Concatenates a tensor's rows over all replicas; call it in replica context.
 

@@ -9,6 +9,7 @@ from official.modeling import hyperparams
 
 from cmlm.common import fields
 from cmlm.errors import UserError
+from cmlm.modeling import fused
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import TaskConfig
@@ -34,6 +35,9 @@ class TrainerConfig(hyperparams.Config):
         micro_batch_size: examples that one replica holds in memory at a time; 0 takes
             its whole share of the global batch at once. The gradient does not depend
             on it.
+        fused_layers: whether the step runs GELU, layer norm, attention's softmax and
+            cross-entropy as functions that XLA compiles: `on`, `off`, or `auto`, on
+            processors for models at least 256 wide. Exports do not depend on it.
         steps_per_loop: the most updates before the run next checks the clock and
             signals.
         summary_interval: updates between two rows of metrics.
@@ -64,6 +68,7 @@ class TrainerConfig(hyperparams.Config):
     epochs: int = fields.ranged(0, at_least=0)
     schedule: str = fields.one_of("joint", SCHEDULES)
     micro_batch_size: int = fields.ranged(0, at_least=0)
+    fused_layers: str = fields.one_of("auto", fused.CHOICES)
     steps_per_loop: int = fields.ranged(100, at_least=1)
     summary_interval: int = fields.ranged(100, at_least=1)
     validation_interval: int = fields.ranged(10_000, at_least=1)

@@ -13,7 +13,7 @@ from official.nlp.modeling import networks
 from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.modeling import layers, pooling
+from cmlm.modeling import fused, layers, pooling, training_graph
 
 # num_layers, hidden_size, num_attention_heads, intermediate_size: BERT's shapes
 # (Devlin et al., 2018) and its published miniatures (Turc et al., 2019).
@@ -175,6 +175,28 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
         dense = dense_inputs + positions[tf.newaxis] + tf.cast(types, positions.dtype)
         return tf.concat([tokens, tf.cast(dense, tokens.dtype)], axis=1)
 
+    def call(self, inputs, training=None):
+        if not (fused.active() and training):
+            return super().call(inputs)
+        ids, mask = inputs["input_word_ids"], inputs["input_mask"]
+        dense = inputs.get("dense_inputs")
+        if dense is not None:
+            mask = tf.concat([mask, inputs["dense_mask"]], axis=1)
+        embeddings = self._get_embeddings(
+            ids,
+            inputs["input_type_ids"],
+            self._embedding_layer(ids),
+            dense,
+            inputs.get("dense_type_ids"),
+        )
+        x = self._embedding_dropout(self._embedding_norm_layer(embeddings))
+        outputs = training_graph.encode(self, x, mask, self.exact_gelu)
+        return {
+            "sequence_output": outputs[-1],
+            "pooled_output": self.pooler_layer(outputs[-1][:, 0]),
+            "encoder_outputs": outputs,
+        }
+
 
 class EncoderNetwork(keras.Model):
     """The Keras network: token ids in, one vector per sentence out.
@@ -207,6 +229,7 @@ class EncoderNetwork(keras.Model):
             ),
             name="bert",
         )
+        self.bert.exact_gelu = config.hidden_activation == "gelu"
         self.hidden_size = config.hidden_size
         self.relative_positions = None
         if config.relative_positions:

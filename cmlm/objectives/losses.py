@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from cmlm.modeling import fused
+
 # The forms of the loss `misad`.
 MISAD_FORMS = ("paper", "released")
 
@@ -25,13 +27,16 @@ def masked_lm(
     Returns:
         The summed loss and the number of correct predictions, float32 scalars.
     """
-    logits = tf.cast(logits, tf.float32)
-    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    right = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
-    return (
-        tf.reduce_sum(loss * weights),
-        tf.reduce_sum(tf.cast(right, tf.float32) * weights),
-    )
+    if fused.active():
+        rows = tf.reshape(logits, [-1, logits.shape[-1]])
+        loss, right = fused.cross_entropy(rows, tf.reshape(labels, [-1]))
+        weights = tf.reshape(weights, [-1])
+    else:
+        logits = tf.cast(logits, tf.float32)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        largest = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+        right = tf.cast(tf.equal(largest, labels), tf.float32)
+    return tf.reduce_sum(loss * weights), tf.reduce_sum(right * weights)
 
 
 def additive_margin_softmax(

@@ -132,6 +132,7 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
             seed=config.trainer.seed,
             schedule=config.trainer.schedule,
             validation_examples=config.trainer.validation_examples,
+            fused_layers=config.trainer.fused_layers,
         )
         checkpoint = tf.train.Checkpoint(
             model=model,

@@ -18,6 +18,7 @@ from tensorflow.python.eager import context
 
 from cmlm.common import distributed, iterators
 from cmlm.errors import UserError
+from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import Objective
 from cmlm.training import finite
@@ -44,6 +45,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             take part; or `interleaved`, every step draws one of them, in proportion to
             the weights.
         validation_examples: the examples of one validation, see `Validator`.
+        fused_layers: whether the step uses the compiled pieces of `modeling.fused`, one
+            of its `CHOICES`.
 
     Attributes:
         gradients: the `ReplicaGradients` of each objective.
@@ -66,6 +69,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         seed: int = 0,
         schedule: str = "joint",
         validation_examples: int = -1,
+        fused_layers: str = "auto",
     ):
         _keep_sums_in_loops()
         self.model = model
@@ -75,6 +79,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         self.clip_norm = clip_norm
         self.seed = seed
         self.schedule = schedule
+        self.fused = fused.wanted(
+            fused_layers, model.config.hidden_size, distributed.on_processors(strategy)
+        )
         self.gradients = {
             name: ReplicaGradients(
                 objective, model, strategy.num_replicas_in_sync, micro_batch_size
@@ -219,7 +226,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         # takes as long as building the graph.
         @tf.autograph.experimental.do_not_convert
         def replica_step(batches):
-            return self._replica_step(batches, variables)
+            with fused.training(self.fused):
+                return self._replica_step(batches, variables)
 
         @tf.function
         def run(batches_of, num_steps):

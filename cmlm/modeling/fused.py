@@ -1,0 +1,331 @@
+"""Pieces of a training step, each one compiled function with a gradient of its own.
+
+TensorFlow runs GELU, layer norm or the softmax of attention as some ten operations, and
+each of them passes over memory. Here XLA compiles each piece to one or two loops, once
+for its values and once for its gradient, and the gradient keeps no more than it needs.
+Values are computed in float32, whatever the precision of inputs and outputs.
+
+The pieces stand in for Keras' layers only while `training` is on, which the trainer
+switches on as it builds its step. Exports, validation and inference are built without
+it and hold plain operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Optional
+
+import tensorflow as tf
+
+logger = logging.getLogger(__name__)
+
+CHOICES = ("auto", "on", "off")
+# XLA compiles every piece anew for each shape of a batch, in about half a second for
+# all of them. A narrower model is done before that pays.
+LEAST_WIDTH = 256
+_state = {"training": False}
+
+
+def wanted(choice: str, width: int, on_cpu: bool) -> bool:
+    """Whether a run uses the pieces.
+
+    Args:
+        choice: one of `CHOICES`. `auto` takes them on processors, for layers of at
+            least `LEAST_WIDTH`.
+        width: the model's hidden size.
+        on_cpu: whether the replicas are processors.
+    """
+    if choice == "off" or (choice == "auto" and (width < LEAST_WIDTH or not on_cpu)):
+        return False
+    return _compiler_works()
+
+
+@functools.cache
+def _compiler_works() -> bool:
+    try:
+        double = tf.function(lambda x: x + x, jit_compile=True)
+        return bool(double(tf.constant(1.0)).numpy() == 2.0)
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        logger.warning(
+            "XLA does not work here, so the step uses plain operations: %s",
+            str(error).split("\n")[0],
+        )
+        return False
+
+
+@contextlib.contextmanager
+def training(enabled: bool = True) -> Iterator[None]:
+    """Within the body, layers of a training step are built from these pieces."""
+    before = _state["training"]
+    _state["training"] = enabled
+    try:
+        yield
+    finally:
+        _state["training"] = before
+
+
+def active() -> bool:
+    """Whether the step that is built now uses the pieces."""
+    return _state["training"]
+
+
+def _compiled(function: Callable) -> Callable:
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+# ----------------------------------------------------------------------- GELU
+
+
+def gelu(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Exact GELU of x + bias, 0.5 y (1 + erf(y / sqrt 2)).
+
+    The gradient keeps x and no other large tensor.
+
+    Args:
+        x: float [rows, width].
+        bias: float32 [width].
+
+    Returns:
+        [rows, width], in the type of x.
+    """
+    return _gelu(x, bias)
+
+
+@tf.custom_gradient
+def _gelu(x, bias):
+    def gradient(upstream):
+        dx = _gelu_gradient(x, bias, upstream)
+        return dx, _column_sums(dx)
+
+    return _gelu_value(x, bias), gradient
+
+
+@_compiled
+def _gelu_value(x, bias):
+    y = tf.cast(x, tf.float32) + bias
+    return tf.cast(0.5 * y * (1.0 + tf.math.erf(y * math.sqrt(0.5))), x.dtype)
+
+
+@_compiled
+def _gelu_gradient(x, bias, upstream):
+    y = tf.cast(x, tf.float32) + bias
+    normal = 0.5 * (1.0 + tf.math.erf(y * math.sqrt(0.5)))
+    density = tf.exp(-0.5 * y * y) / math.sqrt(2.0 * math.pi)
+    return tf.cast(tf.cast(upstream, tf.float32) * (normal + y * density), x.dtype)
+
+
+def _column_sums(x: tf.Tensor) -> tf.Tensor:
+    """float32 [width], the sums over the rows of [rows, width]."""
+    return tf.reduce_sum(tf.cast(x, tf.float32), axis=0)
+
+
+# ----------------------------------------------------- residual and layer norm
+
+
+def residual_norm(
+    x: tf.Tensor,
+    y: tf.Tensor,
+    bias: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
+    kept: Optional[tf.Tensor],
+    rate: float,
+) -> tf.Tensor:
+    """Layer norm of x + dropout(y + bias).
+
+    Args:
+        x: float32 [rows, width], the residual.
+        y: float [rows, width], the output of a sub-layer before its bias.
+        bias, gamma, beta: float32 [width].
+        epsilon: added to the variance.
+        kept: bool [rows, width], what dropout leaves; None: all.
+        rate: the share that `kept` leaves out.
+
+    Returns:
+        float32 [rows, width].
+    """
+    return _residual_norm(epsilon, rate if kept is not None else 0.0)(
+        x, y, bias, gamma, beta, *([] if kept is None else [kept])
+    )
+
+
+@functools.cache
+def _residual_norm(epsilon: float, rate: float) -> Callable:
+    def drop(values, kept):
+        return tf.where(kept[0], values / (1.0 - rate), 0.0) if kept else values
+
+    @_compiled
+    def value(x, y, bias, gamma, beta, *kept):
+        total = x + drop(tf.cast(y, tf.float32) + bias, kept)
+        centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(centred * centred, axis=-1, keepdims=True)
+        inverse = tf.math.rsqrt(variance + epsilon)
+        normed = centred * inverse
+        return normed * gamma + beta, normed, inverse
+
+    @_compiled
+    def gradient_of(upstream, normed, inverse, gamma, like, *kept):
+        scaled = upstream * gamma
+        mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
+        along = tf.reduce_mean(scaled * normed, axis=-1, keepdims=True)
+        dx = inverse * (scaled - mean - normed * along)
+        dy = drop(dx, kept)
+        return (
+            dx,
+            tf.cast(dy, like.dtype),
+            tf.reduce_sum(dy, axis=0),
+            tf.reduce_sum(upstream * normed, axis=0),
+            tf.reduce_sum(upstream, axis=0),
+        )
+
+    @tf.custom_gradient
+    def run(x, y, bias, gamma, beta, *kept):
+        result, normed, inverse = value(x, y, bias, gamma, beta, *kept)
+        like = tf.zeros([], y.dtype)
+
+        def gradient(upstream):
+            gradients = gradient_of(upstream, normed, inverse, gamma, like, *kept)
+            return (*gradients, *(None for _ in kept))
+
+        return result, gradient
+
+    return run
+
+
+# ------------------------------------------------------------------ attention
+
+
+def attention_probabilities(
+    scores: tf.Tensor,
+    mask: tf.Tensor,
+    scale: float,
+    kept: Optional[tf.Tensor],
+    rate: float,
+) -> tf.Tensor:
+    """dropout(softmax(scale * scores + mask)).
+
+    Args:
+        scores: float [batch, heads, queries, keys].
+        mask: float32 [batch, 1, 1, keys], 0 or a large negative number.
+        scale: factor of the scores.
+        kept: bool, in the shape of the scores; None: no dropout.
+        rate: the share that `kept` leaves out.
+    """
+    return _probabilities(scale, rate if kept is not None else 0.0)(
+        scores, mask, *([] if kept is None else [kept])
+    )
+
+
+@functools.cache
+def _probabilities(scale: float, rate: float) -> Callable:
+    def drop(values, kept):
+        return tf.where(kept[0], values / (1.0 - rate), 0.0) if kept else values
+
+    @_compiled
+    def value(scores, mask, *kept):
+        found = tf.nn.softmax(tf.cast(scores, tf.float32) * scale + mask)
+        if not kept:
+            found = tf.cast(found, scores.dtype)
+            return found, found
+        dropped = tf.cast(drop(found, kept), scores.dtype)
+        return dropped, tf.cast(found, scores.dtype)
+
+    @_compiled
+    def gradient_of(upstream, found, *kept):
+        upstream = drop(tf.cast(upstream, tf.float32), kept)
+        wide = tf.cast(found, tf.float32)
+        mean = tf.reduce_sum(upstream * wide, axis=-1, keepdims=True)
+        return tf.cast(scale * wide * (upstream - mean), found.dtype)
+
+    @tf.custom_gradient
+    def run(scores, mask, *kept):
+        result, found = value(scores, mask, *kept)
+
+        def gradient(upstream):
+            dscores = gradient_of(upstream, found, *kept)
+            return (dscores, None, *(None for _ in kept))
+
+        return result, gradient
+
+    return run
+
+
+# -------------------------------------------------------------------- dropout
+
+# Random bits of one draw.
+_BITS = 16
+
+
+def exact_rate(rate: float) -> float:
+    """The rate of `kept`: the nearest one that `_BITS` random bits can draw."""
+    return round(rate * 2**_BITS) / 2**_BITS
+
+
+def kept(generator, shape: tf.Tensor, rate: float) -> Optional[tf.Tensor]:
+    """Draws what dropout keeps: bool, or None if the rate is 0.
+
+    Args:
+        generator: tf.random.Generator of the layer, whose state the trainer sets.
+        shape: int32 [axes].
+        rate: the share to leave out; `exact_rate` says the one that is drawn.
+    """
+    if not rate:
+        return None
+    count = tf.reduce_prod(shape)
+    # Two draws from each 32 bits: half of the time goes into making bits.
+    bits = generator.uniform_full_int([(count + 1) // 2], tf.int32)
+    bits = tf.reshape(tf.bitcast(bits, tf.int16), [-1])[:count]
+    lowest = round(rate * 2**_BITS) - 2 ** (_BITS - 1)
+    return tf.reshape(bits >= tf.constant(lowest, tf.int16), shape)
+
+
+# -------------------------------------------------------------- cross-entropy
+
+
+@tf.custom_gradient
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy, and whether the label is the first word with the largest logit.
+
+    Logits of bfloat16 are not copied to float32.
+
+    Args:
+        logits: float [rows, words].
+        labels: int32 [rows].
+
+    Returns:
+        The loss in nats and 1 or 0, float32 [rows] each.
+    """
+    loss, right, total = _cross_entropy_value(logits, labels)
+
+    def gradient(upstream, _):
+        return _cross_entropy_gradient(logits, labels, total, upstream), None
+
+    return (loss, right), gradient
+
+
+@_compiled
+def _cross_entropy_value(logits, labels):
+    wide = tf.cast(logits, tf.float32)
+    words = tf.range(tf.shape(logits)[1])[tf.newaxis]
+    largest = tf.reduce_max(wide, axis=-1, keepdims=True)
+    first = tf.reduce_min(
+        tf.where(wide >= largest, words, tf.shape(logits)[1]), axis=-1
+    )
+    total = tf.reduce_sum(tf.exp(wide - largest), axis=-1, keepdims=True)
+    total = tf.math.log(total) + largest
+    of_label = tf.cast(tf.gather(logits, labels, batch_dims=1), tf.float32)
+    right = tf.cast(first == labels, tf.float32)
+    return total[:, 0] - of_label, right, total
+
+
+@_compiled
+def _cross_entropy_gradient(logits, labels, total, upstream):
+    words = tf.range(tf.shape(logits)[1])[tf.newaxis]
+    of_label = tf.cast(words == labels[:, tf.newaxis], tf.float32)
+    shares = tf.exp(tf.cast(logits, tf.float32) - total)
+    return tf.cast((shares - of_label) * upstream[:, tf.newaxis], logits.dtype)

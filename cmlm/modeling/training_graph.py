@@ -1,0 +1,129 @@
+"""The encoder as a graph for training: the same layers, in fewer passes over memory.
+
+Model Garden's block multiplies with einsum, adds biases, casts and drops in operations
+of their own. This module reads the weights of the same Keras layers and writes the same
+function with products of two dimensions and the pieces of `fused`. Names and gradients
+of the weights are those of the Keras layers, and so are the states of dropout; its
+draws differ. `tests/test_training_graph.py` compares the two forms.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from cmlm.common.keras import keras
+from cmlm.modeling import fused
+
+# Added to the score of a padded token: its softmax is 0.
+_MASKED = -1e9
+
+
+def encode(
+    bert: keras.layers.Layer, embeddings: tf.Tensor, mask: tf.Tensor, exact_gelu: bool
+) -> list[tf.Tensor]:
+    """Runs the Transformer blocks, with dropout.
+
+    Args:
+        bert: Model Garden's encoder.
+        embeddings: float [batch, seq, dim], normed and dropped.
+        mask: int32 [batch, seq], 1 for a real token.
+        exact_gelu: whether the blocks' activation is the exact GELU.
+
+    Returns:
+        The output of every block, float32 [batch, seq, dim].
+    """
+    shape = tf.shape(embeddings)
+    width = embeddings.shape[-1]
+    x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, width])
+    mask = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED
+    outputs = []
+    for block in bert.transformer_layers:
+        x = _block(block, x, mask, shape, exact_gelu)
+        outputs.append(tf.reshape(x, [shape[0], shape[1], width]))
+    return outputs
+
+
+def _block(block, x, mask, shape, exact_gelu) -> tf.Tensor:
+    """One block: float32 [tokens, dim] to the same."""
+    dtype = tf.as_dtype(block._intermediate_dense.compute_dtype)
+    found = _attention(block._attention_layer, tf.cast(x, dtype), mask, shape)
+    output = block._attention_layer._output_dense
+    kernel = tf.reshape(_read(output.kernel), [-1, x.shape[-1]])
+    x = _norm(
+        *(block._attention_layer_norm, block._attention_dropout, x),
+        *(tf.matmul(found, tf.cast(kernel, dtype)), output.bias),
+    )
+    dense = block._intermediate_dense
+    inner = tf.matmul(tf.cast(x, dtype), tf.cast(_read(dense.kernel), dtype))
+    if exact_gelu:
+        inner = fused.gelu(inner, _read(dense.bias))
+    else:
+        inner = tf.nn.bias_add(inner, tf.cast(_read(dense.bias), dtype))
+        inner = tf.cast(block._intermediate_activation_layer(inner), dtype)
+    dense = block._output_dense
+    inner = tf.matmul(inner, tf.cast(_read(dense.kernel), dtype))
+    return _norm(
+        *(block._output_layer_norm, block._output_dropout, x),
+        *(inner, dense.bias),
+    )
+
+
+def _norm(norm, dropout, x, y, bias) -> tf.Tensor:
+    kept = _kept(dropout, tf.shape(y))
+    return fused.residual_norm(
+        x,
+        y,
+        _read(bias),
+        _read(norm.gamma),
+        _read(norm.beta),
+        norm.epsilon,
+        kept,
+        fused.exact_rate(dropout.rate),
+    )
+
+
+def _attention(layer, x, mask, shape) -> tf.Tensor:
+    """[tokens, heads * size], the heads' outputs side by side."""
+    dtype, width = x.dtype, x.shape[-1]
+    parts = (layer._query_dense, layer._key_dense, layer._value_dense)
+    heads, size = parts[0].kernel.shape[1:]
+    batch, seq = shape[0], shape[1]
+    # One product instead of three.
+    kernel = tf.concat(
+        [tf.reshape(_read(part.kernel), [width, heads * size]) for part in parts],
+        axis=1,
+    )
+    bias = tf.concat(
+        [tf.reshape(_read(part.bias), [heads * size]) for part in parts], axis=0
+    )
+    every = tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, dtype)), tf.cast(bias, dtype))
+    every = tf.reshape(every, [batch, seq, 3, heads, size])
+    query, key, value = tf.unstack(tf.transpose(every, [2, 0, 3, 1, 4]))
+    scores = tf.matmul(query, key, transpose_b=True)
+    dropout = layer._dropout_layer
+    plain = isinstance(dropout, keras.layers.Dropout)
+    found = fused.attention_probabilities(
+        scores,
+        mask,
+        1.0 / math.sqrt(size),
+        _kept(dropout, tf.shape(scores)) if plain else None,
+        fused.exact_rate(dropout.rate),
+    )
+    if not plain:
+        # DropHead.
+        found = tf.cast(dropout(found, training=True), dtype)
+    found = tf.transpose(tf.matmul(found, value), [0, 2, 1, 3])
+    return tf.reshape(found, [batch * seq, heads * size])
+
+
+def _read(variable) -> tf.Tensor:
+    """The float32 value; in mixed precision Keras' own variable would round it."""
+    return tf.convert_to_tensor(getattr(variable, "_variable", variable))
+
+
+def _kept(dropout, shape):
+    if not dropout.rate:
+        return None
+    return fused.kept(dropout._random_generator._generator, shape, dropout.rate)

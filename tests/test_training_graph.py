@@ -1,0 +1,178 @@
+"""The fused step computes what the plain one does: values, gradients, randomness."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+from cmlm.common.keras import keras
+from cmlm.modeling import fused
+from cmlm.training.trainer import Trainer
+
+BATCH = 8
+
+
+def build(strategy, fused_layers, micro_batch_size=0, **values) -> Trainer:
+    """A trainer with plain SGD, whose update shows the gradient itself."""
+    batch = toys.pair_batch(batch=BATCH)
+    with strategy.scope():
+        model = toys.model(num_layers=1, **values)
+        return Trainer(
+            model,
+            {"cmlm": toys.objective("cmlm", model, [batch], BATCH)},
+            keras.optimizers.legacy.SGD(0.1),
+            strategy,
+            micro_batch_size=micro_batch_size,
+            fused_layers=fused_layers,
+        )
+
+
+def weights(trainer) -> np.ndarray:
+    """All weights, one after the other."""
+    parts = trainer.model.parts.values()
+    return np.concatenate([w.ravel() for part in parts for w in part.get_weights()])
+
+
+def compiled(function) -> int:
+    """The number of functions in a graph that XLA must compile."""
+    library = function.graph.as_graph_def().library.function
+    return sum(each.attr["_XlaMustCompile"].b for each in library)
+
+
+def test_the_fused_step_equals_the_plain_one_on_two_replicas(one_device, two_replicas):
+    plain = build(one_device, "off")
+    trainer = build(two_replicas, "on", micro_batch_size=2)
+    assert trainer.fused and not plain.fused
+    toys.copy_weights(plain.model, trainer.model)
+    before = weights(plain)
+    want, got = plain.train(1), trainer.train(1)
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
+    np.testing.assert_allclose(weights(trainer), weights(plain), atol=2e-6)
+    assert np.abs(weights(plain) - before).max() > 1e-3
+
+
+def test_mixed_precision_is_as_close_to_float32_as_the_plain_step(one_device):
+    exact, updates = build(one_device, "off"), {}
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        for choice in ("off", "on"):
+            trainer = build(one_device, choice)
+            toys.copy_weights(exact.model, trainer.model)
+            before = weights(trainer)
+            trainer.train(1)
+            updates[choice] = weights(trainer) - before
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    before = weights(exact)
+    exact.train(1)
+    update = weights(exact) - before
+    size = np.linalg.norm(update)
+    found = {name: np.linalg.norm(e - update) / size for name, e in updates.items()}
+    assert 0 < found["on"] < max(1.2 * found["off"], 0.01)
+
+
+def test_dropout_follows_from_seed_and_step(one_device):
+    rates = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3}
+    first, second = (build(one_device, "on", **rates) for _ in range(2))
+    toys.copy_weights(first.model, second.model)
+    start = [part.get_weights() for part in first.model.parts.values()]
+    losses = [first.train(1)["cmlm/loss"], second.train(1)["cmlm/loss"]]
+    assert losses[0] == losses[1]
+    np.testing.assert_array_equal(weights(first), weights(second))
+    # The same weights and batch, another step: other draws.
+    for part, values in zip(first.model.parts.values(), start, strict=True):
+        part.set_weights(values)
+    assert first.train(1)["cmlm/loss"] != losses[0]
+
+
+def test_pieces_equal_their_formulas():
+    random = tf.random.Generator.from_seed(3)
+    x, y, upstream = (random.normal([6, 8]) for _ in range(3))
+    bias, gamma, beta = (random.normal([8]) for _ in range(3))
+    kept = fused.kept(random, tf.shape(x), 0.25)
+    share = tf.cast(kept, tf.float32) / 0.75
+    mask = tf.constant([0.0] * 6 + [-1e9] * 2)
+
+    def norm(x, y, bias, gamma, beta):
+        total = x + (y + bias) * share
+        mean, variance = tf.nn.moments(total, -1, keepdims=True)
+        return (total - mean) / tf.sqrt(variance + 1e-3) * gamma + beta
+
+    cases = [
+        (
+            lambda *v: fused.residual_norm(*v, 1e-3, kept, 0.25),
+            norm,
+            (x, y, bias, gamma, beta),
+        ),
+        (fused.gelu, lambda x, b: tf.nn.gelu(x + b, approximate=False), (x, bias)),
+        (
+            lambda s: fused.attention_probabilities(s, mask, 0.5, kept, 0.25),
+            lambda s: tf.nn.softmax(0.5 * s + mask) * share,
+            (x,),
+        ),
+    ]
+    for piece, formula, values in cases:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(values)
+            got, want = piece(*values), formula(*values)
+        np.testing.assert_allclose(got, want, atol=2e-6)
+        for a, b in zip(
+            tape.gradient(got, values, output_gradients=upstream),
+            tape.gradient(want, values, output_gradients=upstream),
+            strict=True,
+        ):
+            np.testing.assert_allclose(a, b, atol=5e-6)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_cross_entropy_counts_the_first_of_equal_logits(dtype):
+    logits = tf.cast([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [-1.0, 3.0, 1.5]], dtype)
+    labels = tf.constant([0, 1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss, right = fused.cross_entropy(logits, labels)
+    np.testing.assert_array_equal(right, [1, 0, 0])
+    wide = np.asarray(tf.cast(logits, tf.float32), np.float64)
+    shares = np.exp(wide) / np.exp(wide).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(loss, -np.log(shares[range(3), labels]), rtol=1e-6)
+    gradient = tf.cast(tape.gradient(loss, logits), tf.float32)
+    np.testing.assert_allclose(
+        gradient, shares - np.eye(3)[labels], atol=1e-6 if dtype == tf.float32 else 4e-3
+    )
+
+
+def test_dropout_keeps_its_share():
+    random = tf.random.Generator.from_seed(3)
+    kept = fused.kept(random, tf.constant([1001, 99]), 0.1).numpy()
+    rate = fused.exact_rate(0.1)
+    assert math.isclose(rate, 0.1, abs_tol=1e-5)
+    # Six standard deviations.
+    assert abs(1 - kept.mean() - rate) < 6 * math.sqrt(0.09 / kept.size)
+    assert fused.kept(random, tf.constant([4]), 0.0) is None
+
+
+def test_graphs_outside_of_the_step_are_plain():
+    encoder = toys.model().encoder
+    inputs = encoder.dummy_inputs()
+
+    def graph(training):
+        function = tf.function(lambda: encoder(inputs, training=training)["default"])
+        return function.get_concrete_function()
+
+    # What exports and validation build, even where a step is being built.
+    assert not compiled(graph(training=True))
+    with fused.training():
+        assert not compiled(graph(training=False))
+        assert compiled(graph(training=True))
+
+
+def test_auto_takes_wide_models_on_processors():
+    width = fused.LEAST_WIDTH
+    assert fused.wanted("auto", width, on_cpu=True)
+    assert not fused.wanted("auto", width - 1, on_cpu=True)
+    assert not fused.wanted("auto", width, on_cpu=False)
+    assert not fused.wanted("off", width, on_cpu=True)
+    assert fused.wanted("on", 16, on_cpu=False)
