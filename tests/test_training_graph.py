@@ -75,6 +75,7 @@ def test_mixed_precision_is_as_close_to_float32_as_the_plain_step(one_device):
 
 
 def test_dropout_follows_from_seed_and_step(one_device):
+    keras.backend.experimental.enable_tf_random_generator()
     rates = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3}
     first, second = (build(one_device, "on", **rates) for _ in range(2))
     toys.copy_weights(first.model, second.model)
