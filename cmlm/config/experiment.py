@@ -36,7 +36,7 @@ class TrainerConfig(hyperparams.Config):
             its whole share of the global batch at once. The gradient does not depend
             on it.
         fused_layers: whether the step runs GELU, layer norm, attention's softmax and
-            cross-entropy as functions that XLA compiles: `on`, `off`, or `auto`, on
+            cross-entropy as functions that XLA compiles: `always`, `never`, or `auto`, on
             processors for models at least 256 wide. Exports do not depend on it.
         steps_per_loop: the most updates before the run next checks the clock and
             signals.

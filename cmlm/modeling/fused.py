@@ -12,6 +12,7 @@ it and hold plain operations.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import logging
@@ -23,7 +24,7 @@ import tensorflow as tf
 
 logger = logging.getLogger(__name__)
 
-CHOICES = ("auto", "on", "off")
+CHOICES = ("auto", "always", "never")
 # XLA compiles every piece anew for each shape of a batch, in about half a second for
 # all of them. A narrower model is done before that pays.
 LEAST_WIDTH = 256
@@ -39,7 +40,7 @@ def wanted(choice: str, width: int, on_cpu: bool) -> bool:
         width: the model's hidden size.
         on_cpu: whether the replicas are processors.
     """
-    if choice == "off" or (choice == "auto" and (width < LEAST_WIDTH or not on_cpu)):
+    if choice == "never" or (choice == "auto" and (width < LEAST_WIDTH or not on_cpu)):
         return False
     return _compiler_works()
 
@@ -73,8 +74,17 @@ def active() -> bool:
     return _state["training"]
 
 
+@functools.cache
 def _compiled(function: Callable) -> Callable:
+    """The function, compiled once for all layers and steps."""
     return tf.function(function, jit_compile=True, autograph=False)
+
+
+@atexit.register
+def _release() -> None:
+    """Frees the compiled functions while TensorFlow can still do so."""
+    for cached in (_compiled, _residual_norm, _probabilities):
+        cached.cache_clear()
 
 
 # ----------------------------------------------------------------------- GELU
@@ -98,19 +108,17 @@ def gelu(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 @tf.custom_gradient
 def _gelu(x, bias):
     def gradient(upstream):
-        dx = _gelu_gradient(x, bias, upstream)
+        dx = _compiled(_gelu_gradient)(x, bias, upstream)
         return dx, _column_sums(dx)
 
-    return _gelu_value(x, bias), gradient
+    return _compiled(_gelu_value)(x, bias), gradient
 
 
-@_compiled
 def _gelu_value(x, bias):
     y = tf.cast(x, tf.float32) + bias
     return tf.cast(0.5 * y * (1.0 + tf.math.erf(y * math.sqrt(0.5))), x.dtype)
 
 
-@_compiled
 def _gelu_gradient(x, bias, upstream):
     y = tf.cast(x, tf.float32) + bias
     normal = 0.5 * (1.0 + tf.math.erf(y * math.sqrt(0.5)))
@@ -300,15 +308,14 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.T
     Returns:
         The loss in nats and 1 or 0, float32 [rows] each.
     """
-    loss, right, total = _cross_entropy_value(logits, labels)
+    loss, right, total = _compiled(_cross_entropy_value)(logits, labels)
 
     def gradient(upstream, _):
-        return _cross_entropy_gradient(logits, labels, total, upstream), None
+        return _compiled(_cross_entropy_gradient)(logits, labels, total, upstream), None
 
     return (loss, right), gradient
 
 
-@_compiled
 def _cross_entropy_value(logits, labels):
     wide = tf.cast(logits, tf.float32)
     words = tf.range(tf.shape(logits)[1])[tf.newaxis]
@@ -323,7 +330,6 @@ def _cross_entropy_value(logits, labels):
     return total[:, 0] - of_label, right, total
 
 
-@_compiled
 def _cross_entropy_gradient(logits, labels, total, upstream):
     words = tf.range(tf.shape(logits)[1])[tf.newaxis]
     of_label = tf.cast(words == labels[:, tf.newaxis], tf.float32)

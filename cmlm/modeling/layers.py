@@ -105,18 +105,18 @@ class RelativePositions(keras.layers.Layer):
 class RelativeSoftmax(keras.layers.Layer):
     """Masked softmax of attention scores after relative positions were added.
 
-    Args:
+    Attributes:
         positions: the layer that adds them.
     """
 
     def __init__(self, positions: RelativePositions, **kwargs):
         super().__init__(**kwargs)
-        self._positions = positions
+        self.positions = positions
         self._softmax = keras.layers.Softmax()
 
     def call(self, scores: tf.Tensor, mask=None) -> tf.Tensor:
         """Returns probabilities, float [batch, heads, seq, seq]."""
-        return self._softmax(self._positions(scores), mask)
+        return self._softmax(self.positions(scores), mask)
 
 
 @keras.utils.register_keras_serializable(package="cmlm")

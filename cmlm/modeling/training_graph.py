@@ -14,7 +14,7 @@ import math
 import tensorflow as tf
 
 from cmlm.common.keras import keras
-from cmlm.modeling import fused
+from cmlm.modeling import fused, layers
 
 # Added to the score of a padded token: its softmax is 0.
 _MASKED = -1e9
@@ -102,12 +102,15 @@ def _attention(layer, x, mask, shape) -> tf.Tensor:
     every = tf.reshape(every, [batch, seq, 3, heads, size])
     query, key, value = tf.unstack(tf.transpose(every, [2, 0, 3, 1, 4]))
     scores = tf.matmul(query, key, transpose_b=True)
+    scale = 1.0 / math.sqrt(size)
+    if isinstance(layer._softmax, layers.RelativeSoftmax):
+        scores, scale = layer._softmax.positions(scores * scale), 1.0
     dropout = layer._dropout_layer
     plain = isinstance(dropout, keras.layers.Dropout)
     found = fused.attention_probabilities(
         scores,
         mask,
-        1.0 / math.sqrt(size),
+        scale,
         _kept(dropout, tf.shape(scores)) if plain else None,
         fused.exact_rate(dropout.rate),
     )

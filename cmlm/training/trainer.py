@@ -226,8 +226,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         # takes as long as building the graph.
         @tf.autograph.experimental.do_not_convert
         def replica_step(batches):
-            with fused.training(self.fused):
-                return self._replica_step(batches, variables)
+            return self._replica_step(batches, variables)
 
         @tf.function
         def run(batches_of, num_steps):
@@ -235,7 +234,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             for _ in tf.range(num_steps):
                 self.model.reset_dropout(self.optimizer.iterations)
                 batches = {name: next(batches_of[name]) for name in names}
-                results = self.strategy.run(replica_step, args=(batches,))
+                # Outside of the replicas: their threads would leave it in turn.
+                with fused.training(self.fused):
+                    results = self.strategy.run(replica_step, args=(batches,))
                 # All-reduced: every replica holds the same numbers.
                 totals += self.strategy.experimental_local_results(results)[0]
                 for name in names:
