@@ -20,21 +20,19 @@ the reader of stdout has gone.
 
 import contextlib
 import errno
-import faulthandler
 import logging
 import os
 import re
 import select
 import signal
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from absl import app, flags
 from absl import logging as absl_logging
 
-from cmlm.common import flagfiles
+from cmlm.common import flagfiles, native_log
 from cmlm.errors import UserError
 
 # Level 3 hides TensorFlow's ERROR lines too. Important ones reach Python as exceptions;
@@ -85,7 +83,8 @@ def quiet_imports(extra: str = "") -> Iterator[None]:
     Raises:
         UserError: a library of that extra is not installed.
     """
-    with _quietly():
+    quiet_environment()
+    with native_log.dropped():
         try:
             yield
         except ModuleNotFoundError as error:
@@ -94,49 +93,6 @@ def quiet_imports(extra: str = "") -> Iterator[None]:
             raise UserError(
                 f"{error.name} is not installed: pip install 'cmlm[{extra}]'"
             ) from error
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """See `quiet_imports`.
-
-    Environment variables are not enough: native code logs before it reads them, and
-    packages warn about themselves. If the body raises, the dropped output is printed
-    after all. With TF_CPP_MIN_LOG_LEVEL below 3 in the environment nothing is dropped.
-    """
-    quiet_environment()
-    if os.environ["TF_CPP_MIN_LOG_LEVEL"] < "3":
-        yield
-        return
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    had_faulthandler = faulthandler.is_enabled()
-    with tempfile.TemporaryFile() as captured:
-        os.dup2(captured.fileno(), 2)
-        # The trace of a crash in native code must not go to the captured file.
-        faulthandler.enable(terminal)
-        written = b""
-        try:
-            with warnings.catch_warnings():
-                if not sys.warnoptions:
-                    warnings.simplefilter("ignore")
-                yield
-        except UserError:
-            raise
-        except Exception:
-            sys.stderr.flush()
-            captured.seek(0)
-            written = captured.read()
-            raise
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            if had_faulthandler:
-                faulthandler.enable(2)
-            else:
-                faulthandler.disable()
-            os.close(terminal)
-            os.write(2, written)
     _silence_libraries()
 
 

@@ -35,9 +35,9 @@ class TrainerConfig(hyperparams.Config):
         micro_batch_size: examples that one replica holds in memory at a time; 0 takes
             its whole share of the global batch at once. The gradient does not depend
             on it.
-        fused_layers: whether the step runs GELU, layer norm, attention's softmax and
-            cross-entropy as functions that XLA compiles: `always`, `never`, or `auto`, on
-            processors for models at least 256 wide. Exports do not depend on it.
+        fused_layers: whether XLA compiles GELU, layer norm, attention's softmax and
+            cross-entropy of the step: `always`, `never`, or `auto`, on processors for
+            models at least 256 wide. Exports do not depend on it.
         steps_per_loop: the most updates before the run next checks the clock and
             signals.
         summary_interval: updates between two rows of metrics.

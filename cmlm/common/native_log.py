@@ -1,0 +1,56 @@
+"""Keeps the log lines of native code off the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+
+from cmlm.errors import UserError
+
+
+@contextlib.contextmanager
+def dropped() -> Iterator[None]:
+    """Drops everything that is written to stderr in the body, warnings too.
+
+    Environment variables are not enough: native code logs before it reads them, and
+    packages warn about themselves. If the body raises anything but a UserError, the
+    dropped output is printed after all. With TF_CPP_MIN_LOG_LEVEL below 3 in the
+    environment nothing is dropped.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") < "3":
+        yield
+        return
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    had_faulthandler = faulthandler.is_enabled()
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
+        # The trace of a crash in native code must not go to the captured file.
+        faulthandler.enable(terminal)
+        written = b""
+        try:
+            with warnings.catch_warnings():
+                if not sys.warnoptions:
+                    warnings.simplefilter("ignore")
+                yield
+        except UserError:
+            raise
+        except Exception:
+            sys.stderr.flush()
+            captured.seek(0)
+            written = captured.read()
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            if had_faulthandler:
+                faulthandler.enable(2)
+            else:
+                faulthandler.disable()
+            os.close(terminal)
+            os.write(2, written)
