@@ -1,5 +1,6 @@
 """Every run of the tests has two logical CPU devices and is seeded."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -26,6 +27,30 @@ def pytest_configure() -> None:
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
     )
+
+
+# They test rules of this project, which do not depend on the versions of TensorFlow and
+# Python, or what other modules test on both stacks.
+ON_ONE_STACK = {
+    *("test_campaign", "test_docs", "test_evaluation_tasks", "test_experiments"),
+    *("test_hold_out", "test_leftovers", "test_masked_pipelines", "test_mine"),
+    *("test_misad", "test_nli", "test_pair_pipelines", "test_papers"),
+    *("test_published_layouts", "test_quickthought", "test_reading", "test_rules"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in ON_ONE_STACK:
+            item.add_marker("large")
+
+
+def pytest_collection_finish() -> None:
+    """Lets Python look for garbage less often: a tenth of the time went there."""
+    gc.collect()
+    # Modules and tests stay until the end.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

@@ -263,7 +263,7 @@ def test_padding_changes_nothing(case):
 @pytest.mark.parametrize(
     "names, values",
     [
-        (tuple(OBJECTIVES), {}),
+        pytest.param(tuple(OBJECTIVES), {}, marks=pytest.mark.large),
         pytest.param(
             # A family each: a sum over words, a ranking of texts, several terms.
             ("cmlm", "bitext", "misad"),
@@ -276,12 +276,21 @@ def test_padding_changes_nothing(case):
             marks=pytest.mark.large,
         ),
         # A part that only the teacher's width makes.
-        (("distill", "distill_bitext"), {"task.distill.projection": "linear"}),
+        pytest.param(
+            ("distill", "distill_bitext"),
+            {"task.distill.projection": "linear"},
+            marks=pytest.mark.large,
+        ),
     ],
     ids=["all", "interleaved_on_two_replicas", "linear_map"],
 )
-def test_a_run_logs_each_objective_and_resumes_exactly(data, tmp_path, names, values):
+def test_a_run_logs_each_objective_and_resumes_exactly(
+    data, tmp_path, request, names, values
+):
     """The rest of a run after its second step, bit for bit; dropout is on."""
+    if len(names) == len(OBJECTIVES):
+        # Its graph takes minutes to build; the other cases have theirs.
+        request.getfixturevalue("eager")
     settings = {
         "model.preset": "tiny",
         "model.num_layers": 1,

@@ -116,7 +116,6 @@ def test_no_tpu_is_one_line():
 # -------------------------------------------------------------- two workers
 
 
-@pytest.mark.usefixtures("optimized_graphs")  # which the workers have, too
 def test_two_workers_are_two_replicas(tmp_path, two_replicas):
     toys.write_corpus(tmp_path / "corpus.txt")
     with two_workers("tests/worker.py", "agree", tmp_path) as started:

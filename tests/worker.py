@@ -84,6 +84,8 @@ def refusal(function, *arguments) -> str:
 
 def agree(strategy, directory: Path) -> dict:
     """Steps, validation, masks, refusals, a non-finite loss, a run with a signal."""
+    # As in the process that compares.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     number, _ = workers.cluster(strategy)
     trainer = toy_trainer(strategy)
     metrics = trainer.train(4)
