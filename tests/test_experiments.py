@@ -296,17 +296,17 @@ def test_recipes_are_registered_where_model_garden_looks():
         )
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_has_its_place_in_every_recipe(name):
-    for recipe in recipes.names():
-        task = recipes.load(recipe).task
+@pytest.mark.parametrize("recipe", recipes.names())
+def test_every_objective_has_its_place_in_every_recipe(recipe):
+    task = recipes.load(recipe).task
+    (length,) = {
+        objective.train_data.seq_length for objective in task.enabled().values()
+    }
+    for name, objective in OBJECTIVES.items():
         config = getattr(task, name)
-        assert type(config) is OBJECTIVES[name].config_class
+        assert type(config) is objective.config_class
         assert config.train_data.global_batch_size > 0
-        (other,) = {
-            objective.train_data.seq_length for objective in task.enabled().values()
-        }
-        assert config.train_data.seq_length == other
+        assert config.train_data.seq_length == length
 
 
 def test_a_file_that_is_no_plain_yaml_ends_in_one_line(tmp_path):
