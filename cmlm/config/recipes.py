@@ -83,7 +83,7 @@ def _cmlm_optimizer() -> OptimizerConfig:
 
 @_recipe("cmlm/english")
 def cmlm_english() -> ExperimentConfig:
-    """English CMLM (https://arxiv.org/abs/2012.14388, sections 2, 3 and C).
+    """English CMLM (https://arxiv.org/abs/2012.14388, sections 2, 3, appendix C).
 
     BERT-base, mean pooling, sequences of 256 tokens with 80 masked, 15 projections,
     batch 2048, LAMB 1e-3 with 10k steps of warm-up and linear decay, 1 M steps. The
@@ -134,7 +134,7 @@ def cmlm_multilingual() -> ExperimentConfig:
 
 
 def _multilingual_vocabulary() -> VocabularyConfig:
-    """The vocabulary of LaBSE (section 3.2), which CMLM uses too (section 4.1)."""
+    """The vocabulary of LaBSE (section 3.2), which CMLM uses too (section 4.4)."""
     return VocabularyConfig(size=501_153, lower_case=False, sampling_exponent=0.3)
 
 
