@@ -6,7 +6,9 @@ small; all else stays. Training commands resolve to a checked configuration, and
 each kind trains two steps. The other commands run as they are.
 """
 
+import bz2
 import collections
+import functools
 import json
 import os
 import re
@@ -16,12 +18,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import test_prepare
+import test_sources
 import testsets
 import toys
 from absl import flags
 from absl.testing import flagsaver
 
 from cmlm import train
+from cmlm.config import recipes
 from cmlm.training import engine, stages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,6 +67,16 @@ for _module, *_arguments in PRINTED:
 
 
 # ------------------------------------------------------------------------ toy data
+
+
+def write_dumps(directory: Path) -> dict[str, str]:
+    """The sources of cmlm.prepare, by layout; its `tsv` is the toy bitext."""
+    crawl, wiki = directory / "crawl.wet.gz", directory / "wiki.xml.bz2"
+    test_prepare.wet(crawl, [test_prepare.PAGE.format(n) for n in range(30)])
+    article = test_sources.PAGE % (1, 0, 1, "", test_sources.MARKUP)
+    wiki.write_bytes(bz2.compress((test_sources.DUMP % article).encode()))
+    bitext = str(directory / "bitext.tsv")
+    return {"wet": str(crawl), "wikipedia": str(wiki), "tsv": bitext}
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +121,7 @@ def toy(tmp_path_factory) -> dict[str, str]:
         "run": str(directory / "run"),
         "two": str(directory / "two"),
         "testsets": testsets.write(directory / "testsets"),
+        **write_dumps(directory),
         "directory": str(directory),
     }
 
@@ -132,6 +148,9 @@ def made_small(module: str, arguments: list[str], toy: dict[str, str], output: P
         "input": toy["text"],
     }
     found = []
+    if module == "cmlm.prepare":
+        layouts = [each for each in arguments if each.startswith("--layout=")]
+        path_of["input"] = toy[layouts[0].partition("=")[2]]
     for argument in arguments:
         flag, _, value = argument.removeprefix("--").partition("=")
         if flag in path_of:
@@ -177,6 +196,163 @@ def test_a_flagfile_opens_with_its_row_and_its_command(path):
     assert "The paper:" in said or "Hardware and time: not printed" in said
     assert "Expected:" in said or "pretrain" in path.stem
     assert "Not run yet." in said
+
+
+# The settings of each row that its paper prints, under `task.`, `model.` or `trainer.`.
+_BASE = {"model.preset": "base", "trainer.train_steps": 1_000_000}
+_MIRROR = {
+    "model.dropout_rate": 0.1,
+    "task.mirror.scale": 25.0,
+    "task.mirror.span.length": 5,
+    "trainer.epochs": 1,
+    "trainer.optimizer.learning_rate": 2e-5,
+}
+_NO_DROPOUT = {"model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0}
+_WORD = {"model.pooling": "cls", "trainer.epochs": 2}
+_DUAL = {"task.bitext.margin": 0.3, "task.bitext.train_data.global_batch_size": 4096}
+_PRE_TRAINED, _FROM_SCRATCH = ({"trainer.train_steps": n} for n in (50_000, 500_000))
+_ULR = {"trainer.train_steps": 156_250, "trainer.optimizer.learning_rate": 5e-5}
+SETTINGS = {
+    **{
+        f"papers/cmlm/en_views_{n}": {**_BASE, "model.num_views": n}
+        for n in (1, 5, 10, 20)
+    },
+    **{
+        f"papers/cmlm/en_masks_{n}": {
+            **_BASE,
+            "task.cmlm.masking.rate": n / 256,
+            "task.cmlm.masking.max_predictions": n,
+        }
+        for n in (40, 60, 100)
+    },
+    **{
+        f"papers/cmlm/en_pooling_{how}": {**_BASE, "model.pooling": how}
+        for how in ("max", "cls")
+    },
+    "papers/cmlm/en_skip": {**_BASE, "task.cmlm.skip": True},
+    "papers/cmlm/en_bert_base": {**_BASE, "task.mlm.masking.rate": 0.15},
+    "papers/cmlm/en_bert_large": {
+        "model.preset": "large",
+        "task.mlm.masking.rate": 0.15,
+    },
+    "papers/cmlm/en_bert_nsp": {**_BASE, "task.nsp.masking.rate": 0.15},
+    "papers/cmlm/en_quickthought": {
+        **_BASE,
+        "task.quickthought.encoders": "two",
+        "task.quickthought.similarity": "dot",
+        "task.quickthought.scale": 1.0,
+        "task.quickthought.margin": 0.0,
+    },
+    "papers/cmlm/f_mbert": {"task.bitext.weight": 0.2, "task.cmlm.weight": 1.0},
+    "papers/cmlm/multilingual_cmlm_only": {"trainer.train_steps": 2_000_000},
+    "papers/cmlm/multilingual_mlm": {
+        "task.mlm.masking.rate": 0.15,
+        "trainer.train_steps": 2_000_000,
+    },
+    # Section 4.4: joint training, then the stages of S2 and S3.
+    "multilingual_s1": {"task.bitext.weight": 0.2, "trainer.train_steps": 2_000_000},
+    "multilingual_cmlm": {"trainer.train_steps": 1_500_000},
+    "multilingual_s2": {"task.bitext.margin": 0.3, "trainer.train_steps": 1_000_000},
+    "multilingual_s3": {"task.bitext.weight": 0.2, "trainer.train_steps": 1_000_000},
+    "papers/labse/custom_vocab_ams": {**_DUAL, **_FROM_SCRATCH},
+    "papers/labse/mbert_vocab": {**_DUAL, **_FROM_SCRATCH, "task.bitext.margin": 0.0},
+    "papers/labse/mbert_vocab_ams": {**_DUAL, **_FROM_SCRATCH},
+    "papers/labse/mbert_vocab_ams_pt": {**_DUAL, **_PRE_TRAINED},
+    "papers/labse/mbert_vocab_pt": {**_DUAL, **_PRE_TRAINED, "task.bitext.margin": 0.0},
+    **{
+        f"papers/labse/margin_{name}": {
+            **_DUAL,
+            **_PRE_TRAINED,
+            "task.bitext.margin": margin,
+        }
+        for name, margin in (("0", 0.0), ("0_1", 0.1), ("0_2", 0.2))
+    },
+    "papers/labse/hard_negatives": {
+        **_DUAL,
+        "task.bitext.train_data.global_batch_size": 32 * 32,
+    },
+    "papers/labse/large": {**_DUAL, **_PRE_TRAINED, "model.preset": "large"},
+    "papers/labse/large_pretrain": {
+        "model.preset": "large",
+        "trainer.stacking_steps": (),
+        "trainer.train_steps": 1_000_000,
+    },
+    "papers/labse/pretrain_mbert_vocab": {
+        "trainer.stacking_steps": (400_000, 800_000),
+        "trainer.train_steps": 1_800_000,
+    },
+    "papers/labse/scale_1": {**_DUAL, "task.bitext.scale": 1.0},
+    "papers/mirror_bert/sentence_roberta": {**_MIRROR, "model.pooling": "cls"},
+    "papers/mirror_bert/sentence_bert_drophead": {
+        **_MIRROR,
+        **_NO_DROPOUT,
+        "model.drophead_rate": 0.2,
+    },
+    "papers/mirror_bert/sentence_roberta_drophead": {
+        **_MIRROR,
+        **_NO_DROPOUT,
+        "model.drophead_rate": 0.05,
+        "model.pooling": "cls",
+    },
+    "papers/mirror_bert/no_dropout": {**_MIRROR, **_NO_DROPOUT},
+    "papers/mirror_bert/no_span": {**_MIRROR, "task.mirror.span.length": 0},
+    "papers/mirror_bert/no_augmentation": {
+        **_MIRROR,
+        **_NO_DROPOUT,
+        "task.mirror.span.length": 0,
+    },
+    "papers/mirror_bert/controlled_dropout": {
+        **_MIRROR,
+        "model.pooling": "cls",
+        "task.mirror.controlled_dropout": True,
+        "task.mirror.span.length": 0,
+    },
+    "papers/mirror_bert/biomedical": {
+        **_MIRROR,
+        **_WORD,
+        "task.mirror.span.length": 2,
+        "task.mirror.train_data.seq_length": 25,
+    },
+    "papers/mirror_bert/random_strings": {
+        **_WORD,
+        "task.mirror.scale": 5.0,
+        "task.mirror.span.length": 0,
+        "trainer.optimizer.learning_rate": 5e-5,
+    },
+    "papers/ulr/mlm": {**_ULR, "task.mlm.masking.rate": 0.15},
+    "papers/ulr/nsp": {**_ULR, "task.nsp.masking.rate": 0.15},
+    "papers/ulr/sop": {**_ULR, "task.sop.masking.rate": 0.15},
+    "papers/ulr/random_spans": {**_ULR, "task.misad.candidates": "spans"},
+    "papers/ulr/entities": {**_ULR, "task.misad.candidates": "entities"},
+    "papers/ulr/released": {
+        "task.misad.choice": "random",
+        "task.misad.form": "released",
+        "trainer.optimizer.learning_rate": 3e-6,
+        "trainer.optimizer.warmup_steps": 0,
+        "trainer.optimizer.weight_decay_rate": 0.0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_flagfile_has_the_settings_of_its_row(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with flagsaver.flagsaver():
+        flags.FLAGS(["train", f"--flagfile=configs/{name}.flags"])
+        given = flags.FLAGS.experiment, (), flags.FLAGS.params_override
+        config = recipes.load(*given)
+    config.validate()
+    found = {
+        key: functools.reduce(getattr, key.split("."), config) for key in SETTINGS[name]
+    }
+    assert found == SETTINGS[name]
+    # An objective with a setting of the row is on.
+    tasks = {key.split(".")[1] for key in SETTINGS[name] if key.startswith("task.")}
+    assert tasks <= set(config.task.enabled())
+
+
+def test_every_flagfile_of_a_row_has_settings():
+    assert {f"papers/{_name(path)}" for path in FLAGFILES} <= SETTINGS.keys()
 
 
 def test_commands_are_found():
@@ -320,10 +496,11 @@ classifier.FOLDS, classifier.GRID = 2, (1.0,)
 opening.open_encoder = functools.cache(opening.open_encoder)
 """,
 }
-MORE_FLAGS = {"cmlm.finetune": ["--epochs=1", "--batch_size=8"]}
+MORE_FLAGS = {
+    "cmlm.finetune": ["--epochs=1", "--batch_size=8"],
+    "cmlm.prepare": ["--workers=1"],
+}
 NEEDS = {"cmlm.mine": "faiss", "cmlm.evaluate": "sklearn"}
-# Their sources are dumps; test_prepare.py runs every layout.
-NOT_RUN = {"cmlm.prepare": "reads dumps, which tests/test_prepare.py makes"}
 
 
 def run(module: str, cases: list[list[str]]) -> list[tuple[int, str, str]]:
@@ -344,8 +521,6 @@ def run(module: str, cases: list[list[str]]) -> list[tuple[int, str, str]]:
 @pytest.mark.large
 @pytest.mark.parametrize("module", sorted(BY_MODULE.keys() - {"cmlm.train"}))
 def test_commands_run(module, toy, tmp_path):
-    if module in NOT_RUN:
-        pytest.skip(NOT_RUN[module])
     if module in NEEDS:
         pytest.importorskip(NEEDS[module])
     # What differs in the names of models and outputs only is one command.
