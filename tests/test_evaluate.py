@@ -19,6 +19,7 @@ from cmlm.evaluation import (
     classifier,
     metrics,
     reading,
+    run,
     senteval,
     sts,
 )
@@ -376,6 +377,30 @@ def tatoeba(tmp_path):
     return f"--data_dir={tmp_path / 'data'}", "--tasks=tatoeba"
 
 
+def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
+    """Two of XTREME's languages; a published row's average is over the same two."""
+    for side, texts in (("fra", SIDES["deu"][::-1]), ("eng", SIDES["eng"])):
+        path = tmp_path / "data" / "tatoeba" / f"tatoeba.fra-eng.{side}"
+        write(path, "\n".join(texts) + "\n")
+    source, output = model_dirs.write(tmp_path / "model_dir"), tmp_path / "report"
+    result = evaluate(*tatoeba, f"--model=bow:{source}", f"--output={output}")
+    assert result.returncode == 0, result.stderr
+    results = json.loads((output / "results.json").read_text())
+    (model,) = results["models"].values()
+    scores = [
+        model["scores"]["tatoeba"][f"accuracy_forward/{name}"] for name in ("de", "fr")
+    ]
+    assert scores[0] != scores[1]
+    group = "tatoeba/xtreme36"
+    assert model["averages"][group] == pytest.approx(np.mean(scores))
+    assert results["averages"][group]["scored"] == ["de", "fr"]
+    for name in ("report.md", "report.html"):
+        page = (output / name).read_text()
+        assert f"{group} (2 of 36)" in page
+        # CMLM+BR has 97.7 and 96.1.
+        assert f"{np.mean(scores):.2f}" in page and "96.90" in page
+
+
 def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     source = model_dirs.write(tmp_path / "model_dir")
     trained = opening.open_trained(source)
@@ -406,6 +431,17 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
         *(*tatoeba, f"--model=bow:{source}", f"--pcr={tmp_path / 'pcr.npz'}")
     )
     assert other.returncode == 1 and "fitted with another model" in other.stderr
+
+
+def test_a_deviation_over_runs_replaces_those_over_seeds():
+    """CMLM's table 11: five encoders, each scored with five seeds."""
+    runs = [
+        {"scores": {"mr": {"accuracy": value, "accuracy_std": 0.1}}, "averages": {}}
+        for value in (80.0, 82.0, 87.0)
+    ]
+    found = run.mean_of(runs)["scores"]["mr"]
+    # Mean 83; (9 + 1 + 16) / 2 = 13.
+    assert found == {"accuracy": 83, "accuracy_std": pytest.approx(13**0.5)}
 
 
 @pytest.mark.large

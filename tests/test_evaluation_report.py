@@ -164,6 +164,26 @@ def test_published_averages_are_those_of_their_numbers():
                 assert abs(np.mean(numbers) - mean) < 0.5, (row.model, group)
 
 
+def test_deviations_stand_beside_those_of_table_11():
+    made = results()
+    (task,) = catalogue.select(["mr"])
+    made["tasks"]["mr"] = {
+        "family": catalogue.family(task),
+        "main_metric": task.main_metric,
+        "protocol": task.protocol,
+    }
+    for model in made["models"].values():
+        model["scores"]["mr"] = {"accuracy": 80.0, "accuracy_std": 0.3}
+    (table,) = [table for table in tables.tables(made) if table.family == "senteval"]
+    assert table.columns == [("mr", "accuracy"), ("mr", "accuracy_std")]
+    numbers = {name: values for name, _, values in table.rows}
+    assert numbers["first"] == [80, 0.3]
+    assert numbers["CMLM base, deviation"] == [None, 0.2]
+    assert numbers["CMLM large, deviation"] == [None, 0.2]
+    # Deviations are on another scale than the scores of a picture.
+    assert table.scores.columns == [("mr", "accuracy")]
+
+
 def test_what_is_published_by_language_has_a_table_of_its_own():
     made = results()
     for model in made["models"].values():

@@ -204,14 +204,18 @@ def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         An entry of results.json. Each metric is the mean over the runs, and
-        `METRIC_std` the standard deviation (n - 1).
+        `METRIC_std` the standard deviation (n - 1), in place of a run's own deviation
+        over the seeds of its classifier.
     """
     scores: dict[str, dict[str, float]] = {}
     for task, first in models[0]["scores"].items():
         scores[task] = {}
         for metric in first:
-            values = [model["scores"][task][metric] for model in models]
             name, slash, part = metric.partition("/")
+            scored = f"{name.removesuffix('_std')}{slash}{part}"
+            if scored != metric and scored in first:
+                continue
+            values = [model["scores"][task][metric] for model in models]
             scores[task][metric] = float(np.mean(values))
             scores[task][f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
     averaged = {

@@ -38,9 +38,11 @@ class Table:
 
     @property
     def scores(self) -> Table:
-        """The table without its averages."""
+        """The table without its averages and deviations."""
         places = [
-            place for place, (task, _) in enumerate(self.columns) if task != AVERAGE
+            place
+            for place, (task, metric) in enumerate(self.columns)
+            if task != AVERAGE and not metric.endswith("_std")
         ]
         rows = [
             (name, source, [numbers[place] for place in places])
