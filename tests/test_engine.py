@@ -90,6 +90,49 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     toys.assert_equal_checkpoints(straight / "ckpt-20", killed / "ckpt-20")
 
 
+def mirror_config(text, **values):
+    """Mirror-BERT in two epochs, batches of 5."""
+    return toys.run_config(
+        text,
+        **{
+            "task.cmlm.weight": 0,
+            "task.mirror.weight": 1,
+            "task.mirror.train_data.input_path": text,
+            "task.mirror.train_data.global_batch_size": 5,
+            "task.mirror.train_data.seq_length": 16,
+            "task.mirror.train_data.hold_out_fraction": 0,
+            "trainer.best_checkpoint_metric": "",
+            "trainer.checkpoint_interval": 3,
+            "trainer.epochs": 2,
+            **values,
+        },
+    )
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_run_in_epochs_counts_its_steps_and_resumes_inside_one(tmp_path, caplog):
+    """23 different strings of 27: four batches an epoch, three strings left out."""
+    lines = [f"{'a river ' * (n % 4 + 1)}{'boat ' * (n // 4)}fish" for n in range(23)]
+    text = tmp_path / "strings.txt"
+    text.write_text("\n".join([*lines, *lines[:4]]) + "\n")
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    with caplog.at_level("INFO", logger="cmlm"):
+        done = engine.build(mirror_config(str(text)), str(straight))
+    assert "2 of 23 examples in 4 batches of 5; 3 examples are left out" in caplog.text
+    engine.train(done, validate=False)
+    assert done.trainer.step == done.config.trainer.train_steps == 8
+    # Step 3 is inside the first epoch.
+    toys.rewind(straight, resumed, 3)
+    again = engine.build(mirror_config(str(text)), str(resumed))
+    assert again.trainer.step == 3
+    engine.train(again, validate=False)
+    toys.assert_equal_checkpoints(straight / "ckpt-8", resumed / "ckpt-8")
+
+    large = mirror_config(str(text), **{"task.mirror.train_data.global_batch_size": 24})
+    with pytest.raises(UserError, match="is 24; allowed: at most the 23 training exam"):
+        engine.build(large, str(tmp_path / "large"))
+
+
 @pytest.mark.large
 def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
     directory = tmp_path / "run"

@@ -30,6 +30,7 @@ from test_foreign_weights import (
     expected,
     gelu_tanh,
     head_weights,
+    run_settings,
     tf1_weights,
     tokens_of,
     torch_weights,
@@ -168,6 +169,14 @@ def test_labse_2_and_cmlm_are_read(encoder, tmp_path, pooling, place):
     inputs = dict(zip(names, (ids, ids * 0 + 1, ids * 0), strict=True))
     published = tf.saved_model.load(str(folder))(inputs, training=False)
     np.testing.assert_allclose(actual[:1], published["default"], atol=1e-5)
+
+
+def test_a_published_encoder_leaves_a_recipes_pooling(encoder, tmp_path):
+    """CMLM's recipe pools by mean, and LaBSE/2 by its pooler."""
+    folder = save(encoder, tmp_path / "encoder")
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    assert opening.open_trained(str(folder)).config.model.pooling == "pooler"
+    assert run_settings(tmp_path, folder).model.pooling == "mean"
 
 
 def test_a_cased_vocabulary_keeps_its_case(encoder, tmp_path):
