@@ -40,6 +40,8 @@ def test_english_cmlm_has_the_papers_numbers():
     assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
     assert optimizer.warmup_steps == 10_000
     assert config.trainer.train_steps == 1_000_000
+    # Not the held-out share, which is 1 % of billions.
+    assert config.trainer.validation_examples == 16_384
     assert config.vocabulary.lower_case
 
 

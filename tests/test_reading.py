@@ -145,12 +145,12 @@ def test_positions_are_the_limit():
 
 
 @pytest.mark.large
-def test_commands_take_the_flags(source, tmp_path):
-    out = tmp_path / "out"
+def test_commands_take_the_flags(tmp_path):
+    source, out = model_dirs.write(tmp_path / "run"), tmp_path / "out"
+    with_projection(source)
+    flags = ("--pooling=max", "--sentence_vector=projected", "--seq_length=11")
     done = commands.run(
-        "export.tfhub",
-        *(f"--model_dir={source}", f"--export_dir={out}"),
-        *("--pooling=max", "--seq_length=11"),
+        "export.tfhub", f"--model_dir={source}", f"--export_dir={out}", *flags
     )
     assert done.returncode == 0, done.stderr
     assert "cut at 11 tokens; trained with 37" in done.stderr
@@ -159,8 +159,10 @@ def test_commands_take_the_flags(source, tmp_path):
     done = commands.run(
         "cmlm.encode",
         *(f"--model={source}", f"--input={text}", f"--output={tmp_path / 'v.npy'}"),
-        *("--pooling=max", "--seq_length=11"),
+        *flags,
     )
     assert done.returncode == 0, done.stderr
     exported = opening.open_encoder(str(out)).encode(TEXTS)
     model_dirs.assert_same(np.load(tmp_path / "v.npy"), exported, 1e-5)
+    read = opening.open_encoder(source, Reading("max", "projected", 11))
+    model_dirs.assert_same(read.encode(TEXTS), exported, 1e-5)
