@@ -29,8 +29,12 @@ def load(model: str, precision: str | None = None):
     Returns an object with `encode(sentences) -> float32 [len(sentences), dim]`. Raises
     cmlm.errors.UserError if the encoder does not exist or is damaged.
     """
-    from cmlm.encoders import opening
-    from cmlm.encoders.trained import Reading
+    from cmlm.common import native_log
+
+    native_log.quiet_environment()
+    with native_log.dropped():
+        from cmlm.encoders import opening
+        from cmlm.encoders.trained import Reading
 
     return opening.open_encoder(model, Reading(precision=precision))
 

@@ -35,12 +35,6 @@ from absl import logging as absl_logging
 from cmlm.common import flagfiles, native_log
 from cmlm.errors import UserError
 
-# Level 3 hides TensorFlow's ERROR lines too. Important ones reach Python as exceptions;
-# the others say "no GPU driver here" and the like.
-_QUIET_ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "GRPC_VERBOSITY": "ERROR",
-}
 # With "1" TensorFlow takes the weights of every fused layer for constant: a trained
 # layer would keep its first weights in the forward pass.
 FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
@@ -48,12 +42,6 @@ _never_trains = False
 
 # The longest line of an error.
 _MOST_CHARACTERS = 2000
-
-
-def quiet_environment() -> None:
-    """Sets variables that TensorFlow reads at import, unless the user has set them."""
-    for name, value in _QUIET_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
 
 
 def pack_weights_once(precisions: Iterable[str]) -> None:
@@ -83,7 +71,7 @@ def quiet_imports(extra: str = "") -> Iterator[None]:
     Raises:
         UserError: a library of that extra is not installed.
     """
-    quiet_environment()
+    native_log.quiet_environment()
     with native_log.dropped():
         try:
             yield
@@ -113,7 +101,7 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
         _configure_logging()
         return main(arguments)
 
-    quiet_environment()
+    native_log.quiet_environment()
     if not sys.warnoptions:
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)

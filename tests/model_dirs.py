@@ -34,7 +34,9 @@ SEQ_LENGTH = 37
 LANGUAGES = ("de", "zh-hant")
 
 
-def write(directory: Path, step: int = 3, seed: int = 5, **settings) -> str:
+def write(
+    directory: Path, step: int = 3, seed: int = 5, vocab=VOCAB, **settings
+) -> str:
     """Makes a model_dir; `settings` override the configuration.
 
     Returns:
@@ -44,14 +46,14 @@ def write(directory: Path, step: int = 3, seed: int = 5, **settings) -> str:
         "corpus.txt",
         **{
             "vocabulary.size": 200,
-            "model.vocab_size": len(VOCAB),
+            "model.vocab_size": len(vocab),
             "model.num_layers": 2,
             "task.cmlm.train_data.seq_length": SEQ_LENGTH,
             **settings,
         },
     )
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / vocabulary_file.FILE_NAME).write_text("\n".join(VOCAB) + "\n")
+    (directory / vocabulary_file.FILE_NAME).write_text("\n".join(vocab) + "\n")
     model_dir.write_config(str(directory), config)
     model = SentenceModel(config.model)
     random = np.random.default_rng(seed)

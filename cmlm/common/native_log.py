@@ -12,6 +12,19 @@ from collections.abc import Iterator
 
 from cmlm.errors import UserError
 
+# Level 3 hides TensorFlow's ERROR lines too. Important ones reach Python as exceptions;
+# the others say "no GPU driver here" and the like.
+_QUIET_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "GRPC_VERBOSITY": "ERROR",
+}
+
+
+def quiet_environment() -> None:
+    """Sets variables that TensorFlow reads at import, unless the user has set them."""
+    for name, value in _QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
 
 @contextlib.contextmanager
 def dropped() -> Iterator[None]:
