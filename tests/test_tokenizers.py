@@ -91,6 +91,20 @@ def pieces(folder):
     return theirs, _saved(made, folder)
 
 
+def alberts(folder):
+    """ALBERT's tokenizer.json of the same pieces: quotes, accents and case go first."""
+    _, (made, path) = pieces(folder)
+    regex = hugging_face.Regex(" {2,}")
+    made.normalizer = normalizers.Sequence(
+        [
+            *(normalizers.Replace(quote, '"') for quote in ("``", "''")),
+            *(normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()),
+            *(made.normalizer, normalizers.Replace(regex, " ")),
+        ]
+    )
+    return _saved(made, folder)
+
+
 def _charsmap(path: Path) -> bytes:
     """The normalisation of a model file: field 2 of its field 3."""
 
@@ -175,6 +189,29 @@ def test_unigrams_are_sentencepieces(tmp_path):
     actual = ours.tokenize(tf.constant(usual)).to_list()
     expected = hugging.encode_batch(usual, add_special_tokens=False)
     assert actual == [row.ids for row in expected]
+
+
+def test_alberts_rules_come_before_the_pieces(tmp_path):
+    theirs, path = alberts(tmp_path)
+    ours = open_tokenizer(path)
+    texts = [
+        *TEXTS,
+        "``The Table'' isn''t",
+        "e\u0301\u20dd \u0915\u093f \u039f\u0394\u039f\u03a3",
+        "a\\b",
+    ]
+    texts = [text.replace("10,000", "10") for text in plain(texts)]
+    # `tokenizers` leaves U+0085 and decomposed Korean as they are; SentencePiece's
+    # normalisation makes a space and composes.
+    usual = [text for text in texts if not {"\u0085", "한"} & set(text)]
+    actual = ours.tokenize(tf.constant(usual)).to_list()
+    expected = theirs.encode_batch(usual, add_special_tokens=False)
+    for text, found, wanted in zip(usual, actual, expected, strict=True):
+        assert found == wanted.ids, text
+    one, other = ours.tokenize(
+        tf.constant(["The FILE, \u00e9", "the file, e"])
+    ).to_list()
+    assert one == other
 
 
 def test_mpnets_wordpiece_is_that_of_tokenizers(tmp_path):

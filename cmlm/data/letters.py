@@ -11,6 +11,8 @@ Lower-casing by a table gives the same ids on every machine.
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -61,6 +63,30 @@ def prepare(text: tf.Tensor, rules: Rules) -> tf.Tensor:
         text = tf.strings.regex_replace(text, r"\p{Mn}+", "")
     if rules.lower_case:
         text = _lower(text)
+    return text
+
+
+def follow(text: tf.Tensor, steps: Iterable[tuple[str, ...]]) -> tf.Tensor:
+    """Normalises as Hugging Face's `tokenizers` does, step by step.
+
+    Args:
+        text: valid UTF-8, string [n].
+        steps: `("NFC",)`, `("NFD",)`, `("NFKC",)` or `("NFKD",)`; `("StripAccents",)`;
+            `("Lowercase",)`; or `("Replace", before, after)`.
+
+    Returns:
+        string [n].
+    """
+    for kind, *values in steps:
+        if kind == "Replace":
+            before, after = re.escape(values[0]), values[1].replace("\\", r"\\")
+            text = tf.strings.regex_replace(text, before, after)
+        elif kind == "StripAccents":
+            text = tf.strings.regex_replace(text, r"\p{M}+", "")
+        elif kind == "Lowercase":
+            text = _lower(text)
+        else:
+            text = tf_text.normalize_utf8(text, kind)
     return text
 
 

@@ -3,7 +3,7 @@
 | model     | families that use it                | `tokenizers` runs it as |
 |-----------|-------------------------------------|-------------------------|
 | BPE       | RoBERTa: byte-level, GPT-2's rules  | `byte_pairs.BytePairs`  |
-| Unigram   | XLM-R, CamemBERT: SentencePiece     | `unigrams.Unigrams`     |
+| Unigram   | XLM-R, CamemBERT, ALBERT            | `unigrams.Unigrams`     |
 | WordPiece | MPNet: BERT's, other special tokens | `word_pieces.WordPiece` |
 
 A rule that these classes do not follow exactly is refused by its name.
@@ -29,6 +29,8 @@ _NAMES = {
     "mask": ("<mask>", "[MASK]"),
     "unk": ("[UNK]", "<unk>"),
 }
+# Steps of a Unigram's normaliser before SentencePiece's own.
+_FIRST = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase")
 # The longest token, in characters; words of more bytes than `max_word_bytes` are [UNK].
 MAX_TOKEN_CHARACTERS = 1000
 # The longest word in characters, by transformers' default; longer words are [UNK].
@@ -72,6 +74,7 @@ class TokenizerFile:
         merges: BPE: pairs of tokens, in the order of their ranks.
         prefix_space: BPE: whether a text without a leading space gets one.
         scores: Unigram: the log probability of each token, by id.
+        steps: Unigram: what happens to a text first, see `letters.follow`.
         charsmap: Unigram: SentencePiece's precompiled normalisation.
     """
 
@@ -86,13 +89,15 @@ class TokenizerFile:
     merges: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     prefix_space: bool = False
     scores: list[float] = dataclasses.field(default_factory=list)
+    steps: tuple[tuple[str, ...], ...] = ()
     charsmap: bytes = b""
 
     @property
     def rules(self) -> Rules:
-        """Case, accents and the longest word; BPE and Unigram have none of them."""
+        """Case, accents and the longest word, which WordPiece alone limits."""
         if self.kind != "WordPiece":
-            return Rules(lower_case=False)
+            kinds = {kind for kind, *_ in self.steps}
+            return Rules("Lowercase" in kinds, "StripAccents" in kinds)
         return Rules(
             lower_case=self.lower_case,
             strip_accents=self.strip_accents,
@@ -106,6 +111,9 @@ class TokenizerFile:
         """What ids depend on besides the tokens, as JSON."""
         values = dataclasses.asdict(self) | {"charsmap": self.charsmap.hex()}
         del values["tokens"]
+        if not self.steps:
+            # The value of files without steps stays what it was before steps existed.
+            del values["steps"]
         return json.dumps(values, sort_keys=True)
 
 
@@ -291,10 +299,17 @@ def _byte_pairs(values, tokens, path) -> dict[str, Any]:
 def _unigram(values, tokens, path) -> dict[str, Any]:
     model = values["model"]
     _require(path, "model", model, byte_fallback=(False,))
-    charsmap = b""
-    for number, step in enumerate(_steps(values.get("normalizer"), "normalizers")):
+    charsmap, first, is_first = b"", [], True
+    for step in _steps(values.get("normalizer"), "normalizers"):
         kind = step.get("type")
-        if kind == "Precompiled" and number == 0:
+        pattern = step.get("pattern") or {}
+        if kind in _FIRST and is_first:
+            first.append((kind,))
+            continue
+        if kind == "Replace" and "String" in pattern and is_first:
+            first.append((kind, pattern["String"], step["content"]))
+            continue
+        if kind == "Precompiled" and is_first:
             charsmap = base64.b64decode(step["precompiled_charsmap"])
         elif kind == "Replace" and step.get("pattern") in (
             {"Regex": " {2,}"},
@@ -304,8 +319,13 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
             _require(path, "normalizer", step, content=(" ", "▁"))
         elif not (kind == "Strip" and step.get("strip_right")):
             raise _refused(
-                path, "normalizer", kind, "Precompiled, Replace of repeated spaces"
+                path,
+                "normalizer",
+                kind,
+                f"{', '.join(_FIRST)} and Replace of a string, then Precompiled, then "
+                "Replace of repeated spaces",
             )
+        is_first = False
     steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
     kinds = [step.get("type") for step in steps]
     if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
@@ -324,6 +344,7 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
     scores = [float(score) for _, score in model["vocab"]]
     return {
         "scores": scores + [0.0] * (len(tokens) - len(scores)),
+        "steps": tuple(first),
         "charsmap": charsmap,
     }
 

@@ -1,4 +1,4 @@
-"""SentencePiece's unigram model, as in XLM-R, by tf-text's op.
+"""SentencePiece's unigram model, as in XLM-R and ALBERT, by tf-text's op.
 
 The op takes SentencePiece's own model file. This module writes one whose ids are those
 of a tokenizer.json, in which XLM-R's ids are shifted by its special tokens.
@@ -14,7 +14,7 @@ import struct
 import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
-from cmlm.data import tokenizer_file
+from cmlm.data import letters, tokenizer_file
 from cmlm.data.tokenization import Tokenizer, word_borders
 
 _SPACE = "\u2581"
@@ -61,13 +61,14 @@ class Unigrams(Tokenizer):
         found = tokenizer_file.read(vocab_file)
         super().__init__(vocab_file, found, found.rules)
         self._model = _Model(_model(found))
+        self._steps = found.steps
         texts = [token.replace(_SPACE, " ") for token in found.tokens]
         self._word_borders = word_borders(texts, self.is_special)
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         values, splits = _OPS.sentencepiece_tokenize_op(
             self._model.resource_handle,
-            tf.reshape(text, [-1]),
+            letters.follow(tf.reshape(text, [-1]), self._steps),
             nbest_size=0,
             alpha=1.0,
             add_bos=False,
