@@ -48,6 +48,7 @@ _CLASSES = {
     "roberta": "RobertaModel",
     "xlm-roberta": "XLMRobertaModel",
     "mpnet": "MPNetModel",
+    "electra": "ElectraModel",
 }
 _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
 
@@ -75,6 +76,12 @@ def write(
             f"model.sentence_vector is {model.sentence_vector!r}; allowed: pooled, "
             "because a BERT folder cannot hold the projections"
         )
+    if model.embedding_size and model.relative_positions:
+        raise UserError(
+            f"model.embedding_size is {model.embedding_size}; allowed with "
+            f"model.relative_positions: 0 or {model.hidden_size}, because an MPNet "
+            "folder cannot hold the layer between them"
+        )
     arrays = weights.read(trained.encoder, model)
     _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, trained)
     _write_json(directory, huggingface.CONFIG, _config(trained))
@@ -98,9 +105,12 @@ def _write_json(directory: str, name: str, values: Any) -> None:
 
 
 def _family(trained: TrainedEncoder) -> str:
-    """The `model_type` of the folder: the tokenizer decides, see `_FAMILIES`."""
-    if trained.config.model.relative_positions:
+    """The `model_type` of the folder: form or tokenizer decide, see `_FAMILIES`."""
+    model = trained.config.model
+    if model.relative_positions:
         return "mpnet"
+    if model.embedding_size:
+        return "electra"
     return _FAMILIES[trained.tokenizer.title]
 
 
@@ -121,6 +131,12 @@ def _write_weights(
     if weights.TYPES not in there:
         # Every token of a sentence gets the first row, so the positions can hold it.
         arrays[weights.POSITIONS] = positions + arrays.pop(weights.TYPES)[:1]
+    # ELECTRA has no pooler. If the pooling needs one, the Dense module holds it.
+    arrays = {
+        name: array
+        for name, array in arrays.items()
+        if name in there or not name.startswith(weights.POOLER)
+    }
     transposed = {
         there[name]: np.ascontiguousarray(
             array.T if huggingface.is_transposed(name) else array, np.float32
@@ -154,6 +170,7 @@ def _config(trained: TrainedEncoder) -> dict:
         "model_type": _family(trained),
         "num_hidden_layers": model.num_layers,
         "hidden_size": model.hidden_size,
+        **({"embedding_size": model.embedding_size} if model.embedding_size else {}),
         "num_attention_heads": model.num_attention_heads,
         "intermediate_size": model.intermediate_size,
         "hidden_act": _ACTIVATIONS[model.hidden_activation],

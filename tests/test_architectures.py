@@ -5,9 +5,11 @@ from BERT, the oracle gets the weights that make BERT compute the same.
 """
 
 import json
+import re
 
 import numpy as np
 import pytest
+import toys
 from safetensors.numpy import load_file
 from test_foreign_weights import (
     HEADS,
@@ -15,10 +17,12 @@ from test_foreign_weights import (
     INNER,
     LAYERS,
     POSITIONS,
+    PROJECTION,
     RELATIVE,
     TEXTS,
     VOCAB,
     expected,
+    gelu_tanh,
     head_weights,
     run_settings,
     torch_weights,
@@ -29,6 +33,7 @@ from test_tokenizers import byte_pairs, pieces
 
 from cmlm.data import vocabulary_file
 from cmlm.encoders import opening
+from cmlm.encoders.trained import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 from cmlm.training import engine
@@ -38,6 +43,7 @@ TYPES = "embeddings.token_type_embeddings.weight"
 TABLE = "embeddings.position_embeddings.weight"
 PROJECTIONS = ("query", "key", "value")
 NO_SEGMENTS = np.zeros([2, HIDDEN], np.float32)
+NARROW = 6
 
 
 def renamed(tensors, table):
@@ -75,6 +81,66 @@ def electra():
     own = {f"electra.{k}": v for k, v in tensors.items() if "pooler" not in k}
     own["discriminator_predictions.dense.weight"] = np.ones([HIDDEN, HIDDEN], "f4")
     return own, tensors, {"embedding_size": HIDDEN}
+
+
+def narrow(tensors):
+    """The weights with narrow embeddings and a layer that widens them."""
+    random = np.random.default_rng(5)
+    cut = {
+        name: np.ascontiguousarray(value[..., :NARROW])
+        for name, value in tensors.items()
+        if name.startswith("embeddings.")
+    }
+    shapes = {"weight": (HIDDEN, NARROW), "bias": (HIDDEN,)}
+    return {
+        **tensors,
+        **cut,
+        **{
+            f"{PROJECTION}.{part}": random.normal(0, 0.4, shape).astype(np.float32)
+            for part, shape in shapes.items()
+        },
+    }
+
+
+def electra_small():
+    tensors = narrow(torch_weights())
+    own = {f"electra.{k}": v for k, v in tensors.items() if "pooler" not in k}
+    own["discriminator_predictions.dense.weight"] = np.ones([HIDDEN, HIDDEN], "f4")
+    return own, tensors, {"model_type": "electra", "embedding_size": NARROW}
+
+
+def narrow_head():
+    """ALBERT's masked-LM head, whose transform ends at the embeddings' width."""
+    head = {
+        name.replace("cls.predictions.transform", "predictions"): (
+            np.ascontiguousarray(value[:NARROW]) if "transform" in name else value
+        )
+        for name, value in head_weights().items()
+    }
+    bias = head.pop("cls.predictions.bias")
+    return head | {"predictions.bias": bias, "predictions.decoder.bias": bias.copy()}
+
+
+def albert():
+    tensors = narrow(torch_weights())
+    first, second = "encoder.layer.0.", "encoder.layer.1."
+    own = {k: v for k, v in tensors.items() if not k.startswith(second)}
+    shared = {k.replace(first, second): v for k, v in own.items() if first in k}
+    names = [
+        (first, "encoder.albert_layer_groups.0.albert_layers.0."),
+        *((f"attention.self.{n}", f"attention.{n}") for n in PROJECTIONS),
+        ("attention.output.dense", "attention.dense"),
+        ("attention.output.LayerNorm", "attention.LayerNorm"),
+        ("intermediate.dense", "ffn"),
+        ("output.dense", "ffn_output"),
+        ("output.LayerNorm", "full_layer_layer_norm"),
+        ("pooler.dense", "pooler"),
+        (PROJECTION, "encoder.embedding_hidden_mapping_in"),
+    ]
+    own = {f"albert.{k}": v for k, v in renamed(own, names).items()} | narrow_head()
+    own["sop_classifier.classifier.weight"] = np.ones([2, HIDDEN], "f4")
+    config = {"embedding_size": NARROW, "num_hidden_groups": 1, "inner_group_num": 1}
+    return own, tensors | shared, {**config, "hidden_act": "gelu_new"}
 
 
 def ernie():
@@ -136,16 +202,25 @@ def write_tokenizer_file(folder):
 
 MADE = {"mpnet": mpnet, "distilbert": distilbert, "electra": electra, "ernie": ernie}
 MADE |= dict.fromkeys(("roberta", "xlm-roberta", "camembert"), roberta)
+MADE |= {"electra-small": electra_small, "albert": albert}
+# What the oracle computes otherwise than BERT.
+OPTIONS = {"albert": {"activation": gelu_tanh}}
+
+
+def write_made(folder, kind):
+    """Writes the folder of a row of `MADE`; returns it and the oracle's weights."""
+    own, oracle, config = MADE[kind]()
+    return write_folder(folder, own, **{"model_type": kind, **config}), oracle
 
 
 @pytest.mark.parametrize("kind", MADE)
 def test_vectors_are_numpys(tmp_path, kind):
-    own, oracle, config = MADE[kind]()
-    folder = write_folder(tmp_path / kind, own, model_type=kind, **config)
+    folder, oracle = write_made(tmp_path / kind, kind)
     if kind == "mpnet":
         write_tokenizer_file(folder)
     actual, trained = vectors(folder)
-    np.testing.assert_allclose(actual, expected(oracle), atol=1e-5)
+    wanted = expected(oracle, **OPTIONS.get(kind, {}))
+    np.testing.assert_allclose(actual, wanted, atol=1e-5)
     # Inference computes the same as the network that is trained.
     served = opening.open_encoder(str(folder)).encode(TEXTS)
     np.testing.assert_allclose(served, actual, atol=1e-5)
@@ -156,12 +231,14 @@ def test_vectors_are_numpys(tmp_path, kind):
     assert model.type_vocab_size == 2
 
 
-@pytest.mark.parametrize("kind", ["distilbert", "roberta"])
+@pytest.mark.parametrize("kind", ["distilbert", "roberta", "albert"])
 def test_the_masked_lm_head_comes_along(tmp_path, kind):
-    own, _, config = MADE[kind]()
-    folder = write_folder(tmp_path / kind, own, model_type=kind, **config)
+    folder, _ = write_made(tmp_path / kind, kind)
     loaded = foreign.find(str(folder)).load()
     head = head_weights()
+    if kind == "albert":
+        cut = {k: v[:NARROW] for k, v in head.items() if "transform" in k}
+        head |= cut
     for here, there in (
         ("transform/dense/bias", "transform.dense.bias"),
         ("transform/LayerNorm/gamma", "transform.LayerNorm.weight"),
@@ -179,12 +256,18 @@ def test_the_masked_lm_head_comes_along(tmp_path, kind):
             {"model_type": "deberta"},
             r"'deberta' \(relative positions\); allowed: bert, dis",
         ),
-        ({"model_type": "albert"}, r"'albert' \(a layer between embeddings"),
         ({"model_type": "new"}, "model_type='new'; allowed: bert, distilbert, electra"),
         (
-            {"model_type": "electra", "embedding_size": 4},
+            {"embedding_size": 4},
             "embedding_size=4, hidden_size=16; allowed: both equal",
         ),
+        ({"model_type": "electra", "embedding_size": 0}, "=0; allowed: int from 1"),
+        (
+            {"model_type": "albert", "embedding_size": 16},
+            "embedding_size=16, hidden_size=16; allowed: different widths",
+        ),
+        ({"model_type": "albert", "num_hidden_groups": 2}, "num_hidden_groups=2; .*1"),
+        ({"model_type": "albert", "inner_group_num": 3}, "inner_group_num=3; allo.*1"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(tmp_path, config, said):
@@ -192,6 +275,20 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, config, said):
     with pytest.raises(UserError, match=said) as refused:
         opening.open_trained(str(folder))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("stated", "width"),
+    # transformers' default is 128.
+    [({"embedding_size": 4}, 4), ({}, 128)],
+)
+def test_embeddings_have_the_stated_width(tmp_path, stated, width):
+    own, _, config = electra_small()
+    config = {"model_type": config["model_type"], **stated}
+    folder = write_folder(tmp_path / "folder", own, **config)
+    said = rf"embeddings.weight of shape \[15, {width}\]; it has shape \[15, {NARROW}\]"
+    with pytest.raises(UserError, match=said):
+        opening.open_trained(str(folder))
 
 
 def roberta_with(tokenizer, kind):
@@ -218,6 +315,14 @@ byte_level_roberta = roberta_with(lambda folder: byte_pairs(folder)[0], "roberta
 xlm_roberta = roberta_with(lambda folder: pieces(folder)[1][0], "xlm-roberta")
 
 
+def narrow_electra(tmp_path):
+    return write_made(tmp_path / "source", "electra-small")[0]
+
+
+def narrow_albert(tmp_path):
+    return write_made(tmp_path / "source", "albert")[0]
+
+
 def relative(tmp_path):
     own, _, config = mpnet()
     folder = write_folder(tmp_path / "source", own, model_type="mpnet", **config)
@@ -231,6 +336,7 @@ def relative(tmp_path):
         (byte_level_roberta, "roberta"),
         (xlm_roberta, "xlm-roberta"),
         (relative, "mpnet"),
+        (narrow_electra, "electra"),
     ],
 )
 def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
@@ -245,26 +351,75 @@ def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
         opening.open_encoder(str(path)).encode(TEXTS) for path in (folder, written)
     )
     np.testing.assert_allclose(actual, expected, atol=1e-6)
-    prefix = "mpnet." if kind == "mpnet" else "roberta."
+    prefix = re.compile("^(roberta|mpnet|electra)[.]")
     names = [
-        {name.removeprefix(prefix) for name in load_file(path / "model.safetensors")}
+        {prefix.sub("", name) for name in load_file(path / "model.safetensors")}
         for path in (folder, written)
     ]
-    assert names[1] == {name for name in names[0] if "lm_head" not in name}
+    heads = re.compile("lm_head|discriminator")
+    assert names[1] == {name for name in names[0] if not heads.search(name)}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_albert_is_written_as_electra(tmp_path, pooling):
+    folder = narrow_albert(tmp_path)
+    reading = Reading(pooling=pooling)
+    written = tmp_path / "written"
+    written.mkdir()
+    trained = opening.open_trained(str(folder), reading)
+    huggingface_folder.write(trained, str(written), POSITIONS, False)
+    config = json.loads((written / "config.json").read_text())
+    stated = [
+        config[name] for name in ("model_type", "embedding_size", "architectures")
+    ]
+    assert stated == ["electra", NARROW, ["ElectraModel"]]
+    expected = opening.open_encoder(str(folder), reading).encode(TEXTS)
+    actual = opening.open_encoder(str(written)).encode(TEXTS)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def masked_lm_only(text):
+    """Settings of a run without `cmlm`, which needs embeddings as wide as vectors."""
+    return [
+        "task.cmlm.weight=0",
+        "task.mlm.weight=1",
+        f"task.mlm.train_data.input_path={text}",
+        "task.mlm.train_data.global_batch_size=8",
+        "task.mlm.train_data.seq_length=16",
+        "trainer.best_checkpoint_metric=mlm/loss",
+    ]
+
+
+def test_conditions_need_embeddings_as_wide_as_vectors():
+    model = toys.model(embedding_size=6)
+    with pytest.raises(UserError, match="model.embedding_size is 6; allowed: 0 with"):
+        toys.objective("cmlm", model, [toys.pair_batch()], 4)
+
+
+def test_embeddings_as_wide_as_vectors_change_nothing():
+    config = toys.encoder_config(embedding_size=16)
+    assert config.embedding_size == 0
+    names = [weight.name for weight in toys.model().encoder.weights]
+    assert not any("embedding_projection" in name for name in names)
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("make", [byte_level_roberta, xlm_roberta])
+@pytest.mark.parametrize(
+    "make", [byte_level_roberta, xlm_roberta, narrow_electra, narrow_albert]
+)
 def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
     folder = make(tmp_path)
-    config = run_settings(tmp_path, folder, ["trainer.train_steps=2"])
+    more = ["trainer.train_steps=2"]
+    if make in (narrow_electra, narrow_albert):
+        more += masked_lm_only(tmp_path / "text.txt")
+    config = run_settings(tmp_path, folder, more)
     directory = tmp_path / "run"
     run = engine.build(config, str(directory))
     engine.train(run, validate=False)
     assert run.trainer.step == 2
-    vocabulary = vocabulary_file.find(str(directory))
-    assert vocabulary_file.same(vocabulary, str(folder / "tokenizer.json"))
-    assert not (directory / "vocab.txt").exists()
+    ours, theirs = (vocabulary_file.find(str(path)) for path in (directory, folder))
+    assert vocabulary_file.same(ours, theirs)
+    assert (directory / "vocab.txt").exists() == (folder / "vocab.txt").exists()
 
     trained = opening.open_trained(str(directory))
     (tmp_path / "export").mkdir()
@@ -291,8 +446,7 @@ def test_vocab_json_and_merges_are_a_tokenizer(tmp_path):
 
 @pytest.mark.parametrize("kind", ["roberta", "mpnet"])
 def test_a_tokenizer_that_needs_its_file_is_refused_without_it(tmp_path, kind):
-    own, _, config = MADE[kind]()
-    folder = write_folder(tmp_path / "folder", own, model_type=kind, **config)
+    folder, _ = write_made(tmp_path / "folder", kind)
     if kind == "roberta":
         (folder / "vocab.txt").unlink()
         (folder / "sentencepiece.bpe.model").write_text("")
@@ -301,6 +455,5 @@ def test_a_tokenizer_that_needs_its_file_is_refused_without_it(tmp_path, kind):
 
 
 def test_vocabularies_are_the_folders(tmp_path):
-    own, _, config = distilbert()
-    folder = write_folder(tmp_path / "folder", own, model_type="distilbert", **config)
+    folder, _ = write_made(tmp_path / "folder", "distilbert")
     assert foreign.find(str(folder)).vocab == VOCAB

@@ -189,6 +189,12 @@ def test_bag_of_words_is_the_mean_of_the_embeddings(source):
     np.testing.assert_array_equal(bag[3], 0)
 
 
+def test_a_bag_of_narrow_word_embeddings_is_narrow(tmp_path):
+    source = model_dirs.write(tmp_path / "run", **{"model.embedding_size": 6})
+    bag = opening.open_encoder(f"bow:{source}")
+    assert bag.encode(["The cat sat"]).shape == (1, bag.dim) == (1, 6)
+
+
 def test_untrained_is_where_the_seed_starts(source, encoder):
     opened = opening.open_encoder(f"untrained:{source}").encode(model_dirs.SENTENCES)
     config = model_dir.read_config(source)

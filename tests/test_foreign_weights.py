@@ -123,6 +123,7 @@ def tokens_of(text, limit=POSITIONS):
 
 
 RELATIVE = "encoder.relative_attention_bias.weight"
+PROJECTION = "embeddings_project"
 
 
 def relative_buckets(length):
@@ -152,6 +153,8 @@ def forward(tensors, ids, activation=gelu, epsilon=1e-12):
     x = norm(
         "embeddings.LayerNorm", x + w["embeddings.token_type_embeddings.weight"][0]
     )
+    if f"{PROJECTION}.weight" in w:
+        x = dense(PROJECTION, x)
     added = np.zeros([HEADS, 1, 1])
     if RELATIVE in w:
         added = w[RELATIVE][relative_buckets(len(ids))].transpose(2, 0, 1)
@@ -317,8 +320,8 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         ),
         (break_weights(lambda w: w[KEY].fill(np.nan)), "not finite"),
         (
-            lambda f: write_folder(f, model_type="albert"),
-            "model_type='albert' .*allowed: bert",
+            lambda f: write_folder(f, model_type="deberta"),
+            "model_type='deberta' .*allowed: bert",
         ),
         (lambda f: write_folder(f, hidden_act="silu"), "hidden_act='silu'; allowed"),
         (lambda f: write_folder(f, num_hidden_layers="2"), "num_hidden_layers='2'"),
@@ -637,6 +640,15 @@ def run_settings(tmp_path, folder, more=()):
     warm_start.adopt_for_run(config, given, str(tmp_path / "run"))
     config.validate()
     return config
+
+
+def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
+    form = {"model.embedding_size": 6, "model.relative_positions": True}
+    source = model_dirs.write(tmp_path / "source", **form)
+    config = toys.run_config("text.txt", init_checkpoint=source)
+    warm_start.adopt_for_run(config, (), str(tmp_path / "run"))
+    assert config.model.embedding_size == 6
+    assert config.model.relative_positions
 
 
 def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, caplog):

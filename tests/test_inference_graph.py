@@ -49,6 +49,8 @@ def batch(types=False) -> dict[str, tf.Tensor]:
         {"pooling": "cls", "layer_norm_epsilon": 0.1},
         {"pooling": "pooler", "hidden_activation": "gelu_tanh"},
         {"pooling": "mean", "sentence_vector": "projected"},
+        {"pooling": "pooler", "embedding_size": 6},
+        {"pooling": "mean", "embedding_size": 24},
     ],
 )
 def test_vectors_are_the_encoders(settings):

@@ -76,9 +76,11 @@ def test_mixed_precision_is_as_close_to_float32_as_the_plain_step(one_device):
 
 
 @pytest.mark.parametrize(
-    "values", [{"relative_positions": True}, {"drophead_rate": 0.5}], ids=str
+    "values",
+    [{"relative_positions": True}, {"drophead_rate": 0.5}, {"embedding_size": 6}],
+    ids=str,
 )
-def test_other_attention_is_that_of_the_layers(values):
+def test_other_forms_are_those_of_the_layers(values):
     keras.backend.experimental.enable_tf_random_generator()
     model = toys.model(**values)
     encoder, random = model.encoder, tf.random.Generator.from_seed(3)

@@ -177,6 +177,7 @@ def _from_trained(
     if bag_of_words:
         encoder = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
         info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
+        info["dim"] = trained.config.model.embedding_width
         info["fingerprint"] = f"bow-{info['fingerprint']}"
     graph = SentenceGraph(trained.tokenizer, encoder, seq_length)
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)

@@ -47,6 +47,10 @@ class EncoderConfig(hyperparams.Config):
         preset: a row of `PRESETS`; fills every shape below that is not set.
         num_layers: number of Transformer layers.
         hidden_size: width of token and sentence vectors.
+        embedding_size: width of the embeddings and their layer norm; 0: `hidden_size`.
+            A dense layer brings another width to `hidden_size`, as in ALBERT and
+            ELECTRA-small. CMLM's conditions are as wide as sentence vectors, so the
+            objective `cmlm` cannot train such an encoder.
         num_attention_heads: must divide `hidden_size`.
         intermediate_size: width of the feed-forward layers.
         hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact GELU.
@@ -80,6 +84,7 @@ class EncoderConfig(hyperparams.Config):
     preset: str = fields.one_of("base", PRESETS)
     num_layers: Optional[int] = fields.ranged(None, at_least=1, at_most=MOST_LAYERS)
     hidden_size: Optional[int] = fields.ranged(None, at_least=1)
+    embedding_size: int = fields.ranged(0, at_least=0)
     num_attention_heads: Optional[int] = fields.ranged(None, at_least=1)
     intermediate_size: Optional[int] = fields.ranged(None, at_least=1)
     hidden_activation: str = fields.one_of("gelu", ACTIVATIONS)
@@ -98,6 +103,11 @@ class EncoderConfig(hyperparams.Config):
     seq_length: int = fields.ranged(0, at_least=0)
     sentence_vector: str = fields.one_of("pooled", SENTENCE_VECTORS)
 
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings, whether or not it is `hidden_size`."""
+        return self.embedding_size or self.hidden_size
+
     def resolve(self) -> None:
         """Checks every value and fills the shape from the preset, in place."""
         fields.check(self, "model.")
@@ -109,6 +119,8 @@ class EncoderConfig(hyperparams.Config):
         for name, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
             if getattr(self, name) is None:
                 setattr(self, name, value)
+        if self.embedding_size == self.hidden_size:
+            self.embedding_size = 0
         if self.hidden_size % self.num_attention_heads:
             raise fields.refused(
                 f"{prefix}num_attention_heads",
@@ -130,7 +142,9 @@ def _check_memory(config: EncoderConfig, prefix: str) -> None:
     hidden, inner = config.hidden_size, config.intermediate_size
     rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
     # Kernels of attention and of the feed-forward layers; the rest is small.
-    numbers = rows * hidden + config.num_layers * hidden * (4 * hidden + 2 * inner)
+    numbers = rows * config.embedding_width + config.num_layers * hidden * (
+        4 * hidden + 2 * inner
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * numbers > memory:
         shape = ", ".join(
@@ -190,6 +204,8 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
             inputs.get("dense_type_ids"),
         )
         x = self._embedding_dropout(self._embedding_norm_layer(embeddings))
+        if self._embedding_projection is not None:
+            x = self._embedding_projection(x)
         outputs = training_graph.encode(self, x, mask, self.exact_gelu)
         return {
             "sequence_output": outputs[-1],
@@ -216,6 +232,7 @@ class EncoderNetwork(keras.Model):
         self.bert = ConditionalBertEncoder(
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
+            embedding_width=config.embedding_width,
             num_layers=config.num_layers,
             num_attention_heads=config.num_attention_heads,
             max_sequence_length=config.max_position_embeddings,
@@ -289,7 +306,7 @@ class EncoderNetwork(keras.Model):
 
     @property
     def embedding_table(self) -> tf.Variable:
-        """[vocab_size, hidden_size]; the masked-LM head is tied to it."""
+        """[vocab_size, embedding_width]; the masked-LM head is tied to it."""
         return self.bert.get_embedding_table()
 
     def call(self, inputs: dict[str, tf.Tensor], training=None) -> dict:

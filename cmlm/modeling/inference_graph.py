@@ -89,6 +89,8 @@ class InferenceEncoder(tf.Module):
         types = inputs.get("input_type_ids")
         batch, seq = tf.shape(ids)[0], tf.shape(ids)[1]
         x = tf.cast(self._embed(ids, types, seq), self._dtype)
+        if self._config.embedding_size:
+            x = self._dense(weights.PROJECTION, x)
         # [batch, 1, 1, seq], added to the scores of every head and query.
         bias = (1 - tf.cast(mask, self._dtype)) * tf.constant(_MASKED, self._dtype)
         bias = bias[:, tf.newaxis, tf.newaxis, :]
@@ -118,8 +120,8 @@ class InferenceEncoder(tf.Module):
     # ----------------------------------------------------------------- layers
 
     def _embed(self, ids, types, seq) -> tf.Tensor:
-        """float32 [batch * seq, dim]."""
-        width = self._config.hidden_size
+        """float32 [batch * seq, embedding width]."""
+        width = self._config.embedding_width
         x = tf.gather(self._matrices[weights.WORDS], ids)
         x += self._matrices[weights.POSITIONS][:seq]
         table = self._matrices[weights.TYPES]
@@ -164,7 +166,7 @@ class InferenceEncoder(tf.Module):
 
     def _norm(self, name, x) -> tf.Tensor:
         """Layer norm as a batch norm whose channels are the tokens."""
-        width = self._config.hidden_size
+        width = len(self._array(f"{name}/gamma"))
         tokens = tf.shape(x)[0]
         y, *_ = tf.raw_ops.FusedBatchNormV3(
             x=tf.reshape(x, [1, tokens, width, 1]),

@@ -5,18 +5,19 @@ the inference graph consume them. Only this module maps them to variables. The n
 follow Model Garden's encoder. Every kernel is [in, out], even if a model splits one of
 its axes by attention heads. With layers i from 0:
 
-word_embeddings/embeddings                                   [vocab_size, hidden]
-position_embedding/embeddings                                [positions, hidden]
-type_embeddings/embeddings                                   [types, hidden]
+word_embeddings/embeddings                                   [vocab_size, width]
+position_embedding/embeddings                                [positions, width]
+type_embeddings/embeddings                                   [types, width]
 relative_positions/table                                     [32, heads], in MPNet
-embeddings/layer_norm/{gamma,beta}                           [hidden]
+embeddings/layer_norm/{gamma,beta}                           [width]
+embedding_projection/{kernel,bias}                           if width is not hidden
 transformer/layer_i/self_attention/{query,key,value,attention_output}/{kernel,bias}
 transformer/layer_i/{self_attention_layer_norm,output_layer_norm}/{gamma,beta}
 transformer/layer_i/{intermediate,output}/{kernel,bias}
 pooler_transform/{kernel,bias}                               BERT's pooler
-masked_lm/transform/dense/{kernel,bias}                      the masked-LM head, whose
-masked_lm/transform/LayerNorm/{gamma,beta}                   output is tied to the
-masked_lm/output_bias/bias                                   [vocab_size] embeddings
+masked_lm/transform/dense/{kernel,bias}                      the masked-LM head from
+masked_lm/transform/LayerNorm/{gamma,beta}                   hidden to width, whose
+masked_lm/output_bias/bias                                   output is tied to the words
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ WORDS = "word_embeddings/embeddings"
 POSITIONS = "position_embedding/embeddings"
 TYPES = "type_embeddings/embeddings"
 RELATIVE = "relative_positions/table"
+PROJECTION = "embedding_projection"
 POOLER = "pooler_transform/"
 MASKED_LM = "masked_lm/"
 ATTENTION = ("query", "key", "value", "attention_output")
@@ -53,19 +55,22 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         config: the resolved configuration, with `vocab_size` set.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
+    width = config.embedding_width
 
     def dense(name, rows, columns):
         return {f"{name}/kernel": (rows, columns), f"{name}/bias": (columns,)}
 
-    def norm(name):
-        return {f"{name}/gamma": (hidden,), f"{name}/beta": (hidden,)}
+    def norm(name, columns=hidden):
+        return {f"{name}/gamma": (columns,), f"{name}/beta": (columns,)}
 
     found = {
-        WORDS: (config.vocab_size, hidden),
-        POSITIONS: (config.max_position_embeddings, hidden),
-        TYPES: (config.type_vocab_size, hidden),
-        **norm("embeddings/layer_norm"),
+        WORDS: (config.vocab_size, width),
+        POSITIONS: (config.max_position_embeddings, width),
+        TYPES: (config.type_vocab_size, width),
+        **norm("embeddings/layer_norm", width),
     }
+    if config.embedding_size:
+        found |= dense(PROJECTION, width, hidden)
     if config.relative_positions:
         found[RELATIVE] = (layers.RELATIVE_BUCKETS, config.num_attention_heads)
     for number in range(config.num_layers):
@@ -76,8 +81,8 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         found |= dense(layer(number, "output"), inner, hidden)
         found |= norm(layer(number, "output_layer_norm"))
     found |= dense(POOLER.rstrip("/"), hidden, hidden)
-    found |= dense(f"{MASKED_LM}transform/dense", hidden, hidden)
-    found |= norm(f"{MASKED_LM}transform/LayerNorm")
+    found |= dense(f"{MASKED_LM}transform/dense", hidden, width)
+    found |= norm(f"{MASKED_LM}transform/LayerNorm", width)
     found[f"{MASKED_LM}output_bias/bias"] = (config.vocab_size,)
     return found
 

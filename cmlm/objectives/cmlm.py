@@ -6,6 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.data import masked_pipelines
 from cmlm.errors import UserError
 from cmlm.modeling.conditional import ConditionalMaskedLM
@@ -52,6 +53,13 @@ class CmlmObjective(MaskedTextObjective):
             raise UserError(
                 f"task.{name} is on, and the encoder has relative positions, which "
                 "CMLM's conditions lack; allowed: the other objectives"
+            )
+        if model.config.embedding_size:
+            raise fields.refused(
+                "model.embedding_size",
+                model.config.embedding_size,
+                f"0 with task.{name}, because CMLM's conditions have the width of "
+                "sentence vectors; any with the other objectives",
             )
         self.conditional = ConditionalMaskedLM(
             model.encoder,

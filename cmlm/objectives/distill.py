@@ -97,8 +97,8 @@ class DistillObjective(EmbeddingObjective):
             raise fields.refused(
                 f"task.{self.name}.init_words",
                 True,
-                f"false with projection=linear, as the teacher's width is "
-                f"{vectors.shape[1]}, the encoder's {table.shape[1]}",
+                f"false, as the teacher's vectors have the width {vectors.shape[1]}, "
+                f"the word embeddings {table.shape[1]}",
             )
         table.assign(vectors)
 

@@ -18,6 +18,8 @@ from cmlm.vocabulary.settings import VocabularyConfig
 # The fields of `EncoderConfig` that trained weights fix.
 _SHAPE = (
     *encoder.SHAPE_FIELDS,
+    "embedding_size",
+    "relative_positions",
     "hidden_activation",
     "layer_norm_epsilon",
     "max_position_embeddings",

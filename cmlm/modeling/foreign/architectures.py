@@ -4,10 +4,15 @@
 |---------------------------------|---------------------------------------------------|
 | bert                            | none                                              |
 | distilbert                      | other names; no segments, no pooler               |
-| electra (discriminator)         | no pooler; embeddings must be as wide as layers   |
+| electra (discriminator)         | no pooler; embeddings may have another width      |
+| albert                          | embeddings of another width; one layer for all    |
 | ernie                           | task embeddings, added to segment embeddings      |
 | roberta, xlm-roberta, camembert | positions begin after the padding id; one segment |
 | mpnet                           | as roberta, and scores for the distance of tokens |
+
+A dense layer brings embeddings of another width to the width of the encoder. ALBERT
+shares one layer's weights between all layers. Here each layer gets a copy of them, and
+training changes each copy by itself.
 
 `ARCHITECTURES` is the only table. `REFUSED` names well-known architectures that BERT's
 layout cannot hold, with the reason.
@@ -68,6 +73,20 @@ _MPNET_LAYER = {
     "output.dense": ("output", _DENSE),
     "output.LayerNorm": ("output_layer_norm", _NORM),
 }
+_ALBERT_LAYER = {
+    "attention.query": ("self_attention/query", _DENSE),
+    "attention.key": ("self_attention/key", _DENSE),
+    "attention.value": ("self_attention/value", _DENSE),
+    "attention.dense": ("self_attention/attention_output", _DENSE),
+    "attention.LayerNorm": ("self_attention_layer_norm", _NORM),
+    "ffn": ("intermediate", _DENSE),
+    "ffn_output": ("output", _DENSE),
+    "full_layer_layer_norm": ("output_layer_norm", _NORM),
+}
+_ALBERT_HEAD = {
+    "predictions.dense": ("masked_lm/transform/dense", _DENSE),
+    "predictions.LayerNorm": ("masked_lm/transform/LayerNorm", _NORM),
+}
 _DISTILBERT_HEAD = {
     "vocab_transform": ("masked_lm/transform/dense", _DENSE),
     "vocab_layer_norm": ("masked_lm/transform/LayerNorm", _NORM),
@@ -101,6 +120,14 @@ _DISTILBERT_FIELDS = {
     "dropout_rate": ("dropout", float, 0.1),
     "attention_dropout_rate": ("attention_dropout", float, 0.1),
 }
+_ALBERT_FIELDS = {
+    **_BERT_FIELDS,
+    "hidden_activation": ("hidden_act", str, "gelu_new"),
+    "dropout_rate": ("hidden_dropout_prob", float, 0.0),
+    "attention_dropout_rate": ("attention_probs_dropout_prob", float, 0.0),
+}
+# transformers' default for the architectures with a projection.
+_EMBEDDING_SIZE = 128
 _IN_LAYER = "transformer/"
 # Buffers, and the output layers that are tied to the embeddings.
 _NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^classifier\.|^lm_head\.decoder\."
@@ -124,6 +151,10 @@ class Architecture:
         relative_positions: the name of the table of relative positions; "" without.
         needs_tokenizer_file: whether a vocab.txt alone does not describe the tokenizer.
         added_to_types: a table whose first row is added to every token; "" without one.
+        projection: the layer between embeddings and encoder, which may differ in width;
+            "" without one.
+        always_projects: whether embeddings as wide as the encoder have this layer too.
+        shares_layers: whether one stored layer stands for all.
     """
 
     prefix: str
@@ -142,6 +173,9 @@ class Architecture:
     added_to_types: str = ""
     relative_positions: str = ""
     needs_tokenizer_file: bool = False
+    projection: str = ""
+    always_projects: bool = False
+    shares_layers: bool = False
 
     def names(self, num_layers: int) -> dict[str, str]:
         """Returns the stored name, without `prefix`, of every weight by our name."""
@@ -156,6 +190,8 @@ class Architecture:
         if self.head_bias:
             table[f"{weights.MASKED_LM}output_bias/bias"] = self.head_bias
         modules = dict(self.outside)
+        if self.projection:
+            modules[self.projection] = (weights.PROJECTION, _DENSE)
         for number in range(num_layers):
             for there, (here, parts) in self.inside.items():
                 name = weights.layer(number, here)
@@ -206,6 +242,9 @@ class Architecture:
             ("position_embedding_type", "absolute"),
             ("is_decoder", False),
             ("add_cross_attention", False),
+            # ALBERT's.
+            ("num_hidden_groups", 1),
+            ("inner_group_num", 1),
         ):
             value = config.get(name, allowed)
             if value != allowed:
@@ -218,17 +257,32 @@ class Architecture:
             )
             for name, (key, kind, default) in self.fields.items()
         }
-        hidden, embedding = found["hidden_size"], config.get("embedding_size")
-        if embedding not in (None, hidden):
-            raise UserError(
-                f"{path} has embedding_size={shown(embedding)}, hidden_size={hidden}; "
-                "allowed: both equal, because BERT has no layer between them"
-            )
+        found["embedding_size"] = self._embedding_size(
+            found["hidden_size"], config, path
+        )
         found["relative_positions"] = bool(self.relative_positions)
         found["max_position_embeddings"] -= self.skipped_positions(config, path)
         # Pairs of texts need two segments.
         found["type_vocab_size"] = max(found["type_vocab_size"], 2)
         return found
+
+    def _embedding_size(self, hidden: int, config: Mapping[str, Any], path: str) -> int:
+        """Reads `embedding_size` of EncoderConfig: 0 if it is the hidden size."""
+        embedding, allowed = config.get("embedding_size"), ""
+        if self.projection:
+            embedding = json_files.field(
+                config, "embedding_size", int, path, _EMBEDDING_SIZE, at_least=1
+            )
+            if self.always_projects and embedding == hidden:
+                allowed = "different widths"
+        elif embedding not in (None, hidden):
+            allowed = "both equal, because this encoder has no layer between them"
+        if allowed:
+            raise UserError(
+                f"{path} has embedding_size={shown(embedding)}, hidden_size={hidden}; "
+                f"allowed: {allowed}"
+            )
+        return 0 if embedding in (None, hidden) else embedding
 
     def check_shapes(
         self, found: Mapping[str, str], stored, model: Mapping, config: Mapping, path
@@ -246,16 +300,17 @@ class Architecture:
             UserError: they differ.
         """
         layers = len({name.split("/")[1] for name in found if name[:12] == _IN_LAYER})
-        if layers < model["num_layers"]:
+        if layers < model["num_layers"] and not self.shares_layers:
             raise UserError(
                 f"{path} has {self.fields['num_layers'][0]}={model['num_layers']}; "
                 f"the weights have {layers} layers beside it"
             )
         width = model["hidden_size"]
+        narrow = model["embedding_size"] or width
         rows = model["max_position_embeddings"] + self.skipped_positions(config, path)
         for name, shape in {
-            weights.WORDS: [model["vocab_size"], width],
-            weights.POSITIONS: [rows, width],
+            weights.WORDS: [model["vocab_size"], narrow],
+            weights.POSITIONS: [rows, narrow],
             weights.layer(0, "intermediate/kernel"): [
                 model["intermediate_size"],
                 width,
@@ -277,8 +332,15 @@ class Architecture:
                 )
 
     def complete(self, arrays: dict, stored, config: Mapping, path: str) -> dict:
-        """Brings arrays by our names into BERT's layout: positions and segments."""
+        """Brings arrays by our names into BERT's layout."""
         arrays = dict(arrays)
+        if self.shares_layers:
+            first = weights.layer(0, "")
+            shared = {n: a for n, a in arrays.items() if n.startswith(first)}
+            for number in range(1, config[self.fields["num_layers"][0]]):
+                for name, array in shared.items():
+                    name = weights.layer(number, name.removeprefix(first))
+                    arrays[name] = array
         skipped = self.skipped_positions(config, path)
         arrays[weights.POSITIONS] = arrays[weights.POSITIONS][skipped:]
         width = arrays[weights.WORDS].shape[1]
@@ -317,6 +379,23 @@ ARCHITECTURES = {
         outside=_EMBEDDING_NORM,
         head_bias="",
         unused=r"^(discriminator|generator)_predictions\.|^generator_lm_head\.",
+        projection="embeddings_project",
+    ),
+    "albert": Architecture(
+        prefix="albert.",
+        layers="encoder.albert_layer_groups.0.albert_layers",
+        inside=_ALBERT_LAYER,
+        outside={
+            **_EMBEDDING_NORM,
+            "pooler": ("pooler_transform", _DENSE),
+            **_ALBERT_HEAD,
+        },
+        head_bias="predictions.bias",
+        fields=_ALBERT_FIELDS,
+        unused=r"^predictions\.decoder\.|^sop_classifier\.",
+        projection="encoder.embedding_hidden_mapping_in",
+        always_projects=True,
+        shares_layers=True,
     ),
     "ernie": Architecture(
         prefix="ernie.", added_to_types="embeddings.task_type_embeddings.weight"
@@ -337,7 +416,6 @@ ARCHITECTURES = {
     ),
 }
 REFUSED = {
-    "albert": "a layer between embeddings and encoder",
     "deberta": "relative positions",
     "deberta-v2": "relative positions",
     "xlnet": "relative positions",

@@ -19,6 +19,7 @@ from cmlm.modeling.weights import listed
 BINDING = (
     "num_layers",
     "hidden_size",
+    "embedding_size",
     "num_attention_heads",
     "intermediate_size",
     "max_position_embeddings",
