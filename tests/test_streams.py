@@ -48,8 +48,7 @@ def expected_passages(documents, n_tokens):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("chunk", [5, 4096])
-@pytest.mark.parametrize("n_tokens", [1, 9, 1000])
+@pytest.mark.parametrize("n_tokens, chunk", [(1, 4096), (9, 5), (1000, 5)])
 def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chunk):
     monkeypatch.setattr(streams, "LINES_PER_CHUNK", chunk)
     paths, documents = make_corpus(tmp_path)
