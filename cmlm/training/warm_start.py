@@ -98,8 +98,9 @@ def _adopt_shape(
     begun = model_dir.read_config(folder)
     before = begun.model
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
+    filled = encoder.SHAPE_FIELDS if "model.preset" in given else ()
     for name in _SHAPE:
-        if f"model.{name}" not in given and "model.preset" not in given:
+        if f"model.{name}" not in given and name not in filled:
             setattr(config.model, name, getattr(before, name))
     if pooling:
         config.model.pooling = before.pooling
