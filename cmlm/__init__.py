@@ -31,7 +31,6 @@ def load(model: str, precision: str | None = None):
     """
     from cmlm.common import native_log
 
-    native_log.quiet_environment()
     with native_log.dropped():
         from cmlm.encoders import opening
         from cmlm.encoders.trained import Reading

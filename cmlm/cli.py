@@ -71,7 +71,6 @@ def quiet_imports(extra: str = "") -> Iterator[None]:
     Raises:
         UserError: a library of that extra is not installed.
     """
-    native_log.quiet_environment()
     with native_log.dropped():
         try:
             yield

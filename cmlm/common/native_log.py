@@ -35,7 +35,8 @@ def dropped() -> Iterator[None]:
     dropped output is printed after all. With TF_CPP_MIN_LOG_LEVEL below 3 in the
     environment nothing is dropped.
     """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") < "3":
+    quiet_environment()
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] < "3":
         yield
         return
     sys.stderr.flush()
