@@ -23,8 +23,8 @@ For encoders of other programs, --sentences=FILE writes the sentences of the tas
 --pcr=FILE removes the principal components that cmlm.pcr fitted, in every task that
 knows the languages of its sentences.
 
-A missing or damaged data set is named, the other sets are scored, and the exit code is
-1. With --output, the same command goes on where a killed run stopped, out of
+A missing or damaged data set, or language of a set, is named, the rest is scored, and the
+exit code is 1. With --output, the same command goes on where a killed run stopped, out of
 OUTPUT.work, which goes at the end.
 """
 

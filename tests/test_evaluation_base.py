@@ -8,7 +8,7 @@ import pytest
 from encoders import Table, WordCounts
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, search, store
+from cmlm.evaluation import catalogue, reading, run, search, store
 from cmlm.mining import neighbours
 
 # --------------------------------------------------------------------- store
@@ -188,3 +188,42 @@ def test_names_of_tasks():
     for wrong in ("sts18", "tatoeba-", "bitext:", "other:a.tsv", "sts16-de"):
         with pytest.raises(UserError, match=f"--tasks has '{wrong}'; .*allowed: all"):
             catalogue.select([wrong])
+
+
+def test_damaged_and_missing_languages_are_named_and_the_others_scored(tmp_path):
+    """LASER's folder; German lacks a side, French lacks lines."""
+    folder = tmp_path / "tatoeba" / "v1"
+    folder.mkdir(parents=True)
+    for code in ("deu", "fra", "est", "ell"):
+        for side in (code, "eng"):
+            lines = "".join(f"{side} {row}\n" for row in range(4))
+            (folder / f"tatoeba.{code}-eng.{side}").write_text(lines)
+    (folder / "tatoeba.deu-eng.eng").unlink()
+    (folder / "tatoeba.fra-eng.fra").write_text("fra 0\n")
+    found, failed = run.read(catalogue.select(["tatoeba"]), str(tmp_path))
+    assert sorted(found[0].data) == ["el", "et"]
+    assert sorted(failed) == ["tatoeba-de", "tatoeba-fr"]
+    assert failed["tatoeba-de"].startswith("missing: ")
+    assert failed["tatoeba-fr"].startswith("damaged: not line by line")
+    for code in ("est", "ell"):
+        (folder / f"tatoeba.{code}-eng.eng").unlink()
+    found, failed = run.read(catalogue.select(["tatoeba"]), str(tmp_path))
+    assert not found and failed["tatoeba"].startswith("missing: ")
+    _, failed = run.read(catalogue.select(["tatoeba-fr"]), str(tmp_path))
+    assert failed["tatoeba-fr"].startswith("damaged: not line by line")
+
+
+def test_paraphrases_in_other_languages_than_english_may_be_damaged(tmp_path):
+    folder = tmp_path / "pawsx"
+    folder.mkdir()
+    for language in ("de", "en", "fr", "ja", "zh"):
+        for part in ("dev", "test"):
+            rows = "".join(f"{language} {row}\tx\n" for row in range(4))
+            (folder / f"{part}-{language}.tsv").write_text(rows)
+    (folder / "dev-de.tsv").unlink()
+    (folder / "test-fr.tsv").write_text("one line\tx\n")
+    (folder / "dev-zh.tsv").write_text("no columns\n" * 4)
+    found, failed = run.read(catalogue.select(["pawsx"]), str(tmp_path))
+    assert list(found[0].data.texts) == list(found[0].data.fitted) == ["en", "ja"]
+    assert sorted(failed) == ["pawsx-de", "pawsx-fr", "pawsx-zh"]
+    assert failed["pawsx-de"].startswith("missing: ")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, inference, reading
+from cmlm.evaluation import catalogue, inference, reading, run
 
 LABELS = ("neutral", "entailment", "contradiction")
 # XNLI-1.0's columns.
@@ -120,3 +120,21 @@ def test_real_files(shared_data):
         assert len(set(counts)) == 1, "a third of the pairs has each label"
     _, data = read("snli", shared_data / "eval")
     assert (len(data["train"].texts), len(data["en"].texts)) == (9842, 9824)
+
+
+@pytest.mark.parametrize("layout", [write_published, write_by_language])
+def test_a_damaged_language_is_left_out_but_english(tmp_path, layout):
+    layout(tmp_path)
+    for path in tmp_path.glob("*/*test*.tsv"):
+        path.write_text(path.read_text().replace("de premise 0", "de\tpremise"))
+        path.write_text(path.read_text().replace("de\tneutral", "de\tno label", 1))
+    if layout is write_by_language:
+        path = tmp_path / "xnli" / "test-de.tsv"
+        path.write_text(path.read_text().split("\n", 1)[1])
+    found, failed = run.read(catalogue.select(["xnli"]), str(tmp_path))
+    assert set(found[0].data) == {"train", "en"} and list(failed) == ["xnli-de"]
+    assert failed["xnli-de"].startswith("damaged: ")
+    for path in tmp_path.glob("*/*dev*.tsv"):
+        path.write_text(path.read_text().replace("neutral", "odd"))
+    found, failed = run.read(catalogue.select(["xnli"]), str(tmp_path))
+    assert not found and "'odd'" in failed["xnli"]

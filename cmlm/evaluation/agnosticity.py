@@ -105,15 +105,33 @@ class PawsX(LanguageAgnosticity):
     name = "pawsx"
 
     def read(self, source: reading.DataDir) -> Pool:
-        return Pool(self._read(source, "test"), self._read(source, "dev"))
+        texts, fitted = (self._read(source, part) for part in ("test", "dev"))
+        for language in (texts.keys() ^ fitted.keys()) - source.left_out.keys():
+            with source.part(language):
+                source.find(f"dev-{language}.tsv", within="pawsx")
+                source.find(f"test-{language}.tsv", within="pawsx")
+        both = [name for name in texts if name in fitted]
+        source.check_found(both)
+        pool = Pool(*({name: part[name] for name in both} for part in (texts, fitted)))
+        _check_pool(pool.texts)
+        _check_pool(pool.fitted)
+        return pool
 
     def _read(self, source: reading.DataDir, part: str) -> dict[str, list[str]]:
-        columns, names = {}, {}
-        for path in source.matching(f"{part}-??.tsv", within="pawsx"):
-            names[path] = re.search(r"-(..)\.tsv", path).group(1)
-            columns[path] = [row[0].strip() for row in source.table(path, 2)]
-        _check_pool(columns)
-        return {names[path]: lines for path, lines in columns.items()}
+        paths = {
+            re.search(r"-(..)\.tsv", path).group(1): path
+            for path in source.matching(f"{part}-??.tsv", within="pawsx")
+        }
+        # A language is damaged if its lines are not those of English.
+        pivot = "en" if "en" in paths else next(iter(paths))
+        columns: dict[str, list[str]] = {}
+        for name in sorted(paths, key=lambda name: name != pivot):
+            with source.part(name):
+                lines = [row[0].strip() for row in source.table(paths[name], 2)]
+                first = columns.get(pivot, lines)
+                reading.check_parallel({paths[pivot]: first, paths[name]: lines})
+                columns[name] = lines
+        return {name: columns[name] for name in paths if name in columns}
 
 
 class AgnosticityFiles(LanguageAgnosticity):

@@ -86,7 +86,8 @@ class PartedTask(Task[dict[str, Data]]):
     """A task in several languages or language pairs: it scores each, then averages.
 
     `NAME-PART` in --tasks selects one part (`tatoeba-de`). The result holds the mean
-    over the parts as `METRIC` and the value of each part as `METRIC/PART`.
+    over the parts as `METRIC` and the value of each part as `METRIC/PART`. A part whose
+    files are damaged is left out.
 
     Args:
         name: the name of the task.
@@ -131,8 +132,16 @@ class PartedTask(Task[dict[str, Data]]):
         for name in self._only:
             if name not in parts:
                 raise MissingData(f"no {name!r}; there are {', '.join(parts)}")
-        wanted = self._only or parts
-        return {part: self.read_part(source, part, parts[part]) for part in wanted}
+        if self._only:
+            return {
+                part: self.read_part(source, part, parts[part]) for part in self._only
+            }
+        data = {}
+        for part, where in parts.items():
+            with source.part(part):
+                data[part] = self.read_part(source, part, where)
+        source.check_found(data)
+        return data
 
     def sentences(self, data: dict[str, Data]) -> Iterable[str]:
         for part in data.values():

@@ -28,6 +28,7 @@ _NEIGHBOURS = 4
 # CMLM's figure 3 maps these languages with English. It names no projection; PCA here.
 _DRAWN = ("fr", "de", "ru", "es")
 _MAPPED = 30
+_TATOEBA_FOLDERS = ("tatoeba", "tatoeba/v1")
 
 
 @dataclasses.dataclass
@@ -102,7 +103,8 @@ class Tatoeba(Retrieval):
     """LASER's Tatoeba test sets: up to 1,000 sentences of a language, with English.
 
     Artetxe and Schwenk, 2019, https://arxiv.org/abs/1812.10464. Files
-    `tatoeba.deu-eng.deu` and `.eng`; a part has the two-letter code of its language if
+    `tatoeba.deu-eng.deu` and `.eng` in `tatoeba/`, or in `tatoeba/v1/` as in LASER's
+    repository; a part has the two-letter code of its language if
     there is one. `forward` searches English for the translation of a foreign sentence,
     as XTREME, MTEB and the papers do.
 
@@ -117,10 +119,16 @@ class Tatoeba(Retrieval):
     )
 
     def find_parts(self, source: reading.DataDir) -> dict[str, str]:
-        paths = source.matching("tatoeba.*-eng.eng", within="tatoeba")
-        stems = [re.sub(r"\.eng(\.gz)?$", "", path) for path in paths]
-        codes = [re.search(r"tatoeba\.(\w+)-eng$", stem).group(1) for stem in stems]
-        return dict(zip(map(languages.short, codes), stems, strict=True))
+        # Either side's file names a language, so that a missing side is noticed.
+        paths = source.matching("tatoeba.*-eng.*", within=_TATOEBA_FOLDERS)
+        found = [
+            re.fullmatch(r"(.*tatoeba\.(\w+)-eng)\.(\w+)(\.gz)?", p) for p in paths
+        ]
+        return {
+            languages.short(stem[2]): stem[1]
+            for stem in found
+            if stem and stem[3] in ("eng", stem[2])
+        }
 
     def read_part(self, source: reading.DataDir, part: str, where: str) -> Bitext:
         code = where.rpartition("tatoeba.")[2].removesuffix("-eng")

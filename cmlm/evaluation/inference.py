@@ -60,12 +60,16 @@ class Xnli(_Inference):
 
     def read(self, source: reading.DataDir) -> dict[str, Examples]:
         try:
-            dev, test = (
-                _published(source, source.find(f"xnli.{part}.tsv", within="XNLI-1.0"))
+            paths = [
+                source.find(f"xnli.{part}.tsv", within="XNLI-1.0")
                 for part in ("dev", "test")
-            )
+            ]
         except reading.MissingData:
-            dev, test = (_by_language(source, part) for part in ("dev", "test"))
+            dev = _by_language(source, "dev", "en")
+            test = _by_language(source, "test", "*")
+        else:
+            dev, test = (_published(source, path) for path in paths)
+        source.check_found(test, "en")
         if "en" not in dev or "en" not in test:
             raise reading.MissingData("missing: English in XNLI's dev and test files")
         return {"train": dev["en"], **test}
@@ -101,7 +105,7 @@ class Snli(_Inference):
             columns[path] = source.lines(path)
         reading.check_line_counts(columns)
         first, second, labels = columns.values()
-        return _examples(zip(first, second, labels, strict=True), path)
+        return _examples(enumerate(zip(first, second, labels, strict=True), 1), path)
 
 
 def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:
@@ -112,10 +116,14 @@ def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:
         for name in ("language", "sentence1", "sentence2", "gold_label")
     ]
     found: dict[str, list] = {}
-    for row in rows:
+    for number, row in enumerate(rows, 2):
         language, *example = (row[place] for place in places)
-        found.setdefault(language, []).append(example)
-    return {language: _examples(rows, path) for language, rows in found.items()}
+        found.setdefault(language, []).append((number, example))
+    parts = {}
+    for language, examples in found.items():
+        with source.part(language):
+            parts[language] = _examples(examples, path)
+    return parts
 
 
 def _column(head: list[str], name: str, path: str) -> int:
@@ -124,26 +132,29 @@ def _column(head: list[str], name: str, path: str) -> int:
     return head.index(name)
 
 
-def _by_language(source: reading.DataDir, part: str) -> dict[str, Examples]:
+def _by_language(source: reading.DataDir, part: str, which: str) -> dict[str, Examples]:
     labels = None
     if part == "test":
         path = source.find("test-labels.txt", within="xnli")
         labels = source.lines(path)
     found = {}
-    for path in source.matching(f"{part}-*.tsv", within="xnli"):
+    for path in source.matching(f"{part}-{which}.tsv", within="xnli"):
         language = os.path.basename(path).removesuffix(".gz")
         language = language.removeprefix(f"{part}-").removesuffix(".tsv")
-        rows = source.table(path, 2 if labels else 3)
-        if labels:
-            reading.check_line_counts({path: rows, "test-labels.txt": labels})
-            rows = [[*row[:2], label] for row, label in zip(rows, labels, strict=True)]
-        found[language] = _examples(rows, path)
+        with source.part(language):
+            rows = source.table(path, 2 if labels else 3)
+            if labels:
+                reading.check_line_counts({path: rows, "test-labels.txt": labels})
+                both = zip(rows, labels, strict=True)
+                rows = [[*row[:2], label] for row, label in both]
+            found[language] = _examples(enumerate(rows, 1), path)
     return found
 
 
 def _examples(rows: Iterable, path: str) -> Examples:
+    """Examples of numbers of lines with premise, hypothesis and label."""
     texts, labels = [], []
-    for number, (first, second, label) in enumerate(rows, 1):
+    for number, (first, second, label) in rows:
         if label != _NO_LABEL:
             texts.append((first.strip(), second.strip()))
             where = f"{path}, line {number}"

@@ -8,7 +8,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from cmlm.common import files
 from cmlm.errors import UserError
@@ -34,11 +34,14 @@ class DataDir:
     Attributes:
         checksums: the SHA-256 of every file that was read, by path. A packed file is
             hashed without unpacking. Paths inside the folder are relative to it.
+        left_out: the error of each part of a set, such as a language, that is left
+            out.
     """
 
     def __init__(self, path: str):
         self.path = self._root = os.path.abspath(path)
         self.checksums: dict[str, str] = {}
+        self.left_out: dict[str, UserError] = {}
 
     def inside(self, folder: str) -> DataDir:
         """A folder inside this one; files read there are recorded here."""
@@ -47,12 +50,34 @@ class DataDir:
         other._root = self._root
         return other
 
-    def find(self, *names: str, within: str = "") -> str:
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Leaves a part of a set out, and keeps the error, if a file is bad."""
+        try:
+            yield
+        except UserError as error:
+            self.left_out[name] = error
+
+    def check_found(self, parts: Container[str], *needed: str) -> None:
+        """Checks that the parts that a task needs have been read.
+
+        Args:
+            parts: the parts that have been read.
+            needed: the parts that the task needs; any one part by default.
+
+        Raises:
+            UserError: a needed part is left out; or no part is left.
+        """
+        for name in needed or (() if parts else self.left_out):
+            if name in self.left_out:
+                raise self.left_out[name]
+
+    def find(self, *names: str, within: str | Sequence[str] = "") -> str:
         """The first file that exists.
 
         Args:
             names: alternative paths of the file, relative to the folder or absolute.
-            within: the subfolder that may hold the file instead.
+            within: the subfolder that may hold the file instead, or several.
 
         Raises:
             MissingData: none of the files exists.
@@ -64,17 +89,18 @@ class DataDir:
                     return candidate
         raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
-    def matching(self, pattern: str, within: str = "") -> list[str]:
+    def matching(self, pattern: str, within: str | Sequence[str] = "") -> list[str]:
         """The files (also packed ones) or folders that a glob matches, sorted.
 
         Args:
             pattern: the glob, relative to the folder.
-            within: the subfolder that may hold the files instead.
+            within: the subfolder that may hold the files instead, or several; the
+                last one that holds any counts.
 
         Raises:
             MissingData: nothing matches.
         """
-        # The subfolder goes first: in the folder itself, the glob may match other sets.
+        # A subfolder goes first: in the folder itself, the glob may match other sets.
         for place in reversed(self._places([""], within)):
             start = os.path.join(glob.escape(place), pattern)
             paths = [*glob.glob(start), *glob.glob(start + ".gz")]
@@ -83,8 +109,10 @@ class DataDir:
         looked_for = self._places([pattern], within)
         raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
-    def _places(self, names: Sequence[str], within: str) -> list[str]:
-        folders = [self.path, *([os.path.join(self.path, within)] if within else [])]
+    def _places(self, names: Sequence[str], within: str | Sequence[str]) -> list[str]:
+        inside = [within] if isinstance(within, str) else within
+        folders = [self.path]
+        folders += [os.path.join(self.path, folder) for folder in inside if folder]
         return [os.path.join(folder, name) for folder in folders for name in names]
 
     def text(self, path: str, encodings: Sequence[str] = UTF_8) -> str:
@@ -145,6 +173,11 @@ class DataDir:
             raise UserError(f"{path} is empty")
         _check_columns(path, rows, columns, columns)
         return rows
+
+
+def reason(error: UserError) -> str:
+    """Why a set or a part of it cannot be scored: what is missing or damaged."""
+    return str(error) if isinstance(error, MissingData) else f"damaged: {error}"
 
 
 def _check_columns(

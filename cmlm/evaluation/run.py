@@ -15,7 +15,7 @@ from cmlm.errors import UserError
 from cmlm.evaluation import averages
 from cmlm.evaluation.base import Task, Vectors
 from cmlm.evaluation.kept import Kept
-from cmlm.evaluation.reading import DataDir, MissingData
+from cmlm.evaluation.reading import DataDir, reason
 from cmlm.evaluation.store import Change, LanguageStores, SentenceEncoder, Store
 
 # `NAME=MODEL`; a name is no path.
@@ -93,18 +93,19 @@ def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str
         data_dir: the folder of test sets.
 
     Returns:
-        The tasks with their data; and for each other task, by name, a message about
-        its missing or damaged file.
+        The tasks with their data; and for each other task, and each language that a
+        task leaves out (`TASK-LANGUAGE`), a message about the missing or damaged file.
     """
     found, failed = [], {}
     for task in tasks:
         source = DataDir(data_dir)
         try:
             found.append(TaskData(task, task.read(source), source.checksums))
-        except MissingData as error:
-            failed[task.name] = str(error)
         except UserError as error:
-            failed[task.name] = f"damaged: {error}"
+            failed[task.name] = reason(error)
+        else:
+            for part, error in source.left_out.items():
+                failed[f"{task.name}-{part}"] = reason(error)
     return found, failed
 
 

@@ -55,9 +55,12 @@ class AmazonReviews(base.Task[dict[str, Examples]]):
         parts = {"train": read_reviews(source, "en", "train")}
         for language in FOLDERS:
             try:
-                parts[language] = read_reviews(source, language, "test")
+                find_reviews(source, language, "test")
             except reading.MissingData:
                 continue
+            with source.part(language):
+                parts[language] = read_reviews(source, language, "test")
+        source.check_found(parts, "en")
         if "en" not in parts or len(parts) < 3:
             raise reading.MissingData(
                 "missing: test.review of English and another language"
