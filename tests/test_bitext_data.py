@@ -5,7 +5,7 @@ import gzip
 import pytest
 import tensorflow as tf
 
-from cmlm.data import bitext
+from cmlm.data import bitext, streams
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.errors import UserError
 
@@ -18,7 +18,7 @@ def write(path, lines) -> str:
 def pairs(*args, **kwargs) -> list[tuple[str, ...]]:
     return [
         tuple(cell.decode() for cell in row)
-        for row in bitext.rows(*args, **kwargs).as_numpy_iterator()
+        for row in bitext.rows(streams.Portion(*args, **kwargs)).as_numpy_iterator()
     ]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cmlm.data import bitext as bitext_lib
+from cmlm.data import streams
 from cmlm.encoders import opening
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,7 +114,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     )
     # What training reads is what was written.
     assert bitext_lib.inspect([str(mined_path)]).pairs == len(mined)
-    read = bitext_lib.rows([str(mined_path)]).as_numpy_iterator()
+    read = bitext_lib.rows(streams.Portion([str(mined_path)])).as_numpy_iterator()
     assert [[cell.decode() for cell in row] for row in read] == mined
 
     # -- the nearest, from the vectors that are there

@@ -349,4 +349,4 @@ def test_skipping_gives_what_would_have_come(text, bitext, tokenizer, make):
 
 def test_streams_refuse_a_part_that_is_none(text):
     with pytest.raises(ValueError, match="part is 'test'; allowed: train, validation"):
-        list(streams.sentences(text, part="test"))
+        list(streams.sentences(streams.Portion(text, part="test")))

@@ -8,10 +8,11 @@ import tensorflow as tf
 from texts import make_corpus, neighbours, write
 
 from cmlm.data import streams
+from cmlm.data.streams import Portion
 
 
 def read_pairs(*args, **kwargs):
-    dataset = streams.sentence_pairs(*args, **kwargs).batch(1024)
+    dataset = streams.sentence_pairs(Portion(*args, **kwargs)).batch(1024)
     return [
         (first.decode(), second.decode())
         for batch in dataset.as_numpy_iterator()
@@ -27,7 +28,8 @@ def test_pairs_are_the_neighbours_of_every_document(tmp_path, monkeypatch, chunk
     paths, documents = make_corpus(tmp_path)
     found = collections.Counter(read_pairs(paths))
     assert found == collections.Counter(neighbours(documents))
-    sentences = [s.decode() for s in streams.sentences(paths).as_numpy_iterator()]
+    dataset = streams.sentences(Portion(paths))
+    sentences = [sentence.decode() for sentence in dataset.as_numpy_iterator()]
     assert sorted(sentences) == sorted(line for lines in documents for line in lines)
 
 
@@ -60,19 +62,19 @@ def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chu
     settings = {"count_tokens": words, "n_tokens": n_tokens}
     found = [
         passage.decode()
-        for passage in streams.passages(paths, **settings).as_numpy_iterator()
+        for passage in streams.passages(Portion(paths), **settings).as_numpy_iterator()
     ]
     assert sorted(found) == sorted(itertools.chain.from_iterable(expected))
-    pairs = streams.passage_pairs(paths, **settings).as_numpy_iterator()
+    pairs = streams.passage_pairs(Portion(paths), **settings).as_numpy_iterator()
     decoded = [(first.decode(), second.decode()) for first, second in pairs]
     assert sorted(decoded) == sorted(neighbours(expected))
-    starts = [*streams.passage_starts(paths, "all", 0.0, **settings)]
+    starts = [*streams.passage_starts(Portion(paths), **settings)]
     assert sum(map(bool, starts)) == len(documents)
     assert len(starts) == len(found)
     # No passage contains text of both parts.
     text = "\n".join(" ".join(lines) for lines in documents)
     parts = [
-        [p.decode() for p in streams.passages(paths, part, 0.2, **settings)
+        [p.decode() for p in streams.passages(Portion(paths, part, 0.2), **settings)
          .as_numpy_iterator()]
         for part in ("train", "validation")
     ]  # fmt: skip

@@ -92,7 +92,9 @@ def test_ranges_divide_the_lines_of_a_file(paths, size, monkeypatch):
     for start in words_on_beam._starts(path):
         with beam_runner.open_bytes(path) as raw:
             found += words_on_beam.read_range(raw, path, start)
-    assert found == [line.numpy() for line in streams.sentences([path])]
+    assert found == [
+        line.numpy() for line in streams.sentences(streams.Portion([path]))
+    ]
 
 
 def test_a_file_cut_short_is_named(paths, tmp_path):

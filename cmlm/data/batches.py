@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from cmlm.data import languages
+from cmlm.data import languages, streams
 from cmlm.data.corpus import DataConfig
 from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
@@ -90,9 +90,19 @@ class Feed:
     def is_training(self) -> bool:
         return self.part == "train"
 
+    def portion(self, language: str, seed: int | None = None) -> streams.Portion:
+        """Returns the part of one language's files that this feed reads."""
+        return streams.Portion(
+            self.corpus.files[language],
+            self.part,
+            self.config.hold_out_fraction,
+            self.input_context,
+            seed,
+        )
+
 
 def batches(
-    source: Callable[..., tf.data.Dataset],
+    source: Callable[[streams.Portion], tf.data.Dataset],
     to_features: Callable[..., dict[str, tf.Tensor]],
     feed: Feed,
     *,
@@ -101,8 +111,8 @@ def batches(
     """Shuffles and batches tuples of strings and turns them into features.
 
     Args:
-        source: called like `streams.sentence_pairs`; returns a dataset of tuples of
-            strings.
+        source: from a portion of one language to a dataset of tuples of strings, as
+            `streams.sentence_pairs`.
         to_features: (seed int [2], string [batch], ...) -> features of a batch.
         feed: see `Feed`.
         random: draw the examples of a batch at random, for losses that compare the
@@ -146,22 +156,18 @@ def batches(
     )
 
 
-def _examples(source: Callable[..., tf.data.Dataset], feed: Feed) -> tf.data.Dataset:
+def _examples(
+    source: Callable[[streams.Portion], tf.data.Dataset], feed: Feed
+) -> tf.data.Dataset:
     """Returns the examples of all languages as tuples of strings.
 
     For training, the examples are shuffled and repeat forever; with
     `feed.epoch_examples`, the dataset holds one epoch.
     """
     config = feed.config
+    seed = config.seed if feed.is_training else None
     datasets = {
-        language: source(
-            files,
-            feed.part,
-            config.hold_out_fraction,
-            feed.input_context,
-            seed=config.seed if feed.is_training else None,
-        )
-        for language, files in feed.corpus.files.items()
+        language: source(feed.portion(language, seed)) for language in feed.corpus.files
     }
     if feed.unbatched:
         return functools.reduce(lambda a, b: a.concatenate(b), datasets.values())

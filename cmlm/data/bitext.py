@@ -168,31 +168,21 @@ def inspect(
     return report
 
 
-def rows(
-    files: list[str],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
-    *,
-    columns: int | None = None,
-) -> tf.data.Dataset:
+def rows(portion: streams.Portion, *, columns: int | None = None) -> tf.data.Dataset:
     """Returns the good lines of a bitext, in one streamed pass.
 
     A fingerprint of the source decides whether a line is held out, so all translations
     of a text belong to the same part.
 
     Args:
-        files: paths of TSV files, all with the same number of columns.
-        part, input_context, seed: see `streams.sentence_pairs`.
-        hold_out_fraction: share of the lines that belongs to `validation`.
+        portion: the TSV files to read, all with the same number of columns.
         columns: number of columns to return, at least 2; surplus columns are left out,
             and missing columns are "". None returns the columns of the files.
 
     Returns:
         Dataset of tuples of string [], one for each column.
     """
-    own = count_columns(files)
+    own = count_columns(portion.files)
     columns = columns or own
 
     def read(path):
@@ -207,9 +197,8 @@ def rows(
         # Cuts surplus columns and fills missing ones with "".
         table = tf.ragged.boolean_mask(cells, good).to_tensor(shape=[None, columns])
         document = tf.strings.to_hash_bucket_fast(table[:, 0], 1 << 62)
-        chosen = streams.in_part(
-            document, tf.zeros_like(document, tf.int32), part, hold_out_fraction
-        )
+        line_in_document = tf.zeros_like(document, tf.int32)
+        chosen = streams.in_part(document, line_in_document, portion)
         return tuple(tf.unstack(tf.boolean_mask(table, chosen), num=columns, axis=1))
 
-    return streams.read_files(files, read, input_context, seed)
+    return streams.read_files(portion, read)

@@ -108,7 +108,7 @@ def _report_passages(feed: Feed) -> None:
     """
     for language, files in feed.corpus.files.items():
         starts = streams.passage_starts(
-            files, feed.part, feed.config.hold_out_fraction, **_passage_settings(feed)
+            feed.portion(language), **_passage_settings(feed)
         )
         opens = np.array([*starts.take(_LOOKED_AT).as_numpy_iterator()], bool)
         # Rarely more than a look: only if all of the first documents are short.

@@ -84,26 +84,15 @@ def _check(path: str) -> int:
     return count
 
 
-def rows(
-    files: dict[str, list[str]],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
-    *,
-    same_language: bool = False,
-) -> tf.data.Dataset:
+def rows(portion: streams.Portion, *, same_language: bool = False) -> tf.data.Dataset:
     """Returns labelled pairs, in one streamed pass.
 
     Args:
-        files: language to paths; all languages have the same number of lines.
-        part: `train`, `validation` or `all`. A fingerprint of the premise in the first
-            language decides whether a line is held out.
-        hold_out_fraction: share of the lines that belongs to `validation`.
-        input_context: splits the lines among hosts.
-        seed: seed of the draw of one language for the premise and one for the
-            hypothesis of each pair; every pass over the dataset draws anew. None
-            returns all languages.
+        portion: the lines to read. Its files are language to paths, and all languages
+            have the same number of lines. A fingerprint of the premise in the first
+            language decides whether a line is held out. Hosts share the lines. The seed
+            draws one language for the premise and one for the hypothesis of each pair,
+            anew in every pass over the dataset; None returns all languages.
         same_language: whether premise and hypothesis may have the same language. False
             draws two different languages if the files have two, as in CMLM (section
             4.3: "the premise u and hypothesis v are in different languages").
@@ -113,7 +102,7 @@ def rows(
         string []), where `languages` is 1 if a seed is given.
     """
     parts = []
-    for paths in files.values():
+    for paths in portion.files.values():
         compression = "GZIP" if paths[0].endswith(".gz") else ""
         parts.append(tf.data.TextLineDataset(paths, compression).map(_cells))
     dataset = iterators.untuned(tf.data.Dataset.zip(tuple(parts))).map(
@@ -126,21 +115,18 @@ def rows(
 
     def is_in_part(premises, *_):
         document = tf.strings.to_hash_bucket_fast(premises[:1], 1 << 62)
-        return streams.in_part(
-            document, tf.zeros([1], tf.int32), part, hold_out_fraction
-        )[0]
+        return streams.in_part(document, tf.zeros([1], tf.int32), portion)[0]
 
     dataset = dataset.filter(is_in_part)
-    if input_context is not None:
-        dataset = dataset.shard(
-            input_context.num_input_pipelines, input_context.input_pipeline_id
-        )
-    if seed is None:
+    context = portion.input_context
+    if context is not None:
+        dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+    if portion.seed is None:
         return dataset
 
     def draw(row, number):
         premises, hypotheses, label = row
-        n = len(files)
+        n = len(portion.files)
         first = number % n
         if same_language or n == 1:
             second = (number // n) % n
@@ -152,7 +138,7 @@ def rows(
             label,
         )
 
-    draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+    draws = tf.data.Dataset.random(seed=portion.seed, rerandomize_each_iteration=True)
     return tf.data.Dataset.zip((dataset, draws)).map(draw)
 
 

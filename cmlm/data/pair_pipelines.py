@@ -173,10 +173,10 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
             found[f"{name}_hash"] = hash_of(text)
         return found
 
-    def distinct(*args, **kwargs):
-        return streams.sentences(*args, **kwargs).unique().map(lambda text: (text,))
+    def distinct(portion):
+        return streams.sentences(portion).unique()
 
-    return batches(distinct, to_features, feed, random=True)
+    return batches(streams.as_tuples(distinct), to_features, feed, random=True)
 
 
 def nli_pairs(feed: Feed, same_language: bool = False) -> tf.data.Dataset:

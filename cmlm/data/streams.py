@@ -6,6 +6,7 @@ millions of lines and needs the same memory for any corpus.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -24,66 +25,65 @@ _PARTS = ("train", "validation", "all")
 _BUCKETS = 1_000_000
 
 
-def sentences(
-    files: list[str],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
-) -> tf.data.Dataset:
-    """Returns the sentences of a corpus: string []. Args: see `sentence_pairs`."""
+@dataclasses.dataclass(frozen=True)
+class Portion:
+    """The examples of a corpus that a dataset reads, and their order.
 
-    def read(path):
-        chunks = _read_chunks(path, part, hold_out_fraction)
-        return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
+    A fingerprint of a document's first line and the line's block of `HOLD_OUT_BLOCK`
+    lines decide whether a line of text is held out; a fingerprint of the first cell
+    decides for a line of a table. The seed, the order of the files and the number of
+    hosts do not matter.
 
-    return read_files(files, read, input_context, seed)
-
-
-def sentence_pairs(
-    files: list[str],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
-) -> tf.data.Dataset:
-    """Returns all pairs of consecutive sentences of a corpus, in one streamed pass.
-
-    A pair is two consecutive lines of one document. A fingerprint of the document's
-    first line and the line's block of `HOLD_OUT_BLOCK` lines decide whether a line is
-    held out; the seed, the order of the files and the number of hosts do not matter.
-    Both lines of a pair belong to the same part, so training and validation pairs share
-    no line.
-
-    Args:
-        files: paths in the training format.
+    Attributes:
+        files: paths of one language; of NLI data, language to paths.
         part: `train`, `validation`, or `all` to ignore the hold-out.
-        hold_out_fraction: share of the blocks that belongs to `validation`.
+        hold_out_fraction: share of the blocks, or of the lines of a table, that belongs
+            to `validation`.
         input_context: splits the data among hosts, by file if each host gets at least
             one file, else by example. The hosts' shares differ slightly in size.
         seed: seed of the order of the files, which is new in each pass over the
             dataset; a rebuilt dataset repeats these orders. None keeps the order of
             `files`.
+    """
+
+    files: list[str] | dict[str, list[str]]
+    part: str = "all"
+    hold_out_fraction: float = 0.0
+    input_context: tf.distribute.InputContext | None = None
+    seed: int | None = None
+
+
+def sentences(portion: Portion) -> tf.data.Dataset:
+    """Returns the sentences of a text: string []."""
+
+    def read(path):
+        chunks = _read_chunks(path, portion)
+        return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
+
+    return read_files(portion, read)
+
+
+def sentence_pairs(portion: Portion) -> tf.data.Dataset:
+    """Returns all pairs of consecutive sentences of a text, in one streamed pass.
+
+    A pair is two consecutive lines of one document. Both lines of a pair belong to the
+    same part, so training and validation pairs share no line.
 
     Returns:
         Dataset of (string [], string []).
     """
 
     def read(path):
-        chunks = _read_chunks(path, part, hold_out_fraction)
+        chunks = _read_chunks(path, portion)
         return chunks.map(
             lambda lines, previous, _, joined: (previous[joined], lines[joined])
         ).unbatch()
 
-    return read_files(files, read, input_context, seed)
+    return read_files(portion, read)
 
 
 def passages(
-    files: list[str],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
+    portion: Portion,
     *,
     count_tokens: Callable[[tf.Tensor], tf.Tensor],
     n_tokens: int,
@@ -96,7 +96,7 @@ def passages(
     block divides a document in two.
 
     Args:
-        files, part, hold_out_fraction, input_context, seed: see `sentence_pairs`.
+        portion: the text to read.
         count_tokens: string [n] -> int [n], the tokens of each sentence.
         n_tokens: length of a step.
 
@@ -105,19 +105,15 @@ def passages(
     """
 
     def read(path):
-        chunks = _read_chunks(path, part, hold_out_fraction)
+        chunks = _read_chunks(path, portion)
         found = _join_passages(chunks, count_tokens, n_tokens)
         return found.map(lambda passages, *_: passages).unbatch()
 
-    return read_files(files, read, input_context, seed)
+    return read_files(portion, read)
 
 
 def passage_pairs(
-    files: list[str],
-    part: str = "all",
-    hold_out_fraction: float = 0.0,
-    input_context: tf.distribute.InputContext | None = None,
-    seed: int | None = None,
+    portion: Portion,
     *,
     count_tokens: Callable[[tf.Tensor], tf.Tensor],
     n_tokens: int,
@@ -131,19 +127,17 @@ def passage_pairs(
     """
 
     def read(path):
-        chunks = _read_chunks(path, part, hold_out_fraction)
+        chunks = _read_chunks(path, portion)
         found = _join_passages(chunks, count_tokens, n_tokens)
         return found.map(
             lambda passages, previous, joined: (previous[joined], passages[joined])
         ).unbatch()
 
-    return read_files(files, read, input_context, seed)
+    return read_files(portion, read)
 
 
 def passage_starts(
-    files: list[str],
-    part: str,
-    hold_out_fraction: float,
+    portion: Portion,
     *,
     count_tokens: Callable[[tf.Tensor], tf.Tensor],
     n_tokens: int,
@@ -151,36 +145,36 @@ def passage_starts(
     """Tells which passages open a document: bool [], file by file."""
 
     def read(path):
-        chunks = _read_chunks(path, part, hold_out_fraction)
+        chunks = _read_chunks(path, portion)
         found = _join_passages(chunks, count_tokens, n_tokens)
         return found.map(lambda _, __, joined: ~joined).unbatch()
 
-    return tf.data.Dataset.from_tensor_slices(files).flat_map(read)
+    return tf.data.Dataset.from_tensor_slices(portion.files).flat_map(read)
 
 
 def read_files(
-    files: list[str],
-    read: Callable[[tf.Tensor], tf.data.Dataset],
-    input_context: tf.distribute.InputContext | None,
-    seed: int | None,
+    portion: Portion, read: Callable[[tf.Tensor], tf.data.Dataset]
 ) -> tf.data.Dataset:
-    """Interleaves the datasets of several files.
+    """Interleaves the datasets of a portion's files.
 
     Args:
-        files, input_context, seed: see `sentence_pairs`.
+        portion: the files, their order, and the hosts that share them.
         read: function from the path of a file, string [], to its dataset.
     """
+    files, context = portion.files, portion.input_context
     shard = (
-        (input_context.num_input_pipelines, input_context.input_pipeline_id)
-        if input_context is not None
+        (context.num_input_pipelines, context.input_pipeline_id)
+        if context is not None
         else (1, 0)
     )
     by_file = len(files) >= shard[0]
     if by_file:
         files = files[shard[1] :: shard[0]]
     paths = iterators.untuned(tf.data.Dataset.from_tensor_slices(files))
-    if seed is not None:
-        paths = paths.shuffle(len(files), seed=seed, reshuffle_each_iteration=True)
+    if portion.seed is not None:
+        paths = paths.shuffle(
+            len(files), seed=portion.seed, reshuffle_each_iteration=True
+        )
     dataset = paths.interleave(
         read,
         cycle_length=min(8, len(files)),
@@ -197,8 +191,8 @@ def read_lines(path: tf.Tensor) -> tf.data.Dataset:
     return tf.data.TextLineDataset(path, compression).batch(LINES_PER_CHUNK)
 
 
-def _read_chunks(path, part, hold_out_fraction) -> tf.data.Dataset:
-    """Streams one file as chunks of consecutive lines.
+def _read_chunks(path: tf.Tensor, portion: Portion) -> tf.data.Dataset:
+    """Streams one file of a text as chunks of consecutive lines.
 
     Returns:
         Dataset of tuples: `lines` string [n]; `previous` string [n], the line before
@@ -233,7 +227,7 @@ def _read_chunks(path, part, hold_out_fraction) -> tf.data.Dataset:
         first = tf.gather(tf.concat([[-n_before], openings], axis=0), index)
         line_in_document = tf.range(tf.size(lines)) - first
 
-        kept = in_part(document, line_in_document, part, hold_out_fraction)
+        kept = in_part(document, line_in_document, portion)
         both_kept = kept & tf.concat([[last_in_part], kept[:-1]], axis=0)
         state = (
             lines[-1],
@@ -315,18 +309,19 @@ def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:
     )
 
 
-def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
+def in_part(
+    document: tf.Tensor, line_in_document: tf.Tensor, portion: Portion
+) -> tf.Tensor:
     """Tells which lines belong to a part: bool [lines].
 
     Args:
         document: int64 [lines], fingerprint of each line's document.
         line_in_document: int32 [lines].
-        part: `train`, `validation` or `all`.
-        hold_out_fraction: share of the blocks that belongs to `validation`.
+        portion: its part and its share held out.
     """
-    if part not in _PARTS:
-        raise ValueError(f"part is {part!r}; allowed: {', '.join(_PARTS)}")
-    if part == "all":
+    if portion.part not in _PARTS:
+        raise ValueError(f"part is {portion.part!r}; allowed: {', '.join(_PARTS)}")
+    if portion.part == "all":
         return tf.ones_like(line_in_document, tf.bool)
     block = tf.strings.join(
         [
@@ -336,12 +331,12 @@ def in_part(document, line_in_document, part, hold_out_fraction) -> tf.Tensor:
         separator="/",
     )
     bucket = tf.strings.to_hash_bucket_fast(block, _BUCKETS)
-    held_out = bucket < round(hold_out_fraction * _BUCKETS)
-    return held_out if part == "validation" else ~held_out
+    held_out = bucket < round(portion.hold_out_fraction * _BUCKETS)
+    return held_out if portion.part == "validation" else ~held_out
 
 
 def as_tuples(
-    source: Callable[..., tf.data.Dataset],
-) -> Callable[..., tf.data.Dataset]:
+    source: Callable[[Portion], tf.data.Dataset],
+) -> Callable[[Portion], tf.data.Dataset]:
     """Wraps a source of strings as a source of tuples."""
-    return lambda *args, **kwargs: source(*args, **kwargs).map(lambda text: (text,))
+    return lambda portion: source(portion).map(lambda text: (text,))

@@ -51,7 +51,7 @@ class DistillConfig(ObjectiveConfig):
 
     def taught_texts(self, files: list[str]) -> tf.data.Dataset:
         """Returns all texts of some files that the teacher reads: string []."""
-        return streams.sentences(files)
+        return streams.sentences(streams.Portion(files))
 
 
 class DistillObjective(EmbeddingObjective):
@@ -154,7 +154,7 @@ class DistillBitextConfig(DistillConfig):
         return source if self.teacher_side == "source" else target
 
     def taught_texts(self, files):
-        return bitext.rows(files, columns=2).map(self.taught_text)
+        return bitext.rows(streams.Portion(files), columns=2).map(self.taught_text)
 
 
 class DistillBitextObjective(DistillObjective):

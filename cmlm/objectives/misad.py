@@ -160,7 +160,11 @@ class MisadObjective(MaskedTextObjective):
         length = self.config.train_data.seq_length
         n_seen, is_all = 0, True
         for paths in corpus.files.values():
-            texts = streams.sentences(paths).take(_LOOKED_AT + 1).batch(1024)
+            texts = (
+                streams.sentences(streams.Portion(paths))
+                .take(_LOOKED_AT + 1)
+                .batch(1024)
+            )
             n_language = 0
             for text in texts:
                 sentence, marks = ngram_table.split_marks(text)

@@ -66,7 +66,12 @@ def count(
 
     counts: collections.Counter = collections.Counter()
     total = seen = 0
-    chunks = streams.sentences(files).batch(LINES_PER_CHUNK).map(locate).prefetch(1)
+    chunks = (
+        streams.sentences(streams.Portion(files))
+        .batch(LINES_PER_CHUNK)
+        .map(locate)
+        .prefetch(1)
+    )
     for n_bytes, lines, splits, begins, ends in chunks.as_numpy_iterator():
         for words in word_pieces.cut(lines, splits, begins, ends):
             counts.update(words)
