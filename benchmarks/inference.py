@@ -181,7 +181,7 @@ def main(_) -> None:
                 took = worker.ask("one", text=SHORT, times=20)
                 latencies[key].append(took["wall"] / 20 * 1e3)
 
-        # ---------------------------------------------------- what came out
+        # --------------------------------------------------------------- results
         vectors = {}
         for key, worker in running.items():
             path = os.path.join(folder, "-".join(key) + ".npy")

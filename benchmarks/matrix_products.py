@@ -1,4 +1,4 @@
-"""How fast a processor multiplies BERT's matrices: what no encoder on it can beat.
+"""How fast a processor multiplies BERT's matrices: the limit of every encoder on it.
 
     python benchmarks/matrix_products.py --library=tensorflow --threads=2
     TORCH_ENV/bin/python benchmarks/matrix_products.py --library=torch --threads=2

@@ -166,7 +166,7 @@ def _laser_scores(x, y, candidates, mean_x, mean_y):
 
 
 class Clock:
-    """Seconds by stage, and what came of it."""
+    """Seconds by stage, and the pairs found."""
 
     def __init__(self):
         self._last, self._laps = time.monotonic(), {}

@@ -57,7 +57,7 @@ def write_copies(lines: list[str], copies: int, path: str) -> None:
 
 
 def measure(path: str, scope: str, max_entries: int, work: str) -> str:
-    """Counts the n-grams of a file; what the process took, as a line of text."""
+    """Counts the n-grams of a file; returns the time and memory as a line of text."""
     output = os.path.join(work, "ngrams.tsv")
     began = time.monotonic()
     subprocess.run(

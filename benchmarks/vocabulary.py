@@ -10,7 +10,7 @@ Nine lines of ten are learnt from, by each arm in a process of its own:
     tokenizers  its WordPieceTrainer with BERT's normaliser and pre-tokenizer, which has
                 no such smoothing
 
-The tenth line is what is read with each vocabulary, by one tokenizer, this project's.
+One tokenizer, this project's, reads every tenth line with each vocabulary.
 Seconds are from files to tokens. Words are known where they do not come out as [UNK].
 """
 
@@ -35,7 +35,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_list("arms", ["cmlm 0.3", "cmlm 1", "tokenizers"], "What to compare.")
 flags.DEFINE_string("output", None, "The .json file to write, if any.")
-flags.DEFINE_string("arm", None, "Internal: what a child process learns by.")
+flags.DEFINE_string("arm", None, "Internal: the way in which a child process learns.")
 flags.DEFINE_string("folder", None, "Internal: where its text is.")
 
 FLAGS = flags.FLAGS
@@ -77,7 +77,7 @@ def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
 
 
 def run_arm(paths: dict[str, str]) -> None:
-    """A child process: learns, and prints what it took."""
+    """A child process: learns, and prints its time and memory."""
     with cli.quiet_imports():
         import cmlm.vocabulary.learning  # noqa: F401  (its import is not to be timed)
 

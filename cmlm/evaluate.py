@@ -23,9 +23,9 @@ For encoders of other programs, --sentences=FILE writes the sentences of the tas
 --pcr=FILE removes the principal components that cmlm.pcr fitted, in every task that
 knows the languages of its sentences.
 
-A missing or damaged data set, or language of a set, is named, the rest is scored, and the
-exit code is 1. With --output, the same command goes on where a killed run stopped, out of
-OUTPUT.work, which goes at the end.
+A missing or damaged data set, or language of a set, is named, the rest is scored, and
+the exit code is 1. With --output, the same command goes on where a killed run stopped:
+the directory OUTPUT.work holds the scores until the end.
 """
 
 import datetime
@@ -151,7 +151,7 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
 
     Args:
         tasks: the tasks with their data.
-        work_dir: the directory for what a killed run leaves, or None.
+        work_dir: the directory for the scores of a killed run, or None.
 
     Returns:
         The entry of results.json for each model.

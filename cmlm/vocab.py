@@ -218,7 +218,7 @@ def prune(paths: dict[str, list[str]]) -> None:
         FLAGS.overwrite,
     )
 
-    # ------------------------------------------------------- what became of it
+    # ----------------------------------------------------------------- report
     print(f"{pruned.checkpoint} -> {FLAGS.output}")
     for name, (before, after) in (
         ("tokens", pruned.tokens),

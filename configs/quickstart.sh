@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From nothing to an exported encoder, and what training changed.
+# From nothing to an exported encoder, and neighbours before and after training.
 #
 #   bash configs/quickstart.sh [DIRECTORY]
 #

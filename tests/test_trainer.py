@@ -265,7 +265,7 @@ def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):
     batches = [toys.pair_batch(batch=7)]
     with pytest.raises(UserError, match="size is 7; allowed: multiples of the 2"):
         build(two_replicas, batches)
-    with pytest.raises(UserError, match="is 2; allowed: 0, or what divides the 7 "):
+    with pytest.raises(UserError, match="is 2; allowed: 0, or a divisor of the 7 "):
         build(one_device, batches, micro_batch_size=2)
 
 

@@ -37,7 +37,7 @@ def check(
 ) -> None:
     """Refuses outputs that would damage an input or replace a file unasked.
 
-    It also removes what killed runs left beside the outputs, and says so.
+    It also removes the leftovers of killed runs beside the outputs, and says so.
 
     Args:
         outputs: files and directories that the command replaces, by flag.
@@ -195,7 +195,7 @@ def _refuse_overlap(flag: str, output: str, name: str, path: str) -> None:
 
 
 def tidy(path: str) -> None:
-    """Removes what killed runs left beside an output: `PATH.tmp-*` and `PATH.old-*`.
+    """Removes the leftovers of killed runs beside an output: `PATH.{tmp,old}-*`.
 
     If a run was killed while it replaced a directory, the old one gets its name back.
     What another process is writing stays, and so does everything on remote storage,
@@ -240,7 +240,7 @@ def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
 
 @contextlib.contextmanager
 def work_directory(path: str | None) -> Iterator[str | None]:
-    """Locks a directory for what a killed run shall find again.
+    """Locks a directory whose files the next run of a killed command finds again.
 
     The directory goes when the block succeeds, and stays when it fails.
 
@@ -257,7 +257,7 @@ def work_directory(path: str | None) -> Iterator[str | None]:
 
 
 def discard(directory: str) -> None:
-    """Removes a local directory; what a kill leaves of it, `tidy` removes."""
+    """Removes a local directory; `tidy` removes the rest of it after a kill."""
     removed = f"{directory.rstrip('/')}.tmp-{uuid.uuid4().hex[:8]}"
     os.rename(directory, removed)
     shutil.rmtree(removed)

@@ -35,7 +35,7 @@ def left_to_tf_text(rules: Rules) -> bool:
 
 
 def prepare(text: tf.Tensor, rules: Rules) -> tf.Tensor:
-    """Does what tf-text's normaliser does not do for these rules.
+    """Follows the parts of these rules that tf-text's normaliser lacks.
 
     The result is the text itself if tf-text does everything, as for BERT's own models.
     A second pass changes nothing.

@@ -1,4 +1,4 @@
-"""The rules of a vocabulary: what becomes of a text before it is cut into pieces.
+"""The rules of a vocabulary: changes to a text before it is cut into pieces.
 
 A vocabulary fits one set of rules: a cased vocabulary turns lower-cased text into other
 pieces or [UNK]. The rules therefore lie beside it, `vocab.txt.json` beside `vocab.txt`,
@@ -111,7 +111,7 @@ class Record:
     Attributes:
         rules: the rules of the vocabulary; only the given ones for a record that
             another program wrote.
-        origin: what the vocabulary was learnt from, in plain values; {} if unknown.
+        origin: the source of the vocabulary, in plain values; {} if unknown.
         path: the file that says so.
     """
 

@@ -34,7 +34,7 @@ class Tokenizer(tf.Module):
         rules: case, accents and the longest word.
         title: the name of the algorithm.
         pair_separators: number of separators between the two texts of a pair.
-        contents: what ids depend on besides tokens and rules, as JSON; empty for a
+        contents: all other data that ids depend on, as JSON; empty for a
             vocab.txt.
 
     Args:

@@ -74,7 +74,7 @@ class TokenizerFile:
         merges: BPE: pairs of tokens, in the order of their ranks.
         prefix_space: BPE: whether a text without a leading space gets one.
         scores: Unigram: the log probability of each token, by id.
-        steps: Unigram: what happens to a text first, see `letters.follow`.
+        steps: Unigram: changes to a text before it is cut, see `letters.follow`.
         charsmap: Unigram: SentencePiece's precompiled normalisation.
     """
 

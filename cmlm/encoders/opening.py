@@ -198,7 +198,7 @@ def find_export(directory: str) -> str:
     path = _find_saved_model(directory)
     if path is None:
         raise UserError(
-            f"{directory} is not an export; allowed: what export.tfhub wrote"
+            f"{directory} is not an export; allowed: a folder from export.tfhub"
         )
     checksums.check(path, os.path.join(path, CHECKSUMS))
     return path

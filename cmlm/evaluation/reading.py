@@ -176,7 +176,7 @@ class DataDir:
 
 
 def reason(error: UserError) -> str:
-    """Why a set or a part of it cannot be scored: what is missing or damaged."""
+    """Why a set or a part of it cannot be scored: a file is missing or damaged."""
     return str(error) if isinstance(error, MissingData) else f"damaged: {error}"
 
 

@@ -135,7 +135,7 @@ def score(
         report: called with each task and its scores.
         change: applied to the vectors of a language, such as principal component
             removal.
-        kept: what a killed run has left, to which this run adds.
+        kept: the scores of a killed run, which this run completes.
 
     Raises:
         UserError: the model does not return a finite vector for each sentence.

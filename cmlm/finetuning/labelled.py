@@ -190,7 +190,7 @@ def answers(paths: Sequence[str]) -> dict[str, str]:
 def write_predictions(
     file: TextIO, task: FileTask, indices: Iterable[str], logits: np.ndarray
 ) -> None:
-    """Writes the texts, what is predicted, and the probability of each class.
+    """Writes the texts, the predictions, and the probability of each class.
 
     Args:
         file: the file to write to.

@@ -66,7 +66,7 @@ class Job:
 
 
 def tidy(work_dir: str) -> None:
-    """Removes what a killed run left in its work directory, which is locked."""
+    """Removes the leftovers of a killed run from its locked work directory."""
     for directory, folders, names in os.walk(work_dir):
         for name in [*folders, *names]:
             if _TEMPORARY.search(name):

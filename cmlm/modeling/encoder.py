@@ -125,7 +125,7 @@ class EncoderConfig(hyperparams.Config):
             raise fields.refused(
                 f"{prefix}num_attention_heads",
                 self.num_attention_heads,
-                f"what divides {prefix}hidden_size, {self.hidden_size}",
+                f"a divisor of {prefix}hidden_size, {self.hidden_size}",
             )
         if self.num_views >= self.max_position_embeddings:
             raise fields.refused(

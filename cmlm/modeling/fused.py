@@ -155,7 +155,7 @@ def residual_norm(
         y: float [rows, width], the output of a sub-layer before its bias.
         bias, gamma, beta: float32 [width].
         epsilon: added to the variance.
-        kept: bool [rows, width], what dropout leaves; None: all.
+        kept: bool [rows, width], the elements that dropout leaves; None: all.
         rate: the share that `kept` leaves out.
 
     Returns:
@@ -279,7 +279,7 @@ def exact_rate(rate: float) -> float:
 
 
 def kept(generator, shape: tf.Tensor, rate: float) -> Optional[tf.Tensor]:
-    """Draws what dropout keeps: bool, or None if the rate is 0.
+    """Draws the elements that dropout keeps: bool, or None if the rate is 0.
 
     Args:
         generator: tf.random.Generator of the layer, whose state the trainer sets.

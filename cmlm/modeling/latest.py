@@ -50,7 +50,7 @@ def repair(directory: str) -> None:
         directory,
         os.path.join(prefix, name),
         [os.path.join(prefix, each) for each in whole],
-        # TensorFlow deletes only what is newer than the last preserved checkpoint.
+        # TensorFlow deletes only checkpoints newer than the last preserved one.
         all_model_checkpoint_timestamps=[float(n) for n in range(1, len(whole) + 1)],
         last_preserved_timestamp=0.0,
     )

@@ -29,7 +29,7 @@ def train(
     Raises:
         UserError: the command ends with an exit code.
     """
-    # A flagfile comes first: what the caller says wins over it.
+    # A flagfile comes first: the arguments of the caller win over it.
     given = sorted(flags.items(), key=lambda item: item[0] != "flagfile")
     command = [sys.executable, "-m", "cmlm.train"]
     command += [f"--{name}={value}" for name, value in given]

@@ -176,7 +176,7 @@ def _count_micro_batches(
         raise fields.refused(
             "trainer.micro_batch_size",
             micro_batch_size,
-            f"0, or what divides the {share} examples of a replica "
+            f"0, or a divisor of the {share} examples of a replica "
             f"({where}={global_batch_size}, {replicas} replicas)",
         )
     return share // micro_batch_size

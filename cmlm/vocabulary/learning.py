@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def origin(config: VocabularyConfig, files: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Describes what a vocabulary is learnt from: settings, and files by size."""
+    """Describes the source of a vocabulary: settings, and files by size."""
     text = {
         language: [
             [os.path.basename(path), tf.io.gfile.stat(path).length] for path in paths
