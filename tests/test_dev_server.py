@@ -131,7 +131,7 @@ def test_a_port_in_use_and_a_folder_without_export_are_named(server, tmp_path):
     port = int(server.grpc.rpartition(":")[2])
     with pytest.raises(UserError, match=f"port {port} of localhost cannot be used"):
         dev_server.Server(server._model, grpc_port=port)
-    with pytest.raises(UserError, match="is not an export; allowed: a folder from export"):
+    with pytest.raises(UserError, match="is not an export; allowed: a folder"):
         opening.find_export(str(tmp_path))
 
 
