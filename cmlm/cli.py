@@ -160,6 +160,9 @@ def _message_of_the_system(error: Exception) -> str | None:
             message = f"{found[1]}: {found[2]}"
         elif isinstance(error, errors.ResourceExhaustedError):
             message = f"out of memory: {text}"
+        elif isinstance(error, errors.DataLossError) and text.startswith("inflate()"):
+            # A run inspects the first part of a large corpus only.
+            message = "a gzip file of the input is damaged: gzip --test FILE finds it"
         else:
             return None
     # The parts of a checkpoint that is being written.

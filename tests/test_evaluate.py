@@ -315,6 +315,11 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
         "--tasks=stsb-test,mr,stsb-multilingual,geometry",
     ]
 
+    missing = evaluate(*arguments, f"--data_dir={tmp_path}/sets")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith(f"error: --data_dir is {tmp_path}/sets, and there")
+    assert missing.stderr.count("\n") == 1
+
     result = evaluate(*arguments)
     assert result.returncode == 1
     assert str(data / "MR" / "rt-polarity.pos") in result.stderr

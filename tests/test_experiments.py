@@ -313,7 +313,8 @@ def test_every_objective_has_its_place_in_every_recipe(recipe):
 
 def test_a_file_that_is_no_plain_yaml_ends_in_one_line(tmp_path):
     path = tmp_path / "bad.yaml"
-    for text in ("a: &x [1]\nb: *x\n", "[" * 100_000, "a: !!float xyz\n"):
+    tags = ("!!float xyz", "!!int x", "!!bool x", "!!timestamp x", '"\\UFFFFFFFF"')
+    for text in ("a: &x [1]\nb: *x\n", "[" * 100_000, *(f"a: {tag}" for tag in tags)):
         path.write_text(text)
         with pytest.raises(UserError, match="bad.yaml is not YAML: ") as error:
             recipes.load("cmlm/english", [str(path)])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from cmlm import cli
 from cmlm.common import files, scratch
 from cmlm.errors import UserError
 
@@ -99,6 +100,50 @@ def test_a_broken_gzip_file_is_named(tmp_path):
         with pytest.raises(UserError, match="text.gz is not a whole gzip file"):
             with files.open_bytes(str(path)) as stream:
                 stream.read()
+
+
+ZEROS = "has zeros before or behind its gzip data"
+DAMAGED = "is not a whole gzip file"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda packed: packed, ""),
+        (lambda packed: packed * 3, ""),
+        (lambda _: b"", ""),
+        (lambda packed: packed + bytes(1000), ZEROS),
+        (lambda packed: packed + bytes(2) + packed, ZEROS),
+        (lambda packed: packed[:-3], DAMAGED),
+        (lambda packed: packed[:2000], DAMAGED),
+        (lambda packed: packed[:-6] + b"\1\2" + packed[-4:], DAMAGED),
+        (lambda packed: packed + b"junk", DAMAGED),
+    ],
+)
+def test_what_tensorflow_cannot_unpack_is_named_before(tmp_path, content, said):
+    text = "".join(f"line {number}\n" for number in range(3000)).encode()
+    packed = content(gzip.compress(text))
+    path = str(tmp_path / "text.gz")
+    (tmp_path / "text.gz").write_bytes(packed)
+    if said:
+        with pytest.raises(UserError, match=f"text.gz {said}"):
+            with files.open_bytes(path, for_tensorflow=True) as stream:
+                list(stream)
+        return
+    with files.open_bytes(path, for_tensorflow=True) as stream:
+        lines = list(stream)
+    assert lines == gzip.decompress(packed).splitlines(keepends=True)
+    unpacked = tf.data.TextLineDataset(path, "GZIP").as_numpy_iterator()
+    assert [line + b"\n" for line in unpacked] == lines
+
+
+def test_damage_that_only_tensorflow_meets_is_one_line(tmp_path, capsys):
+    (tmp_path / "text.gz").write_bytes(b"no gzip")
+    dataset = tf.data.TextLineDataset(str(tmp_path / "text.gz"), "GZIP")
+    with pytest.raises(SystemExit):
+        cli.guard(lambda: list(dataset))
+    said = "error: a gzip file of the input is damaged: gzip --test FILE finds it\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -1,6 +1,7 @@
 """NLI: languages are drawn for each side; files that do not match are refused."""
 
 import collections
+import gzip
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import toys
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
-from cmlm.data import batches, languages, nli, pair_pipelines
+from cmlm.data import batches, languages, nli, pair_pipelines, streams
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
@@ -83,6 +84,16 @@ def test_training_draws_both_languages_anew_in_every_epoch(
     assert max(len(pairs) for pairs in rows.values()) > 3
     equal = sum(count for (p, h), count in drawn.items() if p == h)
     assert (equal > 0) == same_language
+
+
+def test_packed_and_plain_files_of_a_language_follow_each_other(files, tmp_path):
+    (plain,) = files["en"]
+    packed = str(tmp_path / "more.tsv.gz")
+    with gzip.open(packed, "wb") as file:
+        file.write((tmp_path / "de.tsv").read_bytes())
+    portion = streams.Portion({"en": [plain, packed]})
+    premises = [row[0].numpy()[0] for row in nli.rows(portion)]
+    assert [text.split()[1] for text in premises] == [b"en"] * 60 + [b"de"] * 60
 
 
 def test_one_language_is_that_of_both_sides(files, tokenizer):

@@ -22,6 +22,7 @@ from cmlm.errors import UserError
 
 # A longer line is not a sentence, and would have to fit into memory.
 MAX_LINE_CHARACTERS = 1_000_000
+_BLOCK = 1 << 20
 
 
 def expand(patterns: str) -> list[str]:
@@ -100,9 +101,55 @@ class _GFileStream(io.RawIOBase):
             super().close()
 
 
+class _TensorFlowGzip(io.RawIOBase):
+    """Unpacks a gzip file that TensorFlow will read too.
+
+    `gzip` skips zeros behind a member, as tapes and block devices leave them.
+    TensorFlow fails at two of them, in the middle of a run, and names no file.
+    """
+
+    def __init__(self, raw: BinaryIO, path: str):
+        super().__init__()
+        self._raw, self._path = raw, path
+        # The member that is being unpacked, and packed bytes that wait for it.
+        self._member, self._packed = None, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        data = b""
+        while not data:
+            self._packed = self._packed or self._raw.read(_BLOCK)
+            if not self._packed:
+                if self._member is not None:
+                    raise EOFError("it ends inside its data")
+                return 0
+            if self._member is None:
+                if self._packed.startswith(b"\0"):
+                    raise UserError(
+                        f"{self._path} has zeros before or behind its gzip data, at "
+                        "which TensorFlow fails; allowed: a file as `gzip -dc OLD | "
+                        "gzip > NEW` writes it"
+                    )
+                # Its argument stands for gzip's header.
+                self._member = gzip.zlib.decompressobj(31)
+            data = self._member.decompress(self._packed, len(buffer))
+            self._packed = self._member.unconsumed_tail or self._member.unused_data
+            if self._member.eof:
+                self._member = None
+        buffer[: len(data)] = data
+        return len(data)
+
+
 @contextlib.contextmanager
-def open_bytes(path: str) -> Iterator[BinaryIO]:
+def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
     """Opens a file for streaming and unpacks `.gz` and `.bz2` on the way.
+
+    Args:
+        path: the file.
+        for_tensorflow: whether to refuse what `tf.data` refuses later: zeros behind the
+            data of a gzip file.
 
     Raises:
         UserError: the file cannot be read, or is a damaged gzip or bzip2 file.
@@ -110,13 +157,18 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
     try:
         with _GFileStream(path, "rb") as raw:
             if path.endswith(".gz"):
-                with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
+                unpacking = (
+                    io.BufferedReader(_TensorFlowGzip(raw, path), _BLOCK)
+                    if for_tensorflow
+                    else gzip.GzipFile(fileobj=raw, mode="rb")
+                )
+                with unpacking as unpacked:
                     yield unpacked
             elif path.endswith(".bz2"):
                 with bz2.BZ2File(raw) as unpacked:
                     yield unpacked
             else:
-                with io.BufferedReader(raw, buffer_size=1 << 20) as buffered:
+                with io.BufferedReader(raw, buffer_size=_BLOCK) as buffered:
                     yield buffered
     except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
         kind = "bzip2" if path.endswith(".bz2") else "gzip"
@@ -149,18 +201,25 @@ class _BoundedLines(io.TextIOWrapper):
 
 @contextlib.contextmanager
 def open_text(
-    path: str, max_line_characters: int = MAX_LINE_CHARACTERS
+    path: str,
+    max_line_characters: int = MAX_LINE_CHARACTERS,
+    for_tensorflow: bool = False,
 ) -> Iterator[TextIO]:
     """Opens UTF-8 text, plain or packed, for streaming; bad bytes become U+FFFD.
 
     Only a line feed ends a line, as in tf.data: U+2028 and a lone carriage return stay
     inside their line.
 
+    Args:
+        path: the file.
+        max_line_characters: the longest line.
+        for_tensorflow: see `open_bytes`.
+
     Raises:
         UserError: the file cannot be read or is damaged; or, while reading, a line is
             too long.
     """
-    with open_bytes(path) as stream:
+    with open_bytes(path, for_tensorflow) as stream:
         yield _BoundedLines(stream, path, max_line_characters)
 
 

@@ -120,10 +120,11 @@ def _load(text: str) -> Any:
     """Raises ValueError, in one line, for text that is not YAML."""
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    except Exception as error:
+        # `!!bool x`, `!!timestamp x` and "\\UFFFFFFFF" raise whatever PyYAML runs into.
+        raise ValueError(" ".join(f"{error}".split())) from error
 
 
 # ----------------------------------------------------------------- changing

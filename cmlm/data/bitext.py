@@ -134,7 +134,7 @@ def inspect(
             break
         report.files += 1
         size = 0
-        with files_lib.open_text(path) as lines:
+        with files_lib.open_text(path, for_tensorflow=True) as lines:
             for number, line in enumerate(lines, 1):
                 size += len(line.encode())
                 cells = line.rstrip("\r\n").split("\t")

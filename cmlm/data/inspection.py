@@ -156,7 +156,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
         report.one_sentence_documents += in_document == 1
         report.pairs += max(in_document - 1, 0)
 
-    with files_lib.open_bytes(path) as stream:
+    with files_lib.open_bytes(path, for_tensorflow=True) as stream:
         # The limit bounds the memory for a file without line ends.
         while line := stream.readline(4 * MAX_LINE_CHARACTERS):
             number += 1

@@ -64,7 +64,7 @@ def _check(path: str) -> int:
             lines of different languages must correspond.
     """
     count = 0
-    with files_lib.open_text(path) as lines:
+    with files_lib.open_text(path, for_tensorflow=True) as lines:
         for count, line in enumerate(lines, 1):
             cells = line.rstrip("\r\n").split("\t")
             if len(cells) != 3:
@@ -103,8 +103,8 @@ def rows(portion: streams.Portion, *, same_language: bool = False) -> tf.data.Da
     """
     parts = []
     for paths in portion.files.values():
-        compression = "GZIP" if paths[0].endswith(".gz") else ""
-        parts.append(tf.data.TextLineDataset(paths, compression).map(_cells))
+        lines = tf.data.Dataset.from_tensor_slices(paths).flat_map(streams.read_lines)
+        parts.append(lines.unbatch().map(_cells))
     dataset = iterators.untuned(tf.data.Dataset.zip(tuple(parts))).map(
         lambda *cells: (
             tf.stack([cell[0] for cell in cells]),

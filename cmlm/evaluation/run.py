@@ -95,7 +95,15 @@ def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str
     Returns:
         The tasks with their data; and for each other task, and each language that a
         task leaves out (`TASK-LANGUAGE`), a message about the missing or damaged file.
+
+    Raises:
+        UserError: there is no such folder.
     """
+    if not os.path.isdir(data_dir):
+        raise UserError(
+            f"--data_dir is {data_dir}, and there is no such folder; allowed: a folder "
+            "of test sets"
+        )
     found, failed = [], {}
     for task in tasks:
         source = DataDir(data_dir)
