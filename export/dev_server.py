@@ -228,7 +228,7 @@ class Server:
         try:
             asked = json.loads(request.get_data())
             if not isinstance(asked, dict):
-                raise ValueError("the request is no JSON object")
+                raise ValueError("the request is not a JSON object")
             if ("instances" in asked) == ("inputs" in asked):
                 raise ValueError("allowed: one of 'instances' and 'inputs'")
             by_row = "instances" in asked
@@ -252,7 +252,7 @@ class Server:
         columns = asked["instances"] if "instances" in asked else asked["inputs"]
         if "instances" in asked:
             if not isinstance(columns, list) or not columns:
-                raise ValueError("'instances' is no list with values")
+                raise ValueError("'instances' is not a list with values")
             if isinstance(columns[0], dict) and "b64" not in columns[0]:
                 columns = {key: [row[key] for row in columns] for key in columns[0]}
         if not isinstance(columns, dict) or "b64" in columns:

@@ -117,7 +117,7 @@ def shared_data() -> Path:
     """Real corpora and task data, which are not part of the repository."""
     path = Path(os.environ.get("CMLM_SHARED_DATA") or ROOT.parent / "shared" / "data")
     if not path.is_dir():
-        pytest.skip(f"no shared data: {path} is no directory (CMLM_SHARED_DATA)")
+        pytest.skip(f"no shared data: {path} is not a directory (CMLM_SHARED_DATA)")
     return path
 
 

@@ -139,7 +139,7 @@ class BatchingModel:
     def predict(self, name: str, inputs: dict) -> dict[str, np.ndarray]:
         """Runs a signature, perhaps together with other requests."""
         if name not in self._functions:
-            raise ValueError(f"{name} is no signature")
+            raise ValueError(f"{name} is not a signature")
         run, names, specs = self._functions[name]
         if set(inputs) != set(names):
             raise ValueError(f"inputs are {sorted(inputs)}")

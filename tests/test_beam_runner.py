@@ -18,7 +18,7 @@ class CountWords(beam_runner.CountingDoFn):
 
     def process(self, line):
         if line == "bad":
-            raise UserError("'bad' is no line: allowed are others")
+            raise UserError("'bad' is not a line: allowed are others")
         if line == "full":
             raise OSError(28, "No space left on device")
         for word in line.split():
@@ -56,7 +56,7 @@ def test_nothing_to_count_is_an_empty_file(tmp_path):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("bad", "^'bad' is no line: allowed are others$"),
+        ("bad", "^'bad' is not a line: allowed are others$"),
         ("full", "^the disk is full: no space left on device$"),
     ],
 )

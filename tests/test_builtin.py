@@ -1,4 +1,4 @@
-"""The built-in corpus is prose: what is no sentence of a docstring is dropped."""
+"""The built-in corpus is prose: only sentences of docstrings stay."""
 
 import pytest
 

@@ -638,7 +638,7 @@ def test_random_pairs_are_of_different_rows():
 
 
 def test_the_next_sentence_is_found_by_hand(tmp_path):
-    """A document needs two sentences; a query is no candidate; equal texts are one."""
+    """A document needs two sentences; a query is never a candidate; copies are one."""
     path = tmp_path / "text.txt"
     write(
         path, ["a", "A", "more", "", "b", "B", "", "", "alone", "", "c", "B", "", "B"]

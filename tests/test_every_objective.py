@@ -58,7 +58,7 @@ def data(tmp_path_factory) -> Path:
         ]
         (directory / f"{language}.tsv").write_text("\n".join(nli))
     rows = ["\t".join(map(sentence, ("en", "de", "de"))) for _ in range(60)]
-    # Every pair twice: a batch holds texts that are no negatives of each other.
+    # Every pair twice: a batch holds texts that are not negatives of each other.
     (directory / "bitext.tsv").write_text("\n".join(rows * 2))
     # Some scores are equal: such pairs are not compared.
     scored = [f"{row.rpartition(chr(9))[0]}\t{i % 7 / 7}" for i, row in enumerate(rows)]

@@ -17,7 +17,7 @@ from cmlm.errors import UserError
         ("en=a.txt, b.txt,de=c.txt", {"en": "a.txt,b.txt", "de": "c.txt"}),
         ("en=a.txt,de=b.txt,en=c.txt", {"en": "a.txt,c.txt", "de": "b.txt"}),
         ("en-de=x.tsv,zh-Hant=y", {"en-de": "x.tsv", "zh-Hant": "y"}),
-        # Hive-style directories are no languages.
+        # Hive-style directories are not languages.
         ("/data/lang=en/a.txt", {"": "/data/lang=en/a.txt"}),
         ("builtin:python-docs", {"": "builtin:python-docs"}),
     ],

@@ -77,7 +77,7 @@ def test_next_sentence_adds_two_means(one_device):
 
 
 def test_mirror_ranks_each_view_among_all_other_views(one_device):
-    """InfoNCE, equation 1 of Mirror-BERT, over both views; copies are no negatives."""
+    """InfoNCE, equation 1 of Mirror-BERT, over both views; copies are not negatives."""
     batch = BATCHES["mirror"]
     objective = build(one_device, "mirror", batch, scale=4.0).objectives["mirror"]
     vectors = objective.embed(batch, training=False)

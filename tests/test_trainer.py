@@ -1,4 +1,4 @@
-"""One step: the same however its batch is spread; it stops at what is no number."""
+"""One step: the same however its batch is spread; it stops at NaN and infinity."""
 
 import numpy as np
 import pytest

@@ -152,7 +152,7 @@ class Tokenizer(tf.Module):
 def word_borders(texts: Sequence[str], is_special: np.ndarray) -> np.ndarray:
     """Tells which tokens can join a word with the token before and the one after.
 
-    Words end at white space and at every character that is no letter, mark or digit.
+    Words end at white space and at every character that is not a letter, mark or digit.
 
     Args:
         texts: the text of each token; a leading space begins a word.

@@ -109,7 +109,7 @@ def number_of(text: str, where: str) -> float:
     """Reads a score.
 
     Raises:
-        UserError: it is no finite number.
+        UserError: it is not a finite number.
     """
     try:
         value = float(text)

@@ -18,7 +18,7 @@ from cmlm.evaluation.kept import Kept
 from cmlm.evaluation.reading import DataDir, reason
 from cmlm.evaluation.store import Change, LanguageStores, SentenceEncoder, Store
 
-# `NAME=MODEL`; a name is no path.
+# `NAME=MODEL`; a name is not a path.
 _NAMED = re.compile(r"([^=:/\\]+)=(.+)")
 
 
