@@ -124,7 +124,7 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
         names = weights.listed(source.unused)
         logger.info("%s: unused weights: %s", source.path, names)
     if any(name.startswith(weights.POOLER) for name in kept):
-        logger.info("%s has no pooler, and none is needed", source.path)
+        logger.info("%s has no pooler; this run needs no pooler", source.path)
     parts = ["encoder"]
     if "masked_lm" in model.parts:
         if any(name.startswith(weights.MASKED_LM) for name in kept):
