@@ -250,6 +250,11 @@ def test_the_shuffled_neighbour_is_the_row_before(one_device):
         for key, value in batch.items()
     }
     trainer, other = build(one_device, [batch]), build(one_device, [rolled])
+    # Large weights, or a condition would change little.
+    random = np.random.default_rng(3)
+    for part in trainer.model.parts.values():
+        shapes = [weight.shape for weight in part.get_weights()]
+        part.set_weights([random.normal(0, 0.5, shape) for shape in shapes])
     toys.copy_weights(trainer.model, other.model)
     metrics, shuffled = trainer.evaluate(-1), other.evaluate(-1)
     for name in ("loss", "accuracy"):
@@ -258,7 +263,7 @@ def test_the_shuffled_neighbour_is_the_row_before(one_device):
         )
     gain = shuffled["cmlm/loss"] - metrics["cmlm/loss"]
     np.testing.assert_allclose(metrics["cmlm/conditioning_gain"], gain, atol=1e-4)
-    assert abs(gain) > 1e-2
+    assert abs(gain) > 1e-3
 
 
 def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):
