@@ -3,21 +3,26 @@
     python -m tests.campaign.kills --cases=200 --seed=1 [--commands=encode,mine]
 
 Each case starts a command, ends it after a random time by SIGKILL, by SIGINT or by
-SIGINT twice, or lets no file grow beyond a random size, and runs it again. A full disk
-must give one line and exit code 1. At the kill no half output may stand under a final
-name. At the end the directory must equal that of a run without a kill: the same files,
-the same content, nothing else. Commands run in forks of this process, which imports
-TensorFlow and runs no operation.
+SIGINT twice, lets no file grow beyond a random size, or takes the directory of inputs
+or of outputs away, and runs it again. Files may be slow and the clock may jump until
+the kill. A full disk and a lost directory must give one line and exit code 1. At the
+kill no half output may stand under a final name. At the end the directory must equal
+that of a run without a kill: the same files, the same content, nothing else. Commands
+run in forks of this process, which imports TensorFlow and runs no operation.
 """
 
 from __future__ import annotations
 
 import argparse
+import builtins
 import dataclasses
+import functools
 import hashlib
+import io
 import json
 import os
 import random
+import re
 import resource
 import runpy
 import shutil
@@ -35,8 +40,13 @@ _SIGNALS = {
     "SIGKILL": [signal.SIGKILL],
     "SIGINT": [signal.SIGINT],
     "SIGINT twice": [signal.SIGINT, signal.SIGINT],
+    "SIGKILL, slow files": [signal.SIGKILL],
+    "SIGKILL, clock that jumps": [signal.SIGKILL],
     "full disk": [],
+    "inputs vanish": [],
+    "outputs vanish": [],
 }
+_YEAR = 366 * 24 * 3600
 
 
 # --------------------------------------------------------------------- commands
@@ -48,7 +58,7 @@ class Command:
 
     Attributes:
         module: its module.
-        flags: its flags; {in} is the directory of inputs. It runs in its own directory.
+        flags: its flags; {in} is the directory of inputs, {out} that of outputs.
         outputs: the files and directories that must be whole whenever they exist.
         keeps: whether it resumes: then its output may exist before it is done.
     """
@@ -63,60 +73,69 @@ _MODEL = "--model={in}/model_dir"
 COMMANDS = {
     "encode": Command(
         "cmlm.encode",
-        (_MODEL, "--input={in}/corpus.txt", "--output=out/v.npy"),
+        (_MODEL, "--input={in}/corpus.txt", "--output={out}/out/v.npy"),
         ("out/v.npy",),
     ),
     "vocab": Command(
         "cmlm.vocab",
-        ("--input={in}/corpus.txt", "--output=v.txt", "--size=220"),
+        ("--input={in}/corpus.txt", "--output={out}/v.txt", "--size=220"),
         ("v.txt",),
     ),
     "vocab on Beam": Command(
         "cmlm.vocab",
-        ("--input={in}/corpus.txt", "--output=v.txt", "--size=220", "--workers=1"),
+        (
+            "--input={in}/corpus.txt",
+            "--output={out}/v.txt",
+            "--size=220",
+            "--workers=1",
+        ),
         ("v.txt",),
     ),
     "prune": Command(
         "cmlm.vocab",
-        ("--prune_model={in}/model_dir", "--input={in}/toy.txt", "--output=pruned"),
+        (
+            "--prune_model={in}/model_dir",
+            "--input={in}/toy.txt",
+            "--output={out}/pruned",
+        ),
         ("pruned",),
     ),
     "ngrams": Command(
         "cmlm.ngrams",
         (
             "--input={in}/corpus.txt",
-            *("--output=n.tsv", "--marked_output=marked", "--min_count=2"),
+            *("--output={out}/n.tsv", "--marked_output={out}/marked", "--min_count=2"),
         ),
         ("n.tsv", "marked"),
     ),
     "prepare": Command(
         "cmlm.prepare",
-        ("--input={in}/corpus.txt", "--output=prepared"),
+        ("--input={in}/corpus.txt", "--output={out}/prepared"),
         ("prepared",),
     ),
     "prepare on Beam": Command(
         "cmlm.prepare",
         (
-            *("--input={in}/corpus.txt", "--output=prepared"),
+            *("--input={in}/corpus.txt", "--output={out}/prepared"),
             *("--steps=duplicate_lines", "--workers=1"),
         ),
         ("prepared",),
     ),
     "quality": Command(
         "cmlm.quality",
-        ("--good={in}/corpus.txt", "--bad={in}/other.txt", "--output=q.npz"),
+        ("--good={in}/corpus.txt", "--bad={in}/other.txt", "--output={out}/q.npz"),
         ("q.npz",),
     ),
     "pcr": Command(
         "cmlm.pcr",
-        (_MODEL, "--text=en={in}/corpus.txt", "--output=p.npz"),
+        (_MODEL, "--text=en={in}/corpus.txt", "--output={out}/p.npz"),
         ("p.npz",),
     ),
     "mine": Command(
         "cmlm.mine",
         (
             *(_MODEL, "--source={in}/corpus.txt", "--target={in}/toy.txt"),
-            *("--output=m.tsv", "--threshold=-9", "--margin=absolute"),
+            *("--output={out}/m.tsv", "--threshold=-9", "--margin=absolute"),
         ),
         ("m.tsv",),
     ),
@@ -124,7 +143,7 @@ COMMANDS = {
         "cmlm.mine",
         (
             *(_MODEL, "--bitext={in}/bitext.tsv", "--score", "--threshold=-1"),
-            "--output=m.tsv.gz",
+            "--output={out}/m.tsv.gz",
         ),
         ("m.tsv.gz",),
     ),
@@ -132,41 +151,46 @@ COMMANDS = {
         "cmlm.evaluate",
         (
             *(_MODEL, "--model=bow:{in}/model_dir", "--data_dir={in}/testsets"),
-            *("--tasks=stsb-test,sts:{in}/own.tsv", "--output=report"),
-            "--cache_dir=cache",
+            *("--tasks=stsb-test,sts:{in}/own.tsv", "--output={out}/report"),
+            "--cache_dir={out}/cache",
         ),
         ("report",),
     ),
     "evaluate without a cache": Command(
         "cmlm.evaluate",
-        (_MODEL, "--data_dir={in}/testsets", "--tasks=stsb-test", "--output=r.json"),
+        (
+            _MODEL,
+            "--data_dir={in}/testsets",
+            "--tasks=stsb-test",
+            "--output={out}/r.json",
+        ),
         ("r.json",),
     ),
     "export.tfhub": Command(
         "export.tfhub",
-        ("--model_dir={in}/model_dir", "--export_dir=export"),
+        ("--model_dir={in}/model_dir", "--export_dir={out}/export"),
         ("export",),
     ),
     "export.tfhub over an old one": Command(
         "export.tfhub",
-        ("--model_dir={in}/model_dir", "--export_dir=old", "--overwrite"),
+        ("--model_dir={in}/model_dir", "--export_dir={out}/old", "--overwrite"),
         (),
     ),
     "export.huggingface": Command(
         "export.huggingface",
-        ("--model_dir={in}/model_dir", "--output=folder"),
+        ("--model_dir={in}/model_dir", "--output={out}/folder"),
         ("folder",),
     ),
     "train": Command(
         "cmlm.train",
-        ("--config_file={in}/train.yaml", "--model_dir=run"),
+        ("--config_file={in}/train.yaml", "--model_dir={out}/run"),
         ("run/params.yaml", "run/vocab.txt"),
         keeps=True,
     ),
     "train on bitext": Command(
         "cmlm.train",
         (
-            *("--config_file={in}/train.yaml", "--model_dir=run"),
+            *("--config_file={in}/train.yaml", "--model_dir={out}/run"),
             *("--bitext_data=en-de={in}/bitext.tsv", "--vocab_file={in}/vocab.txt"),
             "--params_override=task.cmlm.weight=0,task.bitext.weight=1",
             "--params_override=task.bitext.train_data.global_batch_size=8",
@@ -175,6 +199,33 @@ COMMANDS = {
         ),
         ("run/params.yaml", "run/vocab.txt"),
         keeps=True,
+    ),
+    "train with a teacher": Command(
+        "cmlm.train",
+        (
+            *("--experiment=distill/text", "--model_dir={out}/run"),
+            *("--train_data={in}/toy.txt", "--teacher={in}/model_dir"),
+            *("--vocab_file={in}/vocab.txt", "--teacher_cache={out}/teacher"),
+            "--params_override=model.num_layers=1,model.hidden_size=8",
+            "--params_override=model.num_attention_heads=2,model.intermediate_size=16",
+            "--params_override=model.vocab_size=0,trainer.train_steps=8",
+            "--params_override=trainer.validation_interval=4",
+            "--params_override=trainer.checkpoint_interval=4",
+            "--params_override=trainer.best_checkpoint_metric=",
+            "--params_override=task.distill.train_data.global_batch_size=4",
+            "--params_override=task.distill.train_data.hold_out_fraction=0.2",
+            "--params_override=vocabulary.max_unknown_share=1",
+        ),
+        ("run/params.yaml", "run/vocab.txt"),
+        keeps=True,
+    ),
+    "finetune": Command(
+        "cmlm.finetune",
+        (
+            *(_MODEL, "--task=file:{in}/classes.tsv", "--dev={in}/classes.tsv"),
+            *("--predict={in}/classes.tsv", "--epochs=1", "--output={out}/tuned"),
+        ),
+        ("tuned",),
     ),
 }
 # No two runs have these in common: times, and names that TensorFlow draws.
@@ -202,6 +253,8 @@ def make_inputs(directory: Path, with_model: bool = True) -> None:
     (directory / "bitext.tsv").write_text("".join(pairs))
     rated = [f"{i % 6}\t{pair}" for i, pair in enumerate(pairs)]
     (directory / "testsets" / "stsbenchmark").mkdir(parents=True)
+    classes = [f"{line}\tc{i % 2}\n" for i, line in enumerate(lines)]
+    (directory / "classes.tsv").write_text("text\tlabel\n" + "".join(classes))
     (directory / "own.tsv").write_text(
         "".join(f"{pair.strip()}\t{i % 6}\n" for i, pair in enumerate(pairs))
     )
@@ -245,20 +298,89 @@ def start(work: Callable[[], None], cwd: Path, log: Path) -> int:
 
 
 def run_command(
-    command: Command, inputs: Path, most_bytes: int = resource.RLIM_INFINITY
+    command: Command,
+    inputs: Path,
+    most_bytes: int = resource.RLIM_INFINITY,
+    before: Callable[[], None] | None = None,
 ) -> Callable[[], None]:
-    """A function that becomes the command; no file may grow beyond some bytes."""
+    """A function that becomes the command in its working directory.
+
+    Args:
+        command: the command.
+        inputs: the directory of inputs.
+        most_bytes: no file may grow beyond these.
+        before: is called first, in the process of the command.
+    """
 
     def work():
+        if before:
+            before()
         # Python ignores the signal that goes with it, so a write fails.
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
         sys.argv = [
             command.module,
-            *(flag.replace("{in}", str(inputs)) for flag in command.flags),
+            *(
+                flag.replace("{in}", str(inputs)).replace("{out}", os.getcwd())
+                for flag in command.flags
+            ),
         ]
         runpy.run_module(command.module, run_name="__main__", alter_sys=True)
 
     return work
+
+
+def slow_files(seed: int) -> None:
+    """Lets Python's calls for files take up to 20 ms, as on a shared directory."""
+    draw = random.Random(seed)
+
+    def slowed(function):
+        def slow(*args, **kwargs):
+            time.sleep(0.02 * draw.random())
+            return function(*args, **kwargs)
+
+        return slow
+
+    builtins.open = io.open = slowed(open)
+    for name in ("replace", "rename", "remove", "unlink", "mkdir", "scandir", "fsync"):
+        setattr(os, name, slowed(getattr(os, name)))
+
+
+def jumping_clock(seed: int) -> None:
+    """Lets every reading of the time of day jump by up to a year, back and forth."""
+    draw = random.Random(seed)
+    now, now_ns = time.time, time.time_ns
+    time.time = lambda: now() + draw.uniform(-_YEAR, _YEAR)
+    time.time_ns = lambda: now_ns() + draw.randint(-_YEAR, _YEAR) * 10**9
+
+
+_TROUBLES = {"slow": slow_files, "clock": jumping_clock}
+
+
+def change_times(directory: Path, draw: random.Random) -> None:
+    """Gives the files of a directory times of a clock that jumps."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            changed = time.time() + draw.uniform(-_YEAR, _YEAR)
+            os.utime(path, (changed, changed))
+
+
+def vanish(directory: Path) -> Callable[[], None]:
+    """Puts a file in the place of a directory; returns what brings it back."""
+    kept = directory.with_name(f"{directory.name}-vanished")
+    directory.rename(kept)
+    directory.write_text("")
+
+    def come_back():
+        directory.unlink()
+        kept.rename(directory)
+
+    return come_back
+
+
+def one_line(said: str) -> bool:
+    """Whether a command that failed said so in one line."""
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    return len(errors) == 1 and "Traceback" not in said
 
 
 def wait(child: int, seconds: float) -> int | None:
@@ -401,10 +523,21 @@ class Campaign:
         """
         command, (want, seconds) = COMMANDS[name], self.straight(name)
         cwd = self._fresh(name)
-        is_full = kind == "full disk"
+        is_full, vanishes = kind == "full disk", kind.endswith("vanish")
         most = int(share * self._largest[name]) if is_full else resource.RLIM_INFINITY
-        child = start(run_command(command, self._inputs, most), cwd, self._log)
+        seed = int(share * 1e9)
+        trouble = next((t for word, t in _TROUBLES.items() if word in kind), None)
+        before = trouble and functools.partial(trouble, seed)
+        child = start(run_command(command, self._inputs, most, before), cwd, self._log)
         code = finish(child) if is_full else wait(child, share * seconds)
+        if vanishes and code is None:
+            come_back = vanish(self._inputs if "inputs" in kind else cwd)
+            try:
+                code = finish(child)
+            finally:
+                come_back()
+            first = self._log.read_text()
+            assert code == 0 or code == 1 and one_line(first), f"{code}: {first}"
         for signum in _SIGNALS[kind]:
             if code is None:
                 os.killpg(child, signum)
@@ -413,15 +546,14 @@ class Campaign:
             code = finish(child)
         first = self._log.read_text()
         if is_full:
-            said = [line for line in first.splitlines() if line.startswith("error: ")]
-            one_line = code == 1 and len(said) == 1 and "File too large" in said[0]
+            told = code == 1 and one_line(first)
             # The line names a file: an output as it was given, or a path.
-            names = ("/", *command.outputs)
-            one_line = one_line and any(name in said[0] for name in names)
-            one_line = one_line and "Traceback" not in first
-            assert code == 0 or one_line, f"{most} bytes: {code}: {first}"
-        expected = (1,) if is_full else (-signal.SIGKILL, -signal.SIGINT, 130)
-        assert code in (0, *expected), f"exit code {code} after {kind}: {first}"
+            told = told and re.search(r"^error: .*/.*File too large", first, re.M)
+            assert code == 0 or told, f"{most} bytes: {code}: {first}"
+        if "clock" in kind:
+            change_times(cwd, random.Random(seed))
+        ends = (1,) if is_full or vanishes else (-signal.SIGKILL, -signal.SIGINT, 130)
+        assert code in (0, *ends), f"exit code {code} after {kind}: {first}"
         if kind == "SIGINT":
             # Before `cli.run` begins, Python itself answers with a traceback.
             assert "Traceback" not in first or "cli.run" not in first, first
@@ -450,7 +582,9 @@ def concurrent(campaign: Campaign) -> None:
     cwd = campaign._fresh("evaluate")
     (cwd / "a").mkdir()
     (cwd / "b").mkdir()
-    flags = tuple(flag.replace("=cache", "=../cache") for flag in command.flags)
+    flags = tuple(
+        flag.replace("{out}/cache", "{out}/../cache") for flag in command.flags
+    )
     both = dataclasses.replace(command, flags=flags)
     logs = [cwd / "log_a", cwd / "log_b"]
     children = [
