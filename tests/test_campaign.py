@@ -19,7 +19,7 @@ QUICK = (
 @pytest.fixture(scope="module")
 def base(toy_export, tmp_path_factory):
     directory = tmp_path_factory.mktemp("base")
-    inputs.write_small(directory, toy_export)
+    inputs.write(directory, toy_export)
     return directory
 
 

@@ -448,10 +448,8 @@ def tf1_weights(tensors):
     return made
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
+def write_original(folder):
     """An original BERT checkpoint with configuration and vocabulary."""
-    folder = tmp_path_factory.mktemp("original")
     arrays = tf1_weights(torch_weights() | head_weights())
     tf.raw_ops.SaveV2(
         prefix=str(folder / "bert_model.ckpt"),
@@ -472,6 +470,11 @@ def original(tmp_path_factory):
     (folder / "bert_config.json").write_text(json.dumps(config))
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     return folder
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return write_original(tmp_path_factory.mktemp("original"))
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import run, warm
+from . import judge, run, warm
 from .formats import FORMATS
+
+# Seconds by the clock until a command counts as hanging.
+_LIMIT = 4 * judge.MOST_SECONDS
 
 
 def main() -> int:
@@ -17,19 +20,27 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number to start at")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", action="append", choices=FORMATS, default=[])
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        help="whole inputs of an earlier campaign, or a new folder",
+    )
     parser.add_argument("--keep", type=Path, help="keeps the inputs of faulty cases")
     parser.add_argument("--verbose", action="store_true", help="prints every case")
     chosen = parser.parse_args()
     numbers = range(chosen.first, chosen.first + chosen.cases)
     rows = collections.defaultdict(list)
     start, faulty = time.monotonic(), 0
-    with warm.Process() as process, tempfile.TemporaryDirectory() as base:
-        run.write_base(process, Path(base))
-        for refused in run.refused_whole(process, Path(base), tuple(chosen.format)):
+    with warm.Process(_LIMIT) as process, tempfile.TemporaryDirectory() as made:
+        base = chosen.inputs or Path(made)
+        if not base.exists() or not any(base.iterdir()):
+            base.mkdir(exist_ok=True)
+            run.write_base(process, base)
+        for refused in run.refused_whole(process, base, tuple(chosen.format)):
             print(f"whole input refused: {refused}", flush=True)
             faulty += 1
         for case in run.cases(
-            *(process, Path(base), chosen.seed, numbers),
+            *(process, base, chosen.seed, numbers),
             *(tuple(chosen.format), chosen.keep),
         ):
             rows[case.format].append(case)
@@ -38,7 +49,7 @@ def main() -> int:
                 said = (case.result.stderr.strip().splitlines() or [""])[-1]
                 print(
                     f"{case.number}  {case.format}: {case.damage}: "
-                    f"{case.result.code}, {case.result.seconds} s, "
+                    f"{case.result.code}, {case.result.processor_seconds} s, "
                     f"{'; '.join(case.faults) or said[:200]}",
                     flush=True,
                 )
@@ -49,7 +60,7 @@ def main() -> int:
             f"{name:24} {len(found):5}  {sum(r.code == 0 for r in results):6}  "
             f"{sum(r.code == 1 for r in results):6}  "
             f"{sum(bool(case.faults) for case in found):6}  "
-            f"{max(r.seconds for r in results):6.1f}  "
+            f"{max(r.processor_seconds for r in results):6.1f}  "
             f"{max(r.peak_gb for r in results):7.2f}  "
             f"{max(len(r.stderr.splitlines()) for r in results):10}"
         )

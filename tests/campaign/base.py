@@ -1,22 +1,14 @@
-"""Writes one whole set of small inputs: text, runs, exports, folders, test sets.
-
-It runs in a fork of the warm process, because it computes with TensorFlow.
-"""
+"""Writes small whole inputs that need no training: text, a run, exports, folders."""
 
 import gzip
 import shutil
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import model_dirs
 import numpy as np
-import testsets
 import toys
 
 from cmlm.encoders import pcr
-from cmlm.training import engine
 from export import huggingface_folder
 
 FLAGFILE = """\
@@ -27,21 +19,8 @@ FLAGFILE = """\
 """
 
 
-def write(directory: Path) -> None:
-    """Writes all of them."""
-    made = model_dirs.export(directory / "made")
-    write_small(directory, made)
-    shutil.rmtree(directory / "made")
-    (directory / "sets").mkdir()
-    testsets.write(directory / "sets")
-    config = toys.run_config(str(directory / "corpus.txt"))
-    config.trainer.train_steps = config.trainer.checkpoint_interval = 4
-    config.trainer.summary_interval = config.trainer.validation_interval = 2
-    engine.train(engine.build(config, str(directory / "resumed")))
-
-
-def write_small(directory: Path, made: model_dirs.Export) -> None:
-    """Writes those that need no training, given a run and its export."""
+def write(directory: Path, made: model_dirs.Export) -> None:
+    """Writes them, given a run and its export."""
     shutil.copytree(made.path, directory / "export")
     shutil.copytree(made.source, directory / "run")
     pcr.save(str(directory / "pcr.npz"), made.components)
@@ -63,7 +42,3 @@ def write_small(directory: Path, made: model_dirs.Export) -> None:
     random = np.random.default_rng(0)
     vectors = random.normal(size=(20, 16)).astype(np.float32)
     np.save(directory / "vectors.npy", vectors)
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]))

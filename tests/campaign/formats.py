@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from . import judge, mutations
+from . import judge, later, mutations
 
 _ENCODE = ("cmlm.encode", "--input=lines.txt", "--output=out/o.npy")
 _VECTORS = ("lines.txt", "vectors.npy")
@@ -28,7 +28,7 @@ class Format:
     """An input of some commands.
 
     Attributes:
-        damaged: the files of which one is damaged, in the folder of `base.write`.
+        damaged: the files of which one is damaged, in the folder of `whole.write`.
         mutations: the kinds of damage.
         commands: the commands that read it, one of them for a case.
         needs: the other files and folders that a case copies.
@@ -59,6 +59,77 @@ def _encoding(model: str, *damaged: str, mutations, weight=10, needs=()) -> Form
         needs=("lines.txt", *needs),
         weight=weight,
         right=_vectors,
+    )
+
+
+def _later(command: tuple[str, ...], made: str, output: str, needs, weight) -> Format:
+    """What an earlier run of a command has left."""
+    return Format(
+        damaged=(made,),
+        mutations=(*mutations.BYTES, *mutations.JSON[-4:], *mutations.NPY[-4:]),
+        commands=((*command, output),),
+        needs=needs,
+        weight=weight,
+        may_write=(made,),
+    )
+
+
+def _labels(name: str) -> Format:
+    return Format(
+        (f"own/{name}",),
+        mutations.TEXT,
+        (
+            (
+                *("cmlm.finetune", "--model=run", f"--task=file:own/{name}"),
+                *("--epochs=1", "--output=out/tuned"),
+            ),
+        ),
+        needs=("run",),
+        weight=2,
+    )
+
+
+def _own(task: str, damaged: str, made) -> Format:
+    return Format(
+        (damaged,),
+        made,
+        (
+            (
+                *("cmlm.evaluate", "--model=run", f"--tasks={task}"),
+                "--output=out/report.json",
+            ),
+        ),
+        needs=("run",),
+    )
+
+
+def _pairs(name: str, objective: str, flag: str) -> Format:
+    return Format(
+        (f"own/{name}",),
+        mutations.TEXT,
+        (
+            (
+                *(*_TRAIN, f"{flag}=own/{name}", "--vocab_file=run/vocab.txt"),
+                f"--params_override=task.cmlm.weight=0,task.{objective}.weight=1",
+                f"--params_override=task.{objective}.train_data.global_batch_size=8",
+                f"--params_override=task.{objective}.{_SHORT}",
+            ),
+        ),
+        needs=("params.yaml", "run"),
+        weight=2,
+    )
+
+
+def _dump(name: str, layout: str, made) -> Format:
+    return Format(
+        (f"dumps/{name}",),
+        made,
+        (
+            (
+                *("cmlm.prepare", f"--input=dumps/{name}", f"--layout={layout}"),
+                "--output=out/corpus",
+            ),
+        ),
     )
 
 
@@ -275,5 +346,54 @@ FORMATS = {
         needs=("corpus.txt",),
         weight=4,
         may_write=("resumed",),
+    ),
+    "classes": _own(
+        "classification:own/classes.tsv", "own/classes.tsv", mutations.TEXT
+    ),
+    "labelled pairs": _own("pairs:own/pairs.tsv", "own/pairs.tsv", mutations.TEXT),
+    "own scores": _own("sts:own/scored.tsv", "own/scored.tsv", mutations.TEXT),
+    "beir": _own("retrieval:own/beir", "own/beir", mutations.JSON_LINES),
+    "labels": _labels("classes.tsv"),
+    "several labels": _labels("labels.csv"),
+    "numbers as labels": _labels("numbers.tsv"),
+    "queries to train on": _pairs("queries.tsv", "bitext", "--pair_data"),
+    "scores to train on": _pairs("scored.tsv", "scored", "--scored_data"),
+    "json dump": _dump("a.json.bz2", "json", mutations.BZIP2),
+    "wet dump": _dump("a.wet.gz", "wet", mutations.GZIP),
+    "wikipedia dump": _dump("a.xml", "wikipedia", mutations.TEXT),
+    "pairs to prepare": _dump("a.tsv", "tsv", mutations.TEXT),
+    "gettext": _dump("a.po", "gettext", mutations.TEXT),
+    "quality model": Format(
+        ("quality.npz",),
+        mutations.NPZ,
+        (
+            (
+                *("cmlm.prepare", "--input=corpus.txt", "--quality_model=quality.npz"),
+                "--output=out/corpus",
+            ),
+        ),
+        needs=("corpus.txt",),
+        weight=5,
+    ),
+    "bert checkpoint": _encoding(
+        *("original", "bert_config.json", "vocab.txt", "bert_model.ckpt.index"),
+        "bert_model.ckpt.data-00000-of-00001",
+        mutations=mutations.JSON,
+    ),
+    "byte pairs": _encoding(
+        "roberta", "tokenizer.json", "config.json", mutations=mutations.JSON
+    ),
+    "unigrams": _encoding(
+        "xlmr", "tokenizer.json", "config.json", mutations=mutations.JSON
+    ),
+    "kept scores": _later(
+        *(later.KEPT_SCORES, "cache", "--output=out/report.json", ("run", "sets"), 4),
+    ),
+    "work_dir": _later(
+        *(later.WORK_DIR, "work", "--output=out/m.tsv", ("run", "lines.txt"), 8),
+    ),
+    "teacher cache": _later(
+        *(later.TEACHER_CACHE, "teacher", "--model_dir=out/student"),
+        *(("run", "corpus.txt"), 2),
     ),
 }

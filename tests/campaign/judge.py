@@ -12,6 +12,8 @@ import numpy as np
 from .warm import Result
 
 MOST_GB = 4.0
+# Of a processor: other programs may share the machine.
+MOST_SECONDS = 60.0
 OUT = "out"
 
 
@@ -63,6 +65,8 @@ def faults(
         found.append("lines after the error")
     if any(len(line) > 3000 for line in errors):
         found.append("an error line of over 3,000 characters")
+    if result.processor_seconds > MOST_SECONDS:
+        found.append(f"{result.processor_seconds} s of a processor")
     if result.peak_gb > MOST_GB:
         found.append(f"{result.peak_gb} GB")
     changed = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
@@ -163,6 +164,15 @@ def packed(mutation: Mutation) -> Mutation:
     return mutated
 
 
+def packed_bzip2(mutation: Mutation) -> Mutation:
+    """The same damage inside a bzip2 file."""
+
+    def mutated(content: bytes, draw: random.Random) -> bytes:
+        return bz2.compress(mutation(bz2.decompress(content), draw))
+
+    return mutated
+
+
 def _zeros_behind(content: bytes, draw: random.Random) -> bytes:
     # Padding of tapes and block devices; gzip accepts it.
     return content + bytes(draw.choice((1, 512, 4096)))
@@ -226,6 +236,7 @@ def json_row(content: bytes, draw: random.Random) -> bytes:
 
 JSON = (*BYTES, *[json_value] * 12, json_root)
 JSON_LINES = (*BYTES, *TEXT[len(BYTES) :], *[json_row] * 8)
+BZIP2 = (*BYTES, *map(packed_bzip2, JSON_LINES))
 
 
 def yaml_value(content: bytes, draw: random.Random) -> bytes:

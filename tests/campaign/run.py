@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import judge, warm
+from . import judge, later, warm
 from .formats import FORMATS, Format
 
 
@@ -35,10 +35,14 @@ class Case:
 def write_base(process: warm.Process, directory: Path) -> None:
     """Writes the whole inputs; every case damages one of them."""
     result = process.run(
-        "tests.campaign.base", str(directory), cwd=directory, seconds=600
+        "tests.campaign.whole", str(directory), cwd=directory, seconds=600
     )
     if result.code:
         raise RuntimeError(result.stderr)
+    for module, *arguments in later.COMMANDS:
+        result = process.run(module, *arguments, cwd=directory, seconds=600)
+        if result.code:
+            raise RuntimeError(f"{module}: {result.stderr}")
 
 
 def refused_whole(process: warm.Process, base: Path, names: tuple[str, ...]):

@@ -37,7 +37,8 @@ class Result:
     Attributes:
         code: the exit code; negative: the signal that ended the process.
         stdout, stderr: what it printed.
-        seconds: its time.
+        seconds: its time by the clock.
+        processor_seconds: the time of all its threads on processors.
         peak_gb: its largest resident memory, the imported libraries included.
         timed_out: whether it was killed at the time limit.
     """
@@ -46,6 +47,7 @@ class Result:
     stdout: str
     stderr: str
     seconds: float
+    processor_seconds: float
     peak_gb: float
     timed_out: bool
 
@@ -111,8 +113,7 @@ class Process:
             self._server.stdin.flush()
             answer = json.loads(self._server.stdout.readline())
             said = [Path(path).read_text("utf-8", "replace") for path in paths]
-        code, seconds, peak_gb, timed_out = answer
-        return Result(code, *said, seconds, peak_gb, timed_out)
+        return Result(answer[0], *said, *answer[1:])
 
 
 # --------------------------------------------------------------- the process
@@ -203,7 +204,9 @@ def _wait(child: int, limit: float) -> list:
             os.killpg(child, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
     code = os.waitstatus_to_exitcode(status)
-    return [code, round(seconds, 2), round(usage.ru_maxrss / 2**20, 2), timed_out]
+    busy = round(usage.ru_utime + usage.ru_stime, 2)
+    peak_gb = round(usage.ru_maxrss / 2**20, 2)
+    return [code, round(seconds, 2), busy, peak_gb, timed_out]
 
 
 def _serve() -> None:
