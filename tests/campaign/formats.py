@@ -120,14 +120,14 @@ def _pairs(name: str, objective: str, flag: str) -> Format:
     )
 
 
-def _dump(name: str, layout: str, made) -> Format:
+def _dump(name: str, layout: str, made, language: str = "en") -> Format:
     return Format(
         (f"dumps/{name}",),
         made,
         (
             (
                 *("cmlm.prepare", f"--input=dumps/{name}", f"--layout={layout}"),
-                "--output=out/corpus",
+                *("--output=out/corpus", f"--language={language}"),
             ),
         ),
     )
@@ -361,8 +361,8 @@ FORMATS = {
     "json dump": _dump("a.json.bz2", "json", mutations.BZIP2),
     "wet dump": _dump("a.wet.gz", "wet", mutations.GZIP),
     "wikipedia dump": _dump("a.xml", "wikipedia", mutations.TEXT),
-    "pairs to prepare": _dump("a.tsv", "tsv", mutations.TEXT),
-    "gettext": _dump("a.po", "gettext", mutations.TEXT),
+    "pairs to prepare": _dump("a.tsv", "tsv", mutations.TEXT, "en-de"),
+    "gettext": _dump("a.po", "gettext", mutations.TEXT, "en-de"),
     "quality model": Format(
         ("quality.npz",),
         mutations.NPZ,
