@@ -13,6 +13,7 @@ text=${run}_text
 train=$text/train.txt test=$text/test.txt
 
 # --------------------------------------------------------------------------- text
+echo "collecting the English docstrings of this Python installation: a minute or two"
 docs=$(TF_CPP_MIN_LOG_LEVEL=3 python -W ignore -c "
 from cmlm.data import builtin
 print(builtin.python_docs('$text'))")
