@@ -1,12 +1,15 @@
 """Files are read as they are or refused; vectors are kept; neighbours are exact."""
 
 import gzip
+import importlib
 import os
+import sys
 
 import numpy as np
 import pytest
 from encoders import Table, WordCounts
 
+import cmlm
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, reading, run, search, store
 from cmlm.mining import neighbours
@@ -101,6 +104,23 @@ def test_search_through_an_index_on_disk_is_that_in_memory():
             )
             np.testing.assert_array_equal(found[0], (x @ y.T).argmax(axis=1))
             np.testing.assert_array_equal(found[1], (y @ x.T).argmax(axis=1))
+
+
+def test_faiss_is_needed_for_indexes_on_disk_only(monkeypatch):
+    # The quickstart ends with cmlm.evaluate, after an installation without extras.
+    rooms = ("cmlm.evaluation", "cmlm.mining")
+    for room in rooms:
+        monkeypatch.setattr(cmlm, room.split(".")[1], sys.modules[room])
+    for name in list(sys.modules):
+        if name.startswith(rooms):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    importlib.import_module("cmlm.evaluation.run")
+    without = importlib.import_module("cmlm.evaluation.search")
+    found = without.nearest(np.eye(4), np.eye(4)[::-1], 1)
+    np.testing.assert_array_equal(found[1], [[3], [2], [1], [0]])
+    with pytest.raises(UserError, match=r"faiss is not installed.*cmlm\[mine\]"):
+        without.nearest_of_pool(np.eye(4), np.eye(4), 1)
 
 
 @pytest.mark.parametrize("k", [1, 4, 50])

@@ -18,6 +18,7 @@ from cmlm.config import listing, overrides, recipes
 from cmlm.encoders import comparing
 from cmlm.encoders.encoder import Encoder
 from cmlm.errors import UserError
+from cmlm.mining import exact
 from cmlm.training import apart
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,8 +62,8 @@ def test_search_is_exact_with_and_without_faiss():
     corpus = comparing.arrays.unit_length(random.normal(size=[50, 5]))
     want = np.argsort(-(queries @ corpus.T), axis=1)[:, :4]
     for found in (
-        comparing.nearest(queries, corpus, 4),
-        comparing._by_numpy(queries, corpus, 4),
+        exact.nearest(queries, corpus, 4),
+        exact._by_numpy(queries, corpus, 4),
     ):
         np.testing.assert_array_equal(found.rows, want)
         cosines = np.take_along_axis(queries @ corpus.T, want, 1)

@@ -22,7 +22,6 @@ from sklearn.metrics import f1_score
 
 from cmlm.errors import UserError
 from cmlm.evaluation import base, languages, metrics, pcr, reading, search
-from cmlm.mining import index, neighbours
 
 _NEIGHBOURS = 4
 # CMLM's figure 3 maps these languages with English. It names no projection; PCA here.
@@ -227,16 +226,13 @@ class UnCorpus(base.PartedTask[Bitext]):
             vectors.stored(own, language)
             for own, language in zip(texts, data.languages, strict=True)
         ]
-        settings = neighbours.Search()
-        forward, backward = search.nearest_on_disk(*sides, settings)
+        forward, backward = search.nearest_on_disk(*sides)
         x, y = numbers
-        rows = [len(side) for side in sides]
-        kind = index.choose(rows, sides[0].dim, settings.memory)
         return {
             "accuracy_forward": metrics.accuracy(forward[x], y),
             "accuracy_backward": metrics.accuracy(backward[y], x),
             "sentences": float(len(x)),
-            "exact": float(kind == "flat"),
+            "exact": float(search.is_exact(*sides)),
         }
 
 

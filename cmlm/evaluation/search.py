@@ -1,14 +1,22 @@
-"""Nearest-neighbour search: exact in memory, or through a mining index on disk."""
+"""Nearest-neighbour search: exact in memory, or through a mining index on disk.
+
+The search in memory works without FAISS, the indexes on disk need it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cmlm.common import scratch
 from cmlm.common.arrays import unit_length
-from cmlm.mining import index, margins, neighbours
+from cmlm.errors import UserError
+from cmlm.mining import exact, margins
+
+if TYPE_CHECKING:
+    from cmlm.mining import neighbours
 
 __all__ = ["Neighbours", "nearest", "nearest_on_disk", "unit_length"]
 
@@ -27,22 +35,19 @@ def nearest(
         Products float32 [n, min(k, m)], the largest first, and the rows of the pool,
         int64 of the same shape. Equal products are in the order of their rows.
     """
-    k = min(k, len(pool))
-    if not len(queries):
-        return np.zeros([0, k], np.float32), np.zeros([0, k], np.int64)
     pair = (np.ascontiguousarray(side, np.float32) for side in (queries, pool))
-    return index.in_order(*index.knn(*pair, k))
+    return exact.nearest(*pair, k)
 
 
 def nearest_on_disk(
-    queries, pool, settings: neighbours.Search
+    queries, pool, settings: neighbours.Search | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The nearest row for each row of two large sets of vectors, both ways.
 
     Args:
         queries: unit vectors, `mining.vectors.Vectors` or `store.StoredVectors` [n].
         pool: unit vectors [m].
-        settings: the kind of index; `auto` is exact up to 10**10 cosines.
+        settings: the kind of index; None: `auto`, exact up to 10**10 cosines.
 
     Returns:
         The nearest row of the pool for each query, int64 [n], and the nearest query for
@@ -50,7 +55,7 @@ def nearest_on_disk(
     """
     found = []
     with scratch.directory() as directory:
-        searcher = neighbours.Searcher(queries, pool, directory, settings)
+        searcher = _searcher(queries, pool, directory, settings)
         for side in ("source", "target"):
             blocks = searcher.find(side, 1).blocks()
             found.append(np.concatenate([rows[:, 0] for _, _, rows in blocks]))
@@ -71,11 +76,39 @@ def nearest_of_pool(
         Rows of the pool, int64 [n, k], the nearest first.
     """
     with scratch.directory() as directory:
-        searcher = neighbours.Searcher(
-            queries, pool, directory, settings or neighbours.Search()
-        )
+        searcher = _searcher(queries, pool, directory, settings)
         blocks = searcher.find("source", k).blocks()
         return np.concatenate([rows for _, _, rows in blocks])
+
+
+def is_exact(queries, pool) -> bool:
+    """Whether `nearest_on_disk` compares all rows of these vectors by default."""
+    index, neighbours = _indexes()
+    rows, memory = [len(queries), len(pool)], neighbours.Search().memory
+    return index.choose(rows, queries.dim, memory) == "flat"
+
+
+def _searcher(queries, pool, directory, settings) -> neighbours.Searcher:
+    """Makes the indexes of two sets of vectors below a directory."""
+    _, neighbours = _indexes()
+    return neighbours.Searcher(
+        queries, pool, directory, settings or neighbours.Search()
+    )
+
+
+def _indexes():
+    """Returns the modules of the indexes on disk.
+
+    Raises:
+        UserError: FAISS is not installed.
+    """
+    try:
+        from cmlm.mining import index, neighbours
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error.name} is not installed: pip install 'cmlm[mine]'"
+        ) from error
+    return index, neighbours
 
 
 @dataclasses.dataclass

@@ -1,0 +1,54 @@
+"""Exact search in memory, by FAISS where it is installed, by numpy elsewhere."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Cosines in memory at a time, without FAISS: 64 MB.
+_COSINES_AT_ONCE = 1 << 24
+
+
+class Found(NamedTuple):
+    """The nearest texts of each query, the nearest first.
+
+    Attributes:
+        cosines: float32 [n, k].
+        rows: int64 [n, k], the places in the corpus.
+    """
+
+    cosines: np.ndarray
+    rows: np.ndarray
+
+
+def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
+    """Finds the k largest dot products of float32 [n, dim] with float32 [m, dim]."""
+    k = min(k, len(corpus))
+    if not (k and len(queries)):
+        return nothing(len(queries), k)
+    try:
+        from cmlm.mining import index
+    except ModuleNotFoundError as error:
+        if error.name != "faiss":
+            raise
+        return _by_numpy(queries, corpus, k)
+    return Found(*index.in_order(*index.knn(queries, corpus, k)))
+
+
+def nothing(queries: int, k: int) -> Found:
+    """The result of a search without queries or without a corpus."""
+    return Found(np.zeros([queries, k], np.float32), np.zeros([queries, k], np.int64))
+
+
+def _by_numpy(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
+    """See `nearest`."""
+    at_once = max(1, _COSINES_AT_ONCE // len(corpus))
+    parts = []
+    for start in range(0, len(queries), at_once):
+        cosines = queries[start : start + at_once] @ corpus.T
+        rows = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
+        best = np.take_along_axis(cosines, rows, 1)
+        order = np.lexsort((rows, -best), axis=1)
+        parts.append([np.take_along_axis(each, order, 1) for each in (best, rows)])
+    return Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
