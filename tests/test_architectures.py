@@ -360,6 +360,7 @@ def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
     assert names[1] == {name for name in names[0] if not heads.search(name)}
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("pooling", ["mean", "pooler"])
 def test_albert_is_written_as_electra(tmp_path, pooling):
     folder = narrow_albert(tmp_path)
@@ -432,6 +433,7 @@ def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
+@pytest.mark.large
 def test_vocab_json_and_merges_are_a_tokenizer(tmp_path):
     folder = byte_level_roberta(tmp_path)
     values = json.loads((folder / "tokenizer.json").read_text())

@@ -9,6 +9,8 @@ from cmlm.data import bitext, streams
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("unconverted")
+
 
 def write(path, lines) -> str:
     path.write_text("\n".join(lines) + "\n")

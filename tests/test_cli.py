@@ -165,6 +165,16 @@ def test_an_error_of_the_system_is_one_line(run, body, said):
     assert_one_error(run(f"--body={body}"), f"error: {said}")
 
 
+@pytest.fixture
+def fork(run, tmp_path):
+    """Runs the toy command with a body of TensorFlow, in a fork of a warm process."""
+
+    def forked(body):
+        return commands.run("toy", f"--body={TENSORFLOW}{body}", cwd=tmp_path)
+
+    return forked
+
+
 TENSORFLOW = """
 with cli.quiet_imports():
     import tensorflow as tf
@@ -187,12 +197,12 @@ with cli.quiet_imports():
         ("tf.zeros([1 << 20, 1 << 20])", "out of memory: OOM when allocating"),
     ],
 )
-def test_an_error_of_tensorflow_with_a_file_is_one_line(run, body, said):
-    assert_one_error(run(f"--body={TENSORFLOW}{body}"), f"error: {said}")
+def test_an_error_of_tensorflow_with_a_file_is_one_line(fork, body, said):
+    assert_one_error(fork(body), f"error: {said}")
 
 
-def test_other_errors_of_tensorflow_keep_their_traceback(run):
-    result = run(f"--body={TENSORFLOW}tf.reshape(tf.zeros([2]), [3])")
+def test_other_errors_of_tensorflow_keep_their_traceback(fork):
+    result = fork("tf.reshape(tf.zeros([2]), [3])")
     assert result.returncode == 1 and "Traceback" in result.stderr
 
 

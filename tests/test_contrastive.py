@@ -77,6 +77,8 @@ def test_replicas_may_validate_unequal_shares(one_device, two_replicas, monkeypa
     assert got == pytest.approx(want, rel=1e-5)
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_negatives_of_the_own_replica_only(one_device, two_replicas):
     """The gradient is the mean of those of two half batches, each ranked alone."""
     batch = toys.bitext_batch(BATCH, negatives=2, duplicates=True)
@@ -109,6 +111,8 @@ def test_negatives_of_the_own_replica_only(one_device, two_replicas):
         )
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_cached_gradients_equal_those_of_the_whole_batch(one_device):
     batches = [toys.bitext_batch(BATCH, negatives=2, duplicates=True)]
     reference = build(one_device, batches)
@@ -119,6 +123,8 @@ def test_cached_gradients_equal_those_of_the_whole_batch(one_device):
 @pytest.mark.parametrize("strategy", ["one_device", "two_replicas"])
 def test_cached_gradients_replay_dropout(strategy, request):
     """Against one tape over all micro-batches, which keeps every activation."""
+    if strategy == "one_device":
+        request.getfixturevalue("eager")
     strategy = request.getfixturevalue(strategy)
     # As the engine does: dropout draws from generators whose state can be set.
     keras.backend.experimental.enable_tf_random_generator()
@@ -128,7 +134,7 @@ def test_cached_gradients_replay_dropout(strategy, request):
     variables = model.encoder.trainable_variables
     share = BATCH // strategy.num_replicas_in_sync
 
-    @tf.function
+    @tf.function(autograph=False)
     def uncached():
         def replica(batch):
             with tf.GradientTape() as tape:
@@ -173,6 +179,8 @@ def test_cached_gradients_replay_dropout(strategy, request):
     assert abs(float(plain) / BATCH - float(loss)) > 1e-3
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("negatives, absent", [(0, 0), (2, 0), (2, 5)])
 def test_loss_by_its_formula(one_device, similarity, negatives, absent):
@@ -218,6 +226,8 @@ def test_loss_by_its_formula(one_device, similarity, negatives, absent):
     assert (float(total), float(count)) == ((~excluded).sum(), BATCH)
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_duplicates_are_no_negatives(one_device):
     """Row 1 repeats row 0's target, row 2 its source; row 3 translates back."""
     batch = toys.bitext_batch(BATCH)
@@ -233,6 +243,7 @@ def test_duplicates_are_no_negatives(one_device):
     assert float(metrics["excluded"][0]) == 10.0
 
 
+@pytest.mark.usefixtures("eager")
 def test_accuracy_counts_a_candidate_above_all_negatives(one_device):
     batch = toys.bitext_batch(4)
     trainer = build(one_device, [toys.bitext_batch(BATCH)])

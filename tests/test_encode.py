@@ -195,6 +195,7 @@ def test_a_bag_of_narrow_word_embeddings_is_narrow(tmp_path):
     assert bag.encode(["The cat sat"]).shape == (1, bag.dim) == (1, 6)
 
 
+@pytest.mark.large
 def test_untrained_is_where_the_seed_starts(source, encoder):
     opened = opening.open_encoder(f"untrained:{source}").encode(model_dirs.SENTENCES)
     config = model_dir.read_config(source)
@@ -298,6 +299,7 @@ def test_command_writes_vectors_and_prints_neighbours(encoder, exported, tmp_pat
 # ------------------------------------------------- vectors that cannot be right
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_a_vector_that_cannot_be_right_is_refused_with_its_text(tmp_path, value):
     source = model_dirs.write(tmp_path / "run")

@@ -1,7 +1,9 @@
 """Whole runs: exact resume after kill -9, signals, best checkpoint, refusals."""
 
+import dataclasses
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,21 +30,46 @@ def text(tmp_path_factory) -> str:
     return toys.write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt")
 
 
+def run_config(text, *settings):
+    """The configuration of `command`, with dropout."""
+    dropout = {"model.dropout_rate": 0.2, "model.attention_dropout_rate": 0.2}
+    more = dict(setting.split("=") for setting in settings)
+    return toys.run_config(text, **dropout, **more)
+
+
+@dataclasses.dataclass
+class Finished:
+    """A run of two steps, the weights of its encoder before them, its validation."""
+
+    run: engine.Run
+    start: list[np.ndarray]
+    validation: dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory) -> Finished:
+    tf.config.run_functions_eagerly(True)
+    config = toys.run_config(text, **{"trainer.train_steps": 2})
+    run = engine.build(config, str(tmp_path_factory.mktemp("finished")))
+    start = run.trainer.model.encoder.get_weights()
+    validation = engine.train(run)
+    tf.config.run_functions_eagerly(False)
+    return Finished(run, start, validation)
+
+
 def command(text, directory, strategy, *settings) -> list[str]:
-    """`python -m cmlm.train` in a process of its own, on two logical CPUs."""
-    config = toys.run_config(text)
-    config.model.dropout_rate = config.model.attention_dropout_rate = 0.2
+    """`python -m cmlm.train` in a process of its own, which computes as this one."""
     path = Path(directory).with_suffix(".yaml")
-    path.write_text(overrides.to_yaml(config))
-    two_cpus = (
-        "import runpy, sys, tensorflow as tf; "
-        "tf.config.set_logical_device_configuration("
-        "tf.config.list_physical_devices('CPU')[0], "
-        "[tf.config.LogicalDeviceConfiguration()] * 2); "
+    path.write_text(overrides.to_yaml(run_config(text)))
+    as_here = (
+        "import runpy, sys; "
+        "sys.path.append('tests'); "
+        "import conftest; "
+        "conftest.pytest_configure(); "
         "runpy.run_module('cmlm.train', run_name='__main__', alter_sys=True)"
     )
     return [
-        *(sys.executable, "-c", two_cpus),
+        *(sys.executable, "-c", as_here),
         f"--config_file={path}",
         f"--model_dir={directory}",
         f"--distribution_strategy={strategy}",
@@ -66,13 +93,12 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 @pytest.mark.large
 def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
-    strategy = "mirrored"
+    """Two commands, against a run in this process."""
+    settings = ["trainer.validation_steps=1"]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    done = run(command(text, straight, strategy))
-    assert done.returncode == 0, done.stderr
     # Killed at some step after the first checkpoint, wherever that is.
     process = subprocess.Popen(
-        command(text, killed, strategy, "trainer.train_steps=20"),
+        command(text, killed, "one_device", *settings),
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -84,9 +110,11 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     process.communicate()
     for leftover in killed.glob("ckpt-20*"):
         pytest.skip(f"the run was over before it could be killed: {leftover.name}")
-    done = run(command(text, killed, strategy))
+    done = run(command(text, killed, "one_device", *settings))
     assert done.returncode == 0, done.stderr
     assert "steps 10 to 20" in done.stderr
+    config = run_config(text, *settings, "runtime.distribution_strategy=one_device")
+    engine.train(engine.build(config, str(straight)), validate=False)
     toys.assert_equal_checkpoints(straight / "ckpt-20", killed / "ckpt-20")
 
 
@@ -102,34 +130,35 @@ def mirror_config(text, **values):
             "task.mirror.train_data.seq_length": 16,
             "task.mirror.train_data.hold_out_fraction": 0,
             "trainer.best_checkpoint_metric": "",
-            "trainer.checkpoint_interval": 3,
+            "trainer.checkpoint_interval": 1,
             "trainer.epochs": 2,
             **values,
         },
     )
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_a_run_in_epochs_counts_its_steps_and_resumes_inside_one(tmp_path, caplog):
-    """23 different strings of 27: four batches an epoch, three strings left out."""
-    lines = [f"{'a river ' * (n % 4 + 1)}{'boat ' * (n // 4)}fish" for n in range(23)]
+    """11 different strings of 15: two batches an epoch, one string left out."""
+    lines = [f"{'a river ' * (n % 4 + 1)}{'boat ' * (n // 4)}fish" for n in range(11)]
     text = tmp_path / "strings.txt"
     text.write_text("\n".join([*lines, *lines[:4]]) + "\n")
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     with caplog.at_level("INFO", logger="cmlm"):
         done = engine.build(mirror_config(str(text)), str(straight))
-    assert "2 of 23 examples in 4 batches of 5; 3 examples are left out" in caplog.text
+    assert "2 of 11 examples in 2 batches of 5; 1 examples are left out" in caplog.text
     engine.train(done, validate=False)
-    assert done.trainer.step == done.config.trainer.train_steps == 8
-    # Step 3 is inside the first epoch.
-    toys.rewind(straight, resumed, 3)
+    assert done.trainer.step == done.config.trainer.train_steps == 4
+    # Step 1 is inside the first epoch.
+    toys.rewind(straight, resumed, 1)
     again = engine.build(mirror_config(str(text)), str(resumed))
-    assert again.trainer.step == 3
+    assert again.trainer.step == 1
     engine.train(again, validate=False)
-    toys.assert_equal_checkpoints(straight / "ckpt-8", resumed / "ckpt-8")
+    toys.assert_equal_checkpoints(straight / "ckpt-4", resumed / "ckpt-4")
 
-    large = mirror_config(str(text), **{"task.mirror.train_data.global_batch_size": 24})
-    with pytest.raises(UserError, match="is 24; allowed: at most the 23 training exam"):
+    large = mirror_config(str(text), **{"task.mirror.train_data.global_batch_size": 12})
+    with pytest.raises(UserError, match="is 12; allowed: at most the 11 training exam"):
         engine.build(large, str(tmp_path / "large"))
 
 
@@ -198,6 +227,8 @@ def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
     assert toys.stored(tmp_path / "ckpt-20").keys() == before.keys()
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
     config = toys.run_config(text)
     config.trainer.checkpoint_interval = 2
@@ -220,6 +251,8 @@ def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
     assert all(np.isfinite(value).all() for value in toys.stored(latest).values())
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_an_update_that_is_not_finite_is_never_saved(text, tmp_path):
     """Loss and gradient of the step are finite; the weights after it are not."""
     settings = {
@@ -236,6 +269,8 @@ def test_an_update_that_is_not_finite_is_never_saved(text, tmp_path):
     assert not list(tmp_path.glob("ckpt*"))
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_a_program_that_cannot_assert_is_checked_after_its_steps(
     text, tmp_path, monkeypatch
 ):
@@ -248,6 +283,7 @@ def test_a_program_that_cannot_assert_is_checked_after_its_steps(
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
 
 
+@pytest.mark.usefixtures("eager")
 def test_warm_start_takes_the_parts_there_are(text, tmp_path):
     config = toys.run_config(
         text,
@@ -282,14 +318,14 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path):
 
 
 @pytest.mark.large
-def test_another_models_directory_is_refused(text, tmp_path):
-    config = toys.run_config(text, **{"trainer.train_steps": 1})
-    engine.train(engine.build(config, str(tmp_path)), validate=False)
+def test_another_models_directory_is_refused(text, finished):
     other = toys.run_config(text, **{"model.hidden_size": 32})
     with pytest.raises(UserError, match="holds a model with hidden_size=16, .* 32"):
-        engine.build(other, str(tmp_path))
+        engine.build(other, finished.run.directory)
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})
     run = engine.build(config, str(tmp_path / "a"))
@@ -321,6 +357,8 @@ def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
     assert not (tmp_path / "d" / "vocab.txt").exists()
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_a_checkpoint_without_its_run_needs_its_vocabulary(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})
     run = engine.build(config, str(tmp_path / "a"))
@@ -330,29 +368,27 @@ def test_a_checkpoint_without_its_run_needs_its_vocabulary(text, tmp_path):
         engine.build(warm, str(tmp_path / "b"))
 
 
-def test_a_truncated_checkpoint_is_named(text, tmp_path):
-    config = toys.run_config(text, **{"trainer.train_steps": 1})
-    engine.train(engine.build(config, str(tmp_path)), validate=False)
-    data = next(tmp_path.glob("ckpt-1.data*"))
+def test_a_truncated_checkpoint_is_named(text, finished, tmp_path):
+    damaged = shutil.copytree(finished.run.directory, tmp_path / "run")
+    data = next(damaged.glob("ckpt-2.data*"))
     data.write_bytes(data.read_bytes()[: os.path.getsize(data) // 2])
-    with pytest.raises(UserError, match="ckpt-1 is damaged or of another model"):
-        engine.build(toys.run_config(text), str(tmp_path))
+    with pytest.raises(UserError, match="ckpt-2 is damaged or of another model"):
+        engine.build(toys.run_config(text), str(damaged))
 
 
 @pytest.mark.large
-def test_untrained_encoder_is_the_one_the_run_began_with(text, tmp_path):
-    config = toys.run_config(text, **{"trainer.train_steps": 2})
-    run = engine.build(config, str(tmp_path))
-    before = run.trainer.model.encoder.get_weights()
-    engine.train(run, validate=False)
-    untrained = model_dir.load_encoder(str(tmp_path), "untrained").encoder
-    latest = model_dir.load_encoder(str(tmp_path)).encoder
-    for a, b in zip(untrained.get_weights(), before):
+def test_untrained_encoder_is_the_one_the_run_began_with(finished):
+    encoder, directory = finished.run.trainer.model.encoder, finished.run.directory
+    untrained = model_dir.load_encoder(directory, "untrained").encoder
+    latest = model_dir.load_encoder(directory).encoder
+    for a, b in zip(untrained.get_weights(), finished.start, strict=True):
         np.testing.assert_array_equal(a, b)
-    for a, b in zip(latest.get_weights(), run.trainer.model.encoder.get_weights()):
+    for a, b in zip(latest.get_weights(), encoder.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+    assert any((a != b).any() for a, b in zip(finished.start, encoder.get_weights()))
 
 
+@pytest.mark.usefixtures("eager")
 def test_bfloat16_trains_on_float32_weights(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 2})
     config.runtime.mixed_precision_dtype = "bfloat16"
@@ -370,34 +406,42 @@ def test_bfloat16_trains_on_float32_weights(text, tmp_path):
     }
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
-def test_evaluating_a_finished_run_repeats_its_last_validation(text, tmp_path):
+def test_evaluating_a_finished_run_repeats_its_last_validation(text, finished):
     config = toys.run_config(text, **{"trainer.train_steps": 2})
-    validation = engine.train(engine.build(config, str(tmp_path)))
-    again = engine.evaluate(engine.build(config, str(tmp_path)))
-    assert again == validation
+    again = engine.build(config, finished.run.directory, writes=False)
+    assert engine.evaluate(again) == finished.validation
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
-@pytest.mark.parametrize("train_steps", [3, pytest.param(6, marks=pytest.mark.large)])
-def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path, train_steps):
+def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path):
     """In the middle of the run, and after its last step."""
     settings = {
-        "trainer.train_steps": train_steps,
-        "trainer.checkpoint_interval": 3,
-        "trainer.validation_interval": 3,
+        "trainer.train_steps": 2,
+        "trainer.checkpoint_interval": 1,
+        "trainer.validation_interval": 1,
     }
     config = toys.run_config(text, **settings)
     straight = engine.build(config, str(tmp_path / "straight"))
     engine.train(straight)
-    killed = engine.build(config, str(tmp_path / "killed"))
 
     def power_cut(num_steps):
         raise RuntimeError("power cut")
 
-    killed.trainer.evaluate = power_cut
-    with pytest.raises(RuntimeError, match="power cut"):
-        engine.train(killed)
+    def evaluates_once(evaluate):
+        calls = iter([evaluate, power_cut])
+        return lambda num_steps: next(calls)(num_steps)
+
+    for step in (1, 2):
+        killed = engine.build(config, str(tmp_path / "killed"))
+        # At its start the second one does what the first one owed.
+        real = killed.trainer.evaluate
+        killed.trainer.evaluate = evaluates_once(real) if step == 2 else power_cut
+        with pytest.raises(RuntimeError, match="power cut"):
+            engine.train(killed)
+        assert killed.trainer.step == step
     for _ in range(2):  # Once it is done, it is not done again.
         resumed = engine.build(config, str(tmp_path / "killed"))
         engine.train(resumed)
@@ -409,7 +453,7 @@ def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path, train_steps):
         ]
         for name in ("straight", "killed")
     )
-    assert got == want and [step for step, _ in got] == [3, 6][: train_steps // 3]
+    assert got == want and [step for step, _ in got] == [1, 2]
     best = [
         tf.train.latest_checkpoint(str(tmp_path / name / "best"))
         for name in ("straight", "killed")

@@ -36,6 +36,8 @@ def run_config(tmp_path):
     return configure
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
     config, metric = run_config()
     run = engine.build(config, str(tmp_path / "run"))
@@ -52,6 +54,7 @@ def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
     assert engine.evaluate(run)[metric] == last[metric]
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
 def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path):
     config, metric = run_config()

@@ -249,6 +249,7 @@ def test_nested_cross_validation_is_the_toolkits():
     assert found["dev_accuracy"] == pytest.approx(np.mean(devs), abs=0.1)
 
 
+@pytest.mark.large
 def test_cross_validation_then_test_is_the_toolkits():
     (x, y), (x_test, _) = blobs(120, 3, seed=1), blobs(80, 3, seed=2)
     predicted, dev = classifier.cross_validation_then_test(x, y, x_test, seed=3)
@@ -270,6 +271,7 @@ def test_validation_then_test_chooses_on_the_validation_set():
 # ----------------------------------------------------------------- real data
 
 
+@pytest.mark.large
 def test_public_files_have_their_published_sizes(shared_data):
     data_dir = str(shared_data / "eval")
     sizes = {}
@@ -382,6 +384,7 @@ def tatoeba(tmp_path):
     return f"--data_dir={tmp_path / 'data'}", "--tasks=tatoeba"
 
 
+@pytest.mark.large
 def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
     """Two of XTREME's languages; a published row's average is over the same two."""
     for side, texts in (("fra", SIDES["deu"][::-1]), ("eng", SIDES["eng"])):

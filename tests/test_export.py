@@ -45,6 +45,7 @@ def assert_refused(result, said, directory, left):
     assert sorted(path.name for path in directory.iterdir()) == left
 
 
+@pytest.mark.large
 def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
     changed = model_dir.load_encoder(toy_export.source)
     gamma = next(v for v in changed.encoder.variables if "gamma" in v.name)
@@ -53,6 +54,7 @@ def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
         saved_models.compare(changed, toy_export.path, model_dirs.SEQ_LENGTH)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_not_exported(tmp_path, value):
     broken = model_dir.load_encoder(model_dirs.write(tmp_path / "run"))
@@ -71,6 +73,7 @@ def test_vectors_that_are_not_finite_are_not_exported(toy_export):
         saved_models.compare(broken, toy_export.path, model_dirs.SEQ_LENGTH)
 
 
+@pytest.mark.large
 def test_components_that_differ_are_not_exported(toy_export):
     other = model_dirs.fit(toy_export.trained)
     for found in other.languages.values():
@@ -95,6 +98,7 @@ def test_export_says_what_it_is(toy_export):
     assert json.loads(beside) == said
 
 
+@pytest.mark.large
 def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     fingerprint = identity.fingerprint(toy_export.trained)
     assert opening.open_encoder(toy_export.source).info["fingerprint"] == fingerprint

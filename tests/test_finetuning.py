@@ -162,6 +162,7 @@ def test_outputs_and_losses_are_those_of_numpy(trained, tokenizer, task):
     np.testing.assert_allclose(made.predict(data), predicted, atol=2e-5)
 
 
+@pytest.mark.large
 def test_a_task_is_learnt_and_every_seed_starts_anew(trained, tokenizer):
     train = examples.encode(sentences(64), tokenizer, 14)
     dev = examples.encode(sentences(40, seed=1), tokenizer, 14)
@@ -196,6 +197,7 @@ def test_a_task_is_learnt_and_every_seed_starts_anew(trained, tokenizer):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.large
 def test_berts_pooler_is_the_head_where_it_was_trained(trained):
     # What `model_dirs` writes has random numbers everywhere, here too.
     kernel, bias = trained.encoder.bert.pooler_layer.get_weights()
@@ -216,6 +218,7 @@ def test_berts_pooler_is_the_head_where_it_was_trained(trained):
         trained.encoder.bert.pooler_layer.set_weights([kernel, bias])
 
 
+@pytest.mark.large
 def test_a_loss_that_is_no_number_is_one_line(trained, tokenizer):
     data = examples.encode(sentences(16), tokenizer, 14)
     made = classifier(trained, "cola", batch_size=8)
@@ -303,6 +306,7 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     assert "dev.tsv, line 2: label 'maybe'; allowed: entailment, not_entail" in line
 
 
+@pytest.mark.large
 def test_several_tasks_have_glues_average_and_a_report(directory, tmp_path):
     for name, folder in (("rte", "RTE"), ("stsb", "STS-B")):
         rows = [

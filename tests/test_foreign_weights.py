@@ -645,6 +645,7 @@ def run_settings(tmp_path, folder, more=()):
     return config
 
 
+@pytest.mark.large
 def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
     form = {"model.embedding_size": 6, "model.relative_positions": True}
     source = model_dirs.write(tmp_path / "source", **form)
@@ -698,6 +699,7 @@ def test_a_contradiction_names_both(tmp_path, setting, said):
         run_settings(tmp_path, folder, [setting])
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("recipe_pooling", ["mean", "max", "cls"])
 @pytest.mark.parametrize("source_pooling", ["mean", "cls"])
 def test_a_warm_start_keeps_the_pooling_of_the_recipe(
@@ -723,6 +725,7 @@ def test_a_warm_start_keeps_the_pooling_of_the_recipe(
     assert (named + source_pooling in caplog.text) == (recipe_pooling != source_pooling)
 
 
+@pytest.mark.large
 def test_a_source_without_a_pooler_names_the_poolings_that_need_none(tmp_path):
     tensors = {k: v for k, v in torch_weights().items() if "pooler" not in k}
     folder = write_folder(tmp_path / "bert", tensors)
@@ -745,6 +748,7 @@ def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
         engine.build(config, str(tmp_path / "run"))
 
 
+@pytest.mark.large
 def test_a_round_trip_keeps_length_pooling_and_scaling(tmp_path):
     """What the folder says, through a run that reads shorter texts, and back."""
     folder = write_folder(tmp_path / "bert")

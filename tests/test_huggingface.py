@@ -81,6 +81,7 @@ def test_names_and_layout_are_those_of_a_bert_model(tmp_path):
     )
 
 
+@pytest.mark.large
 def test_tokenizer_files_agree(tmp_path):
     trained, folder = export(tmp_path)
     fast = json.loads((folder / "tokenizer.json").read_text())
@@ -110,6 +111,7 @@ def test_modules_follow_pooling_and_normalisation(tmp_path):
     ]
 
 
+@pytest.mark.large
 def test_projected_vectors_have_no_place_there(tmp_path):
     with pytest.raises(UserError, match="sentence_vector is 'projected'"):
         export(tmp_path, **{"model.sentence_vector": "projected"})

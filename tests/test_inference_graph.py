@@ -156,6 +156,7 @@ def test_matrices_are_variables():
     assert max(sizes) == 3 * model.config.hidden_size
 
 
+@pytest.mark.large
 def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
     trained = model_dir.load_encoder(model_dirs.write(tmp_path / "run"))
     out = tmp_path / "out"

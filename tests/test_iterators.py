@@ -24,6 +24,7 @@ def tuned(monkeypatch):
     return found
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_a_run_has_no_tuned_iterator(tmp_path, tuned, strategy):
     config = toys.run_config(toys.write_corpus(tmp_path / "corpus.txt"))

@@ -14,6 +14,8 @@ from cmlm.data.masking import MaskingConfig
 from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("unconverted")
+
 PAD, UNK, CLS, SEP, MASK = range(5)
 N_DOCUMENTS, N_SENTENCES = 10, 21  # 200 pairs
 BOTH = pytest.mark.parametrize("make", ["conditional_pairs", "masked_texts"])

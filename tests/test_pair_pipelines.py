@@ -18,6 +18,8 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
 from cmlm.data.word_pieces import WordPiece
 
+pytestmark = pytest.mark.usefixtures("unconverted")
+
 PAD, UNK, CLS, SEP, MASK = range(5)
 N = 120
 

@@ -90,6 +90,7 @@ def test_every_word_of_the_text_reads_the_same(tmp_path, seed):
     assert [tokens(smaller, line) for line in text] == read
 
 
+@pytest.mark.large
 def test_characters_of_the_text_stay_for_other_words(tmp_path):
     characters = [*"catx\u00df\u4e2d7$", *(f"##{c}" for c in "catx\u00df7")]
     path = write_vocabulary(tmp_path / "v.txt", ["cat", "dog", "##dog", *characters])
@@ -108,6 +109,7 @@ def source(tmp_path) -> str:
     return model_dirs.write(tmp_path / "model")
 
 
+@pytest.mark.large
 def test_a_name_relative_to_the_working_directory(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert pruning.prune("model", lambda: [TEXT], "new").difference == 0

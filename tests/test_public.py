@@ -121,6 +121,7 @@ def test_the_examples_of_the_docstrings_run(tmp_path):
         assert doctest.DocTestRunner().run(test).failed == 0
 
 
+@pytest.mark.large
 def test_what_training_refuses_is_an_error_in_python(tmp_path, capfd):
     with pytest.raises(UserError, match="trainer has no 'train_stepz'"):
         cmlm.fit(str(tmp_path), {"trainer.train_stepz": 2}, flagfile="quickstart")

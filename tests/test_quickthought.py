@@ -60,6 +60,7 @@ def test_loss_is_the_originals():
     np.testing.assert_allclose(metrics["candidates"][0], BATCH * BATCH)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
 def test_both_encoders_train_and_micro_batches_change_nothing(one_device):
     batches = [toys.bitext_batch(BATCH)]

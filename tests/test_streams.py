@@ -10,6 +10,8 @@ from texts import make_corpus, neighbours, write
 from cmlm.data import streams
 from cmlm.data.streams import Portion
 
+pytestmark = pytest.mark.usefixtures("unconverted")
+
 
 def read_pairs(*args, **kwargs):
     dataset = streams.sentence_pairs(Portion(*args, **kwargs)).batch(1024)

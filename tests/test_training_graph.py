@@ -55,6 +55,7 @@ def test_the_fused_step_equals_the_plain_one_on_two_replicas(one_device, two_rep
     assert np.abs(weights(plain) - before).max() > 1e-3
 
 
+@pytest.mark.large
 def test_mixed_precision_is_as_close_to_float32_as_the_plain_step(one_device):
     exact, updates = build(one_device, "never"), {}
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
@@ -103,6 +104,7 @@ def test_other_forms_are_those_of_the_layers(values):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.large
 def test_dropout_follows_from_seed_and_step(one_device):
     keras.backend.experimental.enable_tf_random_generator()
     rates = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3}

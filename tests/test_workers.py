@@ -116,6 +116,7 @@ def test_no_tpu_is_one_line():
 # -------------------------------------------------------------- two workers
 
 
+@pytest.mark.large
 def test_two_workers_are_two_replicas(tmp_path, two_replicas):
     toys.write_corpus(tmp_path / "corpus.txt")
     with two_workers("tests/worker.py", "agree", tmp_path) as started:

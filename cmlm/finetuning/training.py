@@ -135,8 +135,12 @@ class SentenceClassifier:
         }
         shape = [None, task.num_outputs] if task.is_several else [None]
         labels = tf.TensorSpec(shape, tf.float32)
-        self._predict = tf.function(self._outputs, input_signature=[features])
-        self._step = tf.function(self._train_step, input_signature=[features, labels])
+        self._predict = tf.function(
+            self._outputs, input_signature=[features], autograph=False
+        )
+        self._step = tf.function(
+            self._train_step, input_signature=[features, labels], autograph=False
+        )
 
     def train(
         self, examples: Examples, report: Callable[[int, float, float], None]

@@ -44,6 +44,8 @@ class WordCounts:
         return WordCounts(counts, self.total)
 
 
+# AutoGraph's search for Python control flow takes longer than counting a small text.
+@tf.autograph.experimental.do_not_convert
 def count(
     files: list[str],
     rules: Rules,
