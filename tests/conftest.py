@@ -75,9 +75,10 @@ def eager():
     A step takes less time than the tracing of its graph. The graphs are tested by the
     tests of each objective, of the trainer and of the commands.
     """
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    import toys
+
+    with toys.eagerly():
+        yield
 
 
 @pytest.fixture

@@ -19,14 +19,13 @@ from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
-from export import saved_models
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return model_dirs.write(tmp_path_factory.mktemp("source") / "model_dir")
+def source(toy_export):
+    return toy_export.source
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +34,8 @@ def encoder(source):
 
 
 @pytest.fixture(scope="module")
-def exported(source, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("exported")
-    saved_models.write(
-        model_dir.load_encoder(source), str(directory), model_dirs.SEQ_LENGTH
-    )
-    return directory
+def exported(toy_export):
+    return Path(toy_export.path)
 
 
 class Recorder(Encoder):

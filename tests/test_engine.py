@@ -48,12 +48,11 @@ class Finished:
 
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory) -> Finished:
-    tf.config.run_functions_eagerly(True)
     config = toys.run_config(text, **{"trainer.train_steps": 2})
     run = engine.build(config, str(tmp_path_factory.mktemp("finished")))
     start = run.trainer.model.encoder.get_weights()
-    validation = engine.train(run)
-    tf.config.run_functions_eagerly(False)
+    with toys.eagerly():
+        validation = engine.train(run)
     return Finished(run, start, validation)
 
 

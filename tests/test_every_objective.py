@@ -184,10 +184,8 @@ def weights(trainer: Trainer) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module", params=list(OBJECTIVES))
 def case(request, data) -> Case:
     # Its graphs are those of replicas and micro-batches.
-    tf.config.run_functions_eagerly(True)
-    made = Case(request.param, data)
-    tf.config.run_functions_eagerly(False)
-    return made
+    with toys.eagerly():
+        return Case(request.param, data)
 
 
 def test_two_steps_train(case):

@@ -2,10 +2,7 @@
 
 import json
 import os
-import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import commands
@@ -31,8 +28,9 @@ def export_command(*flags, cwd=None):
 
 
 @pytest.fixture(scope="module")
-def source(toy_export):
-    return toy_export.source
+def source(tmp_path_factory):
+    settings = {"model.num_layers": 1}
+    return model_dirs.write(tmp_path_factory.mktemp("source") / "run", **settings)
 
 
 def assert_refused(result, said, directory, left):
@@ -203,20 +201,19 @@ def test_components_of_another_model_are_refused(toy_export, old_export, tmp_pat
 
 @pytest.mark.large
 def test_a_disk_that_fills_up_leaves_the_old_export(source, old_export, tmp_path):
-    def no_file_above_20_kb():
-        # Python ignores the signal that goes with it: writing fails, as on a full disk.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "export.tfhub", f"--model_dir={source}"),
-            *(f"--export_dir={old_export}", "--overwrite"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        preexec_fn=no_file_above_20_kb,
+    # Writing fails, as on a full disk.
+    program = tmp_path / "limited.py"
+    program.write_text(
+        "import resource, runpy\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "runpy.run_module('export.tfhub', run_name='__main__', alter_sys=True)\n"
     )
+    result = commands.run(
+        "limited",
+        *(f"--model_dir={source}", f"--export_dir={old_export}", "--overwrite"),
+        cwd=tmp_path,
+    )
+    program.unlink()
     assert_refused(result, "File too large", tmp_path, ["out"])
     assert (old_export / "old").read_text() == "old"
 

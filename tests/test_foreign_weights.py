@@ -20,7 +20,7 @@ from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
 from cmlm.config import overrides, recipes
-from cmlm.encoders import model_dir, opening
+from cmlm.encoders import opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
@@ -532,19 +532,16 @@ def test_model_garden_checkpoint_gives_the_same_vectors(garden):
     assert trained.config.model.num_attention_heads == HEADS
 
 
-@pytest.fixture(params=["stateless dropout", "dropout with generators"])
-def dropout_state(request):
-    """Both of Keras' ways: with the second, a SavedModel holds the generators too."""
-    if request.param == "dropout with generators":
-        keras.backend.experimental.enable_tf_random_generator()
-    else:
-        keras.backend.experimental.disable_tf_random_generator()
+@pytest.fixture
+def dropout_generators():
+    """A SavedModel has their state; test_hub_contract.py reads one without."""
+    keras.backend.experimental.enable_tf_random_generator()
     yield
     keras.backend.experimental.disable_tf_random_generator()
 
 
 @pytest.mark.large
-@pytest.mark.usefixtures("dropout_state")
+@pytest.mark.usefixtures("dropout_generators")
 def test_saved_model_of_model_gardens_exporter_gives_its_vectors(garden, tmp_path):
     import tensorflow_hub as hub
     from official.nlp.tools import export_tfhub_lib
@@ -590,14 +587,9 @@ def test_a_configuration_that_contradicts_its_weights_is_named(original, tmp_pat
 
 
 @pytest.mark.large
-def test_encoder_of_our_own_export_is_read_back(tmp_path):
-    from export import saved_models
-
-    source = model_dirs.write(tmp_path / "model_dir", **{"model.pooling": "max"})
-    trained = model_dir.load_encoder(source)
-    (tmp_path / "out").mkdir()
-    saved_models.write(trained, str(tmp_path / "out"), model_dirs.SEQ_LENGTH)
-    again = opening.open_trained(str(tmp_path / "out" / "encoder"))
+def test_encoder_of_our_own_export_is_read_back(toy_export):
+    trained = toy_export.trained
+    again = opening.open_trained(f"{toy_export.path}/encoder")
     assert again.config.model.as_dict() == {
         **trained.config.model.as_dict(),
         "preset": "base",

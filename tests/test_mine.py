@@ -1,13 +1,12 @@
 """The mining command: files in, what training reads out, one line for mistakes."""
 
 import gzip
-import json
-import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import numpy as np
 import pytest
@@ -20,42 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 WORDS = "the cat sat on a mat dog ran far away".split()
 
 
-# In a process each of them would wait for TensorFlow.
-PROGRAM = """
-import contextlib, io, json, sys
-from absl import flags
-from cmlm.encoders import opening
-from cmlm import cli, mine
-for arguments in json.load(sys.stdin):
-    flags.FLAGS.unparse_flags()
-    for flag in flags.FLAGS.flags_by_module_dict()["cmlm.mine"]:
-        flag.unparse()
-    sys.argv = ["cmlm.mine", *arguments]
-    said, code = [io.StringIO(), io.StringIO()], 0
-    with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
-        try:
-            cli.run(mine.main)
-        except SystemExit as leaving:
-            code = leaving.code
-    print(json.dumps([code or 0, *(stream.getvalue() for stream in said)]), flush=True)
-"""
-
-
-def commands(*cases):
-    """Runs the command several times: [(exit code, stdout, stderr)]."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        # Its threads wait actively: slow beside other processes.
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(cases), done.stderr
-    return answers
+def run(*arguments):
+    """Runs the command in a fork: (exit code, stdout, stderr)."""
+    done = commands.run("cmlm.mine", *arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +51,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     hard_path, work = tmp_path / "hard.tsv.gz", tmp_path / "work"
     inputs = [f"--model={model}", f"--source={corpus}/source.txt"]
     inputs += [f"--target={corpus}/target.txt.gz", f"--work_dir={work}"]
-    answers = commands(
+    cases = [
         [*inputs, f"--output={mined_path}", "--threshold=0.9", "--neighbours=3"],
         # LaBSE's rule.
         [
@@ -96,7 +63,8 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
             *(f"--pool={corpus}/target.txt.gz", "--hard_negatives=2"),
             f"--output={hard_path}",
         ],
-    )
+    ]
+    answers = [run(*case) for case in cases]
     assert [code for code, _, _ in answers] == [0, 0, 0], answers
     _, said, heard = answers[0]
     assert "--source: 61 sentences, " in heard and "index: flat" in heard
@@ -163,11 +131,12 @@ def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
     # Between two cosines, so that rounding cannot decide.
     ranked = np.unique(cosines.round(5))
     lowest, middle = -1.0, float(ranked[len(ranked) // 2 :][:2].mean())
-    answers = commands(
+    cases = [
         [*inputs, f"--output={tmp_path}/all.tsv", f"--threshold={lowest}"],
         [*inputs, f"--output={tmp_path}/good.tsv.gz", f"--threshold={middle}"],
         [*inputs, f"--output={tmp_path}/none.tsv", "--threshold=2"],
-    )
+    ]
+    answers = [run(*case) for case in cases]
     assert [code for code, _, _ in answers] == [0, 0, 1], answers
     assert f"of {len(lines)} pairs with a cosine of" in answers[1][1]
     assert "no pair has a cosine of 2 or more: lower --threshold" in answers[2][2]
@@ -225,7 +194,7 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ([model, output, source, target, "--margin=cosine"], "cosine"),
         ([model, output, source, target, "--max_memory_gb=1"], "1.25"),
     ]
-    answers = commands(*(flags for flags, _ in cases))
+    answers = [run(*flags) for flags, _ in cases]
     for (flags, said), (code, _, heard) in zip(cases, answers):
         errors = [line for line in heard.splitlines() if line.startswith("error:")]
         assert code == 1 and len(errors) == 1 and said in errors[0], (flags, heard)
@@ -243,24 +212,23 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(model, corpus, tmp_path):
         "--threshold=0.9",
     )
 
-    def run(largest_file):
-        limit = (largest_file, resource.RLIM_INFINITY)
-        return subprocess.run(
-            [sys.executable, "-m", "cmlm.mine", *flags],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
-        )
+    def no_large_file():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 
     # Vectors need 60 times 64 bytes.
-    full = run(3000)
+    full = subprocess.run(
+        [sys.executable, "-m", "cmlm.mine", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        preexec_fn=no_large_file,
+    )
     assert full.returncode == 1, full.stderr
     assert full.stderr.splitlines()[-1].startswith("error: "), full.stderr
     assert "File too large" in full.stderr and "Traceback" not in full.stderr
     work = tmp_path / "out.tsv.work"
     assert not list(work.rglob("*tmp*")) and not (tmp_path / "out.tsv").exists()
-    done = run(resource.RLIM_INFINITY)
-    assert done.returncode == 0, done.stderr
+    code, _, heard = run(*flags)
+    assert code == 0, heard
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.scores", "out.tsv"]

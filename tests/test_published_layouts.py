@@ -144,13 +144,12 @@ def test_labse_1_is_read(encoder, tmp_path):
     )
 
 
-@pytest.mark.parametrize("pooling", ["pooler", "mean"])
 @pytest.mark.parametrize(
-    "place",
+    "pooling, place",
     [
-        "encoder/vocab.txt",
-        "encoder/assets/cased_vocab.txt",
-        "preprocessor/assets/my_vocab.txt",
+        ("mean", "encoder/vocab.txt"),
+        ("pooler", "encoder/assets/cased_vocab.txt"),
+        ("pooler", "preprocessor/assets/my_vocab.txt"),
     ],
 )
 def test_labse_2_and_cmlm_are_read(encoder, tmp_path, pooling, place):

@@ -1,6 +1,8 @@
 """Small real objects for tests: a model of two layers, a corpus, a vocabulary."""
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +237,16 @@ def run_config(text: str, **values) -> experiment.ExperimentConfig:
     config.task.cmlm.train_data.input_path = text
     config.validate()
     return config
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Runs each tf.function as Python: a toy's step takes less time than its graph."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def rewind(finished: Path, directory: Path, step: int) -> Path:
