@@ -57,6 +57,7 @@ def build(strategy, batch, micro_batch_size=0, model=None, **values) -> Trainer:
         )
 
 
+@pytest.mark.usefixtures("eager")
 def test_drophead_is_a_function_of_seed_and_step(one_device):
     batch = toys.mirror_batch(8)
     parts = build(one_device, batch).model.parts
@@ -80,6 +81,7 @@ def test_drophead_is_a_function_of_seed_and_step(one_device):
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drophead_rate": 0.5}
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
 @pytest.mark.parametrize("controlled", [True, False])
 def test_controlled_dropout_gives_equal_views_of_equal_text(one_device, controlled):
@@ -103,6 +105,7 @@ def test_controlled_dropout_gives_equal_views_of_equal_text(one_device, controll
     assert trainer.train(1)["mirror/loss"] > 0
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
 def test_controlled_dropout_with_gradient_caching(one_device):
     """Equal texts have equal views in every micro-batch."""

@@ -647,6 +647,7 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
     assert config.model.relative_positions
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, caplog):
     tensors = torch_weights(prefix="bert.") | head_weights()
     folder = write_folder(tmp_path / "bert", tensors)

@@ -22,6 +22,7 @@ def build(text, directory, **values):
     return engine.build(toys.run_config(text, **steps | values), str(directory))
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_small_text_holds_out_more(small, tmp_path, caplog):
     caplog.set_level("INFO", "cmlm")
     run = build(small, tmp_path / "run", **{FRACTION: 0.001})
@@ -66,6 +67,7 @@ def test_nothing_to_validate_by_is_said_before_training(small, tmp_path, caplog)
     assert "nothing is held out to validate cmlm by" in caplog.text
 
 
+@pytest.mark.usefixtures("eager")
 def test_resuming_says_which_settings_changed(small, tmp_path, caplog):
     caplog.set_level("INFO", "cmlm")
     engine.train(build(small, tmp_path / "run"), validate=False)

@@ -24,10 +24,12 @@ def tuned(monkeypatch):
     return found
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.large
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_a_run_has_no_tuned_iterator(tmp_path, tuned, strategy):
-    config = toys.run_config(toys.write_corpus(tmp_path / "corpus.txt"))
+    text = toys.write_corpus(tmp_path / "corpus.txt")
+    config = toys.run_config(text, **{"trainer.train_steps": 2})
     config.runtime.distribution_strategy = strategy
     engine.train(engine.build(config, str(tmp_path / "model")))
     assert len(tuned) >= 3

@@ -15,6 +15,8 @@ from cmlm.config import overrides
 from cmlm.errors import UserError
 from cmlm.training import leftovers
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 def main(directory: Path, *arguments: str):
     """`python -m cmlm.train` in this process."""
@@ -38,7 +40,8 @@ def trained(tmp_path_factory) -> Path:
     }
     config = toys.run_config(text, **settings)
     (directory / "train.yaml").write_text(overrides.to_yaml(config))
-    assert main(directory / "run") is None
+    with toys.eagerly():
+        assert main(directory / "run") is None
     return directory / "run"
 
 

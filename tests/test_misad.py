@@ -332,6 +332,7 @@ def encode(model, ids, mask):
     return sequence, oracles.pool(sequence, mask, "mean")
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, batch):
     """Section 3.3: mask one n-gram at a time; the mean probability of its words."""
     objective = make(tokenizer, batch, one_device).objectives["misad"]
@@ -362,6 +363,7 @@ def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, batch):
             assert start[i] == end[i] == 0
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("form", losses.MISAD_FORMS)
 def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
     trainer = make(tokenizer, batch, one_device, form=form)
@@ -428,6 +430,7 @@ def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
     assert step["misad/found"] == pytest.approx(found.mean())
 
 
+@pytest.mark.usefixtures("eager")
 def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer, batch):
     none = {
         key: np.zeros_like(value) if key.startswith("span_") else value
@@ -439,6 +442,7 @@ def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer,
     assert metrics["misad/loss"] > 0 and np.isfinite(metrics["gradient_norm"])
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_two_losses_have_weights_of_their_own(one_device, tokenizer, batch):
     reference = make(tokenizer, batch, one_device).objectives["misad"]
     weighed = make(

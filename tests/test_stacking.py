@@ -95,9 +95,9 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
         text,
         **{
             "model.num_layers": 2,
-            "trainer.stacking_steps": "[2]",
-            "trainer.train_steps": 4,
-            "trainer.checkpoint_interval": 2,
+            "trainer.stacking_steps": "[1]",
+            "trainer.train_steps": 2,
+            "trainer.checkpoint_interval": 1,
         },
     )
 
@@ -107,8 +107,8 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
                 continue
             built = engine.build(stage.config, stage.directory, stage.stacked_on)
             if number == stop_in:
-                built.trainer.train(2)
-                built.manager.save(2)
+                built.trainer.train(1)
+                built.manager.save(1)
                 return built
             engine.train(built, validate=False)
         return built

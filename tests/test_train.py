@@ -74,7 +74,9 @@ def shrink(config) -> None:
     config.trainer.stacking_steps = (2,) * stages_before
     config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
     for objective in config.task.enabled().values():
-        objective.train_data.global_batch_size = 8
+        data = objective.train_data
+        data.global_batch_size, data.shuffle_buffer_size = 8, 100
+        data.seq_length = min(data.seq_length, 32)
         objective.start_step = min(objective.start_step, 1)
         if objective.end_step is not None:
             objective.end_step = min(objective.end_step, 1)
