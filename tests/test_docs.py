@@ -131,6 +131,34 @@ def test_files_that_are_named_exist(page):
     assert not missing, f"{_name(page)} names {sorted(missing)}"
 
 
+@pytest.mark.parametrize(
+    "source",
+    [*PAGES, *sorted((ROOT / "configs").rglob("*.flags"))],
+    ids=_name,
+)
+def test_no_output_lies_in_an_input(source):
+    # Every command refuses this (`outputs.check`).
+    if source.suffix == ".md":
+        commands = _fenced_commands(source)
+    else:
+        commands = _commands(source.read_text("utf-8"))
+    wrong = []
+    for module, *words in commands:
+        given = [word.partition("=")[::2] for word in words]
+        outputs = [value for flag, value in given if flag in _OUTPUTS]
+        inputs = [value for flag, value in given if flag not in _OUTPUTS]
+        wrong += [
+            f"{module}: {output} lies in {path}"
+            for output in outputs
+            for path in inputs
+            if path and f"{output}/".startswith(f"{path}/")
+        ]
+    assert not wrong, f"{_name(source)}: {wrong}"
+
+
+_OUTPUTS = ("--output", "--marked_output", "--export_dir")
+
+
 @pytest.mark.parametrize("source", [*PAGES, *CONFIGS], ids=_name)
 def test_flags_belong_to_their_command(source):
     if source.suffix == ".md":
