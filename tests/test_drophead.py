@@ -105,7 +105,6 @@ def test_controlled_dropout_gives_equal_views_of_equal_text(one_device, controll
     assert trainer.train(1)["mirror/loss"] > 0
 
 
-@pytest.mark.usefixtures("eager")
 @pytest.mark.large
 def test_controlled_dropout_with_gradient_caching(one_device):
     """Equal texts have equal views in every micro-batch."""

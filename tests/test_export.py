@@ -200,9 +200,11 @@ def test_components_of_another_model_are_refused(toy_export, old_export, tmp_pat
 
 
 @pytest.mark.large
-def test_a_disk_that_fills_up_leaves_the_old_export(source, old_export, tmp_path):
+def test_a_disk_that_fills_up_leaves_the_old_export(
+    source, old_export, tmp_path, tmp_path_factory
+):
     # Writing fails, as on a full disk.
-    program = tmp_path / "limited.py"
+    program = tmp_path_factory.mktemp("program") / "limited.py"
     program.write_text(
         "import resource, runpy\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
@@ -211,9 +213,8 @@ def test_a_disk_that_fills_up_leaves_the_old_export(source, old_export, tmp_path
     result = commands.run(
         "limited",
         *(f"--model_dir={source}", f"--export_dir={old_export}", "--overwrite"),
-        cwd=tmp_path,
+        cwd=program.parent,
     )
-    program.unlink()
     assert_refused(result, "File too large", tmp_path, ["out"])
     assert (old_export / "old").read_text() == "old"
 

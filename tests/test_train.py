@@ -168,11 +168,11 @@ def test_every_configuration_trains(path, data, start, trained, tmp_path):
     arguments = [f"--flagfile={path}", *data_flags(data, path)]
     if "--init_checkpoint" in path.read_text():
         arguments.append(f"--init_checkpoint={start}")
-    elif path.stem != "quickstart":
-        arguments.append(f"--vocab_file={start}/vocab.txt")
     if "--teacher" in path.read_text():
         arguments.append(f"--teacher={start}")
     config, _ = configure(*arguments)
+    if not config.init_checkpoint and path.stem != "quickstart":
+        config.vocabulary.file = f"{start}/vocab.txt"
     found = kind(config, arguments)
     if found in trained and os.environ.get("CMLM_EVERY_FLAGFILE") != "1":
         pytest.skip(f"trains as {trained[found]} does")
