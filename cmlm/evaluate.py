@@ -90,7 +90,15 @@ def main(_) -> int:
     as_json = bool(output) and output.endswith(".json")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files, outputs, versions
-        from cmlm.evaluation import averages, base, catalogue, report, run, tables
+        from cmlm.evaluation import (
+            averages,
+            base,
+            catalogue,
+            layout,
+            report,
+            run,
+            tables,
+        )
 
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
@@ -132,7 +140,7 @@ def main(_) -> int:
             "models": models,
         }
         if models:
-            print("\n\n".join(tables.plain(table) for table in tables.tables(results)))
+            print("\n\n".join(map(layout.plain, tables.tables(results))))
         if models and as_json:
             with files.atomic_text(output) as file:
                 report.write_json(file, results)

@@ -89,7 +89,7 @@ def main(_) -> None:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import fields, files, outputs
-        from cmlm.evaluation import reading, tables
+        from cmlm.evaluation import layout, reading
         from cmlm.finetuning import catalogue, labelled, report, run, training
 
     outputs.check(
@@ -133,7 +133,7 @@ def main(_) -> None:
     scores = {item.task.name: item.results["mean"] for item in outcomes}
     table = report.table(FLAGS.model, scores)
     if len(outcomes) > 1:
-        print(tables.plain(table))
+        print(layout.plain(table))
 
     # ---------------------------------------------------------------- files
     if not output:

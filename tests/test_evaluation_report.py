@@ -1,11 +1,20 @@
 """Tables set models beside what is published; pictures show what results hold."""
 
+import csv
 import json
 
 import numpy as np
 import pytest
 
-from cmlm.evaluation import averages, catalogue, plots, published, report, tables
+from cmlm.evaluation import (
+    averages,
+    catalogue,
+    layout,
+    plots,
+    published,
+    report,
+    tables,
+)
 
 
 def results():
@@ -47,7 +56,7 @@ def results():
 
 
 def test_tables_have_models_and_published_rows():
-    sts, bitext, pool = tables.tables(results())
+    sts, bitext, pool, languages = tables.tables(results())
     assert sts.columns == [
         *(("sts12", "spearman"), ("sts13", "spearman"), ("average", "sts"))
     ]
@@ -59,16 +68,17 @@ def test_tables_have_models_and_published_rows():
     assert numbers["SimCSE-BERT base, unsupervised"] == pytest.approx(expected)
     assert bitext.columns == [("tatoeba", "accuracy")]
     assert len(pool.rows) == 2
+    assert languages.heads == ["de", "fr", "zh"] and len(languages.rows) == 2
     (line,) = [
         line
-        for line in tables.plain(sts).splitlines()
+        for line in layout.plain(sts).splitlines()
         if line.startswith("(SimCSE-BERT base, unsupervised)")
     ]
     assert line.split()[-3:] == ["68.40", "82.41", f"{expected[2]:.2f}"]
     assert "RoBERTa + Mirror, neither" not in numbers
     everything = tables.tables(results(), ablations=True)[0]
     assert "RoBERTa + Mirror, neither" in {name for name, _, _ in everything.rows}
-    assert "| **first** | 50.00 | 60.00 | 55.00 |" in tables.markdown(sts)
+    assert "| **first** | 50.00 | 60.00 | 55.00 |" in layout.markdown(sts)
 
 
 def test_published_rows_name_tasks_and_metrics_that_exist():
@@ -198,7 +208,7 @@ def test_what_is_published_by_language_has_a_table_of_its_own():
     ]
     numbers = {name: values for name, _, values in table.rows}
     assert numbers["CMLM+BR"] == [97.7, 96.1] and numbers["first"] == [7, 8]
-    assert tables.plain(table).splitlines()[0].split() == [
+    assert layout.plain(table).splitlines()[0].split() == [
         *("tatoeba:", "accuracy_forward", "de", "fr")
     ]
 
@@ -245,13 +255,70 @@ def test_map_of_translations_has_a_line_for_each_pair():
 
 
 def test_report_is_whole_and_carries_its_pictures(tmp_path):
-    report.write(str(tmp_path), results())
-    assert json.loads((tmp_path / "results.json").read_text()) == results()
+    made = results()
+    made["tasks"]["sts12"]["remarks"] = ["a remark"]
+    report.write(str(tmp_path), made)
+    assert json.loads((tmp_path / "results.json").read_text()) == made
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 7
     assert "sec&lt;ond" in page and "sec<ond" not in page
     assert "<b>51.00</b>" in page and "<b>50.00</b>" not in page
-    assert "Not scored: mr." in page
+    assert "<b>mr</b>: not there" in page
     text = (tmp_path / "report.md").read_text()
     assert "sts: mean, STS12-16" in text and "missing: sts14, sts15" in text
-    assert "Seeds: 1." in text
+    assert "Seeds: 1." in text and "- mr: not there" in text
+    assert "sts12: a remark" in page and "- sts12: a remark" in text
+    (row,) = [
+        row
+        for row in published.ROWS
+        if row.model == "CMLM base" and ("sts12", "spearman") in row.scores
+    ]
+    assert row.note and row.note in page and f"{row.source}; {row.note}" in text
+    link = row.source[row.source.index("http") :].partition(",")[0]
+    assert f'<a href="{link}">{link}</a>' in page
+    with open(tmp_path / "scores.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == sum(
+        len(scores)
+        for model in results()["models"].values()
+        for scores in model["scores"].values()
+    )
+    cells = {"model": "sec<ond", "task": "tatoeba", "metric": "accuracy", "part": "de"}
+    assert {**cells, "value": "6.0"} in lines
+
+
+def test_112_languages_fit_every_form():
+    """Tables are turned; pictures have panels; each number is there once."""
+    made = results()
+    for place, model in enumerate(made["models"].values()):
+        model["scores"]["tatoeba"] |= {
+            f"accuracy/{language}": 100 * place + number / 100
+            for number, language in enumerate(averages.TATOEBA)
+        }
+    table = tables.tables(made)[-1]
+    assert len(table.columns) == 112 and table.title == "tatoeba: accuracy"
+    lines = layout.plain(table).splitlines()
+    assert lines[0].split() == ["tatoeba:", "accuracy", "1", "2"]
+    number = averages.TATOEBA.index("sw")
+    expected = ["sw", f"{number / 100:.2f}", f"{100 + number / 100:.2f}"]
+    assert expected in [line.split() for line in lines]
+    assert len(lines) == 1 + 112 + 2 and max(map(len, lines)) < 80
+    rows = layout.markdown(table).splitlines()
+    assert rows[0] == "|  | **first** | **sec<ond** |" and len(rows) == 112 + 2
+    text = layout.html_table(table)
+    assert text.count("<tr>") == 113
+    assert f"<th>sw<td>{expected[1]}<td><b>{expected[2]}</b>" in text
+    figure = dict((name, item) for name, _, item in plots.figures(made))
+    panels = figure["parts-tatoeba"].axes
+    shown = [label.get_text() for axes in panels for label in axes.get_yticklabels()]
+    # The first model's best language is the first.
+    assert len(panels) == 3 and shown == averages.TATOEBA[::-1]
+
+
+def test_every_metric_is_in_the_details():
+    made = results()
+    whole, by_part = tables.details(made)[2:4]
+    assert whole.heads == ["accuracy", "parts"] and by_part.heads == ["accuracy"]
+    assert whole.rows == [("first", "", [5, 3]), ("sec<ond", "", [5, 3])]
+    assert by_part.rows[0] == ("de", "", [5.0]) and not by_part.compares
+    assert "<b>" not in layout.html_table(by_part)

@@ -77,6 +77,14 @@ class Task(abc.ABC, Generic[Data]):
             Values by metric name.
         """
 
+    def remarks(self, data: Data) -> list[str]:
+        """What a reader of the scores must know about this data, one line each.
+
+        Examples are a threshold that is tuned on the scored pairs, or the size of the
+        training set.
+        """
+        return []
+
     def figures(self, data: Data, vectors: Vectors) -> dict[str, Any]:
         """The data of a report's figures: plain values for JSON, empty by default."""
         return {}

@@ -143,5 +143,6 @@ def describe(item: run.TaskData) -> dict[str, Any]:
         "main_metric": item.task.main_metric,
         "shown_metrics": list(item.task.shown_metrics),
         "protocol": item.task.protocol,
+        "remarks": item.task.remarks(item.data),
         "sha256": item.checksums,
     }

@@ -43,6 +43,12 @@ class _Inference(base.Task[dict[str, Examples]]):
             "train_pairs": float(len(data["train"].labels)),
         }
 
+    def remarks(self, data: dict[str, Examples]) -> list[str]:
+        return [
+            f"the classifier learnt from {len(data['train'].labels):,} labelled pairs; "
+            "that of published figures from 390,000 and more"
+        ]
+
 
 class Xnli(_Inference):
     """XNLI-1.0's `xnli.dev.tsv` and `xnli.test.tsv`, or a file for each language.

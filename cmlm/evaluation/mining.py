@@ -85,6 +85,13 @@ class Bucc(base.PartedTask[Split]):
             yield from corpus.first
             yield from corpus.second
 
+    def remarks(self, data: dict[str, Split]) -> list[str]:
+        own = ", ".join(part for part, split in data.items() if not split.training)
+        return [
+            f"{own}: without training files, the thresholds are tuned on the scored "
+            "pairs themselves, which flatters the result"
+        ] * bool(own)
+
     def score_part(
         self, part: str, data: Split, vectors: base.Vectors
     ) -> dict[str, float]:

@@ -93,8 +93,8 @@ class PairFiles(base.Task[LabelledPairs]):
     main_metric = "ap"
     shown_metrics = ("auc", "f1", "accuracy")
     protocol = (
-        "average precision of the cosine, x 100; auc; f1 and accuracy at their best "
-        "thresholds on these pairs, which is too kind"
+        "average precision of the cosine, x 100; auc; f1 and accuracy at "
+        "thresholds that are tuned on these pairs, which flatters the result"
     )
 
     def __init__(self, paths: Sequence[str]):

@@ -10,15 +10,16 @@ import numpy as np
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from cmlm.evaluation import tables
+from cmlm.evaluation import layout, tables
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _GREY = "#8a8a8a"
 _MARKERS = "osD^vP*"
 _INCHES = 8.5
-# A figure with more lines than this is unreadable.
-_MOST_PARTS = 40
+# The lines of a panel with languages. Long names leave room for one panel only.
+_LINES = 40
+_SHORT_NAME = 8
 
 
 def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
@@ -35,7 +36,8 @@ def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
         if len(own.columns) > 1 and not own.is_by_part:
             yield (
                 f"scores-{table.family}",
-                f"{table.family}: models beside published rows (grey).",
+                f"{table.family}: models"
+                f"{' beside published rows (grey)' if own.sources else ''}.",
                 scores(own),
             )
     parted = _by_part(results)
@@ -99,7 +101,7 @@ def scores(table: tables.Table) -> Figure:
             marker="o",
             color=_COLOURS[number % len(_COLOURS)],
             markersize=8,
-            label=tables.short(name),
+            label=layout.short(name),
         )
     for number, (name, _, numbers) in enumerate(theirs):
         axes.plot(
@@ -109,12 +111,12 @@ def scores(table: tables.Table) -> Figure:
             markerfacecolor="none",
             color=_GREY,
             markersize=5,
-            label=tables.short(name),
+            label=layout.short(name),
         )
     axes.set_yticks(places, heads)
     axes.set_ylim(-0.6, len(heads) - 0.4)
-    metrics = {metric for _, metric in table.columns}
-    axes.set_xlabel(" / ".join(sorted(metrics)))
+    metrics = sorted({metric for _, metric in table.columns})
+    axes.set_xlabel(" / ".join(metrics) if len(metrics) < 4 else "score")
     axes.grid(axis="both", color="#e4e4e4")
     axes.legend(**_BESIDE)
     return figure
@@ -123,29 +125,42 @@ def scores(table: tables.Table) -> Figure:
 def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
     """A line for each language, with the first model's best language on top.
 
+    Many languages stand in several panels.
+
     Args:
         models: the scores by language, for each model.
         metric: the name of the metric.
     """
     first = next(iter(models.values()))
-    languages = sorted(first, key=lambda name: first[name])
-    figure, axes = _axes(1.4 + 0.24 * len(languages))
-    places = np.arange(len(languages))
-    for number, (name, values) in enumerate(models.items()):
-        axes.plot(
-            *([values.get(language, np.nan) for language in languages], places),
-            linestyle="",
-            marker="o",
-            color=_COLOURS[number % len(_COLOURS)],
-            markersize=7,
-            label=tables.short(name),
-        )
-    axes.set_yticks(places, languages)
-    axes.set_ylim(-0.6, len(languages) - 0.4)
-    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
-    axes.set_xlabel(metric)
-    axes.grid(color="#e4e4e4")
-    axes.legend(**_BESIDE)
+    languages = sorted(first, key=lambda name: -first[name])
+    are_short = max(map(len, languages)) <= _SHORT_NAME
+    count = min(-(-len(languages) // _LINES), 3) if are_short else 1
+    lines = -(-len(languages) // count)
+    figure = Figure(
+        figsize=(_INCHES, 1.4 + 0.24 * lines + 0.2 * len(models)), layout="constrained"
+    )
+    panels = figure.subplots(1, count, sharex=True, squeeze=False)[0]
+    for panel, axes in enumerate(panels):
+        shown = languages[panel * lines : (panel + 1) * lines]
+        for number, (name, values) in enumerate(models.items()):
+            axes.plot(
+                *([values.get(language, np.nan) for language in shown],),
+                *(range(len(shown)),),
+                linestyle="",
+                marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
+                color=_COLOURS[number % len(_COLOURS)],
+                markersize=7,
+                label=layout.short(name),
+            )
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.set_yticks(range(len(shown)), shown)
+        axes.set_ylim(lines - 0.4, -0.6)
+        axes.set_xlabel(metric)
+        axes.grid(color="#e4e4e4")
+    panels[0].set_xlim(left=min(0, panels[0].get_xlim()[0]))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", frameon=False, fontsize=9)
     return figure
 
 
@@ -207,7 +222,7 @@ def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:
     languages = next(iter(models.values()))["languages"]
     rows = [name for name in _QUERIES if name in languages] or languages[:3]
     columns = [
-        (f"{tables.short(name, 20)}{' + PCR' if when == 'after' else ''}", drawn[when])
+        (f"{layout.short(name, 20)}{' + PCR' if when == 'after' else ''}", drawn[when])
         for name, drawn in models.items()
         for when in ("before", "after")
     ]
@@ -253,7 +268,7 @@ def translations(models: dict[str, dict[str, Any]]) -> Figure:
             axes.set_yticks([])
             if not row:
                 axes.set_title(f"{language} and en", fontsize=10)
-        panels[row, 0].set_ylabel(tables.short(model, 24), fontsize=9)
+        panels[row, 0].set_ylabel(layout.short(model, 24), fontsize=9)
     return figure
 
 
@@ -305,7 +320,7 @@ def _floats(numbers: list[float | None]) -> list[float]:
 def _by_part(
     results: tables.Results,
 ) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """The main metrics by part, for tasks with 3 to `_MOST_PARTS` parts."""
+    """The main metrics by part, for tasks with 3 parts and more."""
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for task, about in results["tasks"].items():
         start = f"{about['main_metric']}/"
@@ -316,7 +331,7 @@ def _by_part(
                 if metric.startswith(start)
             }
             # Tables show subsets and kinds of questions; figures do not.
-            if "parts" in model["scores"][task] and 2 < len(parts) <= _MOST_PARTS:
+            if "parts" in model["scores"][task] and len(parts) > 2:
                 found.setdefault((task, about["main_metric"]), {})[name] = parts
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import html
 import io
 import json
@@ -10,20 +11,29 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cmlm.evaluation import tables
+from cmlm.evaluation import layout, tables
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem;
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 70rem;
        margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 table { border-collapse: collapse; font-size: .9rem;
         font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; }
-tr.published td { color: #777; }
+th { font-weight: 600; } tbody th { font-weight: 400; }
+thead th { vertical-align: bottom; max-width: 9rem; overflow-wrap: break-word; }
+th:first-child { text-align: left; position: sticky; left: 0; background: #fff;
+                 min-width: 9rem; max-width: 18rem; overflow-wrap: anywhere; }
+.published { color: #666; } .published sup { color: #36c; }
 .scroll { overflow-x: auto; }
 figure { margin: 1.5rem 0; } img { max-width: 100%; }
-figcaption, .note { color: #555; font-size: .9rem; }
+summary { cursor: pointer; padding: .3rem 0; overflow-wrap: anywhere; }
+figcaption, .note, li { color: #555; font-size: .9rem; overflow-wrap: anywhere; }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; } th, td { padding: .25rem .4rem; }
+  th:first-child { min-width: 6rem; max-width: 9rem; }
+  img { max-width: none; width: 40rem; }
+}
 """
 # The properties of a model that a report shows: key in the results, column title.
 _ABOUT = {
@@ -41,13 +51,34 @@ _ABOUT = {
 
 
 def write(directory: str, results: Mapping[str, Any]) -> None:
-    """Writes results.json, report.md and report.html into an existing directory."""
-    with open(os.path.join(directory, "results.json"), "w", encoding="utf-8") as file:
+    """Writes the report's files into an existing directory.
+
+    They are results.json, scores.csv, report.md and report.html.
+    """
+
+    def create(name: str):
+        path = os.path.join(directory, name)
+        return open(path, "w", encoding="utf-8", newline="")
+
+    with create("results.json") as file:
         write_json(file, results)
-    with open(os.path.join(directory, "report.md"), "w", encoding="utf-8") as file:
+    with create("scores.csv") as file:
+        write_csv(file, results)
+    with create("report.md") as file:
         file.write(markdown(results))
-    with open(os.path.join(directory, "report.html"), "w", encoding="utf-8") as file:
+    with create("report.html") as file:
         file.write(page(results))
+
+
+def write_csv(file, results: Mapping[str, Any]) -> None:
+    """Writes every score on a line; `part` is a language, a pair or a subset."""
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["model", "task", "metric", "part", "value"])
+    for name, model in results["models"].items():
+        for task, scores in model["scores"].items():
+            for metric, value in scores.items():
+                metric, _, part = metric.partition("/")
+                table.writerow([name, task, metric, part, value])
 
 
 def write_json(file, results: Mapping[str, Any]) -> None:
@@ -58,11 +89,13 @@ def write_json(file, results: Mapping[str, Any]) -> None:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """The report as Markdown."""
-    parts = ["# Evaluation", _about_markdown(results)]
+    parts = ["# Evaluation", _about_markdown(results), _failed_markdown(results)]
     for table in tables.tables(results, ablations=True):
-        parts += [f"## {table.family}", tables.markdown(table)]
+        parts += [f"## {table.title}", layout.markdown(table)]
         parts.append("\n".join(f"- {line}" for line in tables.notes(results, table)))
-    parts.append(_failed(results))
+    parts.append("## All metrics")
+    for table in tables.details(results):
+        parts += [f"### {table.family}", layout.markdown(table)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -70,9 +103,9 @@ def page(results: Mapping[str, Any]) -> str:
     """The report as one HTML page that needs no other file."""
     from cmlm.evaluation import plots
 
-    body = ["<h1>Evaluation</h1>", _about_html(results)]
+    body = ["<h1>Evaluation</h1>", _about_html(results), _failed_html(results)]
     for table in tables.tables(results, ablations=True):
-        body += [f"<h2>{html.escape(table.family)}</h2>", html_table(table)]
+        body += [f"<h2>{html.escape(table.title)}</h2>", layout.html_table(table)]
         lines = map(html.escape, tables.notes(results, table))
         body.append(f"<p class=note>{'<br>'.join(lines)}</p>")
     body.append("<h2>Pictures</h2>")
@@ -82,46 +115,27 @@ def page(results: Mapping[str, Any]) -> str:
         code = base64.b64encode(drawn.getvalue()).decode()
         said = html.escape(caption)
         body.append(
-            f'<figure><img alt="{said}" src="data:image/svg+xml;base64,{code}">'
+            f'<figure><div class=scroll><img alt="{said}" '
+            f'src="data:image/svg+xml;base64,{code}"></div>'
             f"<figcaption>{said}</figcaption></figure>"
         )
-    body.append(f"<p class=note>{html.escape(_failed(results))}</p>")
+    body.append("<h2>All metrics</h2>")
+    for table in tables.details(results):
+        body.append(
+            f"<details><summary>{html.escape(table.family)}</summary>"
+            f"{layout.html_table(table)}</details>"
+        )
     return document("Evaluation", body)
 
 
 def document(title: str, body: Sequence[str]) -> str:
     """An HTML page with the report's style."""
     return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width'>"
+        f"<title>{title}</title>"
         f"<style>{_STYLE}</style>" + "\n".join(body) + "</html>\n"
     )
-
-
-def html_table(table: tables.Table) -> str:
-    """A table as HTML; published rows show their source as a tooltip."""
-    heads = table.heads
-    rows = ["<tr>" + "".join(f"<th>{html.escape(head)}" for head in ["", *heads])]
-    for name, source, numbers in table.rows:
-        label = html.escape(name)
-        if source:
-            label = f'<span title="{html.escape(source)}">{label}</span>'
-        kind = " class=published" if source else ""
-        cells = "".join(
-            f"<td>{_html_number(table, column, number)}"
-            for column, number in enumerate(numbers)
-        )
-        rows.append(f"<tr{kind}><td>{label}{cells}")
-    return f"<div class=scroll><table>{''.join(rows)}</table></div>"
-
-
-def _html_number(table: tables.Table, column: int, number: float | None) -> str:
-    """The HTML of a cell, bold for the best of the models scored here."""
-    if number is None:
-        return ""
-    ours = [numbers[column] for _, source, numbers in table.rows if not source]
-    ours = [value for value in ours if value is not None]
-    best = len(ours) > 1 and number == max(ours)
-    return f"<b>{number:.2f}</b>" if best else f"{number:.2f}"
 
 
 def _about(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -147,9 +161,11 @@ def _about_markdown(results: Mapping[str, Any]) -> str:
 
 def _about_html(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
-    text = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    for row in rows:
-        text += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+    text = "<thead><tr>" + "".join(f"<th>{html.escape(cell)}" for cell in head)
+    text += "<tbody>"
+    for name, *cells in rows:
+        text += f"<tr><th>{html.escape(name)}"
+        text += "".join(f"<td>{html.escape(cell)}" for cell in cells)
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     seeds = ", ".join(map(str, results["seeds"]))
     return (
@@ -159,6 +175,14 @@ def _about_html(results: Mapping[str, Any]) -> str:
     )
 
 
-def _failed(results: Mapping[str, Any]) -> str:
-    failed = results["not_scored"]
-    return f"Not scored: {', '.join(failed)}." if failed else ""
+def _failed_markdown(results: Mapping[str, Any]) -> str:
+    said = [f"- {name}: {reason}" for name, reason in results["not_scored"].items()]
+    return "\n".join(["Not scored:", "", *said]) if said else ""
+
+
+def _failed_html(results: Mapping[str, Any]) -> str:
+    said = [
+        f"<li><b>{html.escape(name)}</b>: {html.escape(reason)}"
+        for name, reason in results["not_scored"].items()
+    ]
+    return f"<p>Not scored:<ul>{''.join(said)}</ul>" if said else ""

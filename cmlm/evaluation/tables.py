@@ -1,9 +1,12 @@
-"""Results as tables: one table per family, scored models above published rows."""
+"""Results as tables: scored models above published rows.
+
+`tables` gives a table for each family, and one for each task that has several languages
+or pairs. `details` gives every metric. `layout` writes tables for readers.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,12 +27,27 @@ class Table:
         rows: name, source (empty for models that were scored here), and a number or
             None for each column.
         averages: the averages among the columns, by group name.
+        compares: whether the rows are models, of which a column has a best one.
     """
 
     family: str
     columns: list[tuple[str, str]]
     rows: list[tuple[str, str, list[float | None]]]
     averages: Mapping[str, averages.Coverage] = dataclasses.field(default_factory=dict)
+    compares: bool = True
+
+    @property
+    def sources(self) -> list[str]:
+        """The distinct sources of published rows, in the order of the rows."""
+        return list(dict.fromkeys(source for _, source, _ in self.rows if source))
+
+    @property
+    def title(self) -> str:
+        """The family, and the metric if it is the only one."""
+        own = {
+            metric.partition("/")[0] for task, metric in self.columns if task != AVERAGE
+        }
+        return f"{self.family}: {own.pop()}" if len(own) == 1 else self.family
 
     @property
     def is_by_part(self) -> bool:
@@ -59,6 +77,8 @@ class Table:
         for task, metric in self.columns:
             if task == AVERAGE:
                 titles.append(self.averages[metric].title)
+            elif task == self.family.partition(", ")[0] and "/" not in metric:
+                titles.append(metric)
             elif is_single:
                 # One metric of several tasks, or of the parts of one task.
                 titles.append(metric.partition("/")[2] or task)
@@ -68,7 +88,7 @@ class Table:
 
 
 def tables(results: Results, ablations: bool = False) -> list[Table]:
-    """The tables of a run, in the order of the catalogue.
+    """The tables of a run: families in the order of the catalogue, then languages.
 
     Args:
         results: the content of results.json.
@@ -95,9 +115,48 @@ def tables(results: Results, ablations: bool = False) -> list[Table]:
     ]
 
 
+def details(results: Results) -> list[Table]:
+    """Every metric: a table for each task, then one for its parts and each model.
+
+    Parts are languages, pairs of languages, subsets or kinds of questions.
+    """
+    made = []
+    for task in results["tasks"]:
+        scores = {
+            name: model["scores"].get(task, {})
+            for name, model in results["models"].items()
+        }
+        metrics = dict.fromkeys(metric for found in scores.values() for metric in found)
+        whole = [(task, metric) for metric in metrics if "/" not in metric]
+        rows = [
+            (name, "", [found.get(metric) for _, metric in whole])
+            for name, found in scores.items()
+        ]
+        made.append(Table(task, whole, rows))
+        by_part = [metric.partition("/") for metric in metrics if "/" in metric]
+        names = list(dict.fromkeys(name for name, _, _ in by_part))
+        parts = list(dict.fromkeys(part for _, _, part in by_part))
+        for model, found in scores.items() if parts else ():
+            rows = [
+                (part, "", [found.get(f"{name}/{part}") for name in names])
+                for part in parts
+            ]
+            columns = [(task, name) for name in names]
+            made.append(Table(f"{task}, {model}", columns, rows, compares=False))
+    return made
+
+
 def _by_part(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Task and columns of each metric that papers publish by language or pair."""
+    """Task and columns of each metric by language or pair.
+
+    These are the main metric of each task with parts, and what papers publish by part.
+    """
     metrics = dict.fromkeys(
+        (task, about["main_metric"])
+        for task, about in results["tasks"].items()
+        if _has(results, (task, "parts"))
+    )
+    metrics |= dict.fromkeys(
         (task, metric.partition("/")[0])
         for row in published.ROWS
         for task, metric in row.scores
@@ -160,7 +219,8 @@ def build(
     for row in others:
         numbers = _numbers(columns, groups, row.scores, row.averages)
         if any(number is not None for number in numbers):
-            rows.append((row.model, row.source, numbers))
+            source = f"{row.source}; {row.note}" if row.note else row.source
+            rows.append((row.model, source, numbers))
     return Table(family, columns, rows, groups)
 
 
@@ -188,39 +248,8 @@ def _numbers(
     return numbers
 
 
-def plain(table: Table) -> str:
-    """Formats a table for a terminal: aligned numbers, without sources."""
-    heads = table.heads
-    own = [metric for task, metric in table.columns if task != AVERAGE]
-    metrics = sorted({metric.partition("/")[0] for metric in own})
-    title = f"{table.family}: {metrics[0]}" if len(metrics) == 1 else table.family
-    names = [f"({name})" if source else short(name) for name, source, _ in table.rows]
-    width = max(map(len, [title, *names]))
-    lines = ["  ".join([title.ljust(width), *heads])]
-    for name, (_, _, numbers) in zip(names, table.rows, strict=True):
-        cells = [
-            _number(number).rjust(len(title))
-            for number, title in zip(numbers, heads, strict=True)
-        ]
-        lines.append("  ".join([name.ljust(width), *cells]))
-    return "\n".join(lines)
-
-
-def markdown(table: Table) -> str:
-    """Formats a table as Markdown; published rows name their source."""
-    heads = table.heads
-    lines = [
-        " | ".join(["| ", *heads]) + " |",
-        "|---" + "|---:" * len(heads) + "|",
-    ]
-    for name, source, numbers in table.rows:
-        label = f"*{name}* ({source})" if source else f"**{name}**"
-        lines.append(" | ".join([f"| {label}", *map(_number, numbers)]) + " |")
-    return "\n".join(lines)
-
-
 def notes(results: Results, table: Table) -> list[str]:
-    """The lines below a table: protocols, and the parts of each average."""
+    """The lines below a table: protocols, remarks, and the parts of each average."""
     lines: dict[str, list[str]] = {}
     for task, _ in table.columns:
         if task != AVERAGE:
@@ -228,22 +257,12 @@ def notes(results: Results, table: Table) -> list[str]:
     said = [
         f"{', '.join(dict.fromkeys(tasks))}: {text}" for text, tasks in lines.items()
     ]
+    for task in dict.fromkeys(task for task, _ in table.columns if task != AVERAGE):
+        remarks = results["tasks"][task].get("remarks", ())
+        said += [f"{task}: {remark}" for remark in remarks]
     for name, item in table.averages.items():
         missing = f"; missing: {', '.join(item.missing)}" if item.missing else ""
         said.append(f"{name}: mean, {item.group.about}{missing}")
     if any(item.missing for item in table.averages.values()):
         said.append("A published row's average is over the same parts as ours.")
     return said
-
-
-def short(name: str, width: int = 34) -> str:
-    """Cuts the start of a long model name, because names differ at their end."""
-    if len(name) <= width:
-        return name
-    prefix = re.match(r"[a-z]+:(?!//)", name)
-    start = (prefix.group() if prefix else "") + "…"
-    return start + name[len(start) - width :]
-
-
-def _number(number: float | None) -> str:
-    return "" if number is None else f"{number:.2f}"

@@ -119,6 +119,7 @@ def transferred(
         others = [value for name, value in accuracies.items() if name != "en"]
         return {
             "accuracy": float(np.mean(others or list(accuracies.values()))),
+            "parts": float(len(accuracies)),
             "dev_accuracy": dev_accuracy,
             **{f"accuracy/{name}": value for name, value in accuracies.items()},
         }

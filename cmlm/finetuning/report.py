@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 
-from cmlm.evaluation import averages, published, report, tables
+from cmlm.evaluation import averages, layout, published, report, tables
 from cmlm.evaluation.published import ulr
 
 # MNLI counts twice in the average, WNLI not at all.
@@ -54,13 +54,13 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
 def markdown(made: tables.Table) -> str:
     """The table as a Markdown report."""
     lines = [f"- {line}" for line in _notes(made)]
-    return "\n\n".join(["# Fine-tuning", tables.markdown(made), *lines]) + "\n"
+    return "\n\n".join(["# Fine-tuning", layout.markdown(made), *lines]) + "\n"
 
 
 def page(made: tables.Table) -> str:
     """The table as an HTML report."""
     notes = "<br>".join(map(html.escape, _notes(made)))
-    body = ["<h1>Fine-tuning</h1>", report.html_table(made), f"<p class=note>{notes}"]
+    body = ["<h1>Fine-tuning</h1>", layout.html_table(made), f"<p class=note>{notes}"]
     return report.document("Fine-tuning", body)
 
 

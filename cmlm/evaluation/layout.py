@@ -1,0 +1,120 @@
+"""Lays tables out for a terminal, for Markdown and for HTML.
+
+A table with many columns and few rows, such as 112 languages of two models, is turned:
+its columns are shown as lines.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+from cmlm.evaluation import tables
+
+_MOST_COLUMNS = 10
+# The characters of a line in a terminal.
+_WIDEST = 140
+_URL = re.compile(r"https?://[^\s,;]+")
+
+
+def _is_turned(table: tables.Table) -> bool:
+    return len(table.columns) > max(_MOST_COLUMNS, len(table.rows))
+
+
+def _turn(lines: list[list[str]]) -> list[list[str]]:
+    return [list(line) for line in zip(*lines, strict=True)]
+
+
+def plain(table: tables.Table) -> str:
+    """Formats a table for a terminal: aligned numbers, without sources.
+
+    A table that is too wide is turned. The models then have numbers, and their names
+    follow the table.
+    """
+    title = table.title
+    names = [f"({name})" if source else short(name) for name, source, _ in table.rows]
+    rows = [[number_text(number) for number in numbers] for _, _, numbers in table.rows]
+    text = _aligned(title, table.heads, names, rows)
+    if _is_turned(table) or text.index("\n") > _WIDEST:
+        marks = [str(place) for place in range(1, len(names) + 1)]
+        text = _aligned(title, marks, table.heads, _turn(rows))
+        for mark, name in zip(marks, names, strict=True):
+            text += f"\n{mark:>4}  {name}"
+    return text
+
+
+def _aligned(
+    title: str, heads: list[str], names: list[str], rows: list[list[str]]
+) -> str:
+    lines = [[title, *heads], *map(lambda name, row: [name, *row], names, rows)]
+    first, *others = (max(map(len, column)) for column in _turn(lines))
+    return "\n".join(
+        "  ".join([name.ljust(first), *map(str.rjust, cells, others)])
+        for name, *cells in lines
+    )
+
+
+def markdown(table: tables.Table) -> str:
+    """Formats a table as Markdown, with the sources of published rows below."""
+    sources = table.sources
+    names = [
+        f"*{name}* [{sources.index(source) + 1}]" if source else f"**{name}**"
+        for name, source, _ in table.rows
+    ]
+    rows = [[number_text(number) for number in numbers] for _, _, numbers in table.rows]
+    lines = [["", *table.heads]]
+    lines += [[name, *cells] for name, cells in zip(names, rows, strict=True)]
+    if _is_turned(table):
+        lines = _turn(lines)
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    lines.insert(1, ["---", *["---:"] * (len(lines[0]) - 1)])
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    said = [f"- [{place}] {source}" for place, source in enumerate(sources, 1)]
+    return "\n\n".join(filter(None, [text, "\n".join(said)]))
+
+
+def html_table(table: tables.Table) -> str:
+    """A table as HTML, with the sources of published rows below."""
+    sources = table.sources
+    rows = [["<th>", *(f"<th>{html.escape(head)}" for head in table.heads)]]
+    ours = [numbers for _, source, numbers in table.rows if not source]
+    for name, source, numbers in table.rows:
+        kind, label = "", html.escape(name)
+        if source:
+            kind = " class=published"
+            label += f" <sup>[{sources.index(source) + 1}]</sup>"
+        cells = []
+        for column, number in enumerate(numbers):
+            text = number_text(number)
+            others = [row[column] for row in ours if row[column] is not None]
+            is_best = table.compares and len(others) > 1 and number == max(others)
+            cells.append(f"<td{kind}>{f'<b>{text}</b>' if is_best else text}")
+        rows.append([f"<th{kind}>{label}", *cells])
+    if _is_turned(table):
+        rows = _turn(rows)
+    head, *lines = rows
+    body = "".join(f"<tr>{''.join(line)}" for line in lines)
+    text = f"<table><thead><tr>{''.join(head)}<tbody>{body}</table>"
+    return f"<div class=scroll>{text}</div>{_sources_html(sources)}"
+
+
+def _sources_html(sources: list[str]) -> str:
+    said = (
+        f"[{place}] " + _URL.sub(r'<a href="\g<0>">\g<0></a>', html.escape(source))
+        for place, source in enumerate(sources, 1)
+    )
+    return f"<p class=note>{'<br>'.join(said)}</p>" if sources else ""
+
+
+def short(name: str, width: int = 34) -> str:
+    """Cuts the start of a long model name, because names differ at their end."""
+    if len(name) <= width:
+        return name
+    prefix = re.match(r"[a-z]+:(?!//)", name)
+    start = (prefix.group() if prefix else "") + "…"
+    return start + name[len(start) - width :]
+
+
+def number_text(number: float | None) -> str:
+    """A number with two decimals; empty for None."""
+    return "" if number is None else f"{number:.2f}"
