@@ -54,6 +54,19 @@ flags.DEFINE_list(
 flags.DEFINE_integer(
     "seeds", 1, "The number of seeds for tasks that train a classifier.", lower_bound=1
 )
+flags.DEFINE_enum(
+    "classifier",
+    "logistic",
+    ["logistic", "logistic-adam", "mlp"],
+    "SentEval's classifier: logistic regression to its optimum (scikit-learn's), the "
+    "same by Adam with early stopping, or with 50 hidden units (both PyTorch's).",
+)
+flags.DEFINE_integer(
+    "jobs",
+    0,
+    "The processors that score: for searches and classifiers; 0 for all.",
+    lower_bound=0,
+)
 flags.DEFINE_string(
     "pcr", None, "Components of cmlm.pcr to remove; they belong to one model."
 )
@@ -115,7 +128,8 @@ def main(_) -> int:
     # ---------------------------------------------------------------- tasks
     seeds = range(base.SEED, base.SEED + FLAGS.seeds)
     data_dir = FLAGS.data_dir or os.path.curdir
-    tasks, failed = run.read(catalogue.select(FLAGS.tasks, seeds), data_dir)
+    chosen = catalogue.select(FLAGS.tasks, seeds, FLAGS.classifier, FLAGS.jobs)
+    tasks, failed = run.read(chosen, data_dir)
     for name, reason in failed.items():
         print(f"{name}: {reason}", file=sys.stderr)
     if FLAGS.sentences and tasks:
@@ -133,6 +147,7 @@ def main(_) -> int:
             "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
             "data_dir": data_dir,
             "seeds": list(seeds),
+            "classifier": FLAGS.classifier,
             "versions": versions.installed(),
             "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
             "averages": averages.describe(scored),
@@ -164,6 +179,8 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     Returns:
         The entry of results.json for each model.
     """
+    import threadpoolctl
+
     from cmlm.common import versions
     from cmlm.encoders import opening
     from cmlm.evaluation import run
@@ -193,7 +210,10 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
             score = scores[task.main_metric]
             print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
 
-        result = run.score(encoder, tasks, cache_of(encoder), True, tell, change, kept)
+        with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
+            result = run.score(
+                encoder, tasks, cache_of(encoder), True, tell, change, kept
+            )
         models[f"{name} + PCR" if removed else name] = {
             **info_of(encoder),
             **({"pcr": removed} if removed else {}),

@@ -48,6 +48,9 @@ class Task(abc.ABC, Generic[Data]):
         protocol: one line for reports that names the metric and the protocol.
         seeds: random seeds. A task that trains a model runs once for each seed and
             reports the mean and the deviation.
+        classifier: which classifier of SentEval its tasks train, see `classifier`.
+        jobs: the number of classifiers that are trained at a time; 0 for one on each
+            core.
     """
 
     name: str
@@ -55,6 +58,8 @@ class Task(abc.ABC, Generic[Data]):
     shown_metrics: Sequence[str] = ()
     protocol: str
     seeds: Sequence[int] = (SEED,)
+    classifier: str = "logistic"
+    jobs: int = 0
 
     @abc.abstractmethod
     def read(self, source: DataDir) -> Data:

@@ -55,7 +55,10 @@ _ALIASES = {"lexicon": "bli", "shape": "geometry", "parallel": "agnosticity"}
 
 
 def select(
-    names: Sequence[str], seeds: Sequence[int] = (base.SEED,)
+    names: Sequence[str],
+    seeds: Sequence[int] = (base.SEED,),
+    classifier: str = "logistic",
+    jobs: int = 0,
 ) -> list[base.Task]:
     """Selects tasks by name, each once, in the order of the families.
 
@@ -63,6 +66,7 @@ def select(
         names: `all`, families, tasks, one part of a task (`tatoeba-de`), or a family
             with the user's own files (`bitext:FILE.tsv`, `bitext:FILE:FILE`).
         seeds: the seeds of tasks that train a model.
+        classifier, jobs: see `base.Task`.
 
     Raises:
         UserError: a name is unknown.
@@ -90,7 +94,7 @@ def select(
     ranked = sorted(chosen, key=lambda name: order.get(name, len(order)))
     tasks = [copy.copy(chosen[name]) for name in ranked]
     for task in tasks:
-        task.seeds = tuple(seeds)
+        task.seeds, task.classifier, task.jobs = tuple(seeds), classifier, jobs
     return tasks
 
 

@@ -1,9 +1,14 @@
-"""SentEval's classifier: logistic regression on fixed vectors, C chosen by accuracy.
+"""SentEval's classifiers on fixed vectors; their strength is chosen by accuracy.
 
-It follows facebookresearch/SentEval, senteval/tools/validation.py, with scikit-learn
-(`usepytorch: False`): C from 2**-2 to 2**3, stratified folds, vectors not scaled. The
-toolkit's solver stops early. Here it runs to the optimum, so that rounding in the
-vectors does not change the result. Each C starts from the weights of the previous C.
+It follows facebookresearch/SentEval, senteval/tools/validation.py: stratified folds,
+vectors not scaled, and a choice of classifiers:
+
+- `logistic`: scikit-learn's logistic regression (`usepytorch: False`). C is chosen from
+  2**-2 to 2**3, and from 2**-1 to 2**5 if folds of a training set choose it for a test
+  set. The toolkit's solver stops early. Here it runs to the optimum, so that rounding
+  in the vectors does not change the result. Each C starts from the last C's weights.
+- `logistic-adam` and `mlp`: `perceptron`, the toolkit's networks in PyTorch with 0 and
+  50 hidden units (`nhid`). Their L2 regularization is chosen from 1e-5 to 1e-2.
 """
 
 from __future__ import annotations
@@ -20,37 +25,61 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics
+from cmlm.evaluation import metrics, perceptron
 
 GRID = tuple(2.0**power for power in range(-2, 4))
+FOLDS_GRID = tuple(2.0**power for power in range(-1, 6))
+STRENGTHS = tuple(10.0**power for power in range(-5, -1))
 FOLDS = 10
+# The names of classifiers and what reports call them.
+LOGISTIC = "logistic"
+ABOUT = {
+    LOGISTIC: "a logistic regression",
+    "logistic-adam": "a logistic regression by Adam, as the toolkit's in PyTorch",
+    "mlp": "a perceptron with 50 hidden units, as the toolkit's in PyTorch",
+}
+_HIDDEN = {"logistic-adam": 0, "mlp": 50}
+
+
+def _grid(kind: str, of_folds: bool = False) -> Sequence[float]:
+    if kind != LOGISTIC:
+        return STRENGTHS
+    return FOLDS_GRID if of_folds else GRID
 
 
 def _fit_path(
+    kind: str,
     x: np.ndarray,
     y: np.ndarray,
     train: np.ndarray,
+    dev: np.ndarray | None,
     tests: Sequence[np.ndarray],
     grid: Sequence[float],
     seed: int,
 ) -> list[list[np.ndarray]]:
-    """Fits each value of the grid; returns the predicted labels of each test set."""
-    model = LogisticRegression(
-        random_state=seed, warm_start=True, tol=1e-6, max_iter=1000
-    )
-    rows, labels, predicted = x[train], y[train], []
+    """Fits each value of the grid; returns the predicted labels of each test set.
+
+    Networks stop by the rows `dev`; see `perceptron.fit_path`.
+    """
     # Each fit has one thread, because `_fit_paths` runs one fit on each core.
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
+        if kind != LOGISTIC:
+            hidden = _HIDDEN[kind]
+            return perceptron.fit_path(x, y, train, dev, tests, grid, seed, hidden)
         warnings.simplefilter("ignore", ConvergenceWarning)
+        model = LogisticRegression(
+            random_state=seed, warm_start=True, tol=1e-6, max_iter=1000
+        )
+        rows, labels, predicted = x[train], y[train], []
         for value in grid:
             model.set_params(C=value).fit(rows, labels)
             predicted.append([model.predict(x[test]) for test in tests])
     return predicted
 
 
-def _fit_paths(jobs) -> list:
-    parallel = joblib.Parallel(n_jobs=os.cpu_count(), prefer="threads")
-    return parallel(joblib.delayed(_fit_path)(*job) for job in jobs)
+def _fit_paths(paths, jobs: int) -> list:
+    parallel = joblib.Parallel(n_jobs=jobs or os.cpu_count(), prefer="threads")
+    return parallel(joblib.delayed(_fit_path)(*path) for path in paths)
 
 
 def _best(accuracies: np.ndarray) -> int:
@@ -69,17 +98,17 @@ def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return list(folds.split(np.zeros(len(y)), y))
 
 
-def _cross_validate(x, y, rows_of_folds, seed) -> list[np.ndarray]:
+def _cross_validate(kind, x, y, rows_of_folds, grid, seed, jobs) -> list[np.ndarray]:
     """For each list of folds, the mean accuracy of each value of the grid."""
-    jobs = [
-        (x, y, train, [test], GRID, seed)
+    paths = [
+        (kind, x, y, train, test, [test], grid, seed)
         for folds in rows_of_folds
         for train, test in folds
     ]
     accuracies = np.array(
         [
-            [metrics.accuracy(predicted[0], y[job[3][0]]) for predicted in path]
-            for job, path in zip(jobs, _fit_paths(jobs), strict=True)
+            [metrics.accuracy(labels[0], y[path[4]]) for labels in predicted]
+            for path, predicted in zip(paths, _fit_paths(paths, jobs), strict=True)
         ]
     )
     return [
@@ -88,32 +117,34 @@ def _cross_validate(x, y, rows_of_folds, seed) -> list[np.ndarray]:
 
 
 def nested_cross_validation(
-    x: np.ndarray, y: np.ndarray, seed: int
+    x: np.ndarray, y: np.ndarray, seed: int, kind: str = LOGISTIC, jobs: int = 0
 ) -> dict[str, float]:
-    """Ten-fold cross-validation; ten inner folds choose C (the toolkit's InnerKFold).
+    """Ten-fold cross-validation; ten inner folds choose (the toolkit's InnerKFold).
 
     Args:
         x: the features, float [n, dim].
         y: the labels, int [n].
         seed: the seed of the folds.
+        kind: the classifier, a name of `ABOUT`.
+        jobs: the number of fits at a time; 0 for one on each core.
 
     Returns:
         `accuracy`, the mean over the outer folds, and `dev_accuracy`, the mean of the
         best accuracies on the inner folds.
     """
-    outer = _folds(y, seed)
+    outer, grid = _folds(y, seed), _grid(kind)
     inner = [
         [(train[a], train[b]) for a, b in _folds(y[train], seed)] for train, _ in outer
     ]
-    accuracies = _cross_validate(x, y, inner, seed)
-    chosen = [GRID[_best(row)] for row in accuracies]
-    jobs = [
-        (x, y, train, [test], [value], seed)
+    accuracies = _cross_validate(kind, x, y, inner, grid, seed, jobs)
+    chosen = [grid[_best(row)] for row in accuracies]
+    paths = [
+        (kind, x, y, train, None, [test], [value], seed)
         for (train, test), value in zip(outer, chosen, strict=True)
     ]
     scores = [
-        metrics.accuracy(path[0][0], y[test])
-        for (_, test), path in zip(outer, _fit_paths(jobs), strict=True)
+        metrics.accuracy(predicted[0][0], y[test])
+        for (_, test), predicted in zip(outer, _fit_paths(paths, jobs), strict=True)
     ]
     return {
         "accuracy": float(np.mean(scores)),
@@ -126,16 +157,20 @@ def cross_validation_then_test(
     y: np.ndarray,
     x_test: np.ndarray,
     seed: int,
+    kind: str = LOGISTIC,
+    jobs: int = 0,
 ) -> tuple[np.ndarray, float]:
-    """Chooses C by ten folds of the training set, then fits once (the toolkit's KFold).
+    """Ten folds of the training set choose, then one fit (the toolkit's KFold).
 
     Returns:
         The predicted labels of `x_test`, and the best accuracy of the cross-validation.
     """
-    (accuracies,) = _cross_validate(x, y, [_folds(y, seed)], seed)
+    grid = _grid(kind, of_folds=True)
+    (accuracies,) = _cross_validate(kind, x, y, [_folds(y, seed)], grid, seed, jobs)
     both = np.concatenate([x, x_test])
     train, test = np.split(np.arange(len(both)), [len(x)])
-    path = _fit_path(both, y, train, [test], [GRID[_best(accuracies)]], seed)
+    chosen = [grid[_best(accuracies)]]
+    path = _fit_path(kind, both, y, train, None, [test], chosen, seed)
     return path[0][0], float(accuracies.max())
 
 
@@ -146,17 +181,18 @@ def validation_then_test(
     y_dev: np.ndarray,
     x_test: np.ndarray,
     seed: int,
+    kind: str = LOGISTIC,
 ) -> tuple[np.ndarray, float]:
-    """Chooses C by a fixed validation set (the toolkit's Split).
+    """A fixed validation set chooses (the toolkit's Split).
 
     Returns:
         The predicted labels of `x_test`, and the best accuracy on the validation set.
     """
-    every = np.concatenate([x, x_dev, x_test])
+    every, labels = np.concatenate([x, x_dev, x_test]), np.concatenate([y, y_dev])
     ends = np.cumsum([len(x), len(x_dev)])
     train, dev, test = np.split(np.arange(len(every)), ends)
-    path = _fit_path(every, y, train, [dev, test], GRID, seed)
-    accuracies = np.array([metrics.accuracy(labels, y_dev) for labels, _ in path])
+    path = _fit_path(kind, every, labels, train, dev, [dev, test], _grid(kind), seed)
+    accuracies = np.array([metrics.accuracy(found, y_dev) for found, _ in path])
     best = _best(accuracies)
     return path[best][1], float(accuracies.max())
 
@@ -164,7 +200,7 @@ def validation_then_test(
 def fit_and_predict(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Fits once with C = 1 and returns the predicted labels of `x_test`."""
+    """Predicts the labels of `x_test` by a logistic regression with C = 1."""
     both = np.concatenate([x, x_test])
     train, test = np.split(np.arange(len(both)), [len(x)])
-    return _fit_path(both, y, train, [test], [1.0], seed)[0][0]
+    return _fit_path(LOGISTIC, both, y, train, None, [test], [1.0], seed)[0][0]

@@ -27,9 +27,10 @@ from cmlm.evaluation.senteval_files import Examples, Parts, Reader
 class ClassificationTask(base.Task[Parts]):
     """A data set with labels.
 
-    The choice of C depends on the parts of the data set. With `train` alone, C comes
-    from nested cross-validation; with `train` and `test`, from cross-validation on
-    `train`; with `dev`, from the accuracy on `dev`.
+    The choice of C, or of another classifier's strength, depends on the parts of the
+    data set. With `train` alone, it comes from nested cross-validation; with `train`
+    and `test`, from cross-validation on `train`; with `dev`, from the accuracy on
+    `dev`.
 
     Args:
         name: the name of the task.
@@ -41,11 +42,15 @@ class ClassificationTask(base.Task[Parts]):
 
     language = "en"
     main_metric = "accuracy"
-    protocol = "accuracy of a logistic regression, SentEval's protocol, x 100"
 
     def __init__(self, name: str, read: Reader):
         self.name = name
         self._read = read
+
+    @property
+    def protocol(self) -> str:
+        about = classifier.ABOUT[self.classifier]
+        return f"accuracy of {about}, SentEval's protocol, x 100"
 
     def read(self, source: reading.DataDir) -> Parts:
         parts = self._read(source)
@@ -68,14 +73,18 @@ class ClassificationTask(base.Task[Parts]):
         self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
     ) -> dict[str, float]:
         if "test" not in x:
-            return classifier.nested_cross_validation(x["train"], y["train"], seed)
+            return classifier.nested_cross_validation(
+                x["train"], y["train"], seed, self.classifier, self.jobs
+            )
         if "dev" in x:
             predicted, dev = classifier.validation_then_test(
-                x["train"], y["train"], x["dev"], y["dev"], x["test"], seed
+                *(x["train"], y["train"], x["dev"], y["dev"], x["test"]),
+                *(seed, self.classifier),
             )
         else:
             predicted, dev = classifier.cross_validation_then_test(
-                x["train"], y["train"], x["test"], seed
+                *(x["train"], y["train"], x["test"]),
+                *(seed, self.classifier, self.jobs),
             )
         scores = {
             "accuracy": metrics.accuracy(predicted, y["test"]),

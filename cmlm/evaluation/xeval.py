@@ -28,7 +28,17 @@ class XevalTask(base.PartedTask[Parts]):
         self._task = task
         self._folder = folder
         self.main_metric = task.main_metric
-        self.protocol = f"{task.protocol}; mean over languages"
+
+    @property
+    def protocol(self) -> str:
+        return f"{self._of('').protocol}; mean over languages"
+
+    def _of(self, language: str) -> senteval.ClassificationTask:
+        """The task in a language: a copy, because the catalogue shares the task."""
+        task = copy.copy(self._task)
+        task.language, task.seeds = language, self.seeds
+        task.classifier, task.jobs = self.classifier, self.jobs
+        return task
 
     def find_parts(self, source: reading.DataDir) -> dict[str, str]:
         paths = source.matching(os.path.join("xeval", "*", self._folder))
@@ -44,10 +54,7 @@ class XevalTask(base.PartedTask[Parts]):
     def score_part(
         self, part: str, data: Parts, vectors: base.Vectors
     ) -> dict[str, float]:
-        # A copy, because the catalogue shares the original.
-        task = copy.copy(self._task)
-        task.seeds, task.language = self.seeds, part
-        return task.score(data, vectors)
+        return self._of(part).score(data, vectors)
 
 
 TASKS = [XevalTask(task, folder) for folder, task in senteval.ROWS]

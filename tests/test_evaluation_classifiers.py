@@ -1,0 +1,149 @@
+"""SentEval's classifiers against its algorithms, written again with other libraries."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from cmlm.evaluation import catalogue, classifier, perceptron, reading
+
+
+def fit(x, y, c):
+    """The toolkit's call, but up to the optimum."""
+    model = LogisticRegression(C=c, random_state=1111, tol=1e-6, max_iter=1000)
+    return model.fit(x, y)
+
+
+def toolkit_inner_folds(x, y):
+    """InnerKFoldClassifier of SentEval's validation.py, with scikit-learn."""
+    folds = StratifiedKFold(10, shuffle=True, random_state=1111)
+    dev, test = [], []
+    for train_rows, test_rows in folds.split(x, y):
+        x_train, y_train = x[train_rows], y[train_rows]
+        scores = []
+        for c in [2**t for t in range(-2, 4, 1)]:
+            found = []
+            for a, b in folds.split(x_train, y_train):
+                found.append(
+                    fit(x_train[a], y_train[a], c).score(x_train[b], y_train[b])
+                )
+            scores.append(round(100 * np.mean(found), 2))
+        c = [2**t for t in range(-2, 4, 1)][int(np.argmax(scores))]
+        dev.append(np.max(scores))
+        model = fit(x_train, y_train, c)
+        test.append(round(100 * model.score(x[test_rows], y[test_rows]), 2))
+    return round(np.mean(dev), 2), round(np.mean(test), 2)
+
+
+def hashed(texts):
+    """Counts of hashed words, at length 1, float32 [n, 8]."""
+    made = HashingVectorizer(n_features=8, norm="l2").transform(texts)
+    return made.toarray().astype(np.float32)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("name", ["mr", "mpqa"])
+def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data, name):
+    (task,) = catalogue.select([name])
+    data = task.read(reading.DataDir(str(shared_data / "eval")))
+    part = data["train"]
+    # Every 60th example, in the toolkit's order.
+    part.texts, part.labels = part.texts[::60], part.labels[::60]
+    scores = task.score(data, lambda texts, language: hashed(texts))
+    x = hashed([text for (text,) in part.texts])
+    dev, test = toolkit_inner_folds(x, part.labels)
+    # The toolkit rounds the figure of each fold.
+    assert scores["accuracy"] == pytest.approx(test, abs=0.02)
+    assert scores["dev_accuracy"] == pytest.approx(dev, abs=0.02)
+
+
+def test_folds_of_a_training_set_have_the_toolkits_grid():
+    """Classes of different size want a C that InnerKFold's grid lacks."""
+    random = np.random.default_rng(0)
+    y = (np.arange(100) % 5 == 0).astype(int)
+    x = (0.1 * random.normal(size=[100, 4])).astype(np.float32)
+    x[:, 0] += 0.3 * y
+    grid = [2.0**t for t in range(-1, 6, 1)]
+    folds = list(StratifiedKFold(10, shuffle=True, random_state=1).split(x, y))
+    means = [
+        np.mean([fit(x[a], y[a], c).score(x[b], y[b]) for a, b in folds]) for c in grid
+    ]
+    best = grid[int(np.argmax(np.round(100 * np.array(means), 2)))]
+    assert best > max(classifier.GRID)
+    predicted, dev = classifier.cross_validation_then_test(x, y, x, seed=1)
+    np.testing.assert_array_equal(predicted, fit(x, y, best).predict(x))
+    assert dev == pytest.approx(100 * max(means))
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+def test_a_step_is_that_of_pytorchs_adam(hidden):
+    """Gradients by TensorFlow's tape; Adam with weight decay by its definition."""
+    random = np.random.default_rng(0)
+    strengths = [0.0, 0.3]
+    made = perceptron._Models(4, hidden, 3, strengths, random)
+    first = [part.copy() for part in made.weights]
+    batches = [
+        (random.normal(size=[8, 4]).astype(np.float32), random.integers(0, 3, 8))
+        for _ in range(3)
+    ]
+    for x, y in batches:
+        made.update(x, y)
+    for place, strength in enumerate(strengths):
+        weights = [part[place].astype(np.float64) for part in first]
+        mean = [np.zeros_like(part) for part in weights]
+        square = [np.zeros_like(part) for part in weights]
+        for step, (x, y) in enumerate(batches, 1):
+            parts = [tf.constant(part) for part in weights]
+            with tf.GradientTape() as tape:
+                tape.watch(parts)
+                z = tf.constant(x, tf.float64) @ parts[0] + parts[1]
+                if hidden:
+                    z = tf.sigmoid(z) @ parts[2] + parts[3]
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+                loss = tf.reduce_mean(losses)
+            for i, gradient in enumerate(tape.gradient(loss, parts)):
+                g = gradient.numpy() + strength * weights[i]
+                mean[i] = 0.9 * mean[i] + 0.1 * g
+                square[i] = 0.999 * square[i] + 0.001 * g**2
+                root = np.sqrt(square[i] / (1 - 0.999**step)) + 1e-8
+                weights[i] = weights[i] - 1e-3 * mean[i] / (1 - 0.9**step) / root
+        for found, expected in zip(made.weights, weights, strict=True):
+            np.testing.assert_allclose(found[place], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_perceptron_learns_what_no_line_separates():
+    random = np.random.default_rng(0)
+    x = random.choice([-2.0, 2.0], [1200, 2]).astype(np.float32)
+    x += 0.2 * random.normal(size=x.shape).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] > 0).astype(int)
+    (train, dev, test) = (slice(1000), slice(1000, 1100), slice(1100, 1200))
+    parts = x[train], y[train], x[dev], y[dev], x[test], 1
+    found = {
+        kind: np.mean(classifier.validation_then_test(*parts, kind)[0] == y[test])
+        for kind in classifier.ABOUT
+    }
+    assert found["mlp"] > 0.95
+    assert max(found["logistic"], found["logistic-adam"]) < 0.9
+
+
+def test_the_strength_counts_and_a_seed_repeats():
+    random = np.random.default_rng(1)
+    x = random.normal(size=[300, 3]).astype(np.float32)
+    y = (x @ [1.0, -1.0, 0.5] > 0.8).astype(int)
+    train, dev = np.arange(200), np.arange(200, 300)
+    arguments = (x, y, train, dev, [dev], [1e-5, 10.0], 3, 0)
+    (weak,), (strong,) = perceptron.fit_path(*arguments)
+    assert np.mean(weak == y[dev]) > 0.9 and (weak != strong).any()
+    np.testing.assert_array_equal(perceptron.fit_path(*arguments)[0][0], weak)
+    # Without rows to validate on, a 20th of the training rows validates.
+    ((own,),) = perceptron.fit_path(x, y, train, None, [dev], [1e-5], 3, 0)
+    assert np.mean(own == y[dev]) > 0.8
+
+
+def test_reports_name_the_classifier():
+    for kind, about in classifier.ABOUT.items():
+        for task in catalogue.select(["trec", "xeval-trec"], classifier=kind):
+            assert about in task.protocol
+    assert "Pearson" in catalogue.select(["sick-r-trained"])[0].protocol
