@@ -25,7 +25,9 @@ knows the languages of its sentences.
 
 A missing or damaged data set, or language of a set, is named, the rest is scored, and
 the exit code is 1. With --output, the same command goes on where a killed run stopped:
-the directory OUTPUT.work holds the scores until the end.
+the directory OUTPUT.work holds the scores until the end, in scores.csv among others.
+
+--list_tasks=tr lists the tasks that have a language.
 """
 
 import datetime
@@ -76,6 +78,12 @@ flags.DEFINE_bool(
     "Add a row with the mean and the deviation over the models, which are runs of one "
     "recipe with different seeds.",
 )
+flags.DEFINE_multi_string(
+    "group",
+    [],
+    "NAME=fr,es,it: average every task that is scored by language over these languages "
+    "too. Repeatable.",
+)
 flags.DEFINE_string("output", None, "The folder or the .json file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
 flags.DEFINE_string(
@@ -83,6 +91,12 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string(
     "sentences", None, "Write the tasks' sentences to this file, one a line."
+)
+flags.DEFINE_string(
+    "list_tasks",
+    None,
+    "A language, such as tr, or all: list the tasks that have it, and end. With "
+    "--data_dir, say which files are there.",
 )
 reading_flags.define()
 reading_flags.define_precision()
@@ -93,12 +107,16 @@ _LANGUAGES = "languages:"
 
 
 def main(_) -> int:
+    if FLAGS.list_tasks:
+        list_tasks(FLAGS.list_tasks, FLAGS.data_dir)
+        return 0
     if not FLAGS.model and not FLAGS.sentences:
         raise UserError("--model is not given; allowed: an export or a model_dir")
     # FAMILY:FILE names its files itself.
     own = FLAGS.tasks and all(":" in task for task in FLAGS.tasks)
     if not FLAGS.data_dir and not own:
         raise UserError("--data_dir is not given; allowed: a folder of test sets")
+    groups = groups_of(FLAGS.group)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")
     with cli.quiet_imports("evaluate"):
@@ -141,6 +159,10 @@ def main(_) -> int:
     with outputs.work_directory(work_dir) as work_dir:
         models = score_models(tasks, work_dir) if tasks else {}
         scored = next(iter(models.values()))["scores"] if models else {}
+        described = {item.task.name: catalogue.describe(item) for item in tasks}
+        own_groups = averages.own_groups(groups, described)
+        for model in models.values():
+            model["averages"] = averages.of(model["scores"], own_groups)
         if FLAGS.mean_of_models and len(models) > 1:
             models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
         results = {
@@ -149,8 +171,9 @@ def main(_) -> int:
             "seeds": list(seeds),
             "classifier": FLAGS.classifier,
             "versions": versions.installed(),
-            "tasks": {item.task.name: catalogue.describe(item) for item in tasks},
-            "averages": averages.describe(scored),
+            "tasks": described,
+            "groups": groups,
+            "averages": averages.describe(scored, own_groups),
             "not_scored": failed,
             "models": models,
         }
@@ -169,6 +192,59 @@ def main(_) -> int:
     return 1 if failed else 0
 
 
+def groups_of(values: list[str]) -> dict[str, list[str]]:
+    """The languages of each --group, by its name.
+
+    Raises:
+        UserError: a value is malformed, or two groups have one name.
+    """
+    groups: dict[str, list[str]] = {}
+    for value in values:
+        name, _, languages = value.partition("=")
+        parts = [part for part in languages.split(",") if part]
+        if not name or len(parts) < 2 or name in groups:
+            raise UserError(
+                f"--group has {value!r}; allowed: NAME=LANGUAGE,LANGUAGE,...; each "
+                "name once"
+            )
+        groups[name] = list(dict.fromkeys(parts))
+    return groups
+
+
+def list_tasks(language: str, data_dir: str | None) -> None:
+    """Prints the tasks that have a language, and whether their files are there."""
+    with cli.quiet_imports("evaluate"):
+        from cmlm.evaluation import catalogue, run
+
+    tasks = catalogue.of_language(language)
+    found, failed = run.read(tasks, data_dir) if data_dir else ([], {})
+    read = {item.task.name: item.data for item in found}
+    for task in tasks:
+        cells = [task.name.ljust(20), catalogue.family(task).ljust(12)]
+        data = read.get(task.name)
+        if data is not None and not _has(data, task, language):
+            cells.append(f"there, without {language}")
+        elif data is not None:
+            lost = [name for name in failed if name.startswith(f"{task.name}-")]
+            cells.append(f"there, but not {', '.join(lost)}" if lost else "there")
+        elif data_dir:
+            cells.append(failed[task.name])
+        else:
+            cells.append(task.protocol)
+        print("  ".join(cells))
+
+
+def _has(data, task, language: str) -> bool:
+    """Whether the data of a task in several languages have a language."""
+    if (
+        language in ("all", "en")
+        or len(task.languages) < 2
+        or not isinstance(data, dict)
+    ):
+        return True
+    return any(language in part.split("-") for part in data)
+
+
 def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     """Scores each --model.
 
@@ -181,12 +257,13 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     """
     import threadpoolctl
 
-    from cmlm.common import versions
+    from cmlm.common import files, versions
     from cmlm.encoders import opening
-    from cmlm.evaluation import run
+    from cmlm.evaluation import report, run
     from cmlm.evaluation.kept import Kept, identity
 
     models = {}
+    scored: dict[str, dict] = {}
     sentences = run.sentences(tasks)
     named = run.named(FLAGS.model)
     reading = reading_flags.with_precision(reading_flags.reading())
@@ -209,6 +286,11 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
         def tell(task, scores, name=name):
             score = scores[task.main_metric]
             print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
+            if work_dir:
+                scored.setdefault(name, {"scores": {}})["scores"][task.name] = scores
+                path = os.path.join(work_dir, "scores.csv")
+                with files.atomic_text(path) as file:
+                    report.write_csv(file, {"models": scored})
 
         with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
             result = run.score(

@@ -247,3 +247,20 @@ def test_paraphrases_in_other_languages_than_english_may_be_damaged(tmp_path):
     assert list(found[0].data.texts) == list(found[0].data.fitted) == ["en", "ja"]
     assert sorted(failed) == ["pawsx-de", "pawsx-fr", "pawsx-zh"]
     assert failed["pawsx-de"].startswith("missing: ")
+
+
+def test_languages_of_tasks_are_those_of_their_data(shared_data):
+    """What --list_tasks promises against what the public files hold."""
+    assert {task.name for task in catalogue.of_language("tr")} >= {
+        *("tatoeba", "xnli", "sts17", "bli", "xeval-mr")
+    }
+    assert [task.name for task in catalogue.of_language("ja")] == [
+        *("stsb-multilingual", "tatoeba", "pawsx", "amazon")
+    ]
+    with pytest.raises(UserError, match="list_tasks=qq: no task has it; .* all, af"):
+        catalogue.of_language("qq")
+    source = reading.DataDir(str(shared_data / "eval"))
+    for name in ("tatoeba", "bucc", "bli", "multi-simlex", "stsb-multilingual"):
+        (task,) = catalogue.select([name])
+        parts = {code for part in task.find_parts(source) for code in part.split("-")}
+        assert parts <= set(task.languages), name

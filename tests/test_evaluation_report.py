@@ -322,3 +322,16 @@ def test_every_metric_is_in_the_details():
     assert whole.rows == [("first", "", [5, 3]), ("sec<ond", "", [5, 3])]
     assert by_part.rows[0] == ("de", "", [5.0]) and not by_part.compares
     assert "<b>" not in layout.html_table(by_part)
+
+
+def test_groups_of_ones_own_are_averages_in_tables():
+    made = results() | {"groups": {"mine": ["de", "zh"], "other": ["de", "sw", "fr"]}}
+    (table,) = [table for table in tables.tables(made) if table.family == "bitext"]
+    assert table.heads == [
+        *("tatoeba", "tatoeba/mine (mean of 2)", "tatoeba/other (2 of 3)")
+    ]
+    assert table.rows[1][2] == [5, 6, 6]
+    own = averages.own_groups(made["groups"], made["tasks"])
+    scores = made["models"]["sec<ond"]["scores"]
+    assert averages.of(scores, own)["tatoeba/mine"] == 6
+    assert averages.describe(scores, own)["tatoeba/other"]["missing"] == ["sw"]

@@ -103,6 +103,7 @@ class PawsX(LanguageAgnosticity):
     """Files `test-de.tsv` and `dev-de.tsv`: the first sentence of each pair."""
 
     name = "pawsx"
+    languages = ("de", "en", "es", "fr", "ja", "ko", "zh")
 
     def read(self, source: reading.DataDir) -> Pool:
         texts, fitted = (self._read(source, part) for part in ("test", "dev"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -80,9 +81,14 @@ def cover(group: Group, scores: Scores) -> Coverage:
     return Coverage(group, keys, tuple(missing))
 
 
-def coverage(scores: Scores) -> list[Coverage]:
-    """The groups with at least two parts in a model's scores; see `cover`."""
-    found = [cover(group, scores) for group in GROUPS]
+def coverage(scores: Scores, own: Sequence[Group] = ()) -> list[Coverage]:
+    """The groups with at least two parts in a model's scores; see `cover`.
+
+    Args:
+        scores: metrics and their values, by task.
+        own: the user's groups, beside those of the papers.
+    """
+    found = [cover(group, scores) for group in (*GROUPS, *own)]
     return [item for item in found if len(item.keys) > 1]
 
 
@@ -95,13 +101,13 @@ def flat(scores: Scores) -> dict[Key, float]:
     }
 
 
-def of(scores: Scores) -> dict[str, float]:
+def of(scores: Scores, own: Sequence[Group] = ()) -> dict[str, float]:
     """The averages of a model, by group name."""
-    found = {item.group.name: item.mean(flat(scores)) for item in coverage(scores)}
+    found = {item.group.name: item.mean(flat(scores)) for item in coverage(scores, own)}
     return {name: mean for name, mean in found.items() if mean is not None}
 
 
-def describe(scores: Scores) -> dict[str, dict]:
+def describe(scores: Scores, own: Sequence[Group] = ()) -> dict[str, dict]:
     """The entry of results.json on each average, apart from its value."""
     return {
         item.group.name: {
@@ -110,8 +116,32 @@ def describe(scores: Scores) -> dict[str, dict]:
             "scored": list(item.keys),
             "missing": list(item.missing),
         }
-        for item in coverage(scores)
+        for item in coverage(scores, own)
     }
+
+
+def own_groups(
+    languages_of: Mapping[str, Sequence[str]], tasks: Mapping[str, Mapping[str, Any]]
+) -> list[Group]:
+    """The user's groups of languages in every task that is scored by language.
+
+    Args:
+        languages_of: the languages or pairs of each group, by name.
+        tasks: the descriptions of the tasks in results.json.
+
+    Returns:
+        Groups `TASK/NAME` of the tasks' main metrics.
+    """
+    return [
+        Group(
+            f"{task}/{name}",
+            about["family"],
+            f"{task}, {about['main_metric']} of {', '.join(names)}",
+            _by_part(task, about["main_metric"], names),
+        )
+        for task, about in tasks.items()
+        for name, names in languages_of.items()
+    ]
 
 
 # ---------------------------------------------------------------------- groups
@@ -121,7 +151,9 @@ def _tasks(names: str, metric: str) -> dict[str, tuple[Key, ...]]:
     return {name: ((name, metric),) for name in names.split()}
 
 
-def _by_part(task: str, metric: str, parts: list[str]) -> dict[str, tuple[Key, ...]]:
+def _by_part(
+    task: str, metric: str, parts: Sequence[str]
+) -> dict[str, tuple[Key, ...]]:
     return {part: ((task, f"{metric}/{part}"),) for part in parts}
 
 

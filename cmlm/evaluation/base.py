@@ -46,6 +46,7 @@ class Task(abc.ABC, Generic[Data]):
         main_metric: the metric of `score` that represents the task. Higher is better.
         shown_metrics: further metrics that tables show.
         protocol: one line for reports that names the metric and the protocol.
+        languages: the languages that the public set has, or () if the user names them.
         seeds: random seeds. A task that trains a model runs once for each seed and
             reports the mean and the deviation.
         classifier: which classifier of SentEval its tasks train, see `classifier`.
@@ -57,6 +58,7 @@ class Task(abc.ABC, Generic[Data]):
     main_metric: str
     shown_metrics: Sequence[str] = ()
     protocol: str
+    languages: Sequence[str] = ("en",)
     seeds: Sequence[int] = (SEED,)
     classifier: str = "logistic"
     jobs: int = 0

@@ -21,7 +21,7 @@ import numpy as np
 from sklearn.metrics import f1_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, languages, metrics, pcr, reading, search
+from cmlm.evaluation import averages, base, languages, metrics, pcr, reading, search
 
 _NEIGHBOURS = 4
 # CMLM's figure 3 maps these languages with English. It names no projection; PCA here.
@@ -117,6 +117,8 @@ class Tatoeba(Retrieval):
         "pcr: first component of each side removed, fitted on the side itself"
     )
 
+    languages = ("en", *averages.TATOEBA)
+
     def find_parts(self, source: reading.DataDir) -> dict[str, str]:
         # Either side's file names a language, so that a missing side is noticed.
         paths = source.matching("tatoeba.*-eng.*", within=_TATOEBA_FOLDERS)
@@ -189,6 +191,7 @@ class UnCorpus(base.PartedTask[Bitext]):
         "P@1 by cosine among the distinct sentences of the corpus, x 100; forward: "
         "language to English"
     )
+    languages = ("ar", "en", "es", "fr", "ru", "zh")
 
     def find_parts(self, source: reading.DataDir) -> dict[str, tuple[str, str]]:
         parts = {}

@@ -48,6 +48,7 @@ class Bli(base.PartedTask[Lexicon]):
 
     main_metric = "accuracy"
     shown_metrics = ("accuracy_mapped",)
+    languages = ("de", "en", "fi", "fr", "hr", "it", "ru", "tr")
     protocol = (
         "P@1 by CSLS (k = 10) among the dictionaries' words, x 100; mapped: after an "
         "orthogonal mapping learnt on the training dictionary"

@@ -98,6 +98,29 @@ def select(
     return tasks
 
 
+def of_language(language: str) -> list[base.Task]:
+    """The tasks whose public sets have a language.
+
+    A task that can be selected in this language alone is selected so (`tatoeba-tr`).
+    XNLI and the like learn from English and are tested on the language.
+
+    Raises:
+        UserError: no task has the language.
+    """
+    tasks = [task for tasks in FAMILIES.values() for task in tasks]
+    if language != "all":
+        tasks = [task for task in tasks if language in task.languages]
+    if not tasks:
+        known = {
+            name for family in FAMILIES.values() for t in family for name in t.languages
+        }
+        raise UserError(
+            f"--list_tasks={language}: no task has it; allowed: all, "
+            f"{', '.join(sorted(known))}"
+        )
+    return tasks
+
+
 def _meant(name: str, catalogue: dict[str, base.Task]) -> str:
     """The names that resemble an unknown one, as "did you mean ...? ", or ""."""
     known = [*FAMILIES, *catalogue, *_ALIASES, *(f"{of}:FILE" for of in ON_FILES)]

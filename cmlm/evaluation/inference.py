@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, reading, transfer
+from cmlm.evaluation import averages, base, reading, transfer
 from cmlm.evaluation.senteval_files import Examples
 
 LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2}
@@ -58,6 +58,8 @@ class Xnli(_Inference):
     """
 
     name = "xnli"
+    # The paper's languages, which are those of XEVAL.
+    languages = averages.XEVAL_LANGUAGES
     protocol = (
         "accuracy on [u, v, |u - v|, u * v], encoder frozen, trained on 90 % of the "
         "English development set, C chosen on 10 %; mean over the other languages, "

@@ -47,6 +47,7 @@ class MultiSimLex(sts.ScoredPairsTask):
     """
 
     protocol = "Spearman of the cosine, x 100; mean over languages"
+    languages = tuple(_LANGUAGES.values())
 
     def find_parts(self, source: reading.DataDir) -> dict[str, str]:
         (path, *_) = source.matching("Vulic-2020-*.tsv", within="multi-simlex")

@@ -62,6 +62,7 @@ class Bucc(base.PartedTask[Split]):
         "F1 of pairs by ratio margin (k = 4), mean of both directions, x 100; cosine: "
         "by cosine; forward: first language to second"
     )
+    languages = ("de", "en", "fr", "ru", "zh")
 
     def find_parts(self, source: reading.DataDir) -> dict[str, list[str]]:
         parts: dict[str, list[str]] = {}

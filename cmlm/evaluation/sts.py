@@ -200,6 +200,7 @@ class MultilingualStsb(ScoredPairsTask):
     """
 
     protocol = "Spearman of the cosine, x 100; mean over languages"
+    languages = tuple("de en es fr it ja nl pl pt ru zh".split())
 
     def find_parts(self, source: reading.DataDir) -> dict[str, str]:
         paths = source.matching("stsb-*-test.csv", within="stsb-multilingual")
@@ -221,6 +222,7 @@ class Sts17(ScoredPairsTask):
     """
 
     protocol = "Spearman of the cosine, x 100; mean over languages and pairs of them"
+    languages = ("ar", "en", "es", "tr")
     # The languages of the first and second column; file names order them differently.
     _TRACKS = {
         "ar": "track1.ar-ar",
@@ -256,6 +258,8 @@ class RussianSts(StsTask):
 
     https://github.com/deeppavlov/deepPavlovEval; Mirror-BERT's tables 4 and 17.
     """
+
+    languages = ("ru",)
 
     def __init__(self):
         super().__init__("sts-ru", language="ru")

@@ -186,8 +186,9 @@ def _table(
     results: Results, family: str, columns: list[tuple[str, str]], ablations: bool
 ) -> Table:
     groups = {}
+    own = averages.own_groups(results.get("groups", {}), results["tasks"])
     for model in results["models"].values():
-        for item in averages.coverage(model["scores"]):
+        for item in averages.coverage(model["scores"], own):
             if item.group.family == family:
                 groups.setdefault(item.group.name, item)
     scores = {name: model["scores"] for name, model in results["models"].items()}

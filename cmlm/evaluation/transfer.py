@@ -45,6 +45,7 @@ class AmazonReviews(base.Task[dict[str, Examples]]):
     """Files `LANGUAGE/DOMAIN/train.review` and `test.review`; trained on English."""
 
     name = "amazon"
+    languages = tuple(FOLDERS)
     main_metric = "accuracy"
     protocol = (
         "accuracy on [u, v, |u - v|, u * v] of title and text, encoder frozen, trained "

@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Iterable
 
-from cmlm.evaluation import base, reading, senteval
+from cmlm.evaluation import averages, base, reading, senteval
 from cmlm.evaluation.senteval_files import Parts
 
 
@@ -27,6 +27,7 @@ class XevalTask(base.PartedTask[Parts]):
         super().__init__(f"xeval-{task.name}")
         self._task = task
         self._folder = folder
+        self.languages = averages.XEVAL_LANGUAGES
         self.main_metric = task.main_metric
 
     @property
