@@ -130,9 +130,9 @@ def test_a_perceptron_learns_what_no_line_separates():
 
 def test_the_strength_counts_and_a_seed_repeats():
     random = np.random.default_rng(1)
-    x = random.normal(size=[300, 3]).astype(np.float32)
+    x = random.normal(size=[1300, 3]).astype(np.float32)
     y = (x @ [1.0, -1.0, 0.5] > 0.8).astype(int)
-    train, dev = np.arange(200), np.arange(200, 300)
+    train, dev = np.arange(1000), np.arange(1000, 1300)
     arguments = (x, y, train, dev, [dev], [1e-5, 10.0], 3, 0)
     (weak,), (strong,) = perceptron.fit_path(*arguments)
     assert np.mean(weak == y[dev]) > 0.9 and (weak != strong).any()
