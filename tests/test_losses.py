@@ -96,3 +96,27 @@ def test_misad_by_hand(form):
         expected = [((1 - root) ** 2 + 0.5) / 3, 0]
     np.testing.assert_allclose(loss, expected, atol=1e-6)
     np.testing.assert_allclose(cosine, [root, 1], atol=1e-6)
+
+
+def test_cosines_and_their_distance_by_hand():
+    vectors = tf.constant([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
+    targets = tf.constant([[30.0, 0.0], [0.0, 5.0], [-7.0, 0.0]])
+    np.testing.assert_allclose(
+        losses.cosine_distance(vectors, targets), [0.4, 0, 2], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        losses.cosines(vectors, targets), [0.6, 1, -1], atol=1e-6
+    )
+
+
+def test_similarity_error_by_hand():
+    """Two rows here of three in all; the targets have another width."""
+    vectors = tf.constant([[2.0, 0], [0, 3.0], [3.0, 4.0]])
+    targets = tf.constant([[0.0, 0, 5], [0, 1, 1], [0, 0, -2]])
+    root = 0.5**0.5
+    expected = [
+        ((1 - 1) ** 2 + (0 - root) ** 2 + (0.6 + 1) ** 2) / 3,
+        ((0 - root) ** 2 + (1 - 1) ** 2 + (0.8 + root) ** 2) / 3,
+    ]
+    got = losses.similarity_error(vectors[:2], vectors, targets[:2], targets)
+    np.testing.assert_allclose(got, expected, atol=1e-6)

@@ -77,6 +77,7 @@ def test_pieces_add_up(vectors):
     "wrong, said",
     [
         (np.zeros([2, 7]), r"\[2, 7\]; allowed: \[n, 8\]"),
+        (np.zeros([2, 9]), r"\[2, 9\]; allowed: \[n, 8\]"),
         (np.zeros([8]), "allowed"),
         (np.full([1, 8], np.nan), "not a finite number"),
     ],

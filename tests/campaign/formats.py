@@ -130,6 +130,7 @@ def _dump(name: str, layout: str, made, language: str = "en") -> Format:
                 *("--output=out/corpus", f"--language={language}"),
             ),
         ),
+        weight=2,
     )
 
 
@@ -373,7 +374,7 @@ FORMATS = {
             ),
         ),
         needs=("corpus.txt",),
-        weight=5,
+        weight=2,
     ),
     "bert checkpoint": _encoding(
         *("original", "bert_config.json", "vocab.txt", "bert_model.ckpt.index"),
