@@ -5,15 +5,18 @@ import oracles
 import pytest
 import tensorflow as tf
 
+from cmlm.modeling import fused
 from cmlm.objectives import losses
 
 
-def test_masked_lm_by_hand():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_masked_lm_by_hand(compiled):
     # p(label) is 0.75 and 0.5; the third prediction is padding.
     logits = tf.math.log([[[0.75, 0.25], [0.5, 0.5], [0.1, 0.9]]])
     labels = tf.constant([[0, 1, 0]])
     weights = tf.constant([[1.0, 1.0, 0.0]])
-    loss, right = losses.masked_lm(logits, labels, weights)
+    with fused.training(compiled):
+        loss, right = losses.masked_lm(logits, labels, weights)
     np.testing.assert_allclose(loss, -np.log(0.75) - np.log(0.5), rtol=1e-6)
     assert float(right) == 1.0
 
