@@ -15,6 +15,7 @@ import argparse
 import ast
 import difflib
 import importlib.machinery
+import itertools
 import os
 import random
 import signal
@@ -25,32 +26,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_NOT_OURS = ("cmlm", "export", "tests", "__main__")
+_OURS = ("cmlm", "export", "tests", "campaign", "__main__")
 _SLACK_SECONDS = 60
 
 
-def mutants(source: str) -> Iterator[tuple[str, str]]:
-    """Yields the operator and the text of every mutant that differs when it runs."""
+def mutants(source: str, draw: random.Random) -> Iterator[tuple[str, str]]:
+    """Yields the operator and the text of mutants that differ when they run.
+
+    Args:
+        source: the text of the module.
+        draw: decides their order.
+    """
+    from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.operators.provider import OperatorProvider
 
-    seen = {_meaning(source)}
-    operators = OperatorProvider()
-    for name in operators:
+    nodes, operators = list(ast_nodes(get_ast(source))), OperatorProvider()
+    places = [
+        (name, number)
         # These two need arguments.
-        if name in ("VariableReplacer", "VariableInserter"):
+        for name in sorted({*operators} - {"VariableReplacer", "VariableInserter"})
+        for number in range(
+            sum(len(list(operators[name]().mutation_positions(n))) for n in nodes)
+        )
+    ]
+    draw.shuffle(places)
+    seen = {_meaning(source)}
+    for name, number in places:
+        mutated = mutate_code(source, operators[name](), number)
+        try:
+            meaning = _meaning(mutated)
+        except SyntaxError:
             continue
-        for occurrence in range(len(source)):
-            mutated = mutate_code(source, operators[name](), occurrence)
-            if mutated is None:
-                break
-            try:
-                meaning = _meaning(mutated)
-            except SyntaxError:
-                continue
-            if meaning not in seen:
-                seen.add(meaning)
-                yield name, mutated
+        if meaning not in seen:
+            seen.add(meaning)
+            yield name, mutated
 
 
 def _meaning(source: str) -> str:
@@ -89,7 +99,7 @@ def _run(path: Path, source: str, arguments: list[str]) -> None:
     os.setsid()
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    loader, whole = importlib.machinery.SourceFileLoader, None
+    loader = importlib.machinery.SourceFileLoader
     whole = loader.get_code
 
     def get_code(self, name):
@@ -119,8 +129,8 @@ def import_libraries(arguments: list[str]) -> None:
             os._exit(0)
         os.waitpid(child, 0)
         for name in names.read().split("\n"):
-            ours = name.partition(".")[0] in _NOT_OURS or name.startswith("test")
-            if not ours and (ROOT / "tests" / f"{name}.py").exists() is False:
+            ours = name.partition(".")[0] in _OURS
+            if not ours and not (ROOT / "tests" / f"{name}.py").exists():
                 try:
                     importlib.import_module(name)
                 except Exception:  # A module that only another may import.
@@ -135,11 +145,8 @@ def main() -> int:
     chosen, tests = parser.parse_known_args()
     path = chosen.module.resolve()
     source = path.read_text("utf-8")
-    found = list(mutants(source))
-    all_of_them = len(found)
-    if chosen.sample:
-        random.Random(chosen.seed).shuffle(found)
-        found = found[: chosen.sample]
+    drawn = mutants(source, random.Random(chosen.seed))
+    found = list(itertools.islice(drawn, chosen.sample or None))
     import_libraries(tests)
     start = time.monotonic()
     if run(path, source, tests, 3600) != 0:
@@ -155,7 +162,7 @@ def main() -> int:
                 print(f"    {line}", flush=True)
         else:
             killed += 1
-    print(f"{chosen.module}: {killed} of {len(found)} killed ({all_of_them} mutants)")
+    print(f"{chosen.module}: {killed} of {len(found)} killed")
     return int(killed < len(found))
 
 
