@@ -586,6 +586,20 @@ def test_a_configuration_that_contradicts_its_weights_is_named(original, tmp_pat
         foreign.find(str(tmp_path))
 
 
+def test_flipped_bits_in_a_checkpoint_are_named(original, tmp_path):
+    for file in original.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (path,) = tmp_path.glob("*.data-*")
+    content = bytearray(path.read_bytes())
+    # In every tensor: TensorFlow orders them, the optimizer's too, by name.
+    content[::16] = bytes(byte ^ 1 for byte in content[::16])
+    path.write_bytes(content)
+    with pytest.raises(
+        UserError, match="tensor .*/.* cannot be read: .*bert_model.ckpt"
+    ):
+        foreign.find(str(tmp_path)).load()
+
+
 @pytest.mark.large
 def test_encoder_of_our_own_export_is_read_back(toy_export):
     trained = toy_export.trained

@@ -236,10 +236,17 @@ def _bert_config(config: dict, path: str, model: dict) -> dict:
 
 
 def arrays(stored, found: dict[str, str]) -> dict[str, np.ndarray]:
-    """Reads the weights; joins the axes that a model splits by attention heads."""
+    """Reads the weights; joins the axes that a model splits by attention heads.
+
+    Raises:
+        UserError: a tensor is damaged.
+    """
     arrays = {}
     for here, there in found.items():
-        array = stored.get_tensor(there)
+        try:
+            array = stored.get_tensor(there)
+        except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
+            raise UserError(f"tensor {there} cannot be read: {error}") from error
         if re.search(r"self_attention/\w+/kernel$", here) and array.ndim == 3:
             one_side = here.endswith("attention_output/kernel")
             shape = (-1, array.shape[-1]) if one_side else (array.shape[0], -1)
