@@ -532,16 +532,19 @@ def test_model_garden_checkpoint_gives_the_same_vectors(garden):
     assert trained.config.model.num_attention_heads == HEADS
 
 
-@pytest.fixture
-def dropout_generators():
-    """A SavedModel has their state; test_hub_contract.py reads one without."""
-    keras.backend.experimental.enable_tf_random_generator()
+@pytest.fixture(params=["stateless dropout", "dropout with generators"])
+def dropout_state(request):
+    """Both of Keras' ways: with the second, a SavedModel holds the generators too."""
+    if request.param == "dropout with generators":
+        keras.backend.experimental.enable_tf_random_generator()
+    else:
+        keras.backend.experimental.disable_tf_random_generator()
     yield
     keras.backend.experimental.disable_tf_random_generator()
 
 
 @pytest.mark.large
-@pytest.mark.usefixtures("dropout_generators")
+@pytest.mark.usefixtures("dropout_state")
 def test_saved_model_of_model_gardens_exporter_gives_its_vectors(garden, tmp_path):
     import tensorflow_hub as hub
     from official.nlp.tools import export_tfhub_lib
