@@ -7,13 +7,18 @@
 The seconds are shared by the numbers of --clients. Half of the clients use REST, half
 gRPC. A request holds 0 to 100 strings of mixed lengths, some with bytes that are not
 UTF-8. Every vector is compared with the vector of its string in a request of its
-own. Memory is the resident memory of the server's process and of its children, after
-the first requests and at the end. The stand-ins (tests/servers.py) are Python and run
-in a process of their own, so their latency says little about that of a model server.
+own. Memory is the resident memory of the server's process and of its children at five
+times from the first requests to the end, its growth for each 1,000 requests in both
+halves, and what stays at the end when the allocator returns its free pages: memory that
+requests leak grows in both halves and stays. --samples writes every sample. The
+stand-ins (tests/servers.py) are Python and run in a process of their own, so their
+latency says little about that of a model server.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import multiprocessing
 import random
 import sys
@@ -40,6 +45,9 @@ flags.DEFINE_integer(
     "seconds", 600, "Of all numbers of clients together.", lower_bound=1
 )
 flags.DEFINE_integer("seed", 1, "Of the requests.")
+flags.DEFINE_string(
+    "samples", None, "File to write: clients, seconds, requests and MB of each sample."
+)
 
 FLAGS = flags.FLAGS
 
@@ -49,6 +57,8 @@ _WORDS = "the station committee said on Friday that it would publish a report".s
 _TOLERANCE = 1e-4
 # Seconds; a slow answer counts by its latency, not as an error.
 _TIMEOUT = 600
+# Of the memory in the time of one number of clients.
+_SAMPLES = 100
 
 
 def main(_) -> int:
@@ -78,21 +88,33 @@ def main(_) -> int:
         print(f"{len(texts)} strings; REST and gRPC differ by {apart:.1e}")
         print(
             "| clients | seconds | requests | strings | a second | errors | wrong |"
-            " largest difference | p50 ms | p99 ms | MB before | MB after |"
+            " largest difference | p50 ms | p99 ms | MB at 0, 1/4, 1/2, 3/4, 1 |"
+            " MB per 1,000 requests, halves | MB when trimmed |"
         )
-        print("|---" * 12 + "|")
+        print("|---" * 13 + "|")
+        samples = ["clients\tseconds\trequests\tMB\n"]
         failed = 0
         for clients in numbers:
             # The first requests of a kind make buffers that stay.
             _load(connected, texts, single, clients, min(5.0, FLAGS.seconds / 10))
-            before = _megabytes(process.pid)
             found = _load(
-                connected, texts, single, clients, FLAGS.seconds / len(numbers)
+                connected,
+                texts,
+                single,
+                clients,
+                FLAGS.seconds / len(numbers),
+                process.pid,
             )
             failed += len(found.errors) + found.wrong
-            print(found.row(clients, before, _megabytes(process.pid)), flush=True)
+            ours.send("trim")
+            ours.recv()
+            print(found.row(clients, _megabytes(process.pid)), flush=True)
+            for sample in found.memory:
+                samples.append("\t".join(f"{v:.1f}" for v in (clients, *sample)) + "\n")
             for error in sorted(set(found.errors))[:5]:
                 print(f"    {found.errors.count(error)} times: {error}")
+        if FLAGS.samples:
+            Path(FLAGS.samples).write_text("".join(samples))
         return int(bool(failed))
     finally:
         ours.close()
@@ -107,10 +129,11 @@ def _serve(kind: str, serving: str, pipe) -> None:
         import tensorflow_text  # noqa: F401  (registers ops)
     with servers.start(kind, serving) as addresses:
         pipe.send(addresses)
-        try:
-            pipe.recv()
-        except EOFError:
-            pass
+        with contextlib.suppress(EOFError):
+            while pipe.recv() == "trim":
+                # The pages of another program are its own affair.
+                ctypes.CDLL(None).malloc_trim(0)
+                pipe.send("trimmed")
 
 
 def _texts(draw: random.Random) -> list[bytes]:
@@ -151,19 +174,29 @@ class _Found:
         self.milliseconds: list[float] = []
         self.strings = self.wrong = 0
         self.largest = self.seconds = 0.0
+        # (seconds, requests, MB), from the beginning to the end.
+        self.memory: list[tuple[float, int, float]] = []
 
-    def row(self, clients: int, before: float, after: float) -> str:
+    def row(self, clients: int, trimmed: float) -> str:
         p50, p99 = np.percentile(self.milliseconds or [np.nan], [50, 99])
+        memory = np.array(self.memory)
+        places = np.linspace(0, len(memory) - 1, 5).astype(int)
+        at = ", ".join(f"{value:.0f}" for value in memory[places, 2])
+        halves = np.array_split(memory, 2)
+        growth = [np.polyfit(half[:, 1] / 1000, half[:, 2], 1)[0] for half in halves]
         return (
             f"| {clients} | {self.seconds:.0f} | {len(self.milliseconds):,}"
             f" | {self.strings:,} | {self.strings / self.seconds:.0f}"
             f" | {len(self.errors)} | {self.wrong} | {self.largest:.1e}"
-            f" | {p50:.0f} | {p99:.0f} | {before:.0f} | {after:.0f} |"
+            f" | {p50:.0f} | {p99:.0f} | {at}"
+            f" | {growth[0]:+.1f}, {growth[1]:+.1f} | {trimmed:.0f} |"
         )
 
 
-def _load(connected, texts, single, clients: int, seconds: float) -> _Found:
-    """Lets clients ask until the time is over."""
+def _load(
+    connected, texts, single, clients: int, seconds: float, process: int | None = None
+) -> _Found:
+    """Lets clients ask until the time is over; samples the memory of a process."""
     found, lock = _Found(), threading.Lock()
     began = time.monotonic()
 
@@ -198,6 +231,10 @@ def _load(connected, texts, single, clients: int, seconds: float) -> _Found:
     threads = [threading.Thread(target=client, args=(n,)) for n in range(clients)]
     for thread in threads:
         thread.start()
+    while process and time.monotonic() < began + seconds:
+        sample = time.monotonic() - began, len(found.milliseconds), _megabytes(process)
+        found.memory.append(sample)
+        time.sleep(seconds / _SAMPLES)
     for thread in threads:
         thread.join()
     found.seconds = time.monotonic() - began

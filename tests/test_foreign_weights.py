@@ -313,7 +313,7 @@ KEY = "encoder.layer.1.attention.self.key.weight"
     "breaks, said",
     [
         (break_weights(lambda w: w.pop(KEY)), "lacks transformer/layer_1/.*key/kernel"),
-        (break_weights(lambda w: w.update(other=w[KEY])), "unknown weights: other"),
+        (break_weights(lambda w: w.update(other=w[KEY])), "has unknown weights: other"),
         (
             break_weights(lambda w: w.update({KEY: w[KEY][:, :-1].copy()})),
             r"key/kernel of shape \[15, 16\], the model has \[16, 16\]",

@@ -201,8 +201,12 @@ class Architecture:
                 table[f"{here}/{part_here}"] = f"{there}.{part_there}"
         return table
 
-    def find(self, stored) -> tuple[dict[str, str], list[str]]:
+    def find(self, stored, path: str) -> tuple[dict[str, str], list[str]]:
         """Returns the stored names by our names, and the unused stored names.
+
+        Args:
+            stored: the names.
+            path: where they are stored, for messages.
 
         Raises:
             UserError: an unknown name, or two names for one weight.
@@ -223,7 +227,7 @@ class Architecture:
         if self.added_to_types:
             unused.append(re.escape(self.added_to_types))
         return base.rename(
-            stored, translate, re.compile("|".join(filter(None, unused)))
+            stored, translate, re.compile("|".join(filter(None, unused))), path
         )
 
     def skipped_positions(self, config: Mapping[str, Any], path: str) -> int:

@@ -67,7 +67,10 @@ class Source:
 
 
 def rename(
-    names: Iterable[str], translate: Callable[[str], Optional[str]], unused: re.Pattern
+    names: Iterable[str],
+    translate: Callable[[str], Optional[str]],
+    unused: re.Pattern,
+    path: str,
 ) -> tuple[dict[str, str], list[str]]:
     """Sorts the names of a source into used and unused ones.
 
@@ -75,6 +78,7 @@ def rename(
         names: names of the source.
         translate: returns our name, or None.
         unused: pattern of the names that `translate` may leave untranslated.
+        path: the source, for messages.
 
     Returns:
         The source's names by our names, and the unused names.
@@ -90,11 +94,11 @@ def rename(
         if here is None:
             (left if unused.search(name) else unknown).append(name)
         elif here in found:
-            raise UserError(f"{found[here]} and {name} are both {here}")
+            raise UserError(f"{path}: {found[here]} and {name} are both {here}")
         else:
             found[here] = name
     if unknown:
-        raise UserError(f"unknown weights: {listed(unknown)}")
+        raise UserError(f"{path} has unknown weights: {listed(unknown)}")
     return found, left
 
 

@@ -77,7 +77,7 @@ def read(folder: str) -> base.Source:
         )
     model["hidden_activation"] = ACTIVATIONS[activation]
     stored = tensors.Tensors(transformer)
-    found, unused = architecture.find(stored)
+    found, unused = architecture.find(stored, transformer)
     architecture.check_shapes(found, stored, model, config, path)
     notes = []
     ours = json_files.field(config, OURS, dict, path, {})

@@ -95,7 +95,8 @@ def read(prefix: str) -> base.Source:
     stored = open_file(prefix)
     folder = os.path.dirname(prefix)
     is_garden = stored.has_tensor(OBJECT_GRAPH)
-    found, unused = garden_names(stored) if is_garden else _tf1_names(stored)
+    find = garden_names if is_garden else _tf1_names
+    found, unused = find(stored, prefix)
     path = os.path.join(folder, _BERT_CONFIG)
     config = json_files.optional(path)
     model = shapes(stored, found, prefix)
@@ -135,7 +136,7 @@ def read(prefix: str) -> base.Source:
 # --------------------------------------------------------------- checkpoints
 
 
-def _tf1_names(stored) -> tuple[dict[str, str], list[str]]:
+def _tf1_names(stored, path: str) -> tuple[dict[str, str], list[str]]:
     def translate(name):
         if name in _TF1_OUTSIDE:
             return _TF1_OUTSIDE[name]
@@ -148,10 +149,10 @@ def _tf1_names(stored) -> tuple[dict[str, str], list[str]]:
         )
         return weights.MASKED_LM + head.group(1) if head else None
 
-    return base.rename(stored.get_variable_to_shape_map(), translate, _TF1_UNUSED)
+    return base.rename(stored.get_variable_to_shape_map(), translate, _TF1_UNUSED, path)
 
 
-def garden_names(stored) -> tuple[dict[str, str], list[str]]:
+def garden_names(stored, path: str) -> tuple[dict[str, str], list[str]]:
     """Returns the keys of an object-based checkpoint by our names, and unused keys."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.ParseFromString(stored.get_tensor(OBJECT_GRAPH))
@@ -172,7 +173,7 @@ def garden_names(stored) -> tuple[dict[str, str], list[str]]:
             return weights.MASKED_LM + match.group(1)
         return None
 
-    return base.rename(keys, translate, _UNUSED)
+    return base.rename(keys, translate, _UNUSED, path)
 
 
 def shapes(stored, found: dict[str, str], path: str) -> dict:

@@ -48,7 +48,7 @@ def read(folder: str) -> base.Source:
         raise UserError(
             f"{folder} is a SavedModel of TensorFlow 1; allowed: of TensorFlow 2"
         )
-    found, unused = tf_checkpoints.garden_names(stored)
+    found, unused = tf_checkpoints.garden_names(stored, folder)
     model = tf_checkpoints.shapes(stored, found, folder)
     notes = []
     model["hidden_activation"] = _activation(saved)
