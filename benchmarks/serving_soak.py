@@ -248,7 +248,9 @@ def _megabytes(process: int) -> float:
         if line.startswith("VmRSS:"):
             total += int(line.split()[1]) / 1024
     for children in Path(f"/proc/{process}/task").glob("*/children"):
-        total += sum(_megabytes(int(child)) for child in children.read_text().split())
+        # The server's threads come and go.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += sum(map(_megabytes, map(int, children.read_text().split())))
     return total
 
 

@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import os
+import resource
 import sys
 
 import numpy as np
@@ -45,6 +46,23 @@ def test_vectors_are_kept_and_a_killed_run_does_no_harm(tmp_path):
     (tmp_path / "cache" / "shape.json").write_text("{}")
     with pytest.raises(UserError, match="damaged"):
         store.Store(second, directory)
+
+
+@pytest.mark.parametrize(("largest", "name"), [(5, "shape.json"), (20, "vectors")])
+def test_a_full_disk_is_named_and_does_no_harm(tmp_path, largest, name):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            with store.Store(WordCounts(), str(tmp_path)) as vectors:
+                vectors.add(["a", "b c"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(tmp_path / name)
+    with store.Store(WordCounts(), str(tmp_path)) as vectors:
+        np.testing.assert_array_equal(
+            vectors(["a", "b c"]), WordCounts().encode(["a", "b c"])
+        )
 
 
 @pytest.mark.parametrize(

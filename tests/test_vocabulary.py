@@ -1,9 +1,11 @@
 """Vocabularies are checked when read, and learnt ones cover their text."""
 
 import collections
+import resource
 
 import commands
 import pytest
+import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.data import vocabulary_file
@@ -33,7 +35,10 @@ def test_load_gives_tokens_by_id(tmp_path):
         (["the", "[CLS]", "[SEP]", "[PAD]"], r"v.txt lacks \[UNK\], \[MASK\]"),
         ([*SPECIAL, "a", "b", "a"], "'a' twice: lines 6 and 8"),
         ([*SPECIAL, "a", "", "b"], "line 7 is empty"),
+        ([*SPECIAL, "a", "b\0c"], "line 7 has the character NUL"),
+        ([*SPECIAL, "x" * 900_000], "line 6 has 900,000 characters; allowed: at most"),
     ],
+    ids=["empty", "special", "twice", "empty line", "NUL", "900,000 characters"],
 )
 def test_what_is_no_vocabulary_is_refused(tmp_path, tokens, message):
     path = write(tmp_path / "v.txt", tokens)
@@ -41,6 +46,23 @@ def test_what_is_no_vocabulary_is_refused(tmp_path, tokens, message):
         vocabulary_file.load(path)
     with pytest.raises(UserError, match=message):
         WordPiece(path)
+
+
+def test_a_full_disk_leaves_no_new_rules_beside_an_old_vocabulary(tmp_path):
+    path = str(tmp_path / "v.txt")
+    learning.write(SPECIAL, path, Rules(lower_case=False), {})
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert set(before) == {"v.txt", "v.txt.json"}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The rules fit, the vocabulary does not.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(tf.errors.OpError, match="File too large"):
+            tokens = [*SPECIAL, *(f"word{number}" for number in range(1000))]
+            learning.write(tokens, path, Rules(lower_case=True), {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_a_missing_vocabulary_is_named(tmp_path):

@@ -129,10 +129,19 @@ def write(
     vocab_file: str, rules: Rules, origin: Mapping[str, Any] | None = None
 ) -> None:
     """Writes the record of a vocabulary, whole or not at all."""
-    values = rules.as_dict() | ({"origin": dict(origin)} if origin else {})
     with files.atomic_text(path_of(vocab_file)) as file:
-        json.dump(values, file, indent=2)
-        file.write("\n")
+        file.write(record(rules, origin))
+
+
+def record(rules: Rules, origin: Mapping[str, Any] | None = None) -> str:
+    """The record of a vocabulary as JSON.
+
+    Args:
+        rules: how its text is read.
+        origin: what it was made of.
+    """
+    values = rules.as_dict() | ({"origin": dict(origin)} if origin else {})
+    return json.dumps(values, indent=2) + "\n"
 
 
 def read(vocab_file: str) -> Record | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import locks, scratch
+from cmlm.common import files, locks, scratch
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
@@ -187,14 +187,17 @@ class Store:
             raise UserError(f"the vector of {texts[row][:60]!r} is not finite")
         if not self._dim:
             self._dim = vectors.shape[1]
-            with open(self._path("shape.json"), "w") as file:
-                json.dump({"dim": self._dim}, file)
+            self._extend("shape.json", json.dumps({"dim": self._dim}).encode())
         start = len(self._rows)
-        with open(self._path("vectors"), "ab") as file:
-            file.write(vectors.astype("<f4").tobytes())
-        with open(self._path("keys"), "ab") as file:
-            file.write(b"".join(keys))
+        self._extend("vectors", vectors.astype("<f4").tobytes())
+        self._extend("keys", b"".join(keys))
         self._rows.update((key, start + row) for row, key in enumerate(keys))
+
+    def _extend(self, name: str, content: bytes) -> None:
+        """Appends to a file of the store; the error of a full disk names it."""
+        path = self._path(name)
+        with files.naming(path), open(path, "ab") as file:
+            file.write(content)
 
     def _load(self) -> None:
         """Reads the keys, and cuts off the incomplete rows of a killed run."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from cmlm.common import files as files_lib
 from cmlm.data import languages, vocabulary_file
 from cmlm.data import rules as rules_lib
 from cmlm.data.rules import Rules
@@ -55,9 +56,18 @@ def origin(config: VocabularyConfig, files: Mapping[str, list[str]]) -> dict[str
 def write(
     tokens: list[str], path: str, rules: Rules, origin: Mapping[str, Any]
 ) -> None:
-    """Writes a vocabulary and its rules; the rules first, so that none lacks them."""
-    rules_lib.write(path, rules, origin)
-    vocabulary_file.write(tokens, path)
+    """Writes a vocabulary and its rules.
+
+    Both are on disk before the first gets its name, so a disk that fills up never
+    leaves new rules beside an old vocabulary.
+    """
+    with (
+        files_lib.atomic_file(path) as vocabulary,
+        files_lib.atomic_file(rules_lib.path_of(path)) as record,
+    ):
+        vocabulary_file.write(tokens, vocabulary)
+        with tf.io.gfile.GFile(record, "w") as file:
+            file.write(rules_lib.record(rules, origin))
 
 
 def learn(
