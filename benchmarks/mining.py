@@ -15,6 +15,7 @@ Each arm is a process of its own:
 Found are the partners among all pairs, right are those of the pairs that are partners.
 """
 
+import functools
 import json
 import os
 import resource
@@ -77,7 +78,7 @@ def make(directory, count, dim):
         vectors.fill(
             os.path.join(directory, name),
             about,
-            lambda start, stop, side=side: rows_of(side, start, stop),
+            lambda side=side: functools.partial(rows_of, side),
             name,
         )
     return {}

@@ -3,15 +3,22 @@
     python -m cmlm.encode --model=OUT --input=sentences.txt --output=vectors.npy
     python -m cmlm.encode --model=OUT --input=sentences.txt --query='How are you?'
 
+    python -m cmlm.encode --model=OUT --input='en/*.txt.gz' --output=FOLDER --workers=0
+
 The first command writes float32 [lines, dim], a vector for every line, empty ones
 included, in the order of the file; numpy.load reads it. The second prints the lines
 nearest to a sentence. Memory does not grow with the file.
+
+The third encodes a text of any size, with --workers or --beam_options on processes of
+Apache Beam. FOLDER/texts has the distinct lines, FOLDER/vectors their unit vectors in
+shards. The same command goes on after a stop, and cmlm.mine reads the folder.
 
 --pooling, --sentence_vector and --seq_length change how vectors are read from the
 weights of a model_dir or of another program; an export is fixed.
 """
 
 import contextlib
+import functools
 import sys
 
 from absl import flags
@@ -26,8 +33,14 @@ flags.DEFINE_string(
     "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
     "of another program, or the address of a model server.",
 )
-flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
-flags.DEFINE_string("output", None, "The .npy file to write.")
+flags.DEFINE_string(
+    "input",
+    None,
+    "Text, one sentence a line: files, globs or a list (.txt, .txt.gz).",
+)
+flags.DEFINE_string(
+    "output", None, "The .npy file to write; or a folder for shards, without .npy."
+)
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 flags.DEFINE_bool("normalize", False, "Scale every vector to length 1.")
 flags.DEFINE_multi_string(
@@ -38,8 +51,11 @@ flags.DEFINE_integer(
 )
 reading_flags.define()
 reading_flags.define_precision()
+reading_flags.define_workers()
 
 FLAGS = flags.FLAGS
+# Of the search for equal lines.
+_MEMORY = 2 << 30
 
 
 def main(_) -> None:
@@ -50,8 +66,16 @@ def main(_) -> None:
     if not FLAGS.output and not FLAGS.query:
         raise UserError("no output; allowed: --output=FILE.npy, --query='a sentence'")
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
+        if FLAGS.query or FLAGS.overwrite:
+            raise UserError(
+                f"--output is {FLAGS.output}; allowed with --query or --overwrite: a "
+                "path that ends in .npy"
+            )
+        return _fill_folder()
+    if FLAGS.workers != 1 or FLAGS.beam_options:
         raise UserError(
-            f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
+            f"--output is {FLAGS.output}; allowed with --workers or --beam_options: a "
+            "folder, without .npy"
         )
     with cli.quiet_imports():
         from cmlm.common import arrays, files, outputs, progress
@@ -97,6 +121,44 @@ def main(_) -> None:
             print(f"  {cosine:.3f}  {line}")
     if FLAGS.output:
         print(f"{FLAGS.output}  float32 [{total}, {encoder.dim}]")
+
+
+def _fill_folder() -> None:
+    """Writes distinct lines and their vectors, or what a stopped run left of them."""
+    with cli.quiet_imports("corpus" if FLAGS.workers != 1 else ""):
+        from cmlm.common import files, locks, outputs
+        from cmlm.encoders import opening
+        from cmlm.mining import encoded
+
+    outputs.check(
+        {},
+        {"--input": FLAGS.input, "--model": FLAGS.model},
+        kept={"--output": FLAGS.output},
+    )
+    if not locks.is_local(FLAGS.output):
+        raise UserError(
+            f"--output is {FLAGS.output}; allowed: a folder that every worker mounts"
+        )
+    paths = files.expand(FLAGS.input)
+    reading = reading_flags.with_precision(reading_flags.reading())
+    with locks.held(FLAGS.output):
+        outputs.tidy_within(FLAGS.output)
+        encoded.refuse_others(FLAGS.output)
+        cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+        reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
+        texts, vectors = encoded.write(
+            FLAGS.output,
+            paths,
+            "--input",
+            reopen(),
+            _MEMORY,
+            reading_flags.workers(),
+            reopen,
+        )
+    print(
+        f"{FLAGS.output}  {texts.lines:,} lines with text, {len(texts):,} distinct; "
+        f"float32 [{len(vectors)}, {vectors.dim}], unit length"
+    )
 
 
 if __name__ == "__main__":

@@ -20,10 +20,14 @@ default all targets) that are nearest to the source and are not its translations
 The third form keeps the pairs of a bitext whose cosine is at least --threshold, in
 their order; good.scores holds the cosines.
 
+With --workers or --beam_options, processes of Apache Beam encode and search; the
+output stays the same.
+
 --work_dir keeps texts, vectors, cosines and neighbours. A stopped run resumes from it,
 and a second run with another margin, retrieval or threshold takes seconds.
 """
 
+import functools
 import sys
 
 from absl import flags
@@ -37,7 +41,10 @@ flags.DEFINE_string(
     "model", None, "A model as for cmlm.encode, or http://HOST:8501/v1/models/NAME."
 )
 flags.DEFINE_string(
-    "source", None, "Text in one language: files, globs or a list (.txt, .txt.gz)."
+    "source",
+    None,
+    "Text in one language: files, globs or a list (.txt, .txt.gz); or a folder of "
+    "cmlm.encode.",
 )
 flags.DEFINE_string("target", None, "Text in the other language.")
 flags.DEFINE_string("bitext", None, "Bitext: files of source TAB target.")
@@ -110,10 +117,12 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "max_memory_gb",
     4.0,
-    "Memory limit without the model's weights; 1 GB of it is for the program.",
+    "Memory limit of a process without the model's weights; 1 GB of it is for the "
+    "program.",
     lower_bound=1.25,
 )
 reading_flags.define_precision()
+reading_flags.define_workers()
 
 FLAGS = flags.FLAGS
 _PROGRAM_GB = 1
@@ -123,7 +132,7 @@ def main(_) -> None:
     mining = bool(FLAGS.source or FLAGS.target)
     if mining == bool(FLAGS.bitext):
         raise UserError("give either --source and --target, or --bitext")
-    for name in ("model", "output", *(("source", "target") if mining else ())):
+    for name in ("output", *(("source", "target") if mining else ())):
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
     if FLAGS.pool and (mining or FLAGS.score):
@@ -139,7 +148,7 @@ def main(_) -> None:
         from cmlm.data import bitext
         from cmlm.encoders import opening
         from cmlm.encoders.trained import Reading
-        from cmlm.mining import jobs, neighbours, pairs
+        from cmlm.mining import encoded, jobs, neighbours, pairs
 
     # ------------------------------------------------------ inputs and model
     work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
@@ -153,11 +162,18 @@ def main(_) -> None:
         FLAGS.overwrite,
         {"--work_dir": work_dir},
     )
-    inputs = {
+    folders = {
+        name: getattr(FLAGS, name)
+        for name in ("source", "target")
+        if mining and encoded.is_folder(getattr(FLAGS, name))
+    }
+    inputs = folders | {
         name: files.expand(getattr(FLAGS, name))
         for name in texts
-        if getattr(FLAGS, name)
+        if getattr(FLAGS, name) and name not in folders
     }
+    if not FLAGS.model and len(folders) < 2:
+        raise UserError("--model is not given")
     search = neighbours.Search(
         FLAGS.index,
         FLAGS.cells,
@@ -166,11 +182,16 @@ def main(_) -> None:
     )
     outputs.tidy(work_dir)
     with locks.held(work_dir):
-        jobs.tidy(work_dir)
-        reading = reading_flags.with_precision(Reading())
-        cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
-        encoder = opening.open_encoder(FLAGS.model, reading)
-        job = jobs.Job(encoder, FLAGS.output, work_dir, search)
+        outputs.tidy_within(work_dir)
+        reopen = encoder = None
+        if FLAGS.model:
+            reading = reading_flags.with_precision(Reading())
+            cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+            reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
+            encoder = reopen()
+        job = jobs.Job(
+            encoder, FLAGS.output, work_dir, search, reading_flags.workers(), reopen
+        )
         # ----------------------------------------------------------- the job
         if mining:
             told = jobs.mine_pairs(

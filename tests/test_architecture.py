@@ -40,6 +40,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "progress",
         "protocols",
         "scratch",
+        "tasks",
     )
 }
 APART = {

@@ -18,6 +18,7 @@ from cmlm.encoders import batching, model_dir, opening
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
+from cmlm.mining import encoded
 from cmlm.modeling.model import SentenceModel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -289,6 +290,31 @@ def test_command_writes_vectors_and_prints_neighbours(encoder, exported, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("text.txt", "vectors.npy")
     ]
+
+
+def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
+    text, output = tmp_path / "text.txt", tmp_path / "folder"
+    text.write_text("\n".join(model_dirs.SENTENCES) + "\n", "utf-8")
+    command = ("cmlm.encode", f"--model={exported}", f"--input={text}")
+    result = commands.run(*command, f"--output={output}")
+    assert result.returncode == 0, result.stderr
+    said = f"{output}  6 lines with text, 5 distinct; float32 [5, 16], unit length\n"
+    assert result.stdout == said
+    read, stored = encoded.read(str(output), "--input")
+    distinct = list(filter(None, dict.fromkeys(map(str.strip, model_dirs.SENTENCES))))
+    assert read.take(range(5)) == distinct
+    model_dirs.assert_same(stored.read(0, 5), encoder.encode(distinct, normalize=True))
+    assert commands.run(*command, f"--output={output}").stdout == said
+    text.write_text("another\n")
+    for arguments, reason in (
+        ([f"--output={output}"], "holds another text than --input now"),
+        ([f"--output={tmp_path}/x.npy", "--workers=2"], "a folder, without .npy"),
+        ([f"--output={output}", "--query=a"], "a path that ends in .npy"),
+        ([f"--output={ROOT}/docs"], "allowed: a new folder, or a former output"),
+    ):
+        refused = commands.run(*command, *arguments)
+        assert refused.returncode == 1
+        assert reason in refused.stderr.splitlines()[-1], refused.stderr
 
 
 # ------------------------------------------------- vectors that cannot be right

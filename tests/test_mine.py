@@ -14,6 +14,7 @@ import pytest
 from cmlm.data import bitext as bitext_lib
 from cmlm.data import streams
 from cmlm.encoders import opening
+from cmlm.mining import encoded
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = "the cat sat on a mat dog ran far away".split()
@@ -84,6 +85,18 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     assert bitext_lib.inspect([str(mined_path)]).pairs == len(mined)
     read = bitext_lib.rows(streams.Portion([str(mined_path)])).as_numpy_iterator()
     assert [[cell.decode() for cell in row] for row in read] == mined
+
+    # -- the same pairs from folders of cmlm.encode, without a model
+    folders = [str(tmp_path / side) for side in ("source", "target")]
+    for folder, name in zip(folders, ("source.txt", "target.txt.gz")):
+        encoded.write(folder, [f"{corpus}/{name}"], name, encoder, 1 << 20)
+    again_path = tmp_path / "again.tsv"
+    again = [f"--source={folders[0]}", f"--target={folders[1]}", "--neighbours=3"]
+    ((code, _, heard),) = commands(
+        [*again, f"--output={again_path}", "--threshold=0.9"]
+    )
+    assert code == 0, heard
+    assert again_path.read_bytes() == mined_path.read_bytes()
 
     # -- the nearest, from the vectors that are there
     shards = list(work.glob("*-vectors/0*.npy"))
@@ -165,6 +178,7 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
     output = f"--output={tmp_path}/out.tsv"
     bitext = f"--bitext={corpus}/bitext.tsv"
     cases = [
+        ([output, source, target], "--model is not given"),
         ([model, output], "either --source and --target, or --bitext"),
         ([model, output, source], "--target is not given"),
         ([model, output, source, bitext], "either --source and --target, or"),

@@ -1,16 +1,20 @@
 """Mining: texts and vectors on disk, neighbours, margins and retrieval, negatives."""
 
+import functools
 import itertools
 import os
+from pathlib import Path
 
 import faiss
+import mortal
 import numpy as np
 import pytest
 
-from cmlm.common import choices, files
+from cmlm.common import choices, files, tasks
 from cmlm.errors import UserError
 from cmlm.mining import (
     compressed,
+    encoded,
     index,
     margins,
     negatives,
@@ -21,6 +25,7 @@ from cmlm.mining import (
     vectors,
 )
 
+ROOT = Path(__file__).resolve().parent.parent
 MEMORY = 1 << 20
 
 
@@ -33,16 +38,16 @@ def one_thread():
     faiss.omp_set_num_threads(threads)
 
 
-class Encoder:
+class Encoder(mortal.Encoder):
     """Vectors drawn by the text; remembers what it was asked."""
 
     def __init__(self, dim=8, fingerprint="a"):
         self.dim, self.info, self.asked = dim, {"fingerprint": fingerprint}, []
+        self._grave = None
 
     def encode(self, sentences, progress):
         self.asked.append(len(sentences))
-        seeds = (int.from_bytes(text.encode(), "little") for text in sentences)
-        return np.array([np.random.default_rng(s).normal(size=self.dim) for s in seeds])
+        return super().encode(sentences, progress)
 
 
 def unit(rows):
@@ -56,7 +61,10 @@ def gather(lines, directory, memory=MEMORY):
 def stored(rows, directory, shard_rows=100):
     about = {"shape": list(rows.shape), "shard_rows": shard_rows}
     return vectors.fill(
-        str(directory), about, lambda a, b: rows[a:b].astype(np.float32), "storing"
+        str(directory),
+        about,
+        lambda: lambda a, b: rows[a:b].astype(np.float32),
+        "storing",
     )
 
 
@@ -143,6 +151,85 @@ def test_only_missing_shards_are_encoded(tmp_path):
     np.testing.assert_array_equal(again.read(0, 25), first.read(0, 25))
 
 
+# Beam in this process: everything is pickled, as for other machines.
+BEAM = tasks.Workers("--direct_num_workers=1")
+
+
+def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(vectors, "SHARD_ROWS", 10)
+    lines = [f"line {number % 30}" for number in range(40)]
+    (tmp_path / "a.txt").write_text("\n\n".join(lines))
+    made = {}
+    for name, workers in (("here", tasks.HERE), ("beam", BEAM)):
+        arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
+        encoded.write(str(tmp_path / name), *arguments, workers, Encoder)
+        if workers is BEAM:
+            shard = tmp_path / name / "vectors" / "00001.npy"
+            kept = (shard.with_name("00002.npy")).stat().st_mtime_ns
+            shard.unlink()
+            with pytest.raises(UserError, match="lacks 1 shards of vectors"):
+                encoded.read(str(tmp_path / name), "--source")
+            encoded.write(str(tmp_path / name), *arguments, workers, Encoder)
+            assert shard.with_name("00002.npy").stat().st_mtime_ns == kept
+        made[name] = {
+            str(path.relative_to(tmp_path / name)): path.read_bytes()
+            for path in (tmp_path / name).rglob("*.*")
+        }
+    assert made["here"] == made["beam"] and len(made["here"]) == 4 + 1 + 3
+    text, stored = encoded.read(str(tmp_path / "beam"), "--source")
+    assert text.take(text.rows) == lines
+    want = unit(Encoder().encode(text.take(range(30)), False))
+    np.testing.assert_allclose(stored.read(0, 30), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", choices.INDEXES)
+def test_beam_finds_the_same_neighbours(on_disk, tmp_path, kind):
+    settings = neighbours.Search(kind, cells=40, probes=8, memory=MEMORY // 4)
+    made = {}
+    for name, workers in (("here", tasks.HERE), ("beam", BEAM)):
+        searcher = neighbours.Searcher(
+            *on_disk, f"{tmp_path}/{name}", settings, workers
+        )
+        searcher.find("source", 3)
+        blocks = sorted((tmp_path / name / "source-3").glob("*.npy"))
+        made[name] = [path.read_bytes() for path in blocks]
+    assert made["here"] == made["beam"] and len(made["here"]) > 1
+
+
+@pytest.mark.large
+def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    lines = [f"line {number}" for number in range(2400)]
+    settings = neighbours.Search("flat", memory=MEMORY // 8)
+
+    def encode(name, text, number, grave=None):
+        return vectors.encode(
+            *(text, mortal.Encoder(), f"{tmp_path}/{name}/vectors", 300),
+            tasks.Workers("", number),
+            functools.partial(mortal.Encoder, grave),
+        )
+
+    def search(name, stored, number):
+        workers = tasks.Workers("", number)
+        found = f"{tmp_path}/{name}/found"
+        neighbours.Searcher(stored, stored, found, settings, workers).find("source", 3)
+
+    text = gather(lines, tmp_path / "text")
+    search("one", encode("one", text, 1), 1)
+    with pytest.raises(UserError, match="worker process was killed by signal 9"):
+        encode("several", text, 2, f"{tmp_path}/grave")
+    assert not (tmp_path / "several" / "vectors" / "00002.npy").exists()
+    search("several", encode("several", text, 4), 2)
+    one, several = (
+        {
+            str(path.relative_to(tmp_path / name)): path.read_bytes()
+            for path in (tmp_path / name).rglob("*.npy")
+        }
+        for name in ("one", "several")
+    )
+    assert one == several and len(one) == 8 + 3
+
+
 def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
     lines = gather(["a", "b", "c"], tmp_path / "text")
     directory = tmp_path / "vectors"
@@ -151,7 +238,7 @@ def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
         (Encoder(fingerprint="b"), "'fingerprint': 'a'.*'fingerprint': 'b'"),
         (Encoder(dim=9), r"shape \[3, 8\], now \[3, 9\]"),
     ):
-        with pytest.raises(UserError, match=f"another run .*{said}.*--work_dir"):
+        with pytest.raises(UserError, match=f"another run .*{said}.*another directory"):
             vectors.encode(lines, encoder, str(directory))
     storage.save(str(directory / "00000.npy"), np.zeros([2, 8], np.float32))
     with pytest.raises(UserError, match=r"00000.npy holds float32 \[2, 8\], expected"):

@@ -24,6 +24,7 @@ import logging
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
 import threading
@@ -50,6 +51,8 @@ except ImportError as error:
 
 # The tag of the output with the counts of a `CountingDoFn`.
 COUNTS = "counts"
+# The variables that set the threads of a process: of FAISS and of TensorFlow.
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def run(
@@ -70,7 +73,8 @@ def run(
         progress: the bar to show while the pipeline runs.
 
     Raises:
-        UserError: a transform raised a UserError, or the disk is full.
+        UserError: a transform raised a UserError, a worker on this machine was killed,
+            or the disk is full.
     """
     options = pipeline_options.PipelineOptions(shlex.split(beam_options))
     runner = None
@@ -78,12 +82,57 @@ def run(
         runner = _local_runner(options, workers or os.cpu_count())
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
-    with _quiet_loggers(), progress.shown() if progress else contextlib.nullcontext():
+    with (
+        _quiet_loggers(),
+        progress.shown() if progress else contextlib.nullcontext(),
+        _killed_workers(),
+    ):
         try:
             pipeline.run().wait_until_finish()
         except Exception as failure:
             _raise_as_user_error(failure)
             raise
+
+
+@contextlib.contextmanager
+def _killed_workers() -> Iterator[None]:
+    """Ends the pipeline when a worker of this machine dies.
+
+    Beam's local runner notices it in a thread and waits for the worker's answers
+    forever.
+
+    Raises:
+        UserError: a worker died.
+    """
+    codes: list[str] = []
+    before = threading.excepthook
+
+    def hook(failure) -> None:
+        if codes:
+            # A thread that talked to the dead worker.
+            return
+        said = re.search(r"exited with return code (-?\d+)", str(failure.exc_value))
+        if failure.exc_type is not RuntimeError or not said:
+            before(failure)
+        else:
+            codes.append(said[1])
+            # A signal to the main thread, as it waits for a lock.
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.excepthook = hook
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not codes:
+            raise
+        code = int(codes[0])
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise UserError(
+            f"a worker process {how}, perhaps for want of memory: run the same command"
+            " again, or with fewer --workers"
+        ) from None
+    finally:
+        threading.excepthook = before
 
 
 @contextlib.contextmanager
@@ -122,8 +171,11 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
     if direct.direct_num_workers != 1 and "direct_running_mode" not in given:
         # Like `direct_running_mode=multi_processing`, but without the workers' start-up
         # messages. Exceptions and log messages return through Beam's own channels.
+        # The processes share the cores: each library would take all of them.
+        threads = max(os.cpu_count() // direct.direct_num_workers, 1)
+        settings = " ".join(f'{name}="${{{name}:-{threads}}}"' for name in _THREADS)
         environment = environments.SubprocessSDKEnvironment.from_command_string(
-            f"exec {shlex.quote(sys.executable)} -m"
+            f"{settings} exec {shlex.quote(sys.executable)} -m"
             " apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
         )
     if "default_sdk_harness_log_level" not in given:
@@ -260,9 +312,13 @@ class Progress:
         total: the amount that makes 100 %.
         unit: the unit of the amount.
         afterwards: the description of the bar after 100 %.
+        description: the description of the bar until then.
     """
 
-    def __init__(self, total: int, unit: str = "B", afterwards: str = ""):
+    def __init__(
+        self, total: int, unit: str = "B", afterwards: str = "", description: str = ""
+    ):
+        self._description = description
         self._total, self._unit, self._afterwards = total, unit, afterwards
         handle, self._path = tempfile.mkstemp(prefix="cmlm-progress-")
         os.close(handle)
@@ -299,7 +355,11 @@ class Progress:
 
     def _follow(self, ended: threading.Event) -> None:
         bar = tqdm.tqdm(
-            total=self._total, unit=self._unit, unit_scale=True, mininterval=0.5
+            total=self._total,
+            desc=self._description or None,
+            unit=self._unit,
+            unit_scale=True,
+            mininterval=0.5,
         )
         with bar, open(self._path, encoding="ascii") as file:
             last = False

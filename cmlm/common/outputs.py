@@ -217,6 +217,16 @@ def tidy(path: str) -> None:
     remove(replaced)
 
 
+def tidy_within(directory: str) -> None:
+    """Removes the leftovers of a killed run from a locked local directory."""
+    for folder, folders, names in os.walk(directory):
+        for name in [*folders, *names]:
+            if re.search(r"\.(tmp|old)-[0-9a-f]{8}$", name):
+                remove([os.path.join(folder, name)])
+                if name in folders:
+                    folders.remove(name)
+
+
 def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
     """The unfinished and the replaced outputs beside a path.
 

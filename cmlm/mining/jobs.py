@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cmlm.common import files, outputs
 from cmlm.common.protocols import DescribedEncoder
+from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError
-from cmlm.mining import negatives, neighbours, texts, vectors
+from cmlm.mining import encoded, negatives, neighbours, texts, vectors
 from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.texts import Texts
 
 _LINES_AT_ONCE = 65_536
-_TEMPORARY = re.compile(r"\.(tmp|old)-[0-9a-f]{8}$")
 # The printed report gives the share of pairs with at least each of these cosines.
 _STEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -28,17 +28,21 @@ class Job:
     """Settings that every job shares.
 
     Attributes:
-        encoder: the model.
+        encoder: the model; None: both sides bring their vectors.
         output: the .tsv or .tsv.gz file to write.
         work_dir: the directory for texts, vectors and neighbours, from which a stopped
             job resumes.
         search: the settings of the neighbour search.
+        workers: the processes that encode and search.
+        reopen: opens the model again in each process of Beam.
     """
 
-    encoder: DescribedEncoder
+    encoder: DescribedEncoder | None
     output: str
     work_dir: str
     search: neighbours.Search
+    workers: Workers = HERE
+    reopen: vectors.Reopen | None = None
 
     def path(self, name: str) -> str:
         """Returns a path in the work directory."""
@@ -47,32 +51,56 @@ class Job:
     def gather(self, lines, directory: str, name: str) -> Texts:
         """Stores the distinct lines of a text, see `texts.gather`."""
         found = texts.gather(lines, self.path(directory), name, self.search.memory)
-        print(
-            f"{found.name}: {found.lines:,} sentences, {len(found):,} distinct",
-            file=sys.stderr,
-        )
+        self._say(found)
         return found
 
-    def searcher(self, sides: dict[str, Texts]) -> neighbours.Searcher:
-        """Returns a searcher of two sides; encodes texts that have no vectors yet."""
-        encoded = [
-            vectors.encode(side, self.encoder, self.path(f"{name}-vectors"))
-            for name, side in sides.items()
-        ]
+    def encode(self, name: str, side: Texts) -> vectors.Vectors:
+        """Encodes a text that has no vectors yet."""
+        directory = self.path(f"{name}-vectors")
+        return vectors.encode(
+            side, self.encoder, directory, workers=self.workers, reopen=self.reopen
+        )
+
+    def searcher(
+        self, sides: dict[str, tuple[Texts, vectors.Vectors]]
+    ) -> neighbours.Searcher:
+        """Returns a searcher of two sides."""
         directory = self.path("-".join([*sides, "neighbours"]))
-        searcher = neighbours.Searcher(*encoded, directory, self.search)
+        both = [own for _, own in sides.values()]
+        searcher = neighbours.Searcher(*both, directory, self.search, self.workers)
         print(f"index: {searcher.kind}", file=sys.stderr)
         return searcher
 
+    def side(
+        self, name: str, given: Sequence[str] | str
+    ) -> tuple[Texts, vectors.Vectors]:
+        """Returns the text and vectors of a side.
 
-def tidy(work_dir: str) -> None:
-    """Removes the leftovers of a killed run from its locked work directory."""
-    for directory, folders, names in os.walk(work_dir):
-        for name in [*folders, *names]:
-            if _TEMPORARY.search(name):
-                outputs.remove([os.path.join(directory, name)])
-                if name in folders:
-                    folders.remove(name)
+        Args:
+            name: the name of the side.
+            given: its files, or a folder that `encoded.write` has filled.
+
+        Raises:
+            UserError: the folder is not whole, or another model made its vectors.
+        """
+        if not isinstance(given, str):
+            lines = functools.partial(texts.read_lines, given)
+            text = self.gather(lines, name, f"--{name}")
+            return text, self.encode(name, text)
+        text, stored = encoded.read(given, f"--{name}")
+        self._say(text)
+        model = stored.about["model"]
+        own = model if self.encoder is None else vectors.identity(self.encoder)
+        if own != model:
+            raise UserError(f"{given} holds vectors of {model}; --model is {own}")
+        return text, stored
+
+    @staticmethod
+    def _say(text: Texts) -> None:
+        print(
+            f"{text.name}: {text.lines:,} sentences, {len(text):,} distinct",
+            file=sys.stderr,
+        )
 
 
 def scores_path(output: str) -> str:
@@ -86,8 +114,8 @@ def scores_path(output: str) -> str:
 
 def mine_pairs(
     job: Job,
-    sources: Sequence[str],
-    targets: Sequence[str],
+    sources: Sequence[str] | str,
+    targets: Sequence[str] | str,
     k: int,
     margin: str,
     retrieval: str,
@@ -98,7 +126,7 @@ def mine_pairs(
 
     Args:
         job: the shared settings.
-        sources, targets: the files of the two texts.
+        sources, targets: the files of the two texts, or folders, see `Job.side`.
         k: the number of neighbours of each sentence, for the margin.
         margin, retrieval, one_to_one: see `pairs.mine`.
         threshold: the lowest score; None: `pairs.THRESHOLDS[margin]`.
@@ -110,9 +138,16 @@ def mine_pairs(
         UserError: no pair reaches the threshold.
     """
     sides = {
-        name: job.gather(lambda paths=paths: texts.read_lines(paths), name, f"--{name}")
-        for name, paths in (("source", sources), ("target", targets))
+        "source": job.side("source", sources),
+        "target": job.side("target", targets),
     }
+    models = [stored.about["model"] for _, stored in sides.values()]
+    if models[0] != models[1]:
+        raise UserError(
+            f"--source holds vectors of {models[0]}, --target of {models[1]}: encode"
+            " both with one model"
+        )
+    source, target = (text for text, _ in sides.values())
     searcher = job.searcher(sides)
     found = {
         side: searcher.find(side, k) for side in pairs_lib.needed(retrieval, margin)
@@ -138,10 +173,7 @@ def mine_pairs(
             scores.write(f"{score:.6f}\t{cosine:.6f}\n")
         for start in range(0, len(pairs), _LINES_AT_ONCE):
             part = pairs.where(slice(start, start + _LINES_AT_ONCE))
-            columns = (
-                sides["source"].take(part.source),
-                sides["target"].take(part.target),
-            )
+            columns = (source.take(part.source), target.take(part.target))
             file.writelines(f"{a}\t{b}\n" for a, b in zip(*columns, strict=True))
     return [
         f"{job.output}  {len(pairs):,} pairs with a score ({margin}) of "
@@ -189,7 +221,9 @@ def mine_negatives(
         pool = job.gather(lambda: texts.read_lines(pool_files), "pool", "--pool")
         sides = {"bitext-1": source, "pool": pool}
     k = negatives.neighbours_for(count, skip, len(pool))
-    found = job.searcher(sides).find("source", k)
+    found = job.searcher(
+        {name: (side, job.encode(name, side)) for name, side in sides.items()}
+    ).find("source", k)
     rows = negatives.choose(
         source, target, pool, found, count, skip, max_cosine, job.work_dir
     )
@@ -237,23 +271,18 @@ def score_pairs(
     lines = job.gather(
         lambda: texts.read_rows(bitext, columns), "bitext-lines", "--bitext"
     )
-
-    def make(start: int, stop: int) -> np.ndarray:
-        cells = [line.split("\t") for line in lines.take(range(start, stop))]
-        # One call for both sides makes it easier to fill batches of similar length.
-        encoded = vectors.checked(
-            job.encoder, [row[i] for i in (0, 1) for row in cells]
-        )
-        source, target = np.split(encoded, 2)
-        return np.einsum("nd,nd->n", source, target)[:, np.newaxis]
-
     about = {
         "model": vectors.identity(job.encoder),
         "texts": lines.digest,
         "shape": [len(lines), 1],
         "shard_rows": vectors.SHARD_ROWS,
     }
-    cosines = vectors.fill(job.path("cosines"), about, make, "scoring pairs")
+    start = functools.partial(
+        _scoring, *vectors.opened(lines, job.encoder, job.workers, job.reopen)
+    )
+    cosines = vectors.fill(
+        job.path("cosines"), about, start, "scoring pairs", job.workers
+    )
     reached = np.zeros(len(_STEPS), np.int64)
     written = 0
     with (
@@ -283,3 +312,16 @@ def score_pairs(
         f"{threshold:g} or more, in their order",
         f"{scores_path(job.output)}  cosine of each line",
     ]
+
+
+def _scoring(open_texts: Callable[[], Texts], reopen: vectors.Reopen) -> vectors.Make:
+    lines, encoder = open_texts(), reopen()
+
+    def make(start: int, stop: int) -> np.ndarray:
+        cells = [line.split("\t") for line in lines.take(range(start, stop))]
+        # One call for both sides makes it easier to fill batches of similar length.
+        encoded = vectors.checked(encoder, [row[i] for i in (0, 1) for row in cells])
+        source, target = np.split(encoded, 2)
+        return np.einsum("nd,nd->n", source, target)[:, np.newaxis]
+
+    return make

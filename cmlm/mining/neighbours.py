@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from cmlm.common import progress
+from cmlm.common.tasks import HERE, Task, Workers
 from cmlm.errors import UserError
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import compressed, storage
@@ -18,7 +19,8 @@ from cmlm.mining.vectors import Vectors, shard_path
 
 _ABOUT = "about.json"
 _ENTRY = np.dtype([("cosine", "<f4"), ("row", "<i8")])
-_LONGEST_BLOCK = 1 << 20
+# Enough queries for each cell that a block reads, and blocks enough for some workers.
+_LONGEST_BLOCK = 1 << 17
 
 
 @dataclasses.dataclass
@@ -80,11 +82,19 @@ class Searcher:
         directory: the directory for indexes and results. Results of other settings are
             deleted.
         settings: the settings of the search.
+        workers: the processes that search; each has the memory of `settings`.
     """
 
     def __init__(
-        self, source: Vectors, target: Vectors, directory: str, settings: Search
+        self,
+        source: Vectors,
+        target: Vectors,
+        directory: str,
+        settings: Search,
+        workers: Workers = HERE,
     ):
+        self._workers = workers
+        self._given = (source, target, directory, settings)
         self._sides = {"source": source, "target": target}
         self._directory = directory
         self._settings = settings
@@ -133,20 +143,32 @@ class Searcher:
             os.makedirs(directory, exist_ok=True)
             storage.write_json(os.path.join(directory, _ABOUT), about)
         size = about["block_rows"]
-        what = f"neighbours of the {side}, {self.kind}"
-        with progress.bar(len(queries), what) as bar:
-            for number, start in enumerate(range(0, len(queries), size)):
-                path, stop = (
-                    shard_path(directory, number),
-                    min(start + size, len(queries)),
-                )
-                if not os.path.exists(path):
-                    index = index or self._open(side, other)
-                    cosines, rows = index.search(queries, start, stop, k)
-                    entries = np.empty(rows.shape, _ENTRY)
-                    entries["cosine"], entries["row"] = cosines, rows
-                    storage.save(path, entries)
-                bar.update(stop - start)
+        missing = [
+            number
+            for number in range(-(-len(queries) // size))
+            if not os.path.exists(shard_path(directory, number))
+        ]
+        left = sum(min(size, len(queries) - number * size) for number in missing)
+        if missing and index is None:
+            index = self._open(side, other)
+        if self._workers.are_here:
+            start = functools.partial(_searching, lambda: index, queries, directory)
+        else:
+            # The files of the index are there now: each process opens them.
+            index = None
+            start = functools.partial(
+                _searching,
+                functools.partial(_reopen, *self._given, side, other),
+                queries,
+                directory,
+            )
+        self._workers.run(
+            functools.partial(start, size, k),
+            missing,
+            f"neighbours of the {side}, {self.kind}",
+            len(queries),
+            len(queries) - left,
+        )
         return Found(directory, len(queries), size)
 
     def _open(self, side: str, other: str) -> index_lib.Index:
@@ -176,3 +198,34 @@ class Searcher:
             own[other],
             settings.memory,
         )
+
+
+def _reopen(
+    source: Vectors,
+    target: Vectors,
+    directory: str,
+    settings: Search,
+    side: str,
+    other: str,
+) -> index_lib.Index:
+    return Searcher(source, target, directory, settings)._open(side, other)
+
+
+def _searching(
+    open_index: Callable[[], index_lib.Index],
+    queries: Vectors,
+    directory: str,
+    size: int,
+    k: int,
+) -> Task:
+    index = open_index()
+
+    def search_block(number: int, report: Callable[[int], object]) -> None:
+        start, stop = number * size, min((number + 1) * size, len(queries))
+        cosines, rows = index.search(queries, start, stop, k)
+        entries = np.empty(rows.shape, _ENTRY)
+        entries["cosine"], entries["row"] = cosines, rows
+        storage.save(shard_path(directory, number), entries)
+        report(stop - start)
+
+    return search_block

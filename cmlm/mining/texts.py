@@ -68,6 +68,7 @@ class Texts:
 
     Attributes:
         name: the text's name in messages.
+        directory: the directory of its files.
         digest: a hash of all lines, repeated lines included.
         lines: the number of lines before deduplication.
         rows: int64 [lines], the index of each line among the distinct ones.
@@ -75,7 +76,10 @@ class Texts:
 
     def __init__(self, directory: str, name: str):
         about = storage.read_json(os.path.join(directory, _ABOUT))
+        if about is None:
+            raise UserError(f"{directory} holds no text: {_ABOUT} is missing")
         self.name = name
+        self.directory = directory
         self.digest: str = about["digest"]
         self.lines: int = about["lines"]
         self.rows = storage.load(os.path.join(directory, _ROWS))
@@ -119,7 +123,7 @@ def gather(
         if (count, digest.hexdigest()) != (about["lines"], about["digest"]):
             raise UserError(
                 f"{directory} holds another text than {name} now: name another "
-                "--work_dir or delete it"
+                "directory or delete it"
             )
         return Texts(directory, name)
     with files.atomic_directory(directory) as temporary:

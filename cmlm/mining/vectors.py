@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 
 import numpy as np
 
-from cmlm.common import arrays, progress
+from cmlm.common import arrays
 from cmlm.common.protocols import DescribedEncoder
+from cmlm.common.tasks import HERE, Task, Workers
 from cmlm.errors import UserError
 from cmlm.mining import storage
 from cmlm.mining.texts import Texts
@@ -19,6 +21,11 @@ SHARD_ROWS = 16_384
 # Sentences in a call of the model: enough for batches of similar length, and few enough
 # for a smooth progress bar.
 _AT_ONCE = 4096
+
+# Opens a model; pickle can send it to another process.
+Reopen = Callable[[], DescribedEncoder]
+# Computes the rows [start, stop), float32 [rows, dim].
+Make = Callable[[int, int], np.ndarray]
 
 
 class Vectors:
@@ -35,6 +42,8 @@ class Vectors:
     def __init__(self, directory: str):
         self._directory = directory
         self.about = storage.read_json(os.path.join(directory, _ABOUT))
+        if self.about is None:
+            raise UserError(f"{directory} holds no vectors: {_ABOUT} is missing")
         self.shape = tuple(self.about["shape"])
         self._shard_rows = self.about["shard_rows"]
 
@@ -44,6 +53,15 @@ class Vectors:
     @property
     def dim(self) -> int:
         return self.shape[1]
+
+    def missing(self) -> list[int]:
+        """Returns the shards that are not on disk.
+
+        Raises:
+            UserError: a shard has a wrong shape.
+        """
+        shards = range(-(-len(self) // self._shard_rows))
+        return [n for n in shards if not _is_there(self._directory, self.about, n)]
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Reads the rows [start, stop), float32 [rows, dim]."""
@@ -81,7 +99,9 @@ def encode(
     texts: Texts,
     encoder: DescribedEncoder,
     directory: str,
-    shard_rows: int = SHARD_ROWS,
+    shard_rows: int = 0,
+    workers: Workers = HERE,
+    reopen: Reopen | None = None,
 ) -> Vectors:
     """Encodes distinct texts; existing shards are reused.
 
@@ -89,30 +109,44 @@ def encode(
         texts: the texts to encode.
         encoder: the model.
         directory: the directory of the shards, created if missing.
-        shard_rows: the number of rows in a file.
+        shard_rows: the number of rows in a file; 0: SHARD_ROWS.
+        workers: the processes that encode.
+        reopen: opens the model again in each process of Beam.
 
     Raises:
         UserError: the directory holds vectors of another model or text, or the model
             returns a wrong shape or a non-finite number.
     """
-
-    def make(start: int, stop: int) -> np.ndarray:
-        return checked(encoder, texts.take(range(start, stop)))
-
     about = {
         "model": identity(encoder),
         "texts": texts.digest,
         "shape": [len(texts), encoder.dim],
-        "shard_rows": shard_rows,
+        "shard_rows": shard_rows or SHARD_ROWS,
     }
-    return fill(directory, about, make, f"encoding {texts.name}")
+    start = functools.partial(_encoding, *opened(texts, encoder, workers, reopen))
+    return fill(directory, about, start, f"encoding {texts.name}", workers)
+
+
+def opened(
+    texts: Texts, encoder: DescribedEncoder, workers: Workers, reopen: Reopen | None
+) -> tuple[Callable[[], Texts], Reopen]:
+    """Returns functions that open a text and its model where the workers are."""
+    if workers.are_here:
+        return (lambda: texts), (lambda: encoder)
+    return functools.partial(Texts, texts.directory, texts.name), reopen
+
+
+def _encoding(open_texts: Callable[[], Texts], reopen: Reopen) -> Make:
+    texts, encoder = open_texts(), reopen()
+    return lambda start, stop: checked(encoder, texts.take(range(start, stop)))
 
 
 def fill(
     directory: str,
     about: dict,
-    make: Callable[[int, int], np.ndarray],
+    start: Callable[[], Make],
     what: str,
+    workers: Workers = HERE,
 ) -> Vectors:
     """Creates the missing shards.
 
@@ -120,8 +154,10 @@ def fill(
         directory: the directory of the shards, created if missing.
         about: the description of the vectors: `shape` [n, dim], `shard_rows`, and all
             facts that the vectors depend on.
-        make: a function that computes the rows [start, stop), float32 [rows, dim].
+        start: returns, once in each process, a function that computes the rows
+            [start, stop), float32 [rows, dim].
         what: the description of the progress bar.
+        workers: the processes that compute.
 
     Raises:
         UserError: the directory holds other vectors, or a shard has a wrong shape.
@@ -135,30 +171,50 @@ def fill(
         key = next(key for key in about if there.get(key) != about[key])
         raise UserError(
             f"{directory} holds vectors of another run ({key} {_short(there.get(key))},"
-            f" now {_short(about[key])}): name another --work_dir or delete it"
+            f" now {_short(about[key])}): name another directory or delete it"
         )
-    (count, dim), shard_rows = about["shape"], about["shard_rows"]
-    with progress.bar(count, what) as bar:
-        for shard, start in enumerate(range(0, count, shard_rows)):
-            stop = min(start + shard_rows, count)
-            path = shard_path(directory, shard)
-            if not os.path.exists(path):
-                parts = []
-                for low in range(start, stop, _AT_ONCE):
-                    parts.append(make(low, min(low + _AT_ONCE, stop)))
-                    bar.update(len(parts[-1]))
-                storage.save(path, np.concatenate(parts))
-                continue
-            found = storage.load(path)
-            if found.shape != (stop - start, dim) or found.dtype != np.float32:
-                raise UserError(
-                    f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
-                    f"{[stop - start, dim]}: delete it"
-                )
-            # Reused rows do not count for the displayed pace.
-            bar.initial += stop - start
-            bar.n += stop - start
-    return Vectors(directory)
+    filled = Vectors(directory)
+    missing = filled.missing()
+    left = sum(stop - first for first, stop in (_rows_of(about, n) for n in missing))
+    task = functools.partial(_filling, directory, about, start)
+    workers.run(task, missing, what, len(filled), len(filled) - left)
+    return filled
+
+
+def _filling(directory: str, about: dict, start: Callable[[], Make]) -> Task:
+    make = start()
+
+    def fill_shard(shard: int, report: Callable[[int], object]) -> None:
+        first, stop = _rows_of(about, shard)
+        parts = []
+        # Calls of the model do not depend on the process, so neither do the vectors.
+        for low in range(first, stop, _AT_ONCE):
+            parts.append(make(low, min(low + _AT_ONCE, stop)))
+            report(len(parts[-1]))
+        storage.save(shard_path(directory, shard), np.concatenate(parts))
+
+    return fill_shard
+
+
+def _rows_of(about: dict, shard: int) -> tuple[int, int]:
+    """Returns the rows [start, stop) of a shard."""
+    start = shard * about["shard_rows"]
+    return start, min(start + about["shard_rows"], about["shape"][0])
+
+
+def _is_there(directory: str, about: dict, shard: int) -> bool:
+    """Whether a shard is on disk; raises UserError if it has a wrong shape."""
+    path = shard_path(directory, shard)
+    if not os.path.exists(path):
+        return False
+    start, stop = _rows_of(about, shard)
+    found, shape = storage.load(path), (stop - start, about["shape"][1])
+    if found.shape != shape or found.dtype != np.float32:
+        raise UserError(
+            f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
+            f"{list(shape)}: delete it"
+        )
+    return True
 
 
 def identity(encoder: DescribedEncoder) -> dict:

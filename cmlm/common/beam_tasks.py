@@ -1,0 +1,77 @@
+"""Numbered tasks on Beam's workers; `tasks.Workers` calls it.
+
+A process opens what its tasks need once, whatever the number of its threads and
+bundles: an encoder of gigabytes is in memory once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import apache_beam as beam
+from apache_beam.utils import shared
+
+from cmlm.common import beam_runner
+from cmlm.common.tasks import Task
+
+
+def run(
+    start: Callable[[], Task],
+    numbers: Sequence[int],
+    what: str,
+    total: int,
+    unit: str,
+    beam_options: str,
+    workers: int,
+) -> None:
+    """Does tasks on Beam, see `tasks.Workers.run`.
+
+    Args:
+        start, numbers, what, unit: as there.
+        total: the units of these tasks.
+        beam_options, workers: see `beam_runner.run`.
+    """
+    progress = beam_runner.Progress(total, f" {unit}", description=what)
+
+    def build(pipeline):
+        (
+            pipeline
+            | "Numbers" >> beam.Create(list(numbers))
+            | "Spread" >> beam.Reshuffle()
+            | "Do" >> beam.ParDo(_Do(start, progress))
+        )
+
+    beam_runner.run(build, beam_options, workers, progress)
+
+
+class _Started:
+    """A task that `shared.Shared` can refer to."""
+
+    def __init__(self, start: Callable[[], Task]):
+        self.do = start()
+        # A task uses all threads of the libraries; a second one would only wait.
+        self.lock = threading.Lock()
+
+
+class _Do(beam.DoFn):
+    """Does the task of each number.
+
+    Args:
+        start: returns the task.
+        progress: receives the reported units.
+    """
+
+    def __init__(self, start: Callable[[], Task], progress: beam_runner.Progress):
+        self._start, self._progress = start, progress
+        self._shared = shared.Shared()
+
+    def setup(self):
+        self._started = self._shared.acquire(lambda: _Started(self._start))
+
+    def process(self, number: int):
+        with self._started.lock:
+            self._started.do(number, self._progress.add)
+
+    def finish_bundle(self):
+        self._progress.flush()

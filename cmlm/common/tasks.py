@@ -1,0 +1,86 @@
+"""Numbered tasks that each leave a file: in this process, or on Beam's workers.
+
+    def start():  # once in each process: opens what all tasks need
+        encoder = ...
+
+        def do(number, report): ...
+        return do
+
+    Workers("", 2).run(start, missing, "encoding", total, done)
+
+A task depends on its number alone, so the workers' number does not change its file. A
+file that is there needs no task, so a stopped run resumes by its missing numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+from cmlm.common import progress
+
+# A task: its number, and a function to report finished units with.
+Task = Callable[[int, Callable[[int], object]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """The processes that do tasks.
+
+    Attributes:
+        beam_options: Beam's options, see `beam_runner.run`; "": this machine.
+        number: the processes on this machine; 1: this process, without Beam; 0: one per
+            core.
+    """
+
+    beam_options: str = ""
+    number: int = 1
+
+    @property
+    def are_here(self) -> bool:
+        """Whether this process does the tasks."""
+        return not self.beam_options and (self.number or os.cpu_count()) == 1
+
+    def run(
+        self,
+        start: Callable[[], Task],
+        numbers: Sequence[int],
+        what: str,
+        total: int,
+        done: int = 0,
+        unit: str = "sentences",
+    ) -> None:
+        """Does tasks and waits until all are done.
+
+        Args:
+            start: returns the task; called once in each process. With Beam, pickle must
+                be able to send it.
+            numbers: the numbers of the tasks.
+            what: the description of the progress bar.
+            total: the units of all tasks, those of earlier runs included.
+            done: the units of earlier runs.
+            unit: the name of the units.
+
+        Raises:
+            UserError: a task raised it, or a worker died.
+        """
+        if not numbers:
+            return
+        if self.are_here:
+            with progress.bar(total, what, unit) as bar:
+                # Earlier units do not count for the displayed pace.
+                bar.initial = bar.n = done
+                do = start()
+                for number in numbers:
+                    do(number, bar.update)
+            return
+        # Beam is an extra, and takes seconds to import.
+        from cmlm.common import beam_tasks
+
+        beam_tasks.run(
+            start, numbers, what, total - done, unit, self.beam_options, self.number
+        )
+
+
+HERE = Workers()

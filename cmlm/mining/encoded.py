@@ -1,0 +1,92 @@
+"""A text with its vectors in one folder: `cmlm.encode` writes it, `cmlm.mine` reads it.
+
+texts/text.txt      the distinct lines, blank ones left out, in their first order
+texts/rows.npy      int64 [lines], the number of each line among the distinct ones
+vectors/about.json  the model, the shape and the rows of a shard
+vectors/00000.npy   float32 [rows, dim], unit vectors of the first distinct lines
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+
+from cmlm.common.protocols import DescribedEncoder
+from cmlm.common.tasks import HERE, Workers
+from cmlm.errors import UserError
+from cmlm.mining import texts, vectors
+from cmlm.mining.texts import Texts
+from cmlm.mining.vectors import Vectors
+
+_TEXTS, _VECTORS = "texts", "vectors"
+
+
+def is_folder(path: str) -> bool:
+    """Whether a path is such a folder, whole or not."""
+    return os.path.isdir(os.path.join(path, _TEXTS))
+
+
+def refuse_others(directory: str) -> None:
+    """Raises UserError if a locked directory holds anything but such a folder."""
+    for entry in sorted(os.listdir(directory)):
+        if entry not in (_TEXTS, _VECTORS, "lock"):
+            raise UserError(
+                f"{directory} holds {entry}; allowed: a new folder, or a former output"
+            )
+
+
+def write(
+    directory: str,
+    paths: Sequence[str],
+    name: str,
+    encoder: DescribedEncoder,
+    memory: int,
+    workers: Workers = HERE,
+    reopen: vectors.Reopen | None = None,
+) -> tuple[Texts, Vectors]:
+    """Writes what is missing of a folder.
+
+    Args:
+        directory: the folder, created if missing; a folder of another text or model is
+            refused.
+        paths: the files of the text, one sentence a line.
+        name: the text's name in messages.
+        encoder: the model.
+        memory: the memory limit of the search for equal lines, in bytes.
+        workers, reopen: see `vectors.encode`.
+
+    Raises:
+        UserError: the folder holds another text or vectors of another model.
+    """
+    lines = functools.partial(texts.read_lines, paths)
+    found = texts.gather(lines, os.path.join(directory, _TEXTS), name, memory)
+    encoded = vectors.encode(
+        found,
+        encoder,
+        os.path.join(directory, _VECTORS),
+        workers=workers,
+        reopen=reopen,
+    )
+    return found, encoded
+
+
+def read(directory: str, name: str) -> tuple[Texts, Vectors]:
+    """Opens a whole folder.
+
+    Args:
+        directory: the folder.
+        name: the text's name in messages.
+
+    Raises:
+        UserError: a file is missing.
+    """
+    found = Texts(os.path.join(directory, _TEXTS), name)
+    encoded = Vectors(os.path.join(directory, _VECTORS))
+    missing = encoded.missing()
+    if missing:
+        raise UserError(
+            f"{directory} lacks {len(missing):,} shards of vectors: run its cmlm.encode"
+            " again, which continues"
+        )
+    return found, encoded
