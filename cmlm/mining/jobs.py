@@ -71,29 +71,35 @@ class Job:
         print(f"index: {searcher.kind}", file=sys.stderr)
         return searcher
 
-    def side(
-        self, name: str, given: Sequence[str] | str
-    ) -> tuple[Texts, vectors.Vectors]:
-        """Returns the text and vectors of a side.
+    def text(self, name: str, given: Sequence[str] | str) -> Texts:
+        """Returns the distinct lines of a side.
 
         Args:
             name: the name of the side.
             given: its files, or a folder that `encoded.write` has filled.
-
-        Raises:
-            UserError: the folder is not whole, or another model made its vectors.
         """
         if not isinstance(given, str):
-            lines = functools.partial(texts.read_lines, given)
-            text = self.gather(lines, name, f"--{name}")
-            return text, self.encode(name, text)
-        text, stored = encoded.read(given, f"--{name}")
+            return self.gather(lambda: texts.read_lines(given), name, f"--{name}")
+        text, _ = encoded.read(given, f"--{name}")
         self._say(text)
+        return text
+
+    def vectors_of(
+        self, name: str, given: Sequence[str] | str, text: Texts
+    ) -> vectors.Vectors:
+        """Returns the vectors of a side; `name` and `given` as for `text`.
+
+        Raises:
+            UserError: another model made the vectors of the folder.
+        """
+        if not isinstance(given, str):
+            return self.encode(name, text)
+        _, stored = encoded.read(given, f"--{name}")
         model = stored.about["model"]
         own = model if self.encoder is None else vectors.identity(self.encoder)
         if own != model:
             raise UserError(f"{given} holds vectors of {model}; --model is {own}")
-        return text, stored
+        return stored
 
     @staticmethod
     def _say(text: Texts) -> None:
@@ -126,7 +132,7 @@ def mine_pairs(
 
     Args:
         job: the shared settings.
-        sources, targets: the files of the two texts, or folders, see `Job.side`.
+        sources, targets: the files of the two texts, or folders, see `Job.text`.
         k: the number of neighbours of each sentence, for the margin.
         margin, retrieval, one_to_one: see `pairs.mine`.
         threshold: the lowest score; None: `pairs.THRESHOLDS[margin]`.
@@ -137,9 +143,12 @@ def mine_pairs(
     Raises:
         UserError: no pair reaches the threshold.
     """
+    given = {"source": sources, "target": targets}
+    # A mistake in either text is found before hours of encoding.
+    both = {name: job.text(name, of) for name, of in given.items()}
     sides = {
-        "source": job.side("source", sources),
-        "target": job.side("target", targets),
+        name: (text, job.vectors_of(name, given[name], text))
+        for name, text in both.items()
     }
     models = [stored.about["model"] for _, stored in sides.values()]
     if models[0] != models[1]:
@@ -147,7 +156,7 @@ def mine_pairs(
             f"--source holds vectors of {models[0]}, --target of {models[1]}: encode"
             " both with one model"
         )
-    source, target = (text for text, _ in sides.values())
+    source, target = both.values()
     searcher = job.searcher(sides)
     found = {
         side: searcher.find(side, k) for side in pairs_lib.needed(retrieval, margin)
