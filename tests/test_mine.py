@@ -92,9 +92,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
         encoded.write(folder, [f"{corpus}/{name}"], name, encoder, 1 << 20)
     again_path = tmp_path / "again.tsv"
     again = [f"--source={folders[0]}", f"--target={folders[1]}", "--neighbours=3"]
-    ((code, _, heard),) = commands(
-        [*again, f"--output={again_path}", "--threshold=0.9"]
-    )
+    code, _, heard = run(*again, f"--output={again_path}", "--threshold=0.9")
     assert code == 0, heard
     assert again_path.read_bytes() == mined_path.read_bytes()
 
