@@ -108,7 +108,10 @@ _LANGUAGES = "languages:"
 
 def main(_) -> int:
     if FLAGS.list_tasks:
-        list_tasks(FLAGS.list_tasks, FLAGS.data_dir)
+        with cli.quiet_imports("evaluate"):
+            from cmlm.evaluation import listing
+
+        print("\n".join(listing.rows(FLAGS.list_tasks, FLAGS.data_dir)))
         return 0
     if not FLAGS.model and not FLAGS.sentences:
         raise UserError("--model is not given; allowed: an export or a model_dir")
@@ -209,40 +212,6 @@ def groups_of(values: list[str]) -> dict[str, list[str]]:
             )
         groups[name] = list(dict.fromkeys(parts))
     return groups
-
-
-def list_tasks(language: str, data_dir: str | None) -> None:
-    """Prints the tasks that have a language, and whether their files are there."""
-    with cli.quiet_imports("evaluate"):
-        from cmlm.evaluation import catalogue, run
-
-    tasks = catalogue.of_language(language)
-    found, failed = run.read(tasks, data_dir) if data_dir else ([], {})
-    read = {item.task.name: item.data for item in found}
-    for task in tasks:
-        cells = [task.name.ljust(20), catalogue.family(task).ljust(12)]
-        data = read.get(task.name)
-        if data is not None and not _has(data, task, language):
-            cells.append(f"there, without {language}")
-        elif data is not None:
-            lost = [name for name in failed if name.startswith(f"{task.name}-")]
-            cells.append(f"there, but not {', '.join(lost)}" if lost else "there")
-        elif data_dir:
-            cells.append(failed[task.name])
-        else:
-            cells.append(task.protocol)
-        print("  ".join(cells))
-
-
-def _has(data, task, language: str) -> bool:
-    """Whether the data of a task in several languages have a language."""
-    if (
-        language in ("all", "en")
-        or len(task.languages) < 2
-        or not isinstance(data, dict)
-    ):
-        return True
-    return any(language in part.split("-") for part in data)
 
 
 def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
