@@ -104,8 +104,14 @@ def _killed_workers() -> Iterator[None]:
     Raises:
         UserError: a worker died.
     """
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread can be interrupted while it waits for a lock.
+        yield
+        return
     codes: list[str] = []
-    before = threading.excepthook
+    hook_before = threading.excepthook
+    # Ignored in a background job of a script; None: not set by Python.
+    handler_before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def hook(failure) -> None:
         if codes:
@@ -113,13 +119,19 @@ def _killed_workers() -> Iterator[None]:
             return
         said = re.search(r"exited with return code (-?\d+)", str(failure.exc_value))
         if failure.exc_type is not RuntimeError or not said:
-            before(failure)
+            hook_before(failure)
         else:
             codes.append(said[1])
-            # A signal to the main thread, as it waits for a lock.
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
+    def interrupt(number, frame) -> None:
+        if codes:
+            raise KeyboardInterrupt
+        if callable(handler_before):
+            handler_before(number, frame)
+
     threading.excepthook = hook
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except KeyboardInterrupt:
@@ -132,7 +144,8 @@ def _killed_workers() -> Iterator[None]:
             " again, or with fewer --workers"
         ) from None
     finally:
-        threading.excepthook = before
+        threading.excepthook = hook_before
+        signal.signal(signal.SIGINT, handler_before)
 
 
 @contextlib.contextmanager
