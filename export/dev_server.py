@@ -83,9 +83,7 @@ class SessionModel:
                 f"inputs are {sorted(inputs)}; allowed: {sorted(signature.inputs)}"
             )
         feeds = {
-            signature.inputs[key].name: np.array(
-                value, tf.as_dtype(signature.inputs[key].dtype).as_numpy_dtype
-            )
+            signature.inputs[key].name: _array(key, value, signature.inputs[key].dtype)
             for key, value in inputs.items()
         }
         outputs = {key: info.name for key, info in signature.outputs.items()}
@@ -281,6 +279,21 @@ class _Quiet(WSGIRequestHandler):
 def _json(values: Any, code: int = 200) -> Response:
     # TensorFlow Serving answers NaN, too, which JSON lacks.
     return Response(json.dumps(values), code, mimetype="application/json")
+
+
+def _array(name: str, value: Any, dtype: int) -> np.ndarray:
+    """One input of a signature.
+
+    Raises:
+        ValueError: the values are of another type.
+    """
+    dtype = tf.as_dtype(dtype)
+    array = np.array(value, dtype.as_numpy_dtype)
+    if dtype == tf.string:
+        for each in array.flat:
+            if not isinstance(each, (bytes, str)):
+                raise ValueError(f"{name} has {each!r}; allowed: strings")
+    return array
 
 
 def _from_json(value: Any) -> Any:

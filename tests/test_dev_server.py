@@ -78,6 +78,7 @@ def test_state_and_signatures(server):
         (":predict", b'{"instances": []}', 400),
         (":predict", b'{"inputs": {"text": ["a"], "more": ["b"]}}', 400),
         (":predict", b'{"inputs": [["a"], ["b", "c"]]}', 400),
+        (":predict", b'{"instances": [3]}', 400),
         (":predict", b'{"instances": [{"text": "a"}, {}]}', 400),
         (":classify", b"{}", 404),
         ("/versions/2:predict", b'{"inputs": ["a"]}', 404),
@@ -89,6 +90,12 @@ def test_a_wrong_request_has_an_error_and_harms_nothing(server, path, body, code
     assert got == code and list(answer) == ["error"] and answer["error"]
     got, answer = ask(f"{server.rest}/v1/models/cmlm:predict", b'{"inputs": ["a"]}')
     assert got == 200 and len(answer["outputs"]) == 1
+
+
+def test_a_number_in_the_place_of_a_text_is_named(server):
+    body = b'{"instances": ["a", 3]}'
+    _, answer = ask(f"{server.rest}/v1/models/cmlm:predict", body)
+    assert answer["error"] == "text has 3; allowed: strings"
 
 
 def test_requests_at_once_have_their_own_answers(server):

@@ -122,6 +122,7 @@ class Process:
 def _import() -> None:
     """Imports what commands import; none of these modules runs an operation."""
     from cmlm import cli
+    from cmlm.errors import UserError
 
     with cli.quiet_imports():
         import importlib
@@ -142,7 +143,7 @@ def _import() -> None:
                     continue
                 try:
                     importlib.import_module(module.name)
-                except ImportError:
+                except (ImportError, UserError):
                     # An extra that is not installed here.
                     pass
 
