@@ -62,6 +62,13 @@ def _commands(text: str) -> list[list[str]]:
     return found
 
 
+def _printed_commands(source):
+    """The commands of a page or of a configuration's header."""
+    if source.suffix == ".md":
+        return _fenced_commands(source)
+    return _commands(source.read_text("utf-8"))
+
+
 def _fenced_commands(page: Path) -> list[list[str]]:
     text = "\n".join(_blocks(page.read_text("utf-8")))
     # A quoted value may go on over lines, as that of --beam_options.
@@ -138,12 +145,8 @@ def test_files_that_are_named_exist(page):
 )
 def test_no_output_lies_in_an_input(source):
     # Every command refuses this (`outputs.check`).
-    if source.suffix == ".md":
-        commands = _fenced_commands(source)
-    else:
-        commands = _commands(source.read_text("utf-8"))
     wrong = []
-    for module, *words in commands:
+    for module, *words in _printed_commands(source):
         given = [word.partition("=")[::2] for word in words]
         outputs = [value for flag, value in given if flag in _OUTPUTS]
         inputs = [value for flag, value in given if flag not in _OUTPUTS]
@@ -161,12 +164,8 @@ _OUTPUTS = ("--output", "--marked_output", "--export_dir")
 
 @pytest.mark.parametrize("source", [*PAGES, *CONFIGS], ids=_name)
 def test_flags_belong_to_their_command(source):
-    if source.suffix == ".md":
-        commands = _fenced_commands(source)
-    else:
-        commands = _commands(source.read_text("utf-8"))
     wrong = []
-    for module, *words in commands:
+    for module, *words in _printed_commands(source):
         known = _flags(module)
         for word in words:
             if not word.startswith("--"):
