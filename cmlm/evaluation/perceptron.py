@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cmlm.evaluation.adam import Adam
+
 _BATCH = 64
 _EPOCHS_BETWEEN_LOOKS = 4
 _MAX_EPOCHS = 200
 _PATIENCE = 5
 # The share of the training set that validates if there is no other validation set.
 _DEV_SHARE = 0.05
-# PyTorch's Adam.
-_RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def fit_path(
@@ -101,9 +101,7 @@ class _Models:
                 drawn = random.uniform(-bound, bound, shape).astype(np.float32)
                 self.weights.append(np.repeat(drawn[np.newaxis], len(strengths), 0))
         self._strengths = np.array(strengths, np.float32)[:, np.newaxis, np.newaxis]
-        self._means = [np.zeros_like(part) for part in self.weights]
-        self._variances = [np.zeros_like(part) for part in self.weights]
-        self._step = 0
+        self._adam = Adam(self.weights)
 
     def _forward(self, x: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """The input of each layer, [strengths or none, n, width], and the logits."""
@@ -120,16 +118,9 @@ class _Models:
     def update(self, x: np.ndarray, y: np.ndarray) -> None:
         """One step of Adam down the mean cross-entropy of a batch."""
         gradients = self._gradients(x, y)
-        self._step += 1
-        rate = _RATE / (1 - _BETA1**self._step)
-        scale = 1 / np.sqrt(1 - _BETA2**self._step)
-        for part, gradient, mean, variance in zip(
-            self.weights, gradients, self._means, self._variances, strict=True
-        ):
+        for part, gradient in zip(self.weights, gradients, strict=True):
             gradient += self._strengths * part
-            mean += (1 - _BETA1) * (gradient - mean)
-            variance += (1 - _BETA2) * (gradient**2 - variance)
-            part -= rate * mean / (scale * np.sqrt(variance) + _EPSILON)
+        self._adam.update(self.weights, gradients)
 
     def _gradients(self, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
         inputs, logits = self._forward(x)

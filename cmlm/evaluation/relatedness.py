@@ -13,14 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from cmlm.evaluation import metrics
+from cmlm.evaluation.adam import Adam
 
 _CLASSES = 5
 _BATCH = 64
 _EPOCHS_BETWEEN_LOOKS = 50
 _MAX_EPOCHS = 1000
 _PATIENCE = 3
-# PyTorch's Adam.
-_RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def spread(scores: np.ndarray) -> np.ndarray:
@@ -82,9 +81,7 @@ class _SoftmaxRegression:
         shape = (inputs + 1, _CLASSES)
         self.weights = random.uniform(-bound, bound, shape).astype(np.float32)
         self._random = random
-        self._mean = np.zeros(shape, np.float32)
-        self._variance = np.zeros(shape, np.float32)
-        self._step = 0
+        self._adam = Adam([self.weights])
 
     def _distribution(self, x: np.ndarray) -> np.ndarray:
         logits = x @ self.weights[:-1] + self.weights[-1]
@@ -107,9 +104,4 @@ class _SoftmaxRegression:
         d_p = 2 * (p - target) / p.size
         d_logits = p * (d_p - (d_p * p).sum(axis=1, keepdims=True))
         gradient = np.concatenate([x.T @ d_logits, d_logits.sum(axis=0, keepdims=True)])
-        self._step += 1
-        self._mean += (1 - _BETA1) * (gradient - self._mean)
-        self._variance += (1 - _BETA2) * (gradient**2 - self._variance)
-        mean = self._mean / (1 - _BETA1**self._step)
-        variance = self._variance / (1 - _BETA2**self._step)
-        self.weights -= _RATE * mean / (np.sqrt(variance) + _EPSILON)
+        self._adam.update([self.weights], [gradient])
