@@ -165,8 +165,8 @@ def _message_of_the_system(error: Exception) -> str | None:
             message = "a gzip file of the input is damaged: gzip --test FILE finds it"
         else:
             return None
-    # The parts of a checkpoint that is being written.
-    message = re.sub(r"_temp/part-[-.\w]+", "", message)
+    # The parts of a checkpoint that is being written, and the sign of two outputs.
+    message = re.sub(r"_temp/part-[-.\w]+|\.naming(?=: )", "", message)
     return re.sub(r"\.tmp-?[0-9a-f]{8,32}", "", message)
 
 

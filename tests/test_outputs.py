@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cmlm import cli
 from cmlm.common import files, locks, outputs
 from cmlm.errors import UserError
 
@@ -188,6 +189,16 @@ def test_half_of_a_pair_may_be_replaced_by_the_same_command(tmp_path):
     with pytest.raises(UserError, match="m.scores exists"):
         outputs.check(pair, {})
     assert os.listdir(tmp_path / "o") == ["m.scores"]
+
+
+def test_a_directory_that_takes_no_file_is_named_with_the_output(capsys):
+    def write():
+        with outputs.named_together("/proc/n.tsv"):
+            pass
+
+    with pytest.raises(SystemExit):
+        cli.guard(write)
+    assert capsys.readouterr().err == "error: /proc/n.tsv: No such file or directory\n"
 
 
 # ------------------------------------------------------------------------ locks

@@ -102,18 +102,21 @@ def _read_file(path: str) -> dict:
 
 
 def _read_override(text: str, source: str) -> dict:
-    values = None
-    try:
-        # This does not use Model Garden's YAML loader, which can build Python objects.
-        values = _load(params_dict.nested_csv_str_to_json_str(text))
-    except (ValueError, IndexError):
+    fault = "is not of the form a.b.c=value"
+    # This does not use Model Garden's YAML loader, which can build Python objects.
+    for as_yaml in (params_dict.nested_csv_str_to_json_str, str):
         try:
-            values = _load(text)
-        except ValueError:
-            pass
-    if not isinstance(values, dict):
-        raise UserError(f"{source} is not of the form a.b.c=value")
-    return values
+            made = as_yaml(text)
+        except (ValueError, IndexError):
+            continue
+        try:
+            values = _load(made)
+        except ValueError as error:
+            fault = f"has a value that is not YAML: {error}"
+            break
+        if isinstance(values, dict):
+            return values
+    raise UserError(f"{source} {fault}")
 
 
 def _load(text: str) -> Any:
