@@ -1,6 +1,7 @@
 """The latest checkpoint of a directory, whatever kills and disks did to it."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -104,6 +105,19 @@ def test_a_run_killed_in_its_first_save_is_a_new_run(folder):
     assert latest.find(str(folder / "missing")) is None
     lost(folder, "checkpoint", "ckpt-5", "ckpt-10")
     (folder / "ckpt-20.index").unlink()
+    assert latest.find(str(folder)) is None
+
+
+def test_a_run_that_lost_an_index_but_not_its_best_is_not_a_new_run(folder):
+    lost(folder, "checkpoint", "ckpt-5", "ckpt-10")
+    (folder / "best").mkdir()
+    for path in folder.glob("ckpt-20*"):
+        shutil.copy(path, folder / "best" / path.name)
+    (folder / "ckpt-20.index").unlink()
+    with pytest.raises(UserError, match="held checkpoints, .*: put their files back"):
+        latest.find(str(folder))
+    # A kill in the first save, after a validation.
+    (folder / "ckpt-20_temp").mkdir()
     assert latest.find(str(folder)) is None
 
 

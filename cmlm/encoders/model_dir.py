@@ -26,13 +26,13 @@ from cmlm.config import experiment, overrides
 from cmlm.data import vocabulary_file
 from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints
+from cmlm.modeling import checkpoints, latest
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 logger = logging.getLogger(__name__)
 
 PARAMS = "params.yaml"
-BEST = "best"
+BEST = latest.BEST
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TEXT = "text"

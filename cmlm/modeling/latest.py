@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 # TensorFlow's file that names the latest checkpoint, and the files of a checkpoint.
 _STATE = "checkpoint"
+# The directory of the checkpoint with the best validation, in that of a run.
+BEST = "best"
 _FILE = re.compile(r"(ckpt-(\d{1,18}))\.(?:index|data-\d{5}-of-\d{5})")
 
 
@@ -63,8 +65,8 @@ def _find(directory: str) -> tuple[str | None, str]:
         whole = _whole(directory)
         if whole:
             return _readable(whole), f"{state_path} is missing"
-        # A run that was killed in its first save leaves data without an index.
-        if len(_parts_of_checkpoints(directory)) > 1:
+        parts = list(_parts_of_checkpoints(directory).values())
+        if _were_whole(parts, directory):
             raise UserError(
                 f"{directory} held checkpoints, and none of them is whole: put their "
                 "files back, or use another --model_dir"
@@ -146,6 +148,19 @@ def _parts_of_checkpoints(directory: str) -> dict[int, str]:
     return {
         int(match[2]): os.path.join(directory, match[1]) for match in found if match
     }
+
+
+def _were_whole(parts: list[str], directory: str) -> bool:
+    """Whether a run saved one of its checkpoints, none of which is whole.
+
+    A run that was killed in its first save leaves data without an index, and beside
+    them the directory `ckpt-N_temp`, which TensorFlow removes after it has written the
+    index.
+    """
+    if len(parts) != 1:
+        return bool(parts)
+    saving = tf.io.gfile.exists(f"{parts[0]}_temp")
+    return not saving and bool(_whole(os.path.join(directory, BEST)))
 
 
 def _readable(whole: list[str]) -> str:
