@@ -163,6 +163,9 @@ def _message_of_the_system(error: Exception) -> str | None:
         elif isinstance(error, errors.DataLossError) and text.startswith("inflate()"):
             # A run inspects the first part of a large corpus only.
             message = "a gzip file of the input is damaged: gzip --test FILE finds it"
+        elif ours := re.match(r"UserError: (.+)", text):
+            # Raised by a function that a pipeline of data called.
+            message = ours[1]
         else:
             return None
     # The parts of a checkpoint that is being written, and the sign of two outputs.

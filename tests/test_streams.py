@@ -1,13 +1,15 @@
 """Pairs are exactly the neighbours inside documents, whatever the file layout."""
 
 import collections
+import gzip
 import itertools
 
 import pytest
 import tensorflow as tf
 from texts import make_corpus, neighbours, write
 
-from cmlm.data import streams
+from cmlm import cli
+from cmlm.data import line_files, streams
 from cmlm.data.streams import Portion
 
 pytestmark = pytest.mark.usefixtures("unconverted")
@@ -26,7 +28,7 @@ def read_pairs(*args, **kwargs):
 @pytest.mark.parametrize("chunk", [1, 2, 7, 4096])
 def test_pairs_are_the_neighbours_of_every_document(tmp_path, monkeypatch, chunk):
     # Small chunks put a chunk border at every place where a pair can be.
-    monkeypatch.setattr(streams, "LINES_PER_CHUNK", chunk)
+    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", chunk)
     paths, documents = make_corpus(tmp_path)
     found = collections.Counter(read_pairs(paths))
     assert found == collections.Counter(neighbours(documents))
@@ -54,7 +56,7 @@ def expected_passages(documents, n_tokens):
 @pytest.mark.large
 @pytest.mark.parametrize("n_tokens, chunk", [(1, 4096), (9, 5), (1000, 5)])
 def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chunk):
-    monkeypatch.setattr(streams, "LINES_PER_CHUNK", chunk)
+    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", chunk)
     paths, documents = make_corpus(tmp_path)
     expected = expected_passages(documents, n_tokens)
 
@@ -85,6 +87,40 @@ def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chu
     assert all(parts)
 
 
+def truncated(packed):
+    return packed[: len(packed) // 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"),
+    [
+        (lambda text: gzip.compress(text), True),
+        (lambda text: gzip.compress(text[:-1]), True),
+        (lambda text: gzip.compress(text) + gzip.compress(text), True),
+        (lambda text: gzip.compress(text.replace(b"\n", b"\r\n")), True),
+        (lambda text: gzip.compress(b""), True),
+        (lambda text: truncated(gzip.compress(text)), False),
+        (lambda text: gzip.compress(text)[:-3], False),
+        (lambda text: gzip.compress(text) + truncated(gzip.compress(text)), False),
+    ],
+)
+def test_a_packed_file_that_ends_early_is_an_error(tmp_path, capsys, content, whole):
+    text = "".join(f"line {i}\n" for i in range(9000)).encode()
+    path = f"{tmp_path}/a.txt.gz"
+    with open(path, "wb") as file:
+        file.write(content(text))
+    if whole:
+        with gzip.open(path) as file:
+            lines = file.read().split()[1::2]
+        found = streams.sentences(Portion([path])).as_numpy_iterator()
+        assert [line.split()[1] for line in found] == lines
+        return
+    with pytest.raises(SystemExit):
+        cli.guard(lambda: read_pairs([path]))
+    said = capsys.readouterr().err
+    assert said == f"error: {path} is not a whole gzip file: it ends inside its data\n"
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path):
     path = write(tmp_path / "a.txt", b"\xef\xbb\xbfOne\nTwo\n")
     assert read_pairs([path]) == [("One", "Two")]
@@ -98,7 +134,7 @@ def test_a_long_line_is_cut_before_it_is_carried(tmp_path):
 
 @pytest.mark.parametrize("chunk", [5, 4096])
 def test_train_and_validation_share_no_line_and_miss_few(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(streams, "LINES_PER_CHUNK", chunk)
+    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", chunk)
     paths, documents = make_corpus(tmp_path)
     train = read_pairs(paths, "train", 0.2)
     validation = read_pairs(paths, "validation", 0.2)

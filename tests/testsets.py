@@ -51,7 +51,8 @@ def _senteval(directory: Path, draw: random.Random) -> None:
         _put(path, scored)
     types = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
     for name in ("train_5500", "TREC_10"):
-        lines = [f"{types[row % 6]}:x {_text(draw)}" for row in range(2 * _ROWS)]
+        # At least ten examples of a class, one for each fold.
+        lines = [f"{types[row % 6]}:x {_text(draw)}" for row in range(3 * _ROWS)]
         _put(directory / "senteval" / "TREC" / f"{name}.label", lines)
     for part in ("train", "test"):
         head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"

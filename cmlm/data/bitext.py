@@ -14,7 +14,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.data import streams
+from cmlm.data import line_files, streams
 from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.data.inspection import share_read
 from cmlm.errors import UserError
@@ -185,8 +185,8 @@ def rows(portion: streams.Portion, *, columns: int | None = None) -> tf.data.Dat
     own = count_columns(portion.files)
     columns = columns or own
 
-    def read(path):
-        return streams.read_lines(path).map(split).unbatch()
+    def read(*file):
+        return line_files.read(*file).map(split).unbatch()
 
     def split(lines):
         cells = tf.strings.split(lines, "\t")

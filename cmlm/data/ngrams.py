@@ -31,7 +31,7 @@ import numpy as np
 
 from cmlm.common import choices, fields
 from cmlm.common import files as files_lib
-from cmlm.data import ngram_files, streams
+from cmlm.data import line_files, ngram_files, streams
 from cmlm.data.ngram_units import Units
 from cmlm.data.sorted_counts import SortedCounts
 from cmlm.errors import UserError
@@ -300,7 +300,7 @@ def _documents(paths: list[str], units: Units) -> Iterator[_Document]:
     for path in paths:
         document = _Document(path, [], [])
         with files_lib.open_text(path) as stream:
-            while lines := list(itertools.islice(stream, streams.LINES_PER_CHUNK)):
+            while lines := list(itertools.islice(stream, line_files.LINES_PER_CHUNK)):
                 lines = [line[: streams.MAX_SENTENCE_BYTES].strip() for line in lines]
                 for line, runs in zip(lines, units.split(lines), strict=True):
                     if line:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cmlm.common import files as files_lib
 from cmlm.common import iterators
-from cmlm.data import languages, streams
+from cmlm.data import languages, line_files, streams
 from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.errors import UserError
 
@@ -103,7 +103,7 @@ def rows(portion: streams.Portion, *, same_language: bool = False) -> tf.data.Da
     """
     parts = []
     for paths in portion.files.values():
-        lines = tf.data.Dataset.from_tensor_slices(paths).flat_map(streams.read_lines)
+        lines = line_files.named(paths).flat_map(line_files.read)
         parts.append(lines.unbatch().map(_cells))
     dataset = iterators.untuned(tf.data.Dataset.zip(tuple(parts))).map(
         lambda *cells: (

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from cmlm.common import iterators
+from cmlm.data import line_files
 
-LINES_PER_CHUNK = 4096
 # A longer line is cut before it is tokenised, which bounds the memory of the shuffle
 # buffer. The limit allows 256 tokens of 64 bytes each.
 MAX_SENTENCE_BYTES = 16_384
@@ -56,8 +56,8 @@ class Portion:
 def sentences(portion: Portion) -> tf.data.Dataset:
     """Returns the sentences of a text: string []."""
 
-    def read(path):
-        chunks = _read_chunks(path, portion)
+    def read(*file):
+        chunks = _read_chunks(*file, portion)
         return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
 
     return read_files(portion, read)
@@ -73,8 +73,8 @@ def sentence_pairs(portion: Portion) -> tf.data.Dataset:
         Dataset of (string [], string []).
     """
 
-    def read(path):
-        chunks = _read_chunks(path, portion)
+    def read(*file):
+        chunks = _read_chunks(*file, portion)
         return chunks.map(
             lambda lines, previous, _, joined: (previous[joined], lines[joined])
         ).unbatch()
@@ -104,8 +104,8 @@ def passages(
         Dataset of string [].
     """
 
-    def read(path):
-        chunks = _read_chunks(path, portion)
+    def read(*file):
+        chunks = _read_chunks(*file, portion)
         found = _join_passages(chunks, count_tokens, n_tokens)
         return found.map(lambda passages, *_: passages).unbatch()
 
@@ -126,8 +126,8 @@ def passage_pairs(
         Dataset of (string [], string []).
     """
 
-    def read(path):
-        chunks = _read_chunks(path, portion)
+    def read(*file):
+        chunks = _read_chunks(*file, portion)
         found = _join_passages(chunks, count_tokens, n_tokens)
         return found.map(
             lambda passages, previous, joined: (previous[joined], passages[joined])
@@ -144,22 +144,22 @@ def passage_starts(
 ) -> tf.data.Dataset:
     """Tells which passages open a document: bool [], file by file."""
 
-    def read(path):
-        chunks = _read_chunks(path, portion)
+    def read(*file):
+        chunks = _read_chunks(*file, portion)
         found = _join_passages(chunks, count_tokens, n_tokens)
         return found.map(lambda _, __, joined: ~joined).unbatch()
 
-    return tf.data.Dataset.from_tensor_slices(portion.files).flat_map(read)
+    return line_files.named(portion.files).flat_map(read)
 
 
 def read_files(
-    portion: Portion, read: Callable[[tf.Tensor], tf.data.Dataset]
+    portion: Portion, read: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
 ) -> tf.data.Dataset:
     """Interleaves the datasets of a portion's files.
 
     Args:
         portion: the files, their order, and the hosts that share them.
-        read: function from the path of a file, string [], to its dataset.
+        read: function from the tensors of a file, see `line_files`, to its dataset.
     """
     files, context = portion.files, portion.input_context
     shard = (
@@ -170,7 +170,7 @@ def read_files(
     by_file = len(files) >= shard[0]
     if by_file:
         files = files[shard[1] :: shard[0]]
-    paths = iterators.untuned(tf.data.Dataset.from_tensor_slices(files))
+    paths = iterators.untuned(line_files.named(files))
     if portion.seed is not None:
         paths = paths.shuffle(
             len(files), seed=portion.seed, reshuffle_each_iteration=True
@@ -185,13 +185,9 @@ def read_files(
     return dataset if by_file else dataset.shard(*shard)
 
 
-def read_lines(path: tf.Tensor) -> tf.data.Dataset:
-    """Streams one file, plain or gzip, in chunks: string [lines]."""
-    compression = tf.where(tf.strings.regex_full_match(path, r".*\.gz"), "GZIP", "")
-    return tf.data.TextLineDataset(path, compression).batch(LINES_PER_CHUNK)
-
-
-def _read_chunks(path: tf.Tensor, portion: Portion) -> tf.data.Dataset:
+def _read_chunks(
+    path: tf.Tensor, unpacked_length: tf.Tensor, portion: Portion
+) -> tf.data.Dataset:
     """Streams one file of a text as chunks of consecutive lines.
 
     Returns:
@@ -237,7 +233,7 @@ def _read_chunks(path: tf.Tensor, portion: Portion) -> tf.data.Dataset:
         )
         return state, (lines, previous, filled & kept, follows & both_kept)
 
-    return read_lines(path).scan(start, step)
+    return line_files.read(path, unpacked_length).scan(start, step)
 
 
 def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:

@@ -1,0 +1,86 @@
+"""Files of lines, plain or gzip, as datasets that notice a truncated file.
+
+TensorFlow takes a truncated gzip file for one that ends there. So the bytes are counted
+and compared with the length that the file itself states at its end.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cmlm.common import files
+
+LINES_PER_CHUNK = 4096
+# Trailers that are read at the same time: remote files are slow.
+_TRAILERS_AT_ONCE = 16
+# A gzip file states its length modulo 2^32 in its last four bytes.
+_LENGTHS = 1 << 32
+_TRAILER = 4
+
+
+def named(paths: Sequence[str]) -> tf.data.Dataset:
+    """Returns the tensors by which `read` reads files.
+
+    Returns:
+        Dataset of (string [], the path; int64 [], the bytes of the unpacked text modulo
+        2^32 that a gzip file states, or -1 for a plain file).
+    """
+    with concurrent.futures.ThreadPoolExecutor(_TRAILERS_AT_ONCE) as threads:
+        lengths = list(threads.map(_stated_length, paths))
+    return tf.data.Dataset.from_tensor_slices(
+        (list(paths), tf.constant(lengths, tf.int64))
+    )
+
+
+def read(path: tf.Tensor, unpacked_length: tf.Tensor) -> tf.data.Dataset:
+    """Streams one file, plain or gzip, in chunks: string [lines].
+
+    A gzip file that states another length is unpacked once more outside TensorFlow: it
+    is truncated, or it is whole and has carriage returns, which TensorFlow drops, or
+    several members, of which the trailer counts the last one.
+
+    Args:
+        path, unpacked_length: from `named`.
+    """
+    packed = unpacked_length >= 0
+    lines = tf.data.TextLineDataset(path, tf.where(packed, "GZIP", ""))
+    # No chunk of lines is empty, so an empty one marks the end.
+    end = tf.data.Dataset.from_tensors(tf.constant([], tf.string))
+
+    def count(n_bytes, chunk):
+        n_bytes += tf.reduce_sum(tf.cast(tf.strings.length(chunk) + 1, tf.int64))
+        # The last line may be without its line feed.
+        differs = (n_bytes - unpacked_length) % _LENGTHS > 1
+        read_again = packed & differs & tf.equal(tf.size(chunk), 0)
+        n_bytes += tf.cond(
+            read_again,
+            lambda: tf.numpy_function(_refuse_truncated, [path], tf.int64),
+            lambda: tf.constant(0, tf.int64),
+        )
+        return n_bytes, chunk
+
+    chunks = lines.batch(LINES_PER_CHUNK).concatenate(end)
+    counted = chunks.scan(tf.constant(0, tf.int64), count)
+    return counted.filter(lambda chunk: tf.size(chunk) > 0)
+
+
+def _stated_length(path: str) -> int:
+    """The length that a gzip file states, any number if it is truncated; else -1."""
+    if not path.endswith(".gz"):
+        return -1
+    with tf.io.gfile.GFile(path, "rb") as file:
+        file.seek(max(0, file.size() - _TRAILER))
+        return int.from_bytes(file.read(), "little")
+
+
+@functools.cache
+def _refuse_truncated(path: bytes) -> int:
+    """Reads a gzip file; UserError if it is not whole. A whole file is read once."""
+    with files.open_bytes(path.decode(), for_tensorflow=True) as stream:
+        while stream.read(1 << 20):
+            pass
+    return 0
