@@ -357,7 +357,7 @@ FORMATS = {
     "labels": _labels("classes.tsv"),
     "several labels": _labels("labels.csv"),
     "numbers as labels": _labels("numbers.tsv"),
-    "queries to train on": _pairs("queries.tsv", "bitext", "--pair_data"),
+    "queries to train on": _pairs("queries.tsv", "pairs", "--pair_data"),
     "scores to train on": _pairs("scored.tsv", "scored", "--scored_data"),
     "json dump": _dump("a.json.bz2", "json", mutations.BZIP2),
     "wet dump": _dump("a.wet.gz", "wet", mutations.GZIP),
