@@ -29,7 +29,7 @@ def main(_) -> None:
     source.check("output")
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders.trained import describe_seq_length
+        from cmlm.encoders.trained import describe_cut
         from export import huggingface_folder
 
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
@@ -37,9 +37,7 @@ def main(_) -> None:
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
         model, seq_length = source.open_trained()
         print(
-            f"{model.checkpoint} -> {FLAGS.output}; sentences are cut at "
-            f"{describe_seq_length(model, seq_length)}; trained with "
-            f"{model.seq_length}",
+            f"{model.checkpoint} -> {FLAGS.output}; {describe_cut(model, seq_length)}",
             file=sys.stderr,
         )
         normalize = FLAGS.normalize

@@ -34,7 +34,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.encoders import identity, pcr
-        from cmlm.encoders.trained import describe_seq_length
+        from cmlm.encoders.trained import describe_cut
         from export import model_card, saved_models
 
     # ------------------------------------------------------------- reading
@@ -55,9 +55,8 @@ def main(_) -> None:
                 f"--pcr={FLAGS.pcr}",
             )
         print(
-            f"{model.checkpoint} -> {FLAGS.export_dir}; sentences are cut at "
-            f"{describe_seq_length(model, seq_length)}; trained with "
-            f"{model.seq_length}",
+            f"{model.checkpoint} -> {FLAGS.export_dir}; "
+            f"{describe_cut(model, seq_length)}",
             file=sys.stderr,
         )
         if seq_length > model.seq_length and FLAGS.model_dir:

@@ -54,6 +54,25 @@ def test_a_long_step_shows_its_micro_batches(capsys, monkeypatch):
     ]
 
 
+def test_several_objectives_share_the_pace_of_whole_steps(capsys, monkeypatch):
+    seconds = 10.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    line = progress.ProgressLine(total_steps=10, start_step=0)
+    # A third of the masked LM is an unknown share of the first step.
+    line.within_step(0, 1, 3, "mlm")
+    for step in (1, 2, 3):
+        seconds += 10.0
+        line.update(step, {}, examples_per_step=1)
+    seconds += 12.0
+    # Seven steps of 10 s to go, whatever part of the next one has passed.
+    line.within_step(3, 1, 3, "mlm")
+    shown = lines(capsys)
+    assert shown[0] == "step 0/10  micro-batch 2 of 3 of mlm in the next step"
+    assert shown[-1] == (
+        "step 3/10  micro-batch 2 of 3 of mlm in the next step  ETA 1m 10s"
+    )
+
+
 def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
     path = str(tmp_path / "metrics.jsonl")
     rows = [{"step": step, "time": 1.0} for step in (5, 10, 15)]

@@ -12,7 +12,12 @@ import toys
 
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
-from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
+from cmlm.encoders.trained import (
+    Reading,
+    TrainedEncoder,
+    describe_cut,
+    resolve_seq_length,
+)
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 
@@ -142,6 +147,15 @@ def test_positions_are_the_limit():
     config.model.max_position_embeddings, config.model.num_views = 40, 3
     long = TrainedEncoder(None, None, config, "", "", seq_length=512)
     assert resolve_seq_length(long) == 37
+
+
+def test_the_length_of_the_training_is_named_beside_that_of_its_start():
+    config = experiment.ExperimentConfig()
+    config.task.mirror.weight, config.task.mirror.train_data.seq_length = 1, 50
+    run = TrainedEncoder(None, None, config, "", "", seq_length=256)
+    assert describe_cut(run, 256) == (
+        "sentences are cut at 256 tokens; trained with 50, its start with 256"
+    )
 
 
 @pytest.mark.large

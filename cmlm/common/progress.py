@@ -45,30 +45,38 @@ class ProgressLine:
         if len(self._window) > 30 or (len(self._window) > 2 and not self._paced):
             self._window.pop(0)
             self._paced = True
-        since, first = self._window[0]
-        steps_per_second = (step - first) / max(now - since, 1e-9)
         done = step >= self._total
         parts = [f"{name} {_short(value)}" for name, value in metrics.items()]
         if self._paced:
-            parts.append(f"{steps_per_second * examples_per_step:,.0f} examples/s")
+            seconds = self._seconds_per_step()
+            parts.append(f"{examples_per_step / seconds:,.0f} examples/s")
             if not done:
-                parts.append(self._time_to_go(step, 1 / steps_per_second))
+                parts.append(self._time_to_go(step, seconds))
         self._print(step, parts, done)
 
-    def within_step(self, step: int, done: int, of: int) -> None:
+    def within_step(self, step: int, done: int, of: int, objective: str = "") -> None:
         """Shows the progress inside a long step.
 
         Args:
             step: number of updates before this step.
             done: number of finished micro-batches of this step.
             of: number of all micro-batches of this step.
+            objective: the objective of these micro-batches, if a step may have several;
+                they are then an unknown share of the step.
         """
-        since, first = self._window[-1]
-        parts = [f"micro-batch {done + 1} of {of} of the next step"]
-        if done:
+        whose = f"{objective} in " if objective else ""
+        parts = [f"micro-batch {done + 1} of {of} of {whose}the next step"]
+        if self._paced:
+            parts.append(self._time_to_go(step, self._seconds_per_step()))
+        elif done and not objective:
+            since, first = self._window[-1]
             steps = step - first + done / of
             parts.append(self._time_to_go(step, (time.monotonic() - since) / steps))
         self._print(step, parts, False)
+
+    def _seconds_per_step(self) -> float:
+        (since, first), (now, step) = self._window[0], self._window[-1]
+        return max(now - since, 1e-9) / max(step - first, 1)
 
     def _time_to_go(self, step: int, seconds_per_step: float) -> str:
         return f"ETA {duration((self._total - step) * seconds_per_step)}"

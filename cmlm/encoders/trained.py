@@ -100,13 +100,23 @@ class TrainedEncoder:
     seq_length: int
 
 
-def describe_seq_length(trained: TrainedEncoder, seq_length: int) -> str:
-    """Describes a length limit: "123 tokens (128 positions less 5 conditions)"."""
+def describe_cut(trained: TrainedEncoder, seq_length: int) -> str:
+    """Describes where sentences are cut, and the length limit of the training.
+
+    "sentences are cut at 123 tokens (128 positions less 5 conditions); trained with
+    128". A run that starts from weights with a limit of their own keeps that one:
+    "trained with 50, its start with 256".
+    """
     model = trained.config.model
     positions, views = model.max_position_embeddings, model.num_views
+    text = f"sentences are cut at {seq_length} tokens"
     if views and seq_length == positions - views:
-        return f"{seq_length} tokens ({positions} positions less {views} conditions)"
-    return f"{seq_length} tokens"
+        text += f" ({positions} positions less {views} conditions)"
+    objectives = trained.config.task.enabled().values()
+    longest = max((each.train_data.seq_length for each in objectives), default=0)
+    if longest in (0, trained.seq_length):
+        return f"{text}; trained with {trained.seq_length}"
+    return f"{text}; trained with {longest}, its start with {trained.seq_length}"
 
 
 def resolve_seq_length(

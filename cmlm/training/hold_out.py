@@ -30,7 +30,8 @@ def ensure(
     empty. The share doubles until each objective has a held-out example, for all
     objectives of one text alike: an objective must not train on what another one
     validates by. Every objective keeps training examples. A resumed run finds the same
-    share. An objective that stays without examples gets a warning.
+    share. The log names an objective without examples, as a warning unless its share
+    is 0.
 
     Args:
         config: the run's configuration; the shares are changed in place.
@@ -87,7 +88,9 @@ def _widen(names, enabled, objectives) -> None:
         )
     without = [name for name in names if name in empty or name not in asked]
     if without:
-        logger.warning(
+        # A recipe that holds out nothing, such as Mirror-BERT's, needs no warning.
+        logger.log(
+            logging.WARNING if empty else logging.INFO,
             "nothing is held out to validate %s by; name other text with "
             "--validation_data, or raise task.%s.train_data.hold_out_fraction",
             ", ".join(without),

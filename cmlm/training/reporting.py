@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -86,11 +87,14 @@ class Reporter:
         self._gains: dict[str, float] = {}
         # A TPU program cannot call back into Python.
         if not distributed.is_static(trainer.strategy):
-            for gradients in trainer.gradients.values():
-                gradients.on_micro_batch = self._micro_batch
+            several = len(trainer.gradients) > 1
+            for name, gradients in trainer.gradients.items():
+                gradients.on_micro_batch = functools.partial(
+                    self._micro_batch, name if several else ""
+                )
 
-    def _micro_batch(self, done: int, of: int) -> None:
-        self._line.within_step(self._pace.last[1], done, of)
+    def _micro_batch(self, objective: str, done: int, of: int) -> None:
+        self._line.within_step(self._pace.last[1], done, of, objective)
 
     def trained(self, metrics: Mapping[str, float]) -> None:
         """Reports a loop of training steps. Call it after each loop."""
