@@ -106,7 +106,7 @@ FLAGS = flags.FLAGS
 _LANGUAGES = "languages:"
 
 
-def main(_) -> int:
+def main(_) -> int | None:
     if FLAGS.list_tasks:
         with cli.quiet_imports("evaluate"):
             from cmlm.evaluation import listing
@@ -191,8 +191,7 @@ def main(_) -> int:
     if models and output:
         print(f"results  {output if as_json else os.path.join(output, 'report.html')}")
     if failed:
-        print(f"not scored: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+        raise UserError(f"not scored: {', '.join(failed)}")
 
 
 def groups_of(values: list[str]) -> dict[str, list[str]]:

@@ -434,13 +434,13 @@ def content(path: Path) -> str:
                 model.pop("scoring_seconds", None)
         return json.dumps(value, sort_keys=True)
     if path.name == "metrics.jsonl":
+        # The first training row after a resume covers fewer steps.
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return json.dumps(
-            [
-                {k: v for k, v in row.items() if k != "time" and "per_second" not in k}
-                for row in rows
-            ]
-        )
+        validated = [
+            (row["step"], {k: v for k, v in row.items() if k.startswith("validation/")})
+            for row in rows
+        ]
+        return json.dumps([row for row in validated if row[1]])
     if path.name == "checkpoint" or path.suffix in (".index", ".pb"):
         return "present"
     if ".data-" in path.name:
