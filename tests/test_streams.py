@@ -28,13 +28,21 @@ def read_pairs(*args, **kwargs):
 @pytest.mark.parametrize("chunk", [1, 2, 7, 4096])
 def test_pairs_are_the_neighbours_of_every_document(tmp_path, monkeypatch, chunk):
     # Small chunks put a chunk border at every place where a pair can be.
-    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", chunk)
+    set_chunk(monkeypatch, chunk)
     paths, documents = make_corpus(tmp_path)
     found = collections.Counter(read_pairs(paths))
     assert found == collections.Counter(neighbours(documents))
     dataset = streams.sentences(Portion(paths))
     sentences = [sentence.decode() for sentence in dataset.as_numpy_iterator()]
     assert sorted(sentences) == sorted(line for lines in documents for line in lines)
+
+
+def set_chunk(monkeypatch, n_lines):
+    """Lets readers process so many lines at once: they are traced anew."""
+    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", n_lines)
+    for name in ("_read_sentences", "_read_pairs"):
+        read = getattr(streams, name).__wrapped__
+        monkeypatch.setattr(streams, name, streams.traced_once(read))
 
 
 def expected_passages(documents, n_tokens):
@@ -56,8 +64,8 @@ def expected_passages(documents, n_tokens):
 @pytest.mark.large
 @pytest.mark.parametrize("n_tokens, chunk", [(1, 4096), (9, 5), (1000, 5)])
 def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chunk):
-    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", chunk)
-    paths, documents = make_corpus(tmp_path)
+    set_chunk(monkeypatch, chunk)
+    paths, documents = make_corpus(tmp_path, documents_a_file=6)
     expected = expected_passages(documents, n_tokens)
 
     def words(lines):
@@ -134,7 +142,7 @@ def test_a_long_line_is_cut_before_it_is_carried(tmp_path):
 
 @pytest.mark.parametrize("chunk", [5, 4096])
 def test_train_and_validation_share_no_line_and_miss_few(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", chunk)
+    set_chunk(monkeypatch, chunk)
     paths, documents = make_corpus(tmp_path)
     train = read_pairs(paths, "train", 0.2)
     validation = read_pairs(paths, "validation", 0.2)

@@ -8,6 +8,7 @@ columns as the pair's first good line; language pairs may differ.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from typing import ClassVar
 
@@ -183,12 +184,14 @@ def rows(portion: streams.Portion, *, columns: int | None = None) -> tf.data.Dat
         Dataset of tuples of string [], one for each column.
     """
     own = count_columns(portion.files)
-    columns = columns or own
+    return streams.read_files(portion, _row_reader(own, columns or own))
 
-    def read(*file):
-        return line_files.read(*file).map(split).unbatch()
 
-    def split(lines):
+@functools.cache
+def _row_reader(own: int, columns: int) -> streams.Reader:
+    """Returns a reader of files with `own` columns as tuples of `columns` strings."""
+
+    def split(lines, buckets):
         cells = tf.strings.split(lines, "\t")
         values = tf.strings.substr(cells.values, 0, streams.MAX_SENTENCE_BYTES)
         cells = cells.with_values(tf.strings.strip(values))
@@ -198,7 +201,11 @@ def rows(portion: streams.Portion, *, columns: int | None = None) -> tf.data.Dat
         table = tf.ragged.boolean_mask(cells, good).to_tensor(shape=[None, columns])
         document = tf.strings.to_hash_bucket_fast(table[:, 0], 1 << 62)
         line_in_document = tf.zeros_like(document, tf.int32)
-        chosen = streams.in_part(document, line_in_document, portion)
+        chosen = streams.in_buckets(document, line_in_document, buckets)
         return tuple(tf.unstack(tf.boolean_mask(table, chosen), num=columns, axis=1))
 
-    return streams.read_files(portion, read)
+    def read(path, unpacked_length, buckets):
+        lines = line_files.read(path, unpacked_length)
+        return lines.map(lambda lines: split(lines, buckets)).unbatch()
+
+    return streams.traced_once(read)

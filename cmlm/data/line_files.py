@@ -15,6 +15,8 @@ import tensorflow as tf
 from cmlm.common import files
 
 LINES_PER_CHUNK = 4096
+# The tensors of a file, see `named`.
+SIGNATURE = (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64))
 # Trailers that are read at the same time: remote files are slow.
 _TRAILERS_AT_ONCE = 16
 # A gzip file states its length modulo 2^32 in its last four bytes.

@@ -95,7 +95,7 @@ def masked_texts(
 def _passage_settings(feed: Feed) -> dict[str, Any]:
     """Returns settings of passages that leave room for [CLS] and [SEP]."""
     return {
-        "count_tokens": lambda text: feed.tokenizer.tokenize(text).row_lengths(),
+        "count_tokens": feed.tokenizer.count,
         "n_tokens": feed.config.seq_length - 2,
     }
 

@@ -7,6 +7,7 @@ millions of lines and needs the same memory for any corpus.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -21,8 +22,11 @@ MAX_SENTENCE_BYTES = 16_384
 # borders; larger blocks may leave a small corpus without validation text.
 HOLD_OUT_BLOCK = 128
 
-_PARTS = ("train", "validation", "all")
 _BUCKETS = 1_000_000
+
+# From the two tensors of a file, see `line_files`, and the buckets of a part, int32 [2],
+# to a dataset.
+Reader = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +56,55 @@ class Portion:
     input_context: tf.distribute.InputContext | None = None
     seed: int | None = None
 
+    @property
+    def buckets(self) -> tuple[int, int]:
+        """The first bucket of the part, and the bucket behind its last one.
+
+        A fingerprint puts each block, or each line of a table, into one of `_BUCKETS`
+        buckets. The first ones are held out.
+        """
+        held_out = round(self.hold_out_fraction * _BUCKETS)
+        parts = {
+            "train": (held_out, _BUCKETS),
+            "validation": (0, held_out),
+            "all": (0, _BUCKETS),
+        }
+        if self.part not in parts:
+            raise ValueError(f"part is {self.part!r}; allowed: {', '.join(parts)}")
+        return parts[self.part]
+
+
+def traced_once(read: Reader) -> Reader:
+    """Lets TensorFlow trace a reader at its first use only.
+
+    tf.data would trace it again for each dataset, 0.1 to 0.5 s for each language and
+    part. The reader must depend on nothing but its arguments.
+    """
+    function = tf.function(
+        read,
+        autograph=False,
+        input_signature=[*line_files.SIGNATURE, tf.TensorSpec([2], tf.int32)],
+    )
+
+    @functools.wraps(read)
+    def call(*arguments):
+        with tf.init_scope():
+            # Not `function` itself, which Python would run where functions run eagerly.
+            concrete = function.get_concrete_function()
+        return concrete(*arguments)
+
+    return call
+
 
 def sentences(portion: Portion) -> tf.data.Dataset:
     """Returns the sentences of a text: string []."""
+    return read_files(portion, _read_sentences)
 
-    def read(*file):
-        chunks = _read_chunks(*file, portion)
-        return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
 
-    return read_files(portion, read)
+@traced_once
+def _read_sentences(*arguments):
+    chunks = _read_chunks(*arguments)
+    return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
 
 
 def sentence_pairs(portion: Portion) -> tf.data.Dataset:
@@ -72,14 +116,15 @@ def sentence_pairs(portion: Portion) -> tf.data.Dataset:
     Returns:
         Dataset of (string [], string []).
     """
+    return read_files(portion, _read_pairs)
 
-    def read(*file):
-        chunks = _read_chunks(*file, portion)
-        return chunks.map(
-            lambda lines, previous, _, joined: (previous[joined], lines[joined])
-        ).unbatch()
 
-    return read_files(portion, read)
+@traced_once
+def _read_pairs(*arguments):
+    chunks = _read_chunks(*arguments)
+    return chunks.map(
+        lambda lines, previous, _, joined: (previous[joined], lines[joined])
+    ).unbatch()
 
 
 def passages(
@@ -103,13 +148,8 @@ def passages(
     Returns:
         Dataset of string [].
     """
-
-    def read(*file):
-        chunks = _read_chunks(*file, portion)
-        found = _join_passages(chunks, count_tokens, n_tokens)
-        return found.map(lambda passages, *_: passages).unbatch()
-
-    return read_files(portion, read)
+    reader = _passage_reader(_passages_alone, count_tokens, n_tokens)
+    return read_files(portion, reader)
 
 
 def passage_pairs(
@@ -125,15 +165,8 @@ def passage_pairs(
     Returns:
         Dataset of (string [], string []).
     """
-
-    def read(*file):
-        chunks = _read_chunks(*file, portion)
-        found = _join_passages(chunks, count_tokens, n_tokens)
-        return found.map(
-            lambda passages, previous, joined: (previous[joined], passages[joined])
-        ).unbatch()
-
-    return read_files(portion, read)
+    reader = _passage_reader(_passages_joined, count_tokens, n_tokens)
+    return read_files(portion, reader)
 
 
 def passage_starts(
@@ -143,23 +176,47 @@ def passage_starts(
     n_tokens: int,
 ) -> tf.data.Dataset:
     """Tells which passages open a document: bool [], file by file."""
-
-    def read(*file):
-        chunks = _read_chunks(*file, portion)
-        found = _join_passages(chunks, count_tokens, n_tokens)
-        return found.map(lambda _, __, joined: ~joined).unbatch()
-
-    return line_files.named(portion.files).flat_map(read)
+    reader = _passage_reader(_passage_opens, count_tokens, n_tokens)
+    buckets = portion.buckets
+    return line_files.named(portion.files).flat_map(
+        lambda *file: reader(*file, buckets)
+    )
 
 
-def read_files(
-    portion: Portion, read: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
-) -> tf.data.Dataset:
+def _passages_alone(passages, previous, joined):
+    return passages
+
+
+def _passages_joined(passages, previous, joined):
+    return previous[joined], passages[joined]
+
+
+def _passage_opens(passages, previous, joined):
+    return ~joined
+
+
+# A run has one tokenizer and few lengths.
+@functools.lru_cache(maxsize=8)
+def _passage_reader(
+    select: Callable[..., tf.Tensor | tuple[tf.Tensor, ...]],
+    count_tokens: Callable[[tf.Tensor], tf.Tensor],
+    n_tokens: int,
+) -> Reader:
+    """Returns a reader of what `select` takes of the results of `_join_passages`."""
+
+    def read(*arguments):
+        chunks = _read_chunks(*arguments)
+        return _join_passages(chunks, count_tokens, n_tokens).map(select).unbatch()
+
+    return traced_once(read)
+
+
+def read_files(portion: Portion, read: Reader) -> tf.data.Dataset:
     """Interleaves the datasets of a portion's files.
 
     Args:
         portion: the files, their order, and the hosts that share them.
-        read: function from the tensors of a file, see `line_files`, to its dataset.
+        read: from a file and the buckets of the portion's part to a dataset.
     """
     files, context = portion.files, portion.input_context
     shard = (
@@ -175,8 +232,9 @@ def read_files(
         paths = paths.shuffle(
             len(files), seed=portion.seed, reshuffle_each_iteration=True
         )
+    buckets = portion.buckets
     dataset = paths.interleave(
-        read,
+        lambda *file: read(*file, buckets),
         cycle_length=min(8, len(files)),
         block_length=16,
         num_parallel_calls=min(2, len(files)),
@@ -186,9 +244,13 @@ def read_files(
 
 
 def _read_chunks(
-    path: tf.Tensor, unpacked_length: tf.Tensor, portion: Portion
+    path: tf.Tensor, unpacked_length: tf.Tensor, buckets: tf.Tensor
 ) -> tf.data.Dataset:
     """Streams one file of a text as chunks of consecutive lines.
+
+    Args:
+        path, unpacked_length: from `line_files.named`.
+        buckets: int32 [2], the buckets of the part.
 
     Returns:
         Dataset of tuples: `lines` string [n]; `previous` string [n], the line before
@@ -223,7 +285,7 @@ def _read_chunks(
         first = tf.gather(tf.concat([[-n_before], openings], axis=0), index)
         line_in_document = tf.range(tf.size(lines)) - first
 
-        kept = in_part(document, line_in_document, portion)
+        kept = in_buckets(document, line_in_document, buckets)
         both_kept = kept & tf.concat([[last_in_part], kept[:-1]], axis=0)
         state = (
             lines[-1],
@@ -305,20 +367,16 @@ def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:
     )
 
 
-def in_part(
-    document: tf.Tensor, line_in_document: tf.Tensor, portion: Portion
+def in_buckets(
+    document: tf.Tensor, line_in_document: tf.Tensor, buckets: tf.Tensor
 ) -> tf.Tensor:
     """Tells which lines belong to a part: bool [lines].
 
     Args:
         document: int64 [lines], fingerprint of each line's document.
         line_in_document: int32 [lines].
-        portion: its part and its share held out.
+        buckets: int32 [2], see `Portion.buckets`.
     """
-    if portion.part not in _PARTS:
-        raise ValueError(f"part is {portion.part!r}; allowed: {', '.join(_PARTS)}")
-    if portion.part == "all":
-        return tf.ones_like(line_in_document, tf.bool)
     block = tf.strings.join(
         [
             tf.strings.as_string(document),
@@ -327,8 +385,8 @@ def in_part(
         separator="/",
     )
     bucket = tf.strings.to_hash_bucket_fast(block, _BUCKETS)
-    held_out = bucket < round(portion.hold_out_fraction * _BUCKETS)
-    return held_out if portion.part == "validation" else ~held_out
+    first, behind = tf.unstack(tf.cast(buckets, tf.int64))
+    return (bucket >= first) & (bucket < behind)
 
 
 def as_tuples(

@@ -79,6 +79,10 @@ class Tokenizer(tf.Module):
         """
         return self._tokenize(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"))
 
+    def count(self, text: tf.Tensor) -> tf.Tensor:
+        """Counts the tokens of texts string [n], without special tokens: int64 [n]."""
+        return self.tokenize(text).row_lengths()
+
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8."""
         raise NotImplementedError
