@@ -208,6 +208,20 @@ def trim(
         )
         kept = [first, tf.minimum(lengths[1], budget - first)]
     return [
-        tf.gather(segment, tf.ragged.range(keep), batch_dims=1)
-        for segment, keep in zip(segments, kept, strict=True)
+        _starts(segment, length, keep)
+        for segment, length, keep in zip(segments, lengths, kept, strict=True)
     ]
+
+
+def _starts(
+    rows: tf.RaggedTensor, lengths: tf.Tensor, kept: tf.Tensor
+) -> tf.RaggedTensor:
+    """Returns the first `kept` int64 [batch] tokens of rows of `lengths` int64 [batch].
+
+    A ragged gather needs three times as many operations, and each takes time to trace.
+    """
+    place = tf.range(tf.size(rows.values, tf.int64)) - tf.repeat(
+        rows.row_starts(), lengths
+    )
+    values = tf.boolean_mask(rows.values, place < tf.repeat(kept, lengths))
+    return tf.RaggedTensor.from_row_lengths(values, kept, validate=False)
