@@ -24,7 +24,7 @@ HOLD_OUT_BLOCK = 128
 
 _BUCKETS = 1_000_000
 
-# From the two tensors of a file, see `line_files`, and the buckets of a part, int32 [2],
+# From the two tensors of a file (`line_files`) and the buckets of a part, int32 [2],
 # to a dataset.
 Reader = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset]
 
