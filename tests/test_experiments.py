@@ -257,6 +257,12 @@ def test_a_size_beside_a_preset_wins():
         ("model.num_layers=!!int x", "not YAML: invalid literal for int() with base"),
         ("model: {num_layers: !!int x}", "has a value that is not YAML: invalid lit"),
         ("model: !!python/object/apply:os.getcwd []", "could not determine a constr"),
+        ("task.cmlm=", "task.cmlm is None; allowed: CmlmConfig"),
+        (
+            "task.cmlm.train_data=5",
+            "task.cmlm.train_data is 5; allowed: DataConfig",
+        ),
+        ("task=x", "task is 'x'; allowed: TaskConfig"),
         ("model: &a [*a]", "has a value that is not YAML: line 1 has an alias"),
     ],
 )

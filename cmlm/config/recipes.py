@@ -430,6 +430,8 @@ def load(
         )
     config = exp_factory.get_exp_config(experiment)
     override(config, config_files, overrides)
+    # `task.cmlm=5` would be an objective without settings.
+    fields.check_types(config)
     named = given(config_files, overrides)
     if "trainer.train_steps" in named and "trainer.epochs" not in named:
         config.trainer.epochs = 0
