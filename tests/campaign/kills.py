@@ -546,6 +546,8 @@ class Campaign:
             code = finish(child)
         first = self._log.read_text()
         if is_full:
+            if self._log.stat().st_size >= most:
+                return "not judged: the log of the command itself was full"
             told = code == 1 and one_line(first)
             # The line names a file: an output as it was given, or a path.
             told = told and re.search(r"^error: .*/.*File too large", first, re.M)
@@ -559,7 +561,9 @@ class Campaign:
             assert "Traceback" not in first or "cli.run" not in first, first
         for output in command.outputs:
             if (cwd / output).exists():
-                wanted = {k: v for k, v in want.items() if k.startswith(output)}
+                wanted = {
+                    k: v for k, v in want.items() if f"{k}/".startswith(f"{output}/")
+                }
                 half = differences(wanted, state(cwd, (output,)))
                 assert not half, f"half under a final name: {half}"
         again = finish(start(run_command(command, self._inputs), cwd, self._log))
