@@ -21,6 +21,8 @@ class CountWords(beam_runner.CountingDoFn):
             raise UserError("'bad' is not a line: allowed are others")
         if line == "full":
             raise OSError(28, "No space left on device")
+        if line == "gone":
+            open("/dev/null/o.tmp-0a1b2c3d/part", "w")
         for word in line.split():
             self.counts[word] += 1
             yield word
@@ -58,6 +60,7 @@ def test_nothing_to_count_is_an_empty_file(tmp_path):
     [
         ("bad", "^'bad' is not a line: allowed are others$"),
         ("full", "^the disk is full: no space left on device$"),
+        ("gone", "^/dev/null/o: Not a directory$"),
     ],
 )
 def test_a_mistake_in_a_transform_is_one_line(tmp_path, line, message):

@@ -73,8 +73,8 @@ def run(
         progress: the bar to show while the pipeline runs.
 
     Raises:
-        UserError: a transform raised a UserError, a worker on this machine was killed,
-            or the disk is full.
+        UserError: a transform raised a UserError or an OSError, or a worker on this
+            machine was killed.
     """
     options = pipeline_options.PipelineOptions(shlex.split(beam_options))
     runner = None
@@ -207,7 +207,7 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
 
 
 def _raise_as_user_error(failure: Exception) -> None:
-    """Raises a UserError if the cause is a UserError of a worker or a full disk.
+    """Raises a UserError if the cause is a UserError or an OSError of a worker.
 
     Exceptions of other processes arrive as text only.
     """
@@ -215,8 +215,14 @@ def _raise_as_user_error(failure: Exception) -> None:
     found = re.findall(r"^(?:cmlm\.errors\.)?UserError: (.*)$", text, re.MULTILINE)
     if isinstance(failure, UserError):
         found = [text]
+    of_the_system = re.findall(r"\[Errno \d+\] ([^:\n\[]+)(?:: '(.*?)')?", text)
     if "[Errno 28]" in text:
         found = ["the disk is full: no space left on device"]
+    elif of_the_system:
+        reason, path = of_the_system[-1]
+        # A temporary file counts as the output that it becomes.
+        path = re.sub(r"\.tmp-[0-9a-f]{8}(/.*)?$", "", path)
+        found = [f"{path}: {reason.strip()}".removeprefix(": ")]
     if found:
         message = re.sub(r" \[while running .*$", "", found[-1])
         raise UserError(message) from None
