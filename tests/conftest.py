@@ -34,13 +34,15 @@ def pytest_configure() -> None:
 # Python, or what other modules test on both stacks.
 ON_ONE_STACK = {
     *("test_assembly", "test_beam_runner", "test_bitext_data", "test_builtin"),
-    *("test_campaign", "test_corpus", "test_distill", "test_docs"),
+    *("test_campaign", "test_cli", "test_client", "test_corpus", "test_distill"),
+    "test_docs",
     *("test_evaluation_own", "test_evaluation_report", "test_evaluation_tasks"),
     *("test_examples", "test_experiments", "test_filters", "test_finetuning_own"),
     *("test_finetuning_reviews", "test_hold_out", "test_leftovers"),
-    *("test_masked_pipelines", "test_mine", "test_mirror", "test_misad", "test_nli"),
+    *("test_masked_pipelines", "test_mine", "test_mining", "test_mirror"),
+    *("test_misad", "test_nli"),
     *("test_pair_pipelines", "test_papers", "test_precision", "test_prepare"),
-    *("test_published_layouts", "test_quality", "test_quickthought"),
+    *("test_pruning", "test_published_layouts", "test_quality", "test_quickthought"),
     *("test_reading", "test_rules", "test_scored", "test_sources", "test_spilling"),
     *("test_vocabulary", "test_words_on_beam"),
 }

@@ -295,7 +295,7 @@ RUNS = {
 
 @pytest.mark.parametrize(
     "name",
-    ["all", pytest.param("interleaved_on_two_replicas", marks=pytest.mark.large)],
+    [pytest.param("all", marks=pytest.mark.large), "interleaved_on_two_replicas"],
 )
 def test_a_run_logs_each_objective_and_resumes_exactly(data, tmp_path, request, name):
     """The last step of a run again, bit for bit; dropout is on."""
