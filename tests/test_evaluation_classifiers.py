@@ -12,8 +12,8 @@ from cmlm.evaluation import catalogue, classifier, perceptron, reading
 
 def fit(x, y, c):
     """The toolkit's call, but up to the optimum."""
-    model = LogisticRegression(C=c, random_state=1111, tol=1e-6, max_iter=1000)
-    return model.fit(x, y)
+    model = LogisticRegression(C=c, random_state=1111, tol=1e-8, max_iter=1000)
+    return model.fit(x.astype(np.float64), y)
 
 
 def toolkit_inner_folds(x, y):
