@@ -1,6 +1,7 @@
 """Distillation: the teacher's vectors on disk, the losses, the width of the student."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -121,11 +122,17 @@ def test_a_second_text_is_added(folder):
 def test_the_vectors_of_another_teacher_are_refused(folder):
     config = settings(folder, teacher_cache=str(folder / "cache"))
     prepare(folder, config)
+    teacher = config.teacher
     np.save(folder / "other.npy", np.load(folder / "taught.npy")[:, :10])
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
     with pytest.raises(
         UserError, match="another teacher; allowed: another --teacher_c"
     ):
+        prepare(folder, config)
+    # Known texts need no teacher; more texts do.
+    config.teacher, config.init_words = teacher, True
+    os.replace(folder / "other.npy", folder / "taught.npy")
+    with pytest.raises(UserError, match=r"taught.npy from before it changed; allowed"):
         prepare(folder, config)
 
 

@@ -215,10 +215,15 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
             except ValueError as error:
                 raise UserError(f"{path} is damaged: delete {directory}") from error
             if _identity(found) != _identity(about):
+                known = found.get("teacher", {}).get("model")
+                if known == teacher["model"]:
+                    raise UserError(
+                        f"{directory} holds vectors of {known} from before it changed;"
+                        " allowed: another --teacher_cache"
+                    )
                 raise UserError(
                     f"{directory} holds the vectors of another teacher; allowed: "
-                    "another --teacher_cache, or the teacher "
-                    f"{found.get('teacher', {}).get('model')}"
+                    f"another --teacher_cache, or the teacher {known}"
                 )
         else:
             with files.atomic_text(path) as file:
