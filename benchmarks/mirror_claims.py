@@ -5,7 +5,7 @@
 
 Arms of Liu et al., 2021 (https://arxiv.org/abs/2104.08027, tables 1, 6 and 8), at equal
 steps from the same weights: `none` (the two views are equal), `span`, `dropout`,
-`both`, `drophead` (a span and dropped heads) and `controlled` (a span, and one dropout
+`both`, `drophead` (a span and dropped heads) and `controlled` (no span, and one dropout
 mask for both views). `before` is the start itself. --words takes
 configs/mirror_word.flags, which masks no span: there `none`, `dropout` and `drophead`
 differ.
@@ -49,7 +49,7 @@ ARMS = {
     "dropout": _NO_SPAN,
     "both": [],
     "drophead": [*_NO_DROPOUT, "model.drophead_rate=0.2"],
-    "controlled": ["task.mirror.controlled_dropout=true"],
+    "controlled": [*_NO_SPAN, "task.mirror.controlled_dropout=true"],
 }
 _TASKS = ("stsb-test", "sick-r", "simlex999", "geometry")
 
