@@ -231,7 +231,7 @@ def _batch_by_length(
 
     def longest_text(texts):
         n_rows = tf.shape(texts)[0]
-        lengths = tokenizer.tokenize(tf.reshape(texts, [-1])).row_lengths()
+        lengths = tokenizer.count(tf.reshape(texts, [-1]))
         return tf.reduce_max(tf.reshape(lengths, [n_rows, -1]), axis=1)
 
     def cut(number, texts):

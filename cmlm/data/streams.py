@@ -202,7 +202,7 @@ def _passage_reader(
     count_tokens: Callable[[tf.Tensor], tf.Tensor],
     n_tokens: int,
 ) -> Reader:
-    """Returns a reader of what `select` takes of the results of `_join_passages`."""
+    """Returns a reader that applies `select` to the results of `_join_passages`."""
 
     def read(*arguments):
         chunks = _read_chunks(*arguments)

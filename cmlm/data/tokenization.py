@@ -218,7 +218,7 @@ def _starts(
 ) -> tf.RaggedTensor:
     """Returns the first `kept` int64 [batch] tokens of rows of `lengths` int64 [batch].
 
-    A ragged gather needs three times as many operations, and each takes time to trace.
+    A ragged gather needs more than twice as many operations, each of them traced.
     """
     place = tf.range(tf.size(rows.values, tf.int64)) - tf.repeat(
         rows.row_starts(), lengths
