@@ -1,5 +1,6 @@
 """Files are found, streamed, and written whole or not at all."""
 
+import concurrent.futures
 import gzip
 import os
 import resource
@@ -13,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm import cli
-from cmlm.common import files, scratch
+from cmlm.common import files, outputs, scratch
 from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -271,3 +272,39 @@ def test_scratch_of_a_killed_process_goes_and_that_of_a_living_one_stays(
         assert found == {first, second, str(tmp_path / "other")}
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
     assert caplog.messages == [f"removed {left}, left by a run that was killed"]
+
+
+def test_threads_that_make_scratch_at_once_keep_theirs(tmp_path, monkeypatch, caplog):
+    # A directory is without its lock for a moment, in which others may find it.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def work(_):
+        for _ in range(200):
+            with scratch.directory() as made:
+                (Path(made) / "folder").mkdir()
+                (Path(made) / "folder" / "file").touch()
+                assert os.listdir(made) == ["folder"]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_writers_of_one_file_and_those_who_tidy_up_beside_it_lose_nothing(tmp_path):
+    path = str(tmp_path / "output")
+
+    def work(number):
+        for _ in range(100):
+            outputs.tidy(path)
+            with files.atomic_file(path) as temporary:
+                Path(temporary).write_text(str(number))
+            with files.atomic_directory(f"{path}-{number}", overwrite=True) as made:
+                outputs.tidy(f"{path}-{number}")
+                (Path(made) / "file").touch()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert {made.name for made in tmp_path.iterdir()} == {
+        "output",
+        *(f"output-{number}" for number in range(4)),
+    }

@@ -57,9 +57,8 @@ def held(directory: str) -> Iterator[None]:
                     "end, or name another directory"
                 )
             # The last holder may have deleted the file between the two calls.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(path), os.fstat(handle)):
-                    break
+            if _is_at(handle, path):
+                break
         except BaseException:
             os.close(handle)
             raise
@@ -75,7 +74,7 @@ def held(directory: str) -> Iterator[None]:
     finally:
         # Its directory may have moved, and another process may have a new one here.
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(path), os.fstat(handle)):
+            if _is_at(handle, path):
                 os.unlink(path)
                 if is_new:
                     os.rmdir(directory)
@@ -98,12 +97,15 @@ def _lock(handle: int, path: str) -> bool:
 
 
 @contextlib.contextmanager
-def in_work(path: str, is_directory: bool = False) -> Iterator[None]:
+def in_work(
+    path: str, is_directory: bool = False, is_private: bool = False
+) -> Iterator[None]:
     """Creates a temporary file or directory, and marks it as one in use.
 
     Args:
         path: a new path; a remote one is left to its writer.
         is_directory: whether to create a directory.
+        is_private: whether only this user can open the path.
 
     Raises:
         OSError: the path cannot be created.
@@ -111,31 +113,63 @@ def in_work(path: str, is_directory: bool = False) -> Iterator[None]:
     if not is_local(path):
         yield
         return
-    if is_directory:
-        os.mkdir(path)
-        handle = os.open(path, os.O_RDONLY)
-    else:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    mode = (0o777 if is_directory else 0o666) & (0o700 if is_private else 0o777)
+    while (handle := _create(path, is_directory, mode)) is None:
+        pass
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(handle)
 
 
-def is_abandoned(path: str) -> bool:
-    """Whether no process marks a path by `in_work`; False if this cannot be known."""
-    if not is_local(path):
-        return False
+def _create(path: str, is_directory: bool, mode: int) -> int | None:
+    """A new locked file or directory; None if another process has removed it again."""
+    if is_directory:
+        os.mkdir(path, mode)
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+    else:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    # Another process may have found the path in the moment without a lock: it holds
+    # one while it removes the path.
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    if _is_at(handle, path):
+        return handle
+    os.close(handle)
+    return None
+
+
+@contextlib.contextmanager
+def abandoned(path: str) -> Iterator[bool]:
+    """Yields whether no process marks a path by `in_work`; False if this is unknown.
+
+    While the block runs, nothing else can mark or remove the path.
+    """
+    handle = None
+    if is_local(path):
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
+        yield handle is not None and _is_free(handle) and _is_at(handle, path)
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: str) -> bool:
+    """Whether an open file is still the one at its path."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    return False
+
+
+def _is_free(handle: int) -> bool:
+    """Locks an open file; False if another process has locked it or locks fail."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
-    finally:
-        os.close(handle)
     return True

@@ -203,10 +203,17 @@ def tidy(path: str) -> None:
     """
     path = path.rstrip("/")
     unfinished, replaced = _leftovers(path)
-    living = {left for left, owner in unfinished if not locks.is_abandoned(owner)}
-    for left in sorted(living):
-        logger.warning("%s is unfinished: delete it if no run is writing it", left)
-    remove(left for left, _ in unfinished if left not in living)
+    with contextlib.ExitStack() as stack:
+        is_abandoned = {
+            owner: stack.enter_context(locks.abandoned(owner))
+            for owner in sorted({owner for _, owner in unfinished})
+        }
+        # An output that has ended since then has left no file.
+        unfinished = [(left, owner) for left, owner in unfinished if _exists(left)]
+        living = [left for left, owner in unfinished if not is_abandoned[owner]]
+        for left in living:
+            logger.warning("%s is unfinished: delete it if no run is writing it", left)
+        remove(left for left, _ in unfinished if left not in living)
     if living or not replaced:
         return
     if not tf.io.gfile.exists(path):

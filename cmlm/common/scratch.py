@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 
 from cmlm.common import locks
@@ -24,35 +24,29 @@ def directory() -> Iterator[str]:
     After a kill it stays. The next process that makes one finds it by its lock, which
     has ended, and removes it.
     """
-    for left in _abandoned(tempfile.gettempdir()):
-        # Another process may remove it at the same time.
-        shutil.rmtree(left, ignore_errors=True)
-        logger.warning("removed %s, left by a run that was killed", left)
-    while True:
-        path = tempfile.mkdtemp(prefix=_PREFIX)
-        handle = os.open(path, os.O_RDONLY)
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another process may have taken it for abandoned before it was locked.
-        if os.path.isdir(path):
-            break
-        os.close(handle)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(handle)
+    parent = tempfile.gettempdir()
+    _remove_abandoned(parent)
+    path = os.path.join(parent, f"{_PREFIX}{uuid.uuid4().hex[:8]}")
+    with locks.in_work(path, is_directory=True, is_private=True):
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _abandoned(parent: str) -> list[str]:
-    """The directories of killed processes of this user."""
-    found = []
-    for entry in os.scandir(parent):
+def _remove_abandoned(parent: str) -> None:
+    """Removes the directories of killed processes of this user."""
+    for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
         if not entry.name.startswith(_PREFIX):
             continue
         with contextlib.suppress(FileNotFoundError):
             is_own = entry.stat(follow_symlinks=False).st_uid == os.getuid()
             is_directory = entry.is_dir(follow_symlinks=False)
-            if is_own and is_directory and locks.is_abandoned(entry.path):
-                found.append(entry.path)
-    return sorted(found)
+            if not is_own or not is_directory:
+                continue
+            with locks.abandoned(entry.path) as is_abandoned:
+                if is_abandoned:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    logger.warning(
+                        "removed %s, left by a run that was killed", entry.path
+                    )
