@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -71,6 +72,34 @@ def test_without_a_good_state_file_the_newest_checkpoint_counts(folder, damage, 
     assert manager.latest_checkpoint == f"{folder}/ckpt-20"
     manager.save(checkpoint_number=30)
     steps = sorted(int(path.stem[5:]) for path in folder.glob("*.index"))
+    assert steps == [20, 30]
+
+
+@pytest.mark.parametrize("hours", [(1, 0), (1, 1), (0, 1), (0, 0)])
+def test_a_clock_that_was_set_keeps_no_old_checkpoint(tmp_path, monkeypatch, hours):
+    """TensorFlow never deletes checkpoints that are older than the run's start."""
+    value, now = tf.Variable(0.0), time.time
+
+    def manager():
+        latest.repair(str(tmp_path))
+        return tf.train.CheckpointManager(
+            tf.train.Checkpoint(value=value), str(tmp_path), max_to_keep=2
+        )
+
+    # How far the clock is ahead at the start, and at the checkpoints.
+    start, saving = hours
+    monkeypatch.setattr(time, "time", lambda: now() + 3600 * start)
+    first = manager()
+    monkeypatch.setattr(time, "time", lambda: now() + 3600 * saving)
+    for step in (5, 10):
+        first.save(checkpoint_number=step)
+    # The run is killed, and resumes by the right time.
+    monkeypatch.setattr(time, "time", now)
+    second = manager()
+    assert second.latest_checkpoint == f"{tmp_path}/ckpt-10"
+    for step in (20, 30):
+        second.save(checkpoint_number=step)
+    steps = sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index"))
     assert steps == [20, 30]
 
 

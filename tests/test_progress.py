@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tqdm
 
 from cmlm.common import progress
 from cmlm.training import metrics_log
@@ -71,6 +72,20 @@ def test_several_objectives_share_the_pace_of_whole_steps(capsys, monkeypatch):
     assert shown[-1] == (
         "step 3/10  micro-batch 2 of 3 of mlm in the next step  ETA 1m 10s"
     )
+
+
+def test_a_bar_goes_by_a_clock_that_nobody_sets(capsys, monkeypatch):
+    seconds = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    # The time of day jumps back by an hour whenever ten seconds have passed.
+    monkeypatch.setattr(tqdm.std, "time", lambda: -360 * seconds)
+    with progress.bar(100) as bar:
+        for _ in range(3):
+            seconds += 10.0
+            bar.update(10)
+    shown = capsys.readouterr().err
+    for state in ("10/100 [00:10<01:30", "20/100 [00:20<01:20", "30/100 [00:30<01:10"):
+        assert state in shown
 
 
 def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):

@@ -33,9 +33,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, TextIO
 
-import tqdm
-
 from cmlm.common import packing
+from cmlm.common.progress import Bar
 from cmlm.errors import UserError
 
 try:
@@ -373,7 +372,7 @@ class Progress:
             os.remove(self._path)
 
     def _follow(self, ended: threading.Event) -> None:
-        bar = tqdm.tqdm(
+        bar = Bar(
             total=self._total,
             desc=self._description or None,
             unit=self._unit,

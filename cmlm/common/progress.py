@@ -119,12 +119,26 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 1e-2 else f"{value:.3f}"
 
 
+class Bar(tqdm.tqdm):
+    """A bar of tqdm that measures by a clock that nobody sets.
+
+    By the time of day, tqdm's own clock, a clock that is set back gives negative times
+    and stops the bar.
+    """
+
+    def __init__(self, *args, **kwargs):
+        # With any other value a thread of tqdm compares these times with its clock.
+        super().__init__(*args, miniters=1, **kwargs)
+        self._time = time.monotonic
+        self.start_t = self.last_print_t = time.monotonic()
+
+
 def bar(
     total: int | None,
     description: str = "",
     unit: str = "sentences",
     disable: bool = False,
-) -> tqdm.tqdm:
+) -> Bar:
     """Opens a progress bar on stderr; a log file gets a line every 10 seconds.
 
     Args:
@@ -133,7 +147,7 @@ def bar(
         unit: the name of the units, in the plural.
         disable: whether to show nothing.
     """
-    return tqdm.tqdm(
+    return Bar(
         total=total,
         desc=description or None,
         unit=f" {unit}",

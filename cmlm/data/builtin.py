@@ -22,9 +22,9 @@ import warnings
 from collections.abc import Iterator
 
 import tensorflow as tf
-import tqdm
 
 from cmlm.common import files as files_lib
+from cmlm.common.progress import Bar
 from cmlm.data import sentences
 
 PYTHON_DOCS = "builtin:python-docs"
@@ -133,7 +133,7 @@ def _documents() -> Iterator[str]:
         spec = importlib.util.find_spec(name)
         roots.extend(spec.submodule_search_locations or [] if spec else [])
     modules = [path for root in roots for path in _modules(root)]
-    for path in tqdm.tqdm(modules, "reading docstrings", unit="file", disable=None):
+    for path in Bar(modules, "reading docstrings", unit="file", disable=None):
         yield from _docstrings(path)
 
 

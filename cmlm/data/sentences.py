@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 import sentencex
-import tqdm
 
 from cmlm.common.choices import TEXT_LAYOUTS
+from cmlm.common.progress import Bar
 from cmlm.errors import UserError
 
 # A "sentence" of more characters is a table, a list of names or binary data.
@@ -191,7 +191,7 @@ def write_sentences(
         files.atomic_text(target) as output,
     ):
         if progress:
-            lines = tqdm.tqdm(lines, path.rsplit("/", 1)[-1], unit=" lines")
+            lines = Bar(lines, path.rsplit("/", 1)[-1], unit=" lines")
         open_document = False
         for paragraph in paragraphs(lines, layout):
             if paragraph is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 
 import tensorflow as tf
 
@@ -40,20 +41,30 @@ def find(directory: str) -> str | None:
 
 
 def repair(directory: str) -> None:
-    """Writes the file `checkpoint` anew if `find` cannot rely on it, and says so."""
+    """Writes the file `checkpoint` anew if `find` cannot rely on it, and says so.
+
+    It also gives the checkpoints other times if TensorFlow would never delete them,
+    because the clock was set back.
+    """
     path = find(directory)
-    if not path or not (_find(directory)[1] or _names_others(directory)):
+    if not path:
+        return
+    if _find(directory)[1] or _names_others(directory):
+        listed = _whole(directory)
+    elif _would_stay(directory):
+        listed = _state(directory).all_model_checkpoint_paths
+    else:
         return
     name = os.path.basename(path)
-    whole = [os.path.basename(each) for each in _whole(directory)]
-    whole = [*(each for each in whole if each != name), name]
+    names = [os.path.basename(each) for each in listed]
+    names = [*(each for each in names if each != name), name]
     prefix = "" if os.path.isabs(directory) else directory
     tf.compat.v1.train.update_checkpoint_state(
         directory,
         os.path.join(prefix, name),
-        [os.path.join(prefix, each) for each in whole],
+        [os.path.join(prefix, each) for each in names],
         # TensorFlow deletes only checkpoints newer than the last preserved one.
-        all_model_checkpoint_timestamps=[float(n) for n in range(1, len(whole) + 1)],
+        all_model_checkpoint_timestamps=[float(n) for n in range(1, len(names) + 1)],
         last_preserved_timestamp=0.0,
     )
 
@@ -115,6 +126,17 @@ def _names_others(directory: str) -> bool:
         _folder(os.path.dirname(path)) != _folder(directory)
         for path in state.all_model_checkpoint_paths
     )
+
+
+def _would_stay(directory: str) -> bool:
+    """Whether TensorFlow would forget checkpoints of the list instead of deleting them.
+
+    It forgets those that are not newer than the last preserved one, and at first that
+    is the time at which the run began.
+    """
+    state = _state(directory)
+    times = state.all_model_checkpoint_timestamps
+    return min([*times, time.time()]) <= state.last_preserved_timestamp
 
 
 def _folder(path: str) -> str:
