@@ -44,7 +44,10 @@ _ANYWHERE = {"cmlm.errors"} | {
     )
 }
 APART = {
-    "cmlm.evaluation": {*_ANYWHERE, "cmlm.common.components", "cmlm.mining"},
+    "cmlm.evaluation": {
+        *_ANYWHERE,
+        *("cmlm.common.checksums", "cmlm.common.components", "cmlm.mining"),
+    },
     "cmlm.mining": _ANYWHERE,
 }
 # These touch the training loop of Model Garden.

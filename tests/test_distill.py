@@ -136,12 +136,48 @@ def test_the_vectors_of_another_teacher_are_refused(folder):
         prepare(folder, config)
 
 
-def test_a_damaged_store_is_refused(folder):
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("texts.json", "{", "is not JSON"),
+        ("texts.json", '{"a": "1"}', "has a='1'; allowed: int from 0"),
+        ("teacher.json", "[]", "does not hold a JSON dict"),
+        ("teacher.json", '{"teacher": {}, "dim": 0}', "has dim=0; allowed: int from 1"),
+        ("checksums-300.json", '{"keys": 5}', "is damaged: "),
+    ],
+)
+def test_a_damaged_store_is_refused(folder, name, content, said):
     config = settings(folder)
     prepare(folder, config)
-    (folder / "run" / "teacher" / "texts.json").write_text("{")
-    with pytest.raises(UserError, match="damaged: delete it"):
+    store = folder / "run" / "teacher"
+    (store / name).write_text(content)
+    with pytest.raises(UserError) as caught:
         prepare(folder, config)
+    assert f"{store}/{name} {said}" in str(caught.value)
+    assert str(caught.value).endswith(f"; delete {store}")
+
+
+def test_a_byte_of_the_store_that_changed_is_noticed(folder):
+    config = settings(folder, teacher_cache=str(folder / "cache"))
+    more = settings(folder, teacher_cache=config.teacher_cache, init_words=True)
+    first, _ = prepare(folder, config)
+    sums = folder / "cache" / "checksums-300.json"
+    for name in json.loads(sums.read_text()):
+        whole = (folder / "cache" / name).read_bytes()
+        damaged = bytearray(whole)
+        damaged[len(whole) // 2] ^= 1
+        (folder / "cache" / name).write_bytes(damaged)
+        # It is neither read nor carried into the sums of a longer store.
+        for each in (config, more):
+            with pytest.raises(UserError, match=f"cache/{name} is damaged: it differs"):
+                prepare(folder, each)
+        (folder / "cache" / name).write_bytes(whole)
+    # The first texts keep their sums when others have come behind them, and a store of
+    # an earlier version has none.
+    prepare(folder, more)
+    assert prepare(folder, config)[0] == first
+    sums.unlink()
+    assert prepare(folder, config)[0] == first
 
 
 def test_the_teacher_must_know_every_text(folder):

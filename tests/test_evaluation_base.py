@@ -36,8 +36,9 @@ def test_vectors_are_kept_and_a_killed_run_does_no_harm(tmp_path):
         vectors.add(["a", "b c", "d"])
         with pytest.raises(UserError, match="in use"):
             store.Store(second, directory)
-    # Killed within the third row: its key was never written.
+    # Killed within the third row: neither its key nor the checksums were written.
     os.truncate(tmp_path / "cache" / "keys", 2 * 16 + 5)
+    (tmp_path / "cache" / "checksums.json").unlink()
     with store.Store(second, directory) as vectors:
         assert len(vectors) == 2
         texts = ["d", "a", "b c", "e"]
@@ -46,6 +47,24 @@ def test_vectors_are_kept_and_a_killed_run_does_no_harm(tmp_path):
     (tmp_path / "cache" / "shape.json").write_text("{}")
     with pytest.raises(UserError, match="damaged"):
         store.Store(second, directory)
+
+
+@pytest.mark.parametrize("name", ["keys", "vectors", "shape.json"])
+def test_a_byte_of_the_vectors_that_changed_is_noticed(tmp_path, name):
+    with store.Store(WordCounts(), str(tmp_path)) as vectors:
+        vectors.add(["a", "b c"])
+    # A killed run adds rows without checksums.
+    with pytest.raises(ZeroDivisionError):
+        with store.Store(WordCounts(), str(tmp_path)) as vectors:
+            vectors.add(["d"])
+            raise ZeroDivisionError
+    with store.Store(WordCounts(), str(tmp_path)) as vectors:
+        assert len(vectors) == 3
+    content = bytearray((tmp_path / name).read_bytes())
+    content[10] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"damaged.*; delete {tmp_path}$"):
+        store.Store(WordCounts(), str(tmp_path))
 
 
 @pytest.mark.parametrize(("largest", "name"), [(5, "shape.json"), (20, "vectors")])

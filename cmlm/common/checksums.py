@@ -8,6 +8,7 @@ protect against an attacker.
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable
@@ -35,7 +36,12 @@ def write(directory: str, names: Iterable[str], path: str) -> None:
         file.write("\n")
 
 
-def check(directory: str, path: str, under: tuple[str, ...] = ("",)) -> None:
+def check(
+    directory: str,
+    path: str,
+    under: tuple[str, ...] = ("",),
+    grows: tuple[str, ...] = (),
+) -> None:
     """Compares files with their checksums.
 
     Args:
@@ -43,6 +49,8 @@ def check(directory: str, path: str, under: tuple[str, ...] = ("",)) -> None:
         path: a file of `write`. If it is missing, nothing is compared: exports of
             version 0.1.0 have no checksums.
         under: compares only the files whose names begin with one of these.
+        grows: files that may have become longer since; the bytes behind are not
+            compared.
 
     Raises:
         UserError: a file is missing or differs, or `path` is damaged.
@@ -52,10 +60,12 @@ def check(directory: str, path: str, under: tuple[str, ...] = ("",)) -> None:
     try:
         with tf.io.gfile.GFile(path) as file:
             expected = json.loads(file.read())
-        rows = [(str(name), list(row)) for name, row in expected.items()]
+        rows = [
+            (str(name), [int(size), str(crc)]) for name, (size, crc) in expected.items()
+        ]
     except (
         *(tf.errors.OpError, ValueError, RecursionError),
-        *(TypeError, AttributeError),
+        *(TypeError, AttributeError, OverflowError),
     ) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is damaged: {reason}") from error
@@ -65,7 +75,7 @@ def check(directory: str, path: str, under: tuple[str, ...] = ("",)) -> None:
         if name.startswith(under):
             own = os.path.join(directory, name)
             try:
-                same = _sum(own) == row
+                same = _sum(own, row[0] if name in grows else math.inf) == row
             except tf.errors.OpError as error:
                 raise UserError(f"{own} cannot be read: {error.message}") from error
             if not same:
@@ -84,10 +94,10 @@ def _walk(directory: str, names: Iterable[str]):
                 yield os.path.relpath(own, directory), own
 
 
-def _sum(path: str) -> list:
-    """Returns [bytes, CRC-32 as 8 hexadecimal digits] of a file."""
+def _sum(path: str, at_most: float = math.inf) -> list:
+    """Returns [bytes, CRC-32 as 8 hexadecimal digits] of the first bytes of a file."""
     size = crc = 0
     with tf.io.gfile.GFile(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(min(_CHUNK_BYTES, max(at_most - size, 0))):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, f"{crc:08x}"]

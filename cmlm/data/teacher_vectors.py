@@ -8,10 +8,12 @@ A directory holds the unit vectors of one teacher:
     sorted-N.keys   the first N keys in ascending order
     sorted-N.rows   int64 [N], the row of each sorted key
     directions-N    float32 [dim, dim], the principal directions of N vectors
+    checksums-N.json  the checksums of all these files when they had N rows
     texts.json      the corpora whose texts are all here, each with its N
 
 Rows are only appended, each vector before its key. A killed run therefore leaves a
-usable directory, and several runs may read while another one appends.
+usable directory, and several runs may read while another one appends. Vectors that
+differ from their checksums are refused, for readers and before rows are appended.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files, locks
+from cmlm.common import checksums, files, json_files, locks
 from cmlm.errors import UserError
 
 _ABOUT, _VECTORS, _KEYS, _TEXTS = "teacher.json", "vectors", "keys", "texts.json"
@@ -107,12 +109,11 @@ class Writer:
 
     def __init__(self, directory: str, dim: int):
         self._directory, self._dim = directory, dim
+        self._texts = _texts(directory)
+        # Damage must not become part of the next checksums.
+        _check(directory, max(self._texts.values(), default=0))
         self._keys = self._load()
         self._known = set(self._keys.tolist())
-        self._texts = {}
-        if os.path.exists(self._path(_TEXTS)):
-            with open(self._path(_TEXTS)) as file:
-                self._texts = json.load(file)
 
     def __contains__(self, key: int) -> bool:
         return key in self._known
@@ -137,18 +138,25 @@ class Writer:
         Args:
             texts: the identity of the corpus.
         """
-        order = np.argsort(self._keys, kind="stable")
-        rows = len(order)
-        for name, values in (("keys", self._keys[order]), ("rows", order)):
-            with files.atomic_file(self._path(f"sorted-{rows}.{name}")) as temporary:
-                values.astype("<i8").tofile(temporary)
+        rows = len(self._keys)
         vectors = TeacherVectors(self._directory, rows, self._dim)
-        with files.atomic_file(self._path(f"directions-{rows}")) as temporary:
-            vectors.find_directions().astype("<f4").tofile(temporary)
+        sums = self._path(_checksums(rows))
+        if rows not in self._texts.values() or not os.path.exists(sums):
+            self._sort(vectors)
+            checksums.write(self._directory, _files(rows), sums)
         self._texts[texts] = rows
         with files.atomic_text(self._path(_TEXTS)) as file:
             json.dump(self._texts, file)
         return vectors
+
+    def _sort(self, vectors: TeacherVectors) -> None:
+        """Writes what is computed from the rows."""
+        rows, order = vectors.rows, np.argsort(self._keys, kind="stable")
+        for name, values in (("keys", self._keys[order]), ("rows", order)):
+            with files.atomic_file(self._path(f"sorted-{rows}.{name}")) as temporary:
+                values.astype("<i8").tofile(temporary)
+        with files.atomic_file(self._path(f"directions-{rows}")) as temporary:
+            vectors.find_directions().astype("<f4").tofile(temporary)
 
     def _load(self) -> np.ndarray:
         """Reads the keys, and cuts off the incomplete rows of a killed run."""
@@ -177,19 +185,61 @@ def find(directory: str, model: str, texts: str) -> TeacherVectors | None:
 
     Returns:
         None if the directory lacks some of the vectors.
+
+    Raises:
+        UserError: the directory is damaged.
     """
-    try:
-        with open(os.path.join(directory, _ABOUT)) as file:
-            about = json.load(file)
-        with open(os.path.join(directory, _TEXTS)) as file:
-            rows = json.load(file)[texts]
-    except (FileNotFoundError, KeyError):
+    rows = _texts(directory).get(texts)
+    about = _about(directory)
+    if rows is None or not about or about["teacher"].get("model") != model:
         return None
-    except ValueError as error:
-        raise UserError(f"{directory} is damaged: delete it") from error
-    if about["teacher"]["model"] != model:
-        return None
+    _check(directory, rows)
     return TeacherVectors(directory, rows, about["dim"])
+
+
+@contextlib.contextmanager
+def _advised(directory: str) -> Iterator[None]:
+    """Adds the way out to the error of a damaged directory."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error}; delete {directory}") from error
+
+
+def _about(directory: str) -> dict:
+    """Reads the teacher's identity and the width; empty if there is none yet."""
+    path = os.path.join(directory, _ABOUT)
+    with _advised(directory):
+        if found := json_files.optional(path):
+            json_files.field(found, "teacher", dict, path)
+            json_files.field(found, "dim", int, path, at_least=1)
+    return found
+
+
+def _texts(directory: str) -> dict[str, int]:
+    """Reads the corpora that the directory holds, each with its rows."""
+    path = os.path.join(directory, _TEXTS)
+    with _advised(directory):
+        found = json_files.optional(path)
+        for name in found:
+            json_files.field(found, name, int, path, at_least=0)
+    return found
+
+
+def _files(rows: int) -> tuple[str, ...]:
+    names = (f"sorted-{rows}.keys", f"sorted-{rows}.rows", f"directions-{rows}")
+    return (_KEYS, _VECTORS, *names)
+
+
+def _checksums(rows: int) -> str:
+    return f"checksums-{rows}.json"
+
+
+def _check(directory: str, rows: int) -> None:
+    """Raises UserError if a file differs from the checksum of its first N rows."""
+    path = os.path.join(directory, _checksums(rows))
+    with _advised(directory):
+        checksums.check(directory, path, grows=(_KEYS, _VECTORS))
 
 
 @contextlib.contextmanager
@@ -208,12 +258,7 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
     about = {"teacher": teacher, "dim": dim}
     path = os.path.join(directory, _ABOUT)
     with locks.held(directory):
-        if os.path.exists(path):
-            try:
-                with open(path) as file:
-                    found = json.load(file)
-            except ValueError as error:
-                raise UserError(f"{path} is damaged: delete {directory}") from error
+        if found := _about(directory):
             if _identity(found) != _identity(about):
                 known = found.get("teacher", {}).get("model")
                 if known == teacher["model"]:
@@ -228,11 +273,7 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
         else:
             with files.atomic_text(path) as file:
                 json.dump(about, file)
-        try:
-            writer = Writer(directory, dim)
-        except ValueError as error:
-            raise UserError(f"{directory} is damaged: delete it") from error
-        yield writer
+        yield Writer(directory, dim)
 
 
 def _identity(about: dict) -> tuple:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import files, locks, scratch
+from cmlm.common import checksums, files, locks, scratch
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
@@ -81,10 +81,11 @@ class StoredVectors:
 class Store:
     """Maps sentences to vectors, which lie in a file so that memory stays flat.
 
-    `directory` holds three files: `keys`, a hash of 16 bytes for each sentence;
-    `vectors`, a float32 row for each sentence; and `shape.json`, the width of a row.
-    Rows are only appended, each vector before its key, so a killed run leaves a usable
-    store.
+    `directory` holds four files: `keys`, a hash of 16 bytes for each sentence;
+    `vectors`, a float32 row for each sentence; `shape.json`, the width of a row; and
+    `checksums.json`, the checksums of the others. Rows are only appended, each vector
+    before its key, so a killed run leaves a usable store: its last rows have no
+    checksum.
 
     Args:
         encoder: the model.
@@ -112,7 +113,8 @@ class Store:
         self._rows: dict[bytes, int] = {}
         self._dim = 0
         with contextlib.ExitStack() as stack:
-            if directory is None:
+            self._is_kept = directory is not None
+            if not self._is_kept:
                 directory = stack.enter_context(scratch.directory())
             self._directory = directory
             stack.enter_context(locks.held(directory))
@@ -122,8 +124,11 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_) -> None:
-        self._stack.close()
+    def __exit__(self, kind, *_) -> None:
+        with self._stack:
+            if self._is_kept and kind is None and self._rows:
+                names = ("keys", "vectors", "shape.json")
+                checksums.write(self._directory, names, self._path(checksums.FILE_NAME))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -202,11 +207,16 @@ class Store:
     def _load(self) -> None:
         """Reads the keys, and cuts off the incomplete rows of a killed run."""
         if not os.path.exists(self._path("keys")):
-            for name in ("vectors", "shape.json"):
+            for name in ("vectors", "shape.json", checksums.FILE_NAME):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(self._path(name))
             return
         try:
+            checksums.check(
+                self._directory,
+                self._path(checksums.FILE_NAME),
+                grows=("keys", "vectors"),
+            )
             with open(self._path("shape.json")) as file:
                 self._dim = int(json.load(file)["dim"])
             row_bytes = 4 * self._dim
@@ -218,9 +228,11 @@ class Store:
             os.truncate(self._path("vectors"), complete * row_bytes)
             with open(self._path("keys"), "rb") as file:
                 keys = file.read()
+        except UserError as error:
+            raise UserError(f"{error}; delete {self._directory}") from error
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
             raise UserError(
-                f"{self._directory} is damaged, delete it: {error}"
+                f"{self._directory} is damaged: {error}; delete {self._directory}"
             ) from error
         starts = range(0, len(keys), _KEY_BYTES)
         self._rows = {
