@@ -163,6 +163,30 @@ def test_the_seed_decides(tokenizer):
     assert (first["masked_lm_positions"] != other["masked_lm_positions"]).any()
 
 
+@pytest.mark.parametrize("unit", ["tokens", "characters"])
+def test_a_span_goes_into_each_text_that_is_long_enough(tokenizer, unit):
+    """Against every place that a span of two units may take."""
+    words = [f"w{number}" for number in range(8, 14)]
+    long, short = " ".join(words), " ".join(words[1:])
+
+    def tokens(text):
+        return tokenizer.tokenize(tf.constant([text])).to_list()[0]
+
+    units, join = (long, tokens) if unit == "characters" else (tokens(long), list)
+    before = [units[:start] for start in range(len(units) - 1)]
+    if unit == "characters":
+        before = [text.rstrip() for text in before]
+    possible = {
+        (*join(left), MASK, *join(units[start + 2 :]))
+        for start, left in enumerate(before)
+    }
+    texts = tf.constant([long, short] * 100)
+    span = masking.SpanConfig(length=2, unit=unit, shortest=len(units))
+    rows = masking.mask_span(texts, tokenizer, span, tf.constant([1, 2])).to_list()
+    assert {tuple(row) for row in rows[::2]} == possible and len(possible) >= 5
+    assert rows[1::2] == [tokens(short)] * 100
+
+
 def test_shares_of_one_kind(tokenizer):
     ids = make_rows([60] * 8, np.random.default_rng(4))
     kept = MaskingConfig(mask_token_share=0.0, random_token_share=0.0)
@@ -182,10 +206,15 @@ def test_shares_of_one_kind(tokenizer):
             {"mask_token_share": 0.95},
             "random_token_share is 0.1; allowed: at most 0.05",
         ),
+        (
+            {"mask_token_share": 0.25, "random_token_share": 0.8},
+            "random_token_share is 0.8; allowed: at most 0.75",
+        ),
         ({"random_token_share": -0.1}, "random_token_share is -0.1; allowed: 0 to 1"),
     ],
 )
 def test_wrong_values_are_named(changes, message):
     fields.check(MaskingConfig())
+    fields.check(MaskingConfig(mask_token_share=0.25, random_token_share=0.75))
     with pytest.raises(UserError, match=message):
         fields.check(MaskingConfig(**changes))

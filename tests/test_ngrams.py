@@ -1,5 +1,7 @@
 """N-grams: their scores by the definition, out of core, and what a file may hold."""
 
+import bz2
+import gzip
 from pathlib import Path
 
 import commands
@@ -139,9 +141,14 @@ def test_sentences_are_marked_with_the_list_of_their_document(
 
 def test_the_default_drops_rare_n_grams(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text("new york is big\n" * 20 + "one two three four five six\n" * 19)
+    city, seven = "new york is big", "one two three four five six seven"
+    path.write_text(f"{city}\n" * 20 + f"{seven}\n" * 19)
     found = dict(ngrams.extract([str(path)], Units(), NgramConfig()))
-    assert "new york is big" in found and not any("two" in n for n in found)
+    assert city in found and not any("two" in ngram for ngram in found)
+    # And those of more than six words.
+    path.write_text(f"{seven}\n" * 20)
+    found = dict(ngrams.extract([str(path)], Units(), NgramConfig()))
+    assert max(len(ngram.split()) for ngram in found) == 6
 
 
 def test_counts_beyond_memory_are_on_disk():
@@ -170,6 +177,34 @@ def test_words_that_like_each_other_come_first(paths):
         config = NgramConfig(threshold=99.0, min_count=1)
         ngram_files.write(ngrams.extract(paths, Units(), config), paths[0] + ".tsv")
     assert not Path(paths[0] + ".tsv").exists()
+
+
+def test_the_threshold_is_the_lowest_score_that_stays(paths):
+    config = NgramConfig(scope="corpus", top=0, min_count=1)
+    scored = dict(ngrams.extract(paths, Units(), config))
+    lowest = sorted(scores := scored.values())[len(scored) // 2]
+    want = {ngram: value for ngram, value in scored.items() if value >= lowest}
+    assert min(want.values()) == lowest < max(scores) and len(want) < len(scored)
+    at_least = NgramConfig(scope="corpus", top=0, min_count=1, threshold=lowest)
+    assert dict(ngrams.extract(paths, Units(), at_least)) == want
+
+
+def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_path):
+    for name, pack in (("a.txt.bz2", bz2.compress), ("b.txt.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(pack(Path(paths[0]).read_bytes()))
+    given = [*paths, str(tmp_path / "a.txt.bz2"), str(tmp_path / "b.txt.gz")]
+    ngrams.check_names(given)
+    (tmp_path / "marked").mkdir()
+    config = NgramConfig(counts="document", min_count=1)
+    list(ngrams.extract(given, Units(), config, str(tmp_path / "marked")))
+    want = (tmp_path / "marked" / "0.txt").read_bytes()
+    names = sorted(path.name for path in (tmp_path / "marked").iterdir())
+    assert names == ["0.txt", "1.txt", "a.txt.gz", "b.txt.gz"]
+    for name in names[2:]:
+        packed = (tmp_path / "marked" / name).read_bytes()
+        assert gzip.decompress(packed) == want
+    with pytest.raises(UserError, match="--input names 2 files 0.txt; allowed with"):
+        ngrams.check_names([*given, "elsewhere/0.txt"])
 
 
 def test_units_do_not_cross_punctuation():

@@ -105,11 +105,27 @@ def test_a_constant_rate_stays_after_its_warm_up(warmup_steps):
 
 def test_a_decay_may_end_before_the_run():
     config = OptimizerConfig(
-        learning_rate=1.0, warmup_steps=2, decay_steps=6, end_learning_rate=0.5
+        learning_rate=1.0, warmup_steps=4, decay_steps=8, end_learning_rate=0.5
     )
     rate = optimization.build_optimizer(config, train_steps=10).learning_rate
-    want = [0, 0.5, 1, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5]
-    np.testing.assert_allclose([float(rate(step)) for step in range(9)], want)
+    want = [0, 0.25, 0.5, 0.75, 1, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5]
+    np.testing.assert_allclose([float(rate(step)) for step in range(11)], want)
+
+
+@pytest.mark.parametrize("decay_steps", [3, 4])
+def test_a_decay_that_ends_in_the_warm_up_leaves_the_full_rate(decay_steps):
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=4, decay_steps=decay_steps)
+    rate = optimization.build_optimizer(config, train_steps=10).learning_rate
+    found = [float(rate(step)) for step in range(8)]
+    np.testing.assert_allclose(found, [0, 0.25, 0.5, 0.75, 1, 1, 1, 1])
+
+
+def test_the_defaults_are_the_paper_s():
+    found = OptimizerConfig()
+    assert (found.type, found.learning_rate, found.warmup_steps) == ("lamb", 1e-3, 1e4)
+    assert (found.decay, found.end_learning_rate) == ("linear", 0)
+    assert (found.beta_1, found.beta_2, found.epsilon) == (0.9, 0.999, 1e-6)
+    assert (found.weight_decay_rate, found.clip_norm) == (0.01, 1)
 
 
 def test_norms_and_biases_decay_where_asked():
@@ -133,11 +149,23 @@ def test_norms_and_biases_decay_where_asked():
         ("learning_rate", 0.0),
         ("epsilon", 0.0),
         ("beta_1", 1.0),
+        ("beta_1", -0.1),
+        ("beta_2", 1.0),
+        ("beta_2", -0.1),
+        ("decay_steps", 0),
+        ("end_learning_rate", -0.1),
+        ("weight_decay_rate", -0.1),
         ("warmup_steps", -1),
         ("clip_norm", -0.1),
     ],
 )
 def test_values_out_of_range_are_named(field, value):
+    lowest = OptimizerConfig(
+        **dict.fromkeys(("beta_1", "beta_2", "end_learning_rate"), 0),
+        **dict.fromkeys(("warmup_steps", "weight_decay_rate", "clip_norm"), 0),
+        decay_steps=1,
+    )
+    fields.check(lowest)
     bad = OptimizerConfig(**{field: value})
     with pytest.raises(UserError, match=rf"^{field} is .*{value}.*; allowed: "):
         fields.check(bad)
