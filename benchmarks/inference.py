@@ -155,7 +155,8 @@ def main(_) -> None:
         running = {}
         for key, command in started.items():
             # As the commands do by themselves, and the printed command of the server.
-            packed = {cli.FROZEN_WEIGHTS: "1"} if key[1] == "bfloat16" else {}
+            is_packed = key[0] == "serving" or key[1] == "bfloat16"
+            packed = {cli.FROZEN_WEIGHTS: str(int(is_packed))}
             running[key] = workers.Worker(command, FLAGS.threads, packed)
 
         # ---------------------------------------- batch sizes, then rounds

@@ -101,5 +101,5 @@ def serving_signature(export: str, threads: int) -> Callable:
     signature = loaded.signature_def["serving_default"]
     text, default = signature.inputs["text"].name, signature.outputs["default"].name
     # What the first request of assets.extra does in a model server.
-    session.run(default, {text: ["Hello."]})
+    session.run(default, {text: ["Where is the nearest station, please?"]})
     return lambda texts: session.run(default, {text: texts})
