@@ -257,12 +257,14 @@ def test_a_size_beside_a_preset_wins():
         ("model.num_layers=!!int x", "not YAML: invalid literal for int() with base"),
         ("model: {num_layers: !!int x}", "has a value that is not YAML: invalid lit"),
         ("model: !!python/object/apply:os.getcwd []", "could not determine a constr"),
-        ("task.cmlm=", "task.cmlm is None; allowed: CmlmConfig"),
+        ("task.cmlm=", "task.cmlm is None; allowed: settings, such as task."),
         (
             "task.cmlm.train_data=5",
-            "task.cmlm.train_data is 5; allowed: DataConfig",
+            "task.cmlm.train_data is 5; allowed: settings, such as task.cmlm.train_",
         ),
-        ("task=x", "task is 'x'; allowed: TaskConfig"),
+        ("task=x", "task is 'x'; allowed: settings, such as task."),
+        ("trainer.seed={}", "trainer.seed is {}; allowed: an integer"),
+        ("vocabulary: {file: {a: 1}}", "vocabulary.file is {'a': 1}; allowed: text"),
         ("model: &a [*a]", "has a value that is not YAML: line 1 has an alias"),
     ],
 )
@@ -271,6 +273,15 @@ def test_mistakes_are_named(override, message):
         recipes.load("cmlm/english", (), [override]).validate()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_value_in_the_place_of_settings_is_named_at_once(tmp_path):
+    # The override would meet a number where it looks for settings.
+    path = tmp_path / "part.yaml"
+    path.write_text("trainer:\n  optimizer: 5\n")
+    message = "trainer.optimizer is 5; allowed: settings, such as trainer.optimizer."
+    with pytest.raises(UserError, match=message):
+        recipes.load("cmlm/english", [str(path)], ["trainer.optimizer.type=adamw"])
 
 
 def test_unknown_recipes_and_files_are_named(tmp_path):

@@ -18,7 +18,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cmlm.errors import UserError, shown
@@ -147,10 +147,11 @@ def check_types(config: Any, prefix: str = "") -> None:
     """Does the first half of `check`: types, and finite numbers."""
     for field in dataclasses.fields(config):
         value, path = getattr(config, field.name), f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(value):
+        allowed_types = _allowed_types(type(config))[field.name]
+        if dataclasses.is_dataclass(value) and isinstance(value, allowed_types):
             check_types(value, f"{path}.")
             continue
-        fitted = _fitted(value, _allowed_types(type(config))[field.name], path)
+        fitted = _fitted(value, allowed_types, path)
         if fitted is not value:
             setattr(config, field.name, fitted)
         for number in fitted if isinstance(fitted, tuple) else (fitted,):
@@ -187,6 +188,9 @@ def refused(path: str, value: Any, allowed: Any) -> UserError:
 def _shown(value: Any, quoted: bool = False) -> str:
     if isinstance(value, tuple):
         value = list(value)
+    # Model Garden makes a configuration of a mapping.
+    if hasattr(value, "as_dict"):
+        value = value.as_dict()
     # Without quotes, an empty text would be invisible.
     return shown(value) if quoted or value == "" else str(value)
 
@@ -212,7 +216,34 @@ def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
     for kind in allowed:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind is int):
             return value
-    raise refused(path, value, " or ".join(_KINDS.get(k, k.__name__) for k in allowed))
+    raise refused(path, value, " or ".join(_kind(kind, path) for kind in allowed))
+
+
+def _kind(kind: type, path: str) -> str:
+    """Names a type in a message."""
+    if dataclasses.is_dataclass(kind):
+        return f"settings, such as {path}.{dataclasses.fields(kind)[0].name}"
+    return _KINDS.get(kind, kind.__name__)
+
+
+def check_sections(config: Any, values: Mapping, prefix: str = "") -> None:
+    """Refuses a value in the place of settings, such as `trainer: 5`.
+
+    Args:
+        config: a dataclass.
+        values: values by the names of its fields, nested as its parts are.
+        prefix: as for `check`.
+
+    Raises:
+        UserError: see `check`.
+    """
+    for name, value in values.items():
+        part, path = getattr(config, str(name), None), f"{prefix}{name}"
+        if not dataclasses.is_dataclass(part):
+            continue
+        if not isinstance(value, Mapping):
+            raise refused(path, value, _kind(type(part), path))
+        check_sections(part, value, f"{path}.")
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import tensorflow as tf
 import yaml
 from official.modeling.hyperparams import params_dict
 
+from cmlm.common import fields
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.errors import UserError
 
@@ -134,6 +135,7 @@ def _load(text: str) -> Any:
 
 
 def _apply(config: ExperimentConfig, values: Mapping, source: str) -> None:
+    fields.check_sections(config, values)
     try:
         config.override(values, is_strict=True)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -145,10 +147,10 @@ def _explain(error: Exception, config: ExperimentConfig, values: Mapping) -> str
     for path in _paths(values):
         node, walked = config, []
         for key in path.split("."):
-            fields = [field.name for field in dataclasses.fields(node)]
-            if key not in fields:
+            names = [field.name for field in dataclasses.fields(node)]
+            if key not in names:
                 where = ".".join(walked) or "the configuration"
-                return f"{where} has no {key!r}; it has: {', '.join(fields)}"
+                return f"{where} has no {key!r}; it has: {', '.join(names)}"
             walked.append(key)
             node = getattr(node, key)
             if not dataclasses.is_dataclass(node):
