@@ -103,8 +103,6 @@ reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
 
-_LANGUAGES = "languages:"
-
 
 def main(_) -> int | None:
     if FLAGS.list_tasks:
@@ -226,7 +224,7 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     import threadpoolctl
 
     from cmlm.common import files, versions
-    from cmlm.encoders import opening
+    from cmlm.encoders import by_language, opening
     from cmlm.evaluation import report, run
     from cmlm.evaluation.kept import Kept, identity
 
@@ -235,10 +233,12 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     sentences = run.sentences(tasks)
     named = run.named(FLAGS.model)
     reading = reading_flags.with_precision(reading_flags.reading())
-    parts = [part for model in named.values() for part in encoders_of(model).values()]
+    parts = [
+        part for each in named.values() for part in by_language.models(each).values()
+    ]
     cli.pack_weights_once({opening.precision(part, reading) for part in parts})
     for name, model in named.items():
-        encoder = open_model(model, reading)
+        encoder = by_language.open_encoders(model, reading)
         change, removed = components_of(name, encoder)
         kept = None
         if work_dir:
@@ -273,52 +273,6 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     return models
 
 
-def encoders_of(name: str) -> dict[str, str]:
-    """The encoders that a value of --model names, by language; "" is every language.
-
-    Raises:
-        UserError: the list of encoders by language is malformed.
-    """
-    if not name.startswith(_LANGUAGES):
-        return {"": name}
-    encoders = {}
-    for part in name.removeprefix(_LANGUAGES).split(","):
-        language, equals, model = part.partition("=")
-        if not (language and equals and model):
-            raise UserError(
-                f"--model has {name!r}; allowed: {_LANGUAGES}LANGUAGE=MODEL,..."
-            )
-        encoders[language] = model
-    return encoders
-
-
-def open_model(name: str, reading):
-    """Opens an encoder, or one encoder for each language.
-
-    Args:
-        name: a value of --model.
-        reading: the `Reading` of its vectors.
-
-    Returns:
-        An encoder, or a dict of encoders by language.
-
-    Raises:
-        UserError: there is no such model.
-    """
-    from cmlm.encoders import opening
-
-    encoders = {
-        language: opening.open_encoder(model, reading)
-        for language, model in encoders_of(name).items()
-    }
-    if "" in encoders:
-        return encoders[""]
-    widths = {language: encoder.dim for language, encoder in encoders.items()}
-    if len(set(widths.values())) > 1:
-        raise UserError(f"--model={name} has vectors of widths {widths}; allowed: one")
-    return encoders
-
-
 def info_of(encoder) -> dict:
     """The description of a model in results.json."""
     if isinstance(encoder, dict):
@@ -347,10 +301,6 @@ def components_of(name: str, encoder):
     fitted = pcr.load(FLAGS.pcr)
     fitted.check_model(encoder.info["fingerprint"], encoder.dim, FLAGS.pcr)
 
-    def change(vectors, language):
-        known = fitted.languages.get(language)
-        return vectors if known is None else pcr.remove(vectors, known.components)
-
     with tf.io.gfile.GFile(FLAGS.pcr, "rb") as file:
         content = hashlib.sha256(file.read()).hexdigest()
     about = {
@@ -358,7 +308,7 @@ def components_of(name: str, encoder):
         "languages": list(fitted.languages),
         "sha256": content,
     }
-    return change, about
+    return fitted.remove_from, about
 
 
 def cache_of(encoder) -> str | None:

@@ -71,6 +71,11 @@ class PrincipalComponents:
         """The components of all languages, float32 [languages, k, dim]."""
         return np.stack([found.components for found in self.languages.values()])
 
+    def remove_from(self, vectors: np.ndarray, language: str) -> np.ndarray:
+        """Vectors [n, dim] of a language without its components, if it has any."""
+        known = self.languages.get(language)
+        return vectors if known is None else remove(vectors, known.components)
+
     def check_model(self, fingerprint: str, dim: int, path: str) -> None:
         """Makes sure that the components belong to a model.
 

@@ -1,0 +1,56 @@
+"""An encoder for each language, for tasks that know the languages of their sentences.
+
+languages:en=MODEL,fr=MODEL
+"""
+
+from __future__ import annotations
+
+from cmlm.encoders import opening
+from cmlm.encoders.trained import Reading
+from cmlm.errors import UserError
+
+_PREFIX = "languages:"
+
+
+def models(name: str) -> dict[str, str]:
+    """The models of a name by language; a model of all languages has the language "".
+
+    Raises:
+        UserError: the list of models by language is malformed.
+    """
+    if not name.startswith(_PREFIX):
+        return {"": name}
+    found = {}
+    for part in name.removeprefix(_PREFIX).split(","):
+        language, equals, model = part.partition("=")
+        if not (language and equals and model):
+            raise UserError(
+                f"--model has {name!r}; allowed: {_PREFIX}LANGUAGE=MODEL,..."
+            )
+        found[language] = model
+    return found
+
+
+def open_encoders(name: str, reading: Reading | None = None):
+    """Opens an encoder, or one encoder for each language.
+
+    Args:
+        name: a model that `opening.open_encoder` opens, or a list by language.
+        reading: the reading of vectors; None keeps the settings of each model.
+
+    Returns:
+        An encoder, or a dict of encoders by language.
+
+    Raises:
+        UserError: there is no such model, or the widths of the vectors differ.
+    """
+    encoders = {
+        language: opening.open_encoder(model, reading)
+        for language, model in models(name).items()
+    }
+    if "" in encoders:
+        return encoders[""]
+    widths = {language: encoder.dim for language, encoder in encoders.items()}
+    if len(set(widths.values())) > 1:
+        raise UserError(f"--model={name} has vectors of widths {widths}; allowed: one")
+    return encoders
