@@ -56,8 +56,11 @@ def finished(text, tmp_path_factory) -> Finished:
     return Finished(run, start, validation)
 
 
-def command(text, directory, strategy, *settings) -> list[str]:
-    """`python -m cmlm.train` in a process of its own, which computes as this one."""
+def command(text, directory, *settings) -> list[str]:
+    """`python -m cmlm.train` in a process of its own, which computes as this one.
+
+    It runs eagerly; `test_workers` kills and stops runs in graphs.
+    """
     path = Path(directory).with_suffix(".yaml")
     path.write_text(overrides.to_yaml(run_config(text)))
     as_here = (
@@ -65,21 +68,16 @@ def command(text, directory, strategy, *settings) -> list[str]:
         "sys.path.append('tests'); "
         "import conftest; "
         "conftest.pytest_configure(); "
+        "conftest.tf.config.run_functions_eagerly(True); "
         "runpy.run_module('cmlm.train', run_name='__main__', alter_sys=True)"
     )
     return [
         *(sys.executable, "-c", as_here),
         f"--config_file={path}",
         f"--model_dir={directory}",
-        f"--distribution_strategy={strategy}",
+        "--distribution_strategy=one_device",
         *(f"--params_override={setting}" for setting in settings),
     ]
-
-
-def run(arguments, **kwargs) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        arguments, cwd=ROOT, capture_output=True, text=True, timeout=300, **kwargs
-    )
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
@@ -91,13 +89,14 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
-    """Two commands, against a run in this process."""
+    """A command is killed; this process takes its run to the end."""
     settings = ["trainer.validation_steps=1"]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     # Killed at some step after the first checkpoint, wherever that is.
     process = subprocess.Popen(
-        command(text, killed, "one_device", *settings),
+        command(text, killed, *settings),
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -109,10 +108,10 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     process.communicate()
     for leftover in killed.glob("ckpt-20*"):
         pytest.skip(f"the run was over before it could be killed: {leftover.name}")
-    done = run(command(text, killed, "one_device", *settings))
-    assert done.returncode == 0, done.stderr
-    assert "steps 10 to 20" in done.stderr
     config = run_config(text, *settings, "runtime.distribution_strategy=one_device")
+    resumed = engine.build(config, str(killed))
+    assert resumed.trainer.step == 10
+    engine.train(resumed)
     engine.train(engine.build(config, str(straight)), validate=False)
     toys.assert_equal_checkpoints(straight / "ckpt-20", killed / "ckpt-20")
 
@@ -165,7 +164,7 @@ def test_a_run_in_epochs_counts_its_steps_and_resumes_inside_one(tmp_path, caplo
 def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
     directory = tmp_path / "run"
     process = subprocess.Popen(
-        command(text, directory, "one_device", "trainer.train_steps=100000"),
+        command(text, directory, "trainer.train_steps=100000"),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

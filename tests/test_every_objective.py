@@ -353,7 +353,7 @@ def test_a_run_of_all_logs_each_and_a_checkpoint_has_all(data, tmp_path):
 def test_an_interleaved_run_on_two_replicas_resumes(data, tmp_path):
     """The last of its steps again, in a graph: dropout and skipped batches repeat.
 
-    `test_engine` has runs whose graphs give the same bits after a resume.
+    `test_workers` has runs whose graphs give the same bits after a resume.
     """
     names = ("cmlm", "tlm")
     values = {
