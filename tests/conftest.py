@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 ON_ONE_STACK = {
     *("test_assembly", "test_beam_runner", "test_bitext_data", "test_builtin"),
     *("test_campaign", "test_cli", "test_client", "test_corpus", "test_distill"),
-    "test_docs",
+    *("test_docs", "test_files", "test_stacking", "test_streams"),
     *("test_evaluation_own", "test_evaluation_report", "test_evaluation_tasks"),
     *("test_examples", "test_experiments", "test_filters", "test_finetuning_own"),
     *("test_finetuning_reviews", "test_hold_out", "test_leftovers"),
@@ -52,6 +52,12 @@ ON_ONE_STACK = {
     *("test_reading", "test_rules", "test_scored", "test_sources", "test_spilling"),
     *("test_vocabulary", "test_words_on_beam"),
 }
+
+
+def pytest_ignore_collect(collection_path, config: pytest.Config) -> bool | None:
+    """Does not import what would be left out: some modules take a second."""
+    if config.option.markexpr == "not large":
+        return collection_path.stem in ON_ONE_STACK or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -213,7 +213,16 @@ def write_made(folder, kind):
     return write_folder(folder, own, **{"model_type": kind, **config}), oracle
 
 
-@pytest.mark.parametrize("kind", MADE)
+# On both stacks those that differ most from BERT.
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        if kind in ("albert", "mpnet")
+        else pytest.param(kind, marks=pytest.mark.large)
+        for kind in MADE
+    ],
+)
 def test_vectors_are_numpys(tmp_path, kind):
     folder, oracle = write_made(tmp_path / kind, kind)
     if kind == "mpnet":
@@ -333,10 +342,10 @@ def relative(tmp_path):
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (byte_level_roberta, "roberta"),
-        (xlm_roberta, "xlm-roberta"),
+        pytest.param(byte_level_roberta, "roberta", marks=pytest.mark.large),
+        pytest.param(xlm_roberta, "xlm-roberta", marks=pytest.mark.large),
         (relative, "mpnet"),
-        (narrow_electra, "electra"),
+        pytest.param(narrow_electra, "electra", marks=pytest.mark.large),
     ],
 )
 def test_a_family_is_written_back_as_itself(tmp_path, make, kind):

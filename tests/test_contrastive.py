@@ -52,6 +52,7 @@ def assert_equal_step(trainer, reference):
     return want
 
 
+@pytest.mark.large
 def test_two_replicas_equal_one_device(one_device, two_replicas):
     negatives = 2
     batches = [toys.bitext_batch(BATCH, negatives, duplicates=True)]

@@ -175,6 +175,7 @@ def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in stderr
+    assert "steps 0 to 100,000" in stderr
     step = int(re.search(r"stopped by SIGTERM at step (\d+)", stderr).group(1))
     assert tf.train.latest_checkpoint(str(directory)).endswith(f"ckpt-{step}")
     # The steps since the last row are told as well.

@@ -409,6 +409,7 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
         assert f"{np.mean(scores):.2f}" in page and "96.90" in page
 
 
+@pytest.mark.large
 def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     source = model_dirs.write(tmp_path / "model_dir")
     trained = opening.open_trained(source)

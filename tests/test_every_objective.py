@@ -99,8 +99,8 @@ def configure(config, name: str, data: Path, languages=("en", "de")) -> None:
     config.weight = 1.0
 
 
-# A sum over words, a ranking of texts, several terms.
-FAMILIES = ("cmlm", "bitext", "misad")
+# A sum over words, a ranking of texts.
+FAMILIES = ("cmlm", "bitext")
 
 
 class Case:

@@ -208,9 +208,9 @@ def vectors(path):
     "pooling, options",
     [
         ("mean", {}),
-        ("cls", {"epsilon": 1e-2}),
-        ("max", {"activation": gelu_tanh}),
-        ("pooler", {}),
+        pytest.param("cls", {"epsilon": 1e-2}, marks=pytest.mark.large),
+        pytest.param("max", {"activation": gelu_tanh}, marks=pytest.mark.large),
+        pytest.param("pooler", {}, marks=pytest.mark.large),
     ],
 )
 def test_sentence_transformers_folder_gives_its_vectors(tmp_path, pooling, options):
@@ -241,6 +241,7 @@ def test_sentence_transformers_folder_gives_its_vectors(tmp_path, pooling, optio
     np.testing.assert_allclose(actual, expected(tensors, pooling, **options), atol=1e-5)
 
 
+@pytest.mark.large
 def test_rows_for_conditions_come_after_all_positions_of_the_source(tmp_path):
     tensors = torch_weights(prefix="bert.") | head_weights()
     tensors["cls.seq_relationship.weight"] = np.ones([2, HIDDEN], np.float32)
@@ -253,6 +254,7 @@ def test_rows_for_conditions_come_after_all_positions_of_the_source(tmp_path):
     assert np.abs(arrays[weights.POSITIONS][POSITIONS:]).max() > 0
 
 
+@pytest.mark.large
 def test_half_precision_and_old_names_are_read(tmp_path):
     halves = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -524,6 +526,7 @@ def test_original_checkpoint_gives_its_vectors(original):
     assert trained.tokenizer.rules.lower_case
 
 
+@pytest.mark.large
 def test_model_garden_checkpoint_gives_the_same_vectors(garden):
     actual, trained = vectors(garden[1])
     np.testing.assert_allclose(
@@ -622,6 +625,7 @@ def test_encoder_of_our_own_export_is_read_back(toy_export):
         np.testing.assert_array_equal(array, after[name])
 
 
+@pytest.mark.large
 def test_a_checkpoint_of_a_run_opens_the_run(tmp_path):
     source = model_dirs.write(tmp_path / "run")
     by_path = opening.open_encoder(f"{source}/ckpt-3").encode(TEXTS)

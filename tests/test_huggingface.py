@@ -42,8 +42,14 @@ def vectors(trained):
     "settings",
     [
         {"model.pooling": "pooler", "model.hidden_activation": "gelu_tanh"},
-        {"model.pooling": "max", "model.layer_norm_epsilon": 1e-3},
-        {"vocabulary.lower_case": False, "model.hidden_activation": "relu"},
+        pytest.param(
+            {"model.pooling": "max", "model.layer_norm_epsilon": 1e-3},
+            marks=pytest.mark.large,
+        ),
+        pytest.param(
+            {"vocabulary.lower_case": False, "model.hidden_activation": "relu"},
+            marks=pytest.mark.large,
+        ),
     ],
 )
 def test_export_and_import_give_the_same_bytes(tmp_path, settings):

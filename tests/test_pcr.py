@@ -26,6 +26,7 @@ def sentences(tmp_path):
     return lines
 
 
+@pytest.mark.large
 def test_text_and_vectors(toy_export, sentences, tmp_path):
     encoder = opening.open_encoder(toy_export.path)
     vectors = encoder.encode(sentences)

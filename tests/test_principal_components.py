@@ -187,6 +187,7 @@ def test_files_of_another_kind_are_refused(fitted, tmp_path):
         pcr.load(str(tmp_path / "missing.npz"))
 
 
+@pytest.mark.large
 def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
     path = str(tmp_path / "bomb.npz")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

@@ -42,6 +42,7 @@ def batches():
     return [toys.pair_batch(batch=8, seed=seed) for seed in range(3)]
 
 
+@pytest.mark.large
 def test_two_replicas_equal_one_device(one_device, two_replicas, batches):
     reference = build(one_device, batches)
     trainer = build(two_replicas, batches)

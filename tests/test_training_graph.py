@@ -186,6 +186,7 @@ def test_dropout_keeps_its_share():
     assert fused.kept(random, tf.constant([4]), 0.0) is None
 
 
+@pytest.mark.large
 def test_graphs_outside_of_the_step_are_plain():
     encoder = toys.model().encoder
     inputs = encoder.dummy_inputs()
