@@ -13,10 +13,9 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import commands as warm
 import pytest
 import test_prepare
 import test_sources
@@ -449,30 +448,10 @@ def test_a_flagfile_trains(path, toy, trained, tmp_path, monkeypatch):
 
 # ---------------------------------------------------------------- all other commands
 
-# In a process for each module: two commands may have a flag of the same name.
-PROGRAM = """
-import contextlib, functools, importlib, io, json, sys
-from absl import flags
-from cmlm import cli
-module, prepare, cases = json.load(sys.stdin)
-command = importlib.import_module(module)
-exec(prepare)
-for arguments in cases:
-    flags.FLAGS.unparse_flags()
-    for flag in flags.FLAGS.flags_by_module_dict()[module]:
-        flag.unparse()
-    sys.argv = [module, *arguments]
-    said, code = [io.StringIO(), io.StringIO()], 0
-    with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
-        try:
-            cli.run(command.main)
-        except SystemExit as leaving:
-            code = leaving.code
-    print(json.dumps([code or 0, *(stream.getvalue() for stream in said)]), flush=True)
-"""
 # What makes a command small that its flags do not.
 SMALLER = {
     "cmlm.evaluate": """
+import functools
 from cmlm.encoders import opening
 from cmlm.evaluation import classifier, relatedness
 classifier.FOLDS, classifier.GRID = 2, (1.0,)
@@ -486,16 +465,11 @@ MORE_FLAGS = {
 NEEDS = {"cmlm.mine": "faiss", "cmlm.evaluate": "sklearn"}
 
 
-def run(module: str, cases: list[list[str]]) -> list[tuple[int, str, str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        input=json.dumps([module, SMALLER.get(module, ""), cases]),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def run(module: str, cases: list[list[str]], folder: Path) -> list:
+    """The exit code of each case, and what it printed and reported."""
+    file = folder / "cases.json"
+    file.write_text(json.dumps([module, SMALLER.get(module, ""), cases]))
+    done = warm.run("tests.printed", file, cwd=folder)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(cases), done.stderr[-3000:]
     return answers
@@ -507,7 +481,7 @@ def test_commands_run(module, toy, tmp_path):
     if module in NEEDS:
         pytest.importorskip(NEEDS[module])
     # What differs in the names of models and outputs only is one command.
-    cases = {}
+    cases, scored = {}, set()
     for number, arguments in enumerate(BY_MODULE[module]):
         output = tmp_path / str(number)
         output.mkdir()
@@ -516,11 +490,22 @@ def test_commands_run(module, toy, tmp_path):
         # The collection is scored once; after that, one task of it.
         if any("--tasks=senteval" in other for other in cases):
             case = [a.replace("--tasks=senteval", "--tasks=trec") for a in case]
+        # Nor are tasks scored again that were, with all the other flags of this case.
+        rest = tuple(a for a in case if not a.startswith(("--output", "--tasks")))
+        tasks = {
+            (rest, task)
+            for argument in case
+            if argument.startswith("--tasks=")
+            for task in argument.partition("=")[2].split(",")
+        }
+        if tasks and tasks <= scored:
+            continue
+        scored |= tasks
         cases[tuple(a for a in case if not a.startswith("--output"))] = case
     failed = [
         (case, said[-1500:])
         for case, (code, _, said) in zip(
-            cases.values(), run(module, list(cases.values())), strict=True
+            cases.values(), run(module, list(cases.values()), tmp_path), strict=True
         )
         if code
     ]
