@@ -184,6 +184,27 @@ def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
     )
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_a_signal_in_the_last_validation_stops_the_run(text, tmp_path):
+    """Or the next stage of a run in stages would begin."""
+    run = engine.build(
+        toys.run_config(text, **{"trainer.train_steps": 1}), str(tmp_path)
+    )
+    real = run.trainer.evaluate
+
+    def evaluate(num_steps):
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(num_steps)
+
+    run.trainer.evaluate = evaluate
+    with pytest.raises(engine.Stopped, match="stopped by SIGINT at step 1") as caught:
+        engine.train(run)
+    assert caught.value.signum == signal.SIGINT
+    assert (tmp_path / "ckpt-1.index").exists()
+    assert metrics_log.has_validation(str(tmp_path / model_dir.METRICS), 1)
+
+
 def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
     config = toys.run_config(text)
     config.trainer.best_checkpoint_metric = "cmlm/loss"

@@ -291,8 +291,11 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                     controller.evaluate(settings.validation_steps)
         if run.manager.latest_checkpoint != run.manager.path(trainer.step):
             run.manager.save(trainer.step)
-        # No worker ends before the last checkpoint is complete.
-        workers.exchange(strategy, "saved")
+        # No worker ends before the last checkpoint is complete. A signal in the last
+        # validation counts for the stage that would follow.
+        received = workers.exchange(strategy, signals.received)
+        if stop := max(signum or 0 for signum in received):
+            raise Stopped(stop, trainer.step)
     return validation
 
 
