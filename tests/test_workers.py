@@ -116,17 +116,60 @@ def test_no_tpu_is_one_line():
 # -------------------------------------------------------------- two workers
 
 
-@pytest.mark.large
-def test_two_workers_are_two_replicas(tmp_path, two_replicas):
-    toys.write_corpus(tmp_path / "corpus.txt")
-    with two_workers("tests/worker.py", "agree", tmp_path) as started:
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    """What two workers left of a run that was killed, and of `tests/worker.py`."""
+    folder = tmp_path_factory.mktemp("workers")
+    kill_a_run(folder)
+    with two_workers("tests/worker.py", folder) as started:
         for process in started:
             _, errors = output(process)
             assert process.returncode == 0, errors
-    zero, one = (
-        json.loads((tmp_path / f"worker-{number}.json").read_text())
+    return folder
+
+
+def of_workers(directory: Path, scenario: str) -> list[dict]:
+    """What each worker found."""
+    return [
+        json.loads((directory / f"worker-{number}.json").read_text())[scenario]
         for number in range(2)
+    ]
+
+
+def kill_a_run(folder: Path) -> None:
+    """Two workers lose worker 0 after their first checkpoint."""
+    config = toys.run_config(
+        toys.write_corpus(folder / "corpus.txt"),
+        **{
+            "trainer.train_steps": 60,
+            "trainer.validation_interval": 60,
+            "model.dropout_rate": 0.2,
+            "model.attention_dropout_rate": 0.2,
+        },
     )
+    (folder / "killed.yaml").write_text(overrides.to_yaml(config))
+    killed = folder / "killed"
+    with two_workers(
+        *("-m", "cmlm.train", f"--config_file={folder / 'killed.yaml'}"),
+        f"--model_dir={killed}",
+        "--distribution_strategy=multi_worker_mirrored",
+    ) as started:
+        deadline = time.time() + 500
+        while tf.train.latest_checkpoint(str(killed)) is None:
+            assert started[0].poll() is None, output(started[0])
+            assert time.time() < deadline
+            time.sleep(0.02)
+        started[0].kill()
+        # The other one does not wait for it for ever.
+        _, errors = output(started[1])
+        assert started[1].returncode == 1
+    assert errors.splitlines()[-1].startswith("error: worker 1 of 2 lost worker 0: ")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.large
+def test_two_workers_are_two_replicas(directory, two_replicas):
+    zero, one = of_workers(directory, "agree")
     # The same global batches in one process, dropout included.
     trainer = worker.toy_trainer(two_replicas)
     metrics = trainer.train(4)
@@ -134,7 +177,7 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
     assert metrics["bitext/candidates"] == 4
     want = worker.weights(trainer)
     for number in range(2):
-        got = np.load(tmp_path / f"worker-{number}.npz")
+        got = np.load(directory / f"worker-{number}.npz")
         for name, value in want.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
     validation = trainer.evaluate(-1)
@@ -159,10 +202,10 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
     assert zero["stopped"] == one["stopped"]
     step = int(re.fullmatch(r"stopped by SIGTERM at step (\d+)", one["stopped"])[1])
     assert 5 <= step < 100_000
-    assert zero["latest"] == one["latest"] == str(tmp_path / "run" / f"ckpt-{step}")
-    assert tf.train.latest_checkpoint(str(tmp_path / "run")) == zero["latest"]
+    assert zero["latest"] == one["latest"] == str(directory / "run" / f"ckpt-{step}")
+    assert tf.train.latest_checkpoint(str(directory / "run")) == zero["latest"]
     # What one worker alone would leave, and nothing more.
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (directory / "run").iterdir()}
     assert {name for name in names if not name.startswith("ckpt-")} == {
         "best",
         "checkpoint",
@@ -172,53 +215,20 @@ def test_two_workers_are_two_replicas(tmp_path, two_replicas):
         vocabulary_file.FILE_NAME,
         f"{vocabulary_file.FILE_NAME}.json",
     }
-    events = (tmp_path / "run" / model_dir.TENSORBOARD).rglob("events.*")
+    events = (directory / "run" / model_dir.TENSORBOARD).rglob("events.*")
     parts = sorted(path.parent.name for path in events)
     assert parts == ["train", "validation"]
-    rows = metrics_log.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
+    rows = metrics_log.read_metrics(str(directory / "run" / model_dir.METRICS))
     validated = [row["step"] for row in rows if "validation/cmlm/loss" in row]
     assert validated == list(range(2, step, 2))
 
 
 @pytest.mark.large
-def test_killed_and_resumed_equals_a_straight_run(tmp_path):
-    text = toys.write_corpus(tmp_path / "corpus.txt")
-    config = toys.run_config(
-        text,
-        **{
-            "trainer.train_steps": 60,
-            "trainer.validation_interval": 60,
-            "model.dropout_rate": 0.2,
-            "model.attention_dropout_rate": 0.2,
-        },
-    )
-    (tmp_path / "killed.yaml").write_text(overrides.to_yaml(config))
-    killed = tmp_path / "killed"
-    with two_workers(
-        *("-m", "cmlm.train", f"--config_file={tmp_path / 'killed.yaml'}"),
-        f"--model_dir={killed}",
-        "--distribution_strategy=multi_worker_mirrored",
-    ) as started:
-        deadline = time.time() + 500
-        while tf.train.latest_checkpoint(str(killed)) is None:
-            assert started[0].poll() is None, output(started[0])
-            assert time.time() < deadline
-            time.sleep(0.02)
-        started[0].kill()
-        # The other one does not wait for it for ever.
-        _, errors = output(started[1])
-        assert started[1].returncode == 1
-    assert errors.splitlines()[-1].startswith("error: worker 1 of 2 lost worker 0: ")
-    assert "Traceback" not in errors
-
-    with two_workers("tests/worker.py", "finish", tmp_path) as started:
-        for process in started:
-            _, errors = output(process)
-            assert process.returncode == 0, errors
-    begun = json.loads((tmp_path / "worker-1.json").read_text())
+def test_killed_and_resumed_equals_a_straight_run(directory):
+    begun = of_workers(directory, "finish")[1]
     assert 10 <= begun["killed"] < 60 and begun["straight"] == 0
     got, want = (
-        tf.train.load_checkpoint(str(tmp_path / name / "ckpt-60"))
+        tf.train.load_checkpoint(str(directory / name / "ckpt-60"))
         for name in ("killed", "straight")
     )
     for name in want.get_variable_to_shape_map():
