@@ -462,8 +462,8 @@ def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path):
         with pytest.raises(RuntimeError, match="power cut"):
             engine.train(killed)
         assert killed.trainer.step == step
+    resumed = engine.build(config, str(tmp_path / "killed"))
     for _ in range(2):  # Once it is done, it is not done again.
-        resumed = engine.build(config, str(tmp_path / "killed"))
         engine.train(resumed)
     want, got = (
         [
