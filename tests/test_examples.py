@@ -1,12 +1,10 @@
 """The notebooks of examples/ run, here on toys; they keep the outputs of a real run."""
 
 import json
-import os
 import string
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import model_dirs
 import pytest
 
@@ -43,21 +41,16 @@ def test_outputs_are_those_of_one_run_in_order(path):
 def test_a_notebook_runs(path, tmp_path):
     settings = {"model.max_position_embeddings": 64}
     model = model_dirs.write(tmp_path / "model", vocab=VOCAB, **settings)
-    program = "\n".join("".join(cell["source"]) for cell in code_cells(path))
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "CMLM_MODEL": model,
-            "CMLM_SOURCE": model,
-            "CMLM_STEPS": "2",
-            "MPLBACKEND": "agg",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    environment = {
+        "CMLM_MODEL": model,
+        "CMLM_SOURCE": model,
+        "CMLM_STEPS": "2",
+        "MPLBACKEND": "agg",
+    }
+    program = ["import os", f"os.environ.update({environment})"]
+    program += ["".join(cell["source"]) for cell in code_cells(path)]
+    (tmp_path / "cells.py").write_text("\n".join(program), encoding="utf-8")
+    done = commands.run("cells", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     wanted = "numbers a vector" if "search" in path.stem else "after"
     assert wanted in done.stdout
