@@ -33,7 +33,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from cmlm.common import flagfiles, native_log
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 
 # With "1" TensorFlow takes the weights of every fused layer for constant: a trained
 # layer would keep its first weights in the forward pass.
@@ -187,6 +187,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         _fail(str(error).removeprefix("ERROR:: "))
     except UnicodeDecodeError as error:
         _fail(f"a flagfile is not UTF-8 text: {error}")
+    except RecursionError:
+        # absl looks for flags of similar names, a call for each character.
+        longest = max(flagfiles.expand(argv), key=len)
+        _fail(f"Unknown command line flag {shown(longest)}")
     if len(arguments) > 1:
         # absl would silently ignore all flags after a positional argument.
         _fail(

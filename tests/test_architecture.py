@@ -35,6 +35,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "arrays",
         "choices",
         "files",
+        "json_files",
         "locks",
         "outputs",
         "progress",

@@ -126,6 +126,13 @@ def test_flagfile_line_without_dashes_does_not_swallow_the_rest(run, tmp_path):
     assert_one_error(run("--flagfile=bad.flags"), "number=4")
 
 
+def test_a_flag_of_thousands_of_characters_is_unknown(run):
+    # absl looks for similar names by recursion.
+    assert_one_error(
+        run(f"--numb{'e' * 5000}r=4"), "Unknown command line flag '--numbee"
+    )
+
+
 def test_flagfile_that_is_not_text(run, tmp_path):
     (tmp_path / "bad.flags").write_bytes(b"--number=\xff\n")
     assert_one_error(run("--flagfile=bad.flags"), "UTF-8")

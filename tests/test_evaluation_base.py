@@ -44,9 +44,12 @@ def test_vectors_are_kept_and_a_killed_run_does_no_harm(tmp_path):
         texts = ["d", "a", "b c", "e"]
         np.testing.assert_array_equal(vectors(texts), WordCounts().encode(texts))
     assert len(second.asked) == 2 and "e" in second.asked
-    (tmp_path / "cache" / "shape.json").write_text("{}")
-    with pytest.raises(UserError, match="damaged"):
-        store.Store(second, directory)
+    # A killed run leaves no checksums.
+    (tmp_path / "cache" / "checksums.json").unlink()
+    for content in ("{}", "5", '{"dim": Infinity}', '{"dim": 0}'):
+        (tmp_path / "cache" / "shape.json").write_text(content)
+        with pytest.raises(UserError, match=f"shape.json .*; delete {directory}$"):
+            store.Store(second, directory)
 
 
 @pytest.mark.parametrize("name", ["keys", "vectors", "shape.json"])

@@ -122,6 +122,16 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
         assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "about", ["NaN", "[]", "{}", '{"lines": "3", "digest": ""}', '{"lines": 3}']
+)
+def test_a_damaged_description_of_a_text_is_named(tmp_path, about):
+    gather(["a", "b", "c"], tmp_path / "text")
+    (tmp_path / "text" / "about.json").write_text(about)
+    with pytest.raises(UserError, match="text/about.json"):
+        gather(["a", "b", "c"], tmp_path / "text")
+
+
 def test_lines_are_sentences(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b" one\ttwo \r\n\n \t \nthree\xff\xe2\x80\xa8x\n")
@@ -243,8 +253,15 @@ def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
     storage.save(str(directory / "00000.npy"), np.zeros([2, 8], np.float32))
     with pytest.raises(UserError, match=r"00000.npy holds float32 \[2, 8\], expected"):
         vectors.encode(lines, Encoder(), str(directory))
-    (directory / "00000.npy").write_bytes(b"\x93NUMPY")
-    with pytest.raises(UserError, match="00000.npy is damaged"):
+    # A header whose type is "True" is none of the errors that numpy announces.
+    header = b"{'descr': True, 'fortran_order': False, 'shape': (3, 8)}\n"
+    for content in (b"", b"\x01\x00" + len(header).to_bytes(2, "little") + header):
+        (directory / "00000.npy").write_bytes(b"\x93NUMPY" + content)
+        with pytest.raises(UserError, match="cannot read .*00000.npy.*; delete it"):
+            vectors.encode(lines, Encoder(), str(directory))
+    about = directory / "about.json"
+    about.write_text(about.read_text().replace("{", '{"more": 1, ', 1))
+    with pytest.raises(UserError, match="another run .more 1, now None"):
         vectors.encode(lines, Encoder(), str(directory))
 
 
@@ -344,6 +361,9 @@ def test_a_search_goes_on_where_it_was_stopped(on_disk, tmp_path, monkeypatch):
     assert len(asked) == 1 and asked[0] > 0
     got = np.concatenate([block[2] for block in again.blocks()])
     np.testing.assert_array_equal(got, want)
+    (tmp_path / "source-3" / "about.json").write_text('{"block_rows": 0}')
+    with pytest.raises(UserError, match="about.json has block_rows=0; allowed: int fr"):
+        neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
     # Another index starts anew.
     settings = neighbours.Search("ivf", cells=9, memory=MEMORY)
     neighbours.Searcher(*on_disk, str(tmp_path), settings)

@@ -145,6 +145,20 @@ def map_npy(path: str) -> np.ndarray:
         UserError: the file is missing, damaged or not an array, or has another shape or
             type.
     """
+    array = map_any_npy(path)
+    if array.ndim != 2 or not array.shape[1] or array.dtype.kind != "f":
+        raise UserError(
+            f"{path} holds {array.dtype} {list(array.shape)}; allowed: float [n, dim]"
+        )
+    return array
+
+
+def map_any_npy(path: str) -> np.ndarray:
+    """Maps an .npy file of numbers into memory.
+
+    Raises:
+        UserError: the file is missing, damaged or not an array.
+    """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -156,10 +170,6 @@ def map_npy(path: str) -> np.ndarray:
         raise UserError(f"cannot read {path} as .npy: {reason}") from error
     if not isinstance(array, np.ndarray):
         raise UserError(f"cannot read {path} as .npy: it is an archive of arrays")
-    if array.ndim != 2 or not array.shape[1] or array.dtype.kind != "f":
-        raise UserError(
-            f"{path} holds {array.dtype} {list(array.shape)}; allowed: float [n, dim]"
-        )
     return array
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import checksums, files, locks, scratch
+from cmlm.common import checksums, files, json_files, locks, scratch
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
@@ -217,8 +217,10 @@ class Store:
                 self._path(checksums.FILE_NAME),
                 grows=("keys", "vectors"),
             )
-            with open(self._path("shape.json")) as file:
-                self._dim = int(json.load(file)["dim"])
+            path = self._path("shape.json")
+            self._dim = json_files.field(
+                json_files.read(path), "dim", int, path, at_least=1
+            )
             row_bytes = 4 * self._dim
             complete = min(
                 os.path.getsize(self._path("keys")) // _KEY_BYTES,
@@ -230,7 +232,7 @@ class Store:
                 keys = file.read()
         except UserError as error:
             raise UserError(f"{error}; delete {self._directory}") from error
-        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        except OSError as error:
             raise UserError(
                 f"{self._directory} is damaged: {error}; delete {self._directory}"
             ) from error

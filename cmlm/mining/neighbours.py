@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from cmlm.common import json_files
 from cmlm.common.tasks import HERE, Task, Workers
 from cmlm.errors import UserError
 from cmlm.mining import cells as cells_lib
@@ -135,14 +136,15 @@ class Searcher:
         # The index is opened only if a block is missing.
         index = None
         directory = os.path.join(self._directory, f"{side}-{k}")
-        about = storage.read_json(os.path.join(directory, _ABOUT))
+        path = os.path.join(directory, _ABOUT)
+        about = storage.read_json(path)
         if about is None:
             index = self._open(side, other)
             room = self._settings.memory // 2 // index.query_bytes(k)
             about = {"block_rows": int(np.clip(room, 1024, _LONGEST_BLOCK))}
             os.makedirs(directory, exist_ok=True)
-            storage.write_json(os.path.join(directory, _ABOUT), about)
-        size = about["block_rows"]
+            storage.write_json(path, about)
+        size = json_files.field(about, "block_rows", int, path, at_least=1)
         missing = [
             number
             for number in range(-(-len(queries) // size))

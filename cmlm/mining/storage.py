@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from cmlm.common import files
+from cmlm.common import arrays, files, json_files
 from cmlm.errors import UserError
 
 
@@ -31,9 +31,9 @@ def load(path: str) -> np.ndarray:
         UserError: the file is damaged or not an .npy file.
     """
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path} is damaged, delete it: {error}") from error
+        return arrays.map_any_npy(path)
+    except UserError as error:
+        raise UserError(f"{error}; delete it") from error
 
 
 def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
@@ -57,18 +57,17 @@ def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
 
 
 def read_json(path: str) -> dict | None:
-    """Reads a JSON file; returns None if the file does not exist.
+    """Reads a JSON object; returns None if the file does not exist.
 
     Raises:
         UserError: the file is damaged.
     """
-    try:
-        with open(path) as file:
-            return json.load(file)
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged, delete it: {error}") from error
+    try:
+        return json_files.read(path)
+    except UserError as error:
+        raise UserError(f"{error}; delete it") from error
 
 
 def write_json(path: str, content: dict) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import files, progress
+from cmlm.common import files, json_files, progress
 from cmlm.errors import UserError
 from cmlm.mining import storage
 
@@ -75,13 +75,12 @@ class Texts:
     """
 
     def __init__(self, directory: str, name: str):
-        about = storage.read_json(os.path.join(directory, _ABOUT))
-        if about is None:
+        known = _known(directory)
+        if known is None:
             raise UserError(f"{directory} holds no text: {_ABOUT} is missing")
         self.name = name
         self.directory = directory
-        self.digest: str = about["digest"]
-        self.lines: int = about["lines"]
+        self.lines, self.digest = known
         self.rows = storage.load(os.path.join(directory, _ROWS))
         self._offsets = storage.load(os.path.join(directory, _OFFSETS))
         with open(os.path.join(directory, _TEXT), "rb") as file:
@@ -116,11 +115,11 @@ def gather(
         UserError: the text is empty or changes while it is read, or the directory
             holds another text.
     """
-    about = storage.read_json(os.path.join(directory, _ABOUT))
-    if about is not None:
+    known = _known(directory)
+    if known is not None:
         digest = hashlib.blake2b()
-        count = sum(1 for _ in _hashed(lines(), digest, name, about["lines"]))
-        if (count, digest.hexdigest()) != (about["lines"], about["digest"]):
+        count = sum(1 for _ in _hashed(lines(), digest, name, known[0]))
+        if (count, digest.hexdigest()) != known:
             raise UserError(
                 f"{directory} holds another text than {name} now: name another "
                 "directory or delete it"
@@ -129,6 +128,18 @@ def gather(
     with files.atomic_directory(directory) as temporary:
         _write(lines, temporary, name, memory)
     return Texts(directory, name)
+
+
+def _known(directory: str) -> tuple[int, str] | None:
+    """The number of lines and their hash in a directory; None if it holds no text."""
+    path = os.path.join(directory, _ABOUT)
+    about = storage.read_json(path)
+    if about is None:
+        return None
+    return (
+        json_files.field(about, "lines", int, path, at_least=1),
+        json_files.field(about, "digest", str, path),
+    )
 
 
 def _write(lines, directory: str, name: str, memory: int) -> None:

@@ -168,10 +168,12 @@ def fill(
         os.makedirs(directory, exist_ok=True)
         storage.write_json(path, about)
     elif there != about:
-        key = next(key for key in about if there.get(key) != about[key])
+        key = next(
+            key for key in {**about, **there} if there.get(key) != about.get(key)
+        )
         raise UserError(
             f"{directory} holds vectors of another run ({key} {_short(there.get(key))},"
-            f" now {_short(about[key])}): name another directory or delete it"
+            f" now {_short(about.get(key))}): name another directory or delete it"
         )
     filled = Vectors(directory)
     missing = filled.missing()
