@@ -299,7 +299,7 @@ def test_public_files_have_their_published_sizes(shared_data):
 
 
 def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
-    source = model_dirs.write(tmp_path / "model_dir")
+    source = model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1})
     data, output = tmp_path / "data", tmp_path / "report"
     texts = ["the cat", "a dog ran", "far away", "the mat . " * 20, "sat on the mat"]
     rows = [
@@ -390,7 +390,10 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
     for side, texts in (("fra", SIDES["deu"][::-1]), ("eng", SIDES["eng"])):
         path = tmp_path / "data" / "tatoeba" / f"tatoeba.fra-eng.{side}"
         write(path, "\n".join(texts) + "\n")
-    source, output = model_dirs.write(tmp_path / "model_dir"), tmp_path / "report"
+    source, output = (
+        model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1}),
+        tmp_path / "report",
+    )
     result = evaluate(*tatoeba, f"--model=bow:{source}", f"--output={output}")
     assert result.returncode == 0, result.stderr
     results = json.loads((output / "results.json").read_text())
@@ -411,7 +414,7 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
 
 @pytest.mark.large
 def test_command_removes_components_of_a_file(tmp_path, tatoeba):
-    source = model_dirs.write(tmp_path / "model_dir")
+    source = model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1})
     trained = opening.open_trained(source)
     fitted = model_dirs.fit(trained)
     pcr.save(str(tmp_path / "pcr.npz"), fitted)
@@ -455,7 +458,7 @@ def test_a_deviation_over_runs_replaces_those_over_seeds():
 
 @pytest.mark.large
 def test_mean_of_models_is_that_of_runs_with_different_seeds(tmp_path, tatoeba):
-    first = model_dirs.write(tmp_path / "first")
+    first = model_dirs.write(tmp_path / "first", **{"model.num_layers": 1})
     both = f"languages:de={first},en=bow:{first}"
     output = tmp_path / "out.json"
     names = [first, f"bow:{first}", both]

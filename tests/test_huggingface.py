@@ -160,7 +160,7 @@ def test_card_says_what_the_run_says(tmp_path):
 
 @pytest.mark.large
 def test_command_writes_a_folder_or_nothing(tmp_path):
-    source = model_dirs.write(tmp_path / "run")
+    source = model_dirs.write(tmp_path / "run", **{"model.num_layers": 1})
 
     def command(*flags):
         return commands.run("export.huggingface", *flags)

@@ -28,7 +28,9 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return model_dirs.write(tmp_path_factory.mktemp("model") / "model_dir")
+    return model_dirs.write(
+        tmp_path_factory.mktemp("model") / "model_dir", **{"model.num_layers": 1}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +229,9 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(model, corpus, tmp_path):
     def no_large_file():
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 
-    # Vectors need 60 times 64 bytes.
+    # Vectors need 60 times 64 bytes. With -B, or Python would leave half a .pyc file.
     full = subprocess.run(
-        [sys.executable, "-m", "cmlm.mine", *flags],
+        [sys.executable, "-B", "-m", "cmlm.mine", *flags],
         cwd=ROOT,
         capture_output=True,
         text=True,
