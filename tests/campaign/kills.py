@@ -325,6 +325,8 @@ def run_command(
     def work():
         if before:
             before()
+        # A cut .pyc file would stay beside the module.
+        sys.dont_write_bytecode = True
         # Python ignores the signal that goes with it, so a write fails.
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
         sys.argv = [
