@@ -6,7 +6,7 @@
 # The text is English that Python itself carries. Every twentieth document is held out:
 # there, each document's first sentence looks for its second among those of all
 # documents, with the trained weights, with the untrained ones and with a bag of words.
-# About five minutes on 2 CPU cores. Run it from the root of the checkout.
+# About four minutes on 2 CPU cores. Run it from the root of the checkout.
 set -euo pipefail
 run=${1:-/tmp/cmlm_quickstart}
 text=${run}_text
