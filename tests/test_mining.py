@@ -132,6 +132,13 @@ def test_a_damaged_description_of_a_text_is_named(tmp_path, about):
         gather(["a", "b", "c"], tmp_path / "text")
 
 
+def test_an_empty_text_is_named(tmp_path):
+    gather(["a", "b", "c"], tmp_path / "text")
+    (tmp_path / "text" / "text.txt").write_text("")
+    with pytest.raises(UserError, match="text/text.txt is damaged: cannot mmap an em"):
+        gather(["a", "b", "c"], tmp_path / "text")
+
+
 def test_lines_are_sentences(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b" one\ttwo \r\n\n \t \nthree\xff\xe2\x80\xa8x\n")

@@ -83,8 +83,14 @@ class Texts:
         self.lines, self.digest = known
         self.rows = storage.load(os.path.join(directory, _ROWS))
         self._offsets = storage.load(os.path.join(directory, _OFFSETS))
-        with open(os.path.join(directory, _TEXT), "rb") as file:
-            self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        path = os.path.join(directory, _TEXT)
+        with open(path, "rb") as file:
+            try:
+                self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except ValueError as error:
+                raise UserError(
+                    f"{path} is damaged: {error}; delete {directory}"
+                ) from error
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
