@@ -2,6 +2,7 @@
 
 import gzip
 import importlib
+import json
 import os
 import resource
 import sys
@@ -63,6 +64,13 @@ def test_a_byte_of_the_vectors_that_changed_is_noticed(tmp_path, name):
             raise ZeroDivisionError
     with store.Store(WordCounts(), str(tmp_path)) as vectors:
         assert len(vectors) == 3
+    sums = tmp_path / "checksums.json"
+    assert json.loads(sums.read_text())["keys"][0] == 3 * 16, "its rows too have sums"
+    # A run that finds every vector sums nothing again.
+    written = sums.stat().st_ino
+    with store.Store(WordCounts(), str(tmp_path)) as vectors:
+        vectors.add(["a", "d"])
+    assert sums.stat().st_ino == written
     content = bytearray((tmp_path / name).read_bytes())
     content[10] ^= 1
     (tmp_path / name).write_bytes(content)

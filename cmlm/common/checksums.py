@@ -41,7 +41,7 @@ def check(
     path: str,
     under: tuple[str, ...] = ("",),
     grows: tuple[str, ...] = (),
-) -> None:
+) -> dict[str, int]:
     """Compares files with their checksums.
 
     Args:
@@ -52,11 +52,14 @@ def check(
         grows: files that may have become longer since; the bytes behind are not
             compared.
 
+    Returns:
+        The bytes of each file that are summed, by name; empty if `path` is missing.
+
     Raises:
         UserError: a file is missing or differs, or `path` is damaged.
     """
     if not tf.io.gfile.exists(path):
-        return
+        return {}
     try:
         with tf.io.gfile.GFile(path) as file:
             expected = json.loads(file.read())
@@ -80,6 +83,7 @@ def check(
                 raise UserError(f"{own} cannot be read: {error.message}") from error
             if not same:
                 raise UserError(f"{own} is damaged: it differs from its checksum")
+    return {name: size for name, (size, _) in rows}
 
 
 def _walk(directory: str, names: Iterable[str]):

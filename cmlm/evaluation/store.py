@@ -111,7 +111,7 @@ class Store:
         self._change = change
         self._progress = progress
         self._rows: dict[bytes, int] = {}
-        self._dim = 0
+        self._dim = self._summed = 0
         with contextlib.ExitStack() as stack:
             self._is_kept = directory is not None
             if not self._is_kept:
@@ -126,7 +126,8 @@ class Store:
 
     def __exit__(self, kind, *_) -> None:
         with self._stack:
-            if self._is_kept and kind is None and self._rows:
+            # Large files are summed again only if rows were added, also by killed runs.
+            if self._is_kept and kind is None and len(self._rows) != self._summed:
                 names = ("keys", "vectors", "shape.json")
                 checksums.write(self._directory, names, self._path(checksums.FILE_NAME))
 
@@ -212,11 +213,12 @@ class Store:
                     os.remove(self._path(name))
             return
         try:
-            checksums.check(
+            summed = checksums.check(
                 self._directory,
                 self._path(checksums.FILE_NAME),
                 grows=("keys", "vectors"),
             )
+            self._summed = summed.get("keys", 0) // _KEY_BYTES
             path = self._path("shape.json")
             self._dim = json_files.field(
                 json_files.read(path), "dim", int, path, at_least=1
