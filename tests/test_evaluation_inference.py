@@ -76,6 +76,27 @@ def test_xnli_learns_english_and_is_tested_on_all(tmp_path, layout):
     assert scores["train_pairs"] == 30
 
 
+@pytest.mark.parametrize("layout", [write_published, write_by_language])
+def test_one_language_of_xnli_is_read_and_tested_alone(tmp_path, layout):
+    layout(tmp_path)
+    task, data = read("xnli-de", tmp_path)
+    assert list(data) == ["train", "de"] and data["train"].texts == pairs("en", 30)
+    assert catalogue.family(task) == "inference"
+    scores = task.score(data, Words().encode)
+    assert scores == {"accuracy": 100, "dev_accuracy": 100, "train_pairs": 30}
+    with pytest.raises(UserError, match="no 'fr'; there are (en, de|de, en)"):
+        read("xnli-fr", tmp_path)
+    for path in tmp_path.glob("*/*test*.tsv"):
+        path.write_text(path.read_text().replace("de premise 0", "de\tpremise"))
+        path.write_text(path.read_text().replace("de\tneutral", "de\tno label", 1))
+    if layout is write_by_language:
+        path = tmp_path / "xnli" / "test-de.tsv"
+        path.write_text(path.read_text().split("\n", 1)[1])
+    found, failed = run.read(catalogue.select(["xnli-en", "xnli-de"]), str(tmp_path))
+    assert [item.task.name for item in found] == ["xnli-en"]
+    assert list(failed) == ["xnli-de"] and failed["xnli-de"].startswith("damaged: ")
+
+
 def test_snli_learns_from_its_training_set_if_there_is_one(tmp_path):
     for part, count in (("dev", 30), ("test", 12)):
         both = list(zip(*pairs("en", count), strict=True))

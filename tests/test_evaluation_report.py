@@ -13,8 +13,10 @@ from cmlm.evaluation import (
     plots,
     published,
     report,
+    run,
     tables,
 )
+from cmlm.evaluation.geometry import Strings
 
 
 def results():
@@ -78,7 +80,7 @@ def test_tables_have_models_and_published_rows():
     assert "RoBERTa + Mirror, neither" not in numbers
     everything = tables.tables(results(), ablations=True)[0]
     assert "RoBERTa + Mirror, neither" in {name for name, _, _ in everything.rows}
-    assert "| **first** | 50.00 | 60.00 | 55.00 |" in layout.markdown(sts)
+    assert "| **first** | 50.00 | **60.00** | 55.00 |" in layout.markdown(sts)
 
 
 def test_published_rows_name_tasks_and_metrics_that_exist():
@@ -322,6 +324,66 @@ def test_every_metric_is_in_the_details():
     assert whole.rows == [("first", "", [5, 3]), ("sec<ond", "", [5, 3])]
     assert by_part.rows[0] == ("de", "", [5.0]) and not by_part.compares
     assert "<b>" not in layout.html_table(by_part)
+
+
+def test_the_best_number_is_the_one_that_the_task_declares():
+    """A longer mean vector is worse; counts and deviations have no best number."""
+    made = results()
+    (task,) = catalogue.select(["geometry"])
+    made["tasks"] = {
+        "geometry": catalogue.describe(run.TaskData(task, Strings([]), {})),
+        "xnli": {
+            **{"family": "inference", "main_metric": "accuracy", "protocol": ""},
+            "not_ranked": ["train_pairs"],
+        },
+    }
+    for shift, model in enumerate(made["models"].values()):
+        model["scores"] = {
+            "geometry": {
+                **{"isotropy": 0.1 + shift, "mean_vector_norm": 3.0 + shift},
+                **{"mean_vector_norm_unit": 0.5, "cosine_mean": 0.2 + shift},
+            },
+            "xnli": {
+                **{"accuracy": 40.0 + shift, "accuracy_std": 1.0 + shift},
+                **{"train_pairs": 10.0 + shift, "parts": 2.0 + shift},
+            },
+        }
+        model["figures"] = {}
+    shape, _ = tables.tables(made)
+    assert shape.heads == [
+        *("isotropy", "mean_vector_norm ↓", "mean_vector_norm_unit ↓")
+    ]
+    assert [
+        [number for number in (0.1, 1.1, 3.0, 4.0, 0.5) if shape.is_best(place, number)]
+        for place in range(3)
+    ] == [[1.1], [3.0], []]
+    assert "| **first** | 0.10 | **3.00** | 0.50 |" in layout.markdown(shape)
+    assert "<td><b>3.00</b>" in layout.html_table(shape)
+    assert "↓: smaller is better." in tables.notes(made, shape)
+    figure = dict((name, item) for name, _, item in plots.figures(made))
+    (axes,) = figure["scores-geometry"].axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == shape.heads
+    whole, inference = tables.details(made)
+    assert layout.markdown(whole).count("**") == 2 * (2 + 2), "two names, two numbers"
+    _, first, second = (
+        row.split("|")[2:-1] for row in layout.markdown(inference).splitlines()[1:4]
+    )
+    assert [cell.strip() for cell in first] == ["40.00", "1.00", "10.00", "2.00"]
+    assert [cell.strip() for cell in second] == ["**41.00**", "2.00", "11.00", "3.00"]
+
+
+def test_tasks_declare_metrics_of_their_own():
+    """A number is ranked as its task says: an error, a length, a count, a flag."""
+    tasks = {task.name: task for task in catalogue.select(["all"])}
+    for name, metric in (
+        *(("tatoeba", "xsim_error_forward"), ("pawsx", "same_language@10_pcr")),
+        *(("pawsx", "language_probe"), ("geometry", "mean_vector_norm_unit")),
+    ):
+        assert metric.startswith(tuple(tasks[name].smaller_is_better))
+    for task in tasks.values():
+        first = (*task.smaller_is_better, *task.not_ranked)
+        assert not first or not task.main_metric.startswith(first), task.name
 
 
 def test_groups_of_ones_own_are_averages_in_tables():

@@ -50,6 +50,8 @@ class LanguageAgnosticity(base.Task[Pool]):
     """Scores a pool of sentences and computes the data of its figures."""
 
     main_metric = "other_language"
+    smaller_is_better = ("same_language", "language_probe")
+    not_ranked = ("cosine",)
     protocol = (
         f"share of other languages among the {_NEIGHBOURS} nearest by cosine, x 100; "
         "pcr: first component of each language removed, fitted on other sentences"

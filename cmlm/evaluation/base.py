@@ -45,6 +45,10 @@ class Task(abc.ABC, Generic[Data]):
         name: the name in tables and in --tasks.
         main_metric: the metric of `score` that represents the task. Higher is better.
         shown_metrics: further metrics that tables show.
+        smaller_is_better, not_ranked: the first letters of the metrics whose best
+            number is the smallest, and of those without a best number, such as counts.
+            Deviations (`METRIC_std`) and `parts` need no entry. Of all other metrics,
+            the largest number is the best.
         protocol: one line for reports that names the metric and the protocol.
         languages: the languages that the public set has, or () if the user names them.
         seeds: random seeds. A task that trains a model runs once for each seed and
@@ -57,6 +61,8 @@ class Task(abc.ABC, Generic[Data]):
     name: str
     main_metric: str
     shown_metrics: Sequence[str] = ()
+    smaller_is_better: Sequence[str] = ()
+    not_ranked: Sequence[str] = ()
     protocol: str
     languages: Sequence[str] = ("en",)
     seeds: Sequence[int] = (SEED,)
@@ -97,12 +103,26 @@ class Task(abc.ABC, Generic[Data]):
         return {}
 
 
-class PartedTask(Task[dict[str, Data]]):
-    """A task in several languages or language pairs: it scores each, then averages.
+class DivisibleTask(Task[Data]):
+    """A task in several languages or language pairs.
 
-    `NAME-PART` in --tasks selects one part (`tatoeba-de`). The result holds the mean
-    over the parts as `METRIC` and the value of each part as `METRIC/PART`. A part whose
-    files are damaged is left out.
+    `NAME-PART` in --tasks selects one part (`tatoeba-de`).
+    """
+
+    _only: tuple[str, ...] = ()
+
+    def part(self, name: str) -> DivisibleTask[Data]:
+        """The same task with one part only."""
+        one = copy.copy(self)
+        one.name, one._only = f"{self.name}-{name}", (name,)
+        return one
+
+
+class PartedTask(DivisibleTask[dict[str, Data]]):
+    """A task that scores each language or language pair alone, then averages.
+
+    The result holds the mean over the parts as `METRIC` and the value of each part as
+    `METRIC/PART`. A part whose files are damaged is left out.
 
     Args:
         name: the name of the task.
@@ -112,12 +132,6 @@ class PartedTask(Task[dict[str, Data]]):
     def __init__(self, name: str, only: Sequence[str] = ()):
         self.name = name
         self._only = tuple(only)
-
-    def part(self, name: str) -> PartedTask:
-        """The same task with one part only."""
-        one = copy.copy(self)
-        one.name, one._only = f"{self.name}-{name}", (name,)
-        return one
 
     @abc.abstractmethod
     def find_parts(self, source: DataDir) -> Mapping[str, Any]:

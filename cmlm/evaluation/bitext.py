@@ -84,6 +84,7 @@ class Retrieval(base.PartedTask[Bitext]):
     """The base class of bitext retrieval; it scores pairs with `score_retrieval`."""
 
     main_metric = "accuracy"
+    smaller_is_better = ("xsim_error",)
     protocol = "P@1 by cosine, mean of both directions, x 100"
 
     def part_sentences(self, data: Bitext) -> Iterable[str]:
@@ -187,6 +188,7 @@ class UnCorpus(base.PartedTask[Bitext]):
 
     main_metric = "accuracy_forward"
     shown_metrics = ("accuracy_backward",)
+    not_ranked = ("sentences", "exact")
     protocol = (
         "P@1 by cosine among the distinct sentences of the corpus, x 100; forward: "
         "language to English"

@@ -101,7 +101,6 @@ def select(
 def of_language(language: str) -> list[base.Task]:
     """The tasks whose public sets have a language.
 
-    A task that can be selected in this language alone is selected so (`tatoeba-tr`).
     XNLI and the like learn from English and are tested on the language.
 
     Raises:
@@ -128,11 +127,11 @@ def _meant(name: str, catalogue: dict[str, base.Task]) -> str:
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
-def _parted(catalogue: dict[str, base.Task]) -> dict[str, base.PartedTask]:
+def _parted(catalogue: dict[str, base.Task]) -> dict[str, base.DivisibleTask]:
     return {
         name: task
         for name, task in catalogue.items()
-        if isinstance(task, base.PartedTask)
+        if isinstance(task, base.DivisibleTask)
     }
 
 
@@ -155,7 +154,7 @@ def family(task: base.Task) -> str:
     """The family of a task; the name of a task on own files begins with the family."""
     for name, tasks in FAMILIES.items():
         for member in tasks:
-            is_part = isinstance(member, base.PartedTask) and task.name.startswith(
+            is_part = isinstance(member, base.DivisibleTask) and task.name.startswith(
                 f"{member.name}-"
             )
             if task.name == member.name or (is_part and type(task) is type(member)):
@@ -169,6 +168,8 @@ def describe(item: run.TaskData) -> dict[str, Any]:
         "family": family(item.task),
         "main_metric": item.task.main_metric,
         "shown_metrics": list(item.task.shown_metrics),
+        "smaller_is_better": list(item.task.smaller_is_better),
+        "not_ranked": list(item.task.not_ranked),
         "protocol": item.task.protocol,
         "remarks": item.task.remarks(item.data),
         "sha256": item.checksums,

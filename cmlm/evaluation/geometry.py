@@ -52,6 +52,8 @@ class Geometry(base.Task[Strings]):
     name = "geometry"
     main_metric = "isotropy"
     shown_metrics = ("mean_vector_norm", "isotropy_unit", "mean_vector_norm_unit")
+    smaller_is_better = ("mean_vector_norm",)
+    not_ranked = ("cosine",)
     protocol = (
         "IS (0 to 1, equation 2) and MVN (equation 3) of Mirror-BERT, raw vectors of "
         f"the first {_STRINGS:,} distinct sentences of STS-B's training set; unit: "

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import averages, base, reading, transfer
+from cmlm.evaluation import averages, reading, transfer
 from cmlm.evaluation.senteval_files import Examples
 
 LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2}
@@ -27,21 +27,8 @@ LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 _NO_LABEL = "-"
 
 
-class _Inference(base.Task[dict[str, Examples]]):
+class _Inference(transfer.TransferTask):
     """A classifier of premise and hypothesis, trained on English."""
-
-    main_metric = "accuracy"
-
-    def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
-        return (text for part in data.values() for pair in part.texts for text in pair)
-
-    def score(
-        self, data: dict[str, Examples], vectors: base.Vectors
-    ) -> dict[str, float]:
-        return {
-            **transfer.transferred(data, vectors, self.seeds),
-            "train_pairs": float(len(data["train"].labels)),
-        }
 
     def remarks(self, data: dict[str, Examples]) -> list[str]:
         return [
@@ -66,7 +53,7 @@ class Xnli(_Inference):
         "x 100"
     )
 
-    def read(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
         try:
             paths = [
                 source.find(f"xnli.{part}.tsv", within="XNLI-1.0")
@@ -92,7 +79,7 @@ class Snli(_Inference):
         "training set, or of the development set without one, C chosen on 10 %; x 100"
     )
 
-    def read(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
         try:
             train = self._part(source, "train")
         except reading.MissingData:

@@ -55,13 +55,19 @@ def _aligned(
 
 
 def markdown(table: tables.Table) -> str:
-    """Formats a table as Markdown, with the sources of published rows below."""
+    """Formats a table as Markdown, with the sources of published rows below.
+
+    The best number of a column is bold.
+    """
     sources = table.sources
     names = [
         f"*{name}* [{sources.index(source) + 1}]" if source else f"**{name}**"
         for name, source, _ in table.rows
     ]
-    rows = [[number_text(number) for number in numbers] for _, _, numbers in table.rows]
+    rows = [
+        [f"**{text}**" if is_best else text for text, is_best in _cells(table, row)]
+        for row in table.rows
+    ]
     lines = [["", *table.heads]]
     lines += [[name, *cells] for name, cells in zip(names, rows, strict=True)]
     if _is_turned(table):
@@ -74,21 +80,22 @@ def markdown(table: tables.Table) -> str:
 
 
 def html_table(table: tables.Table) -> str:
-    """A table as HTML, with the sources of published rows below."""
+    """A table as HTML, with the sources of published rows below.
+
+    The best number of a column is bold.
+    """
     sources = table.sources
     rows = [["<th>", *(f"<th>{html.escape(head)}" for head in table.heads)]]
-    ours = [numbers for _, source, numbers in table.rows if not source]
-    for name, source, numbers in table.rows:
+    for row in table.rows:
+        name, source, _ = row
         kind, label = "", html.escape(name)
         if source:
             kind = " class=published"
             label += f" <sup>[{sources.index(source) + 1}]</sup>"
-        cells = []
-        for column, number in enumerate(numbers):
-            text = number_text(number)
-            others = [row[column] for row in ours if row[column] is not None]
-            is_best = table.compares and len(others) > 1 and number == max(others)
-            cells.append(f"<td{kind}>{f'<b>{text}</b>' if is_best else text}")
+        cells = [
+            f"<td{kind}>{f'<b>{text}</b>' if is_best else text}"
+            for text, is_best in _cells(table, row)
+        ]
         rows.append([f"<th{kind}>{label}", *cells])
     if _is_turned(table):
         rows = _turn(rows)
@@ -96,6 +103,20 @@ def html_table(table: tables.Table) -> str:
     body = "".join(f"<tr>{''.join(line)}" for line in lines)
     text = f"<table><thead><tr>{''.join(head)}<tbody>{body}</table>"
     return f"<div class=scroll>{text}</div>{_sources_html(sources)}"
+
+
+def _cells(
+    table: tables.Table, row: tuple[str, str, list[float | None]]
+) -> list[tuple[str, bool]]:
+    """The numbers of a row, and whether each is the best of its column.
+
+    Published numbers are not ranked.
+    """
+    _, source, numbers = row
+    return [
+        (number_text(number), not source and table.is_best(place, number))
+        for place, number in enumerate(numbers)
+    ]
 
 
 def _sources_html(sources: list[str]) -> str:

@@ -58,6 +58,7 @@ class Bucc(base.PartedTask[Split]):
         for direction in ("forward", "backward")
         for name in ("precision", "recall", "f1")
     )
+    not_ranked = ("own_threshold",)
     protocol = (
         "F1 of pairs by ratio margin (k = 4), mean of both directions, x 100; cosine: "
         "by cosine; forward: first language to second"

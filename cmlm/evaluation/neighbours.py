@@ -44,6 +44,7 @@ class NeighboursFiles(base.Task[Openings]):
 
     main_metric = "accuracy"
     shown_metrics = (f"accuracy_at_{_LISTED}",)
+    not_ranked = ("candidates",)
     protocol = (
         "the first sentence of a document searches the second sentences of all "
         f"documents by cosine: its own is the nearest, or among the {_LISTED} nearest, "

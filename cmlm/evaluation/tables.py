@@ -28,6 +28,8 @@ class Table:
             None for each column.
         averages: the averages among the columns, by group name.
         compares: whether the rows are models, of which a column has a best one.
+        directions: of each column -1 if its best number is the smallest, and 0 if it
+            has none; of columns that are missing here, the largest number is the best.
     """
 
     family: str
@@ -35,6 +37,7 @@ class Table:
     rows: list[tuple[str, str, list[float | None]]]
     averages: Mapping[str, averages.Coverage] = dataclasses.field(default_factory=dict)
     compares: bool = True
+    directions: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
     def sources(self) -> list[str]:
@@ -66,11 +69,27 @@ class Table:
             (name, source, [numbers[place] for place in places])
             for name, source, numbers in self.rows
         ]
-        return Table(self.family, [self.columns[place] for place in places], rows)
+        columns = [self.columns[place] for place in places]
+        return Table(self.family, columns, rows, directions=self.directions)
+
+    def is_best(self, place: int, number: float | None) -> bool:
+        """Whether no model has a better number in a column, and one has a worse."""
+        direction = self.directions.get(self.columns[place], 1)
+        found = {
+            numbers[place]
+            for _, source, numbers in self.rows
+            if not source and numbers[place] is not None
+        }
+        if not self.compares or not direction or len(found) < 2:
+            return False
+        return number == (max(found) if direction > 0 else min(found))
 
     @property
     def heads(self) -> list[str]:
-        """The column titles: the task, and the metric if metrics differ."""
+        """The column titles: the task, and the metric if metrics differ.
+
+        An arrow down says that the smallest number is the best.
+        """
         own = [metric for task, metric in self.columns if task != AVERAGE]
         is_single = len({metric.partition("/")[0] for metric in own}) == 1
         titles = []
@@ -84,7 +103,10 @@ class Table:
                 titles.append(metric.partition("/")[2] or task)
             else:
                 titles.append(f"{task} {metric}")
-        return titles
+        return [
+            f"{title} ↓" if self.directions.get(column, 1) < 0 else title
+            for title, column in zip(titles, self.columns, strict=True)
+        ]
 
 
 def tables(results: Results, ablations: bool = False) -> list[Table]:
@@ -132,7 +154,8 @@ def details(results: Results) -> list[Table]:
             (name, "", [found.get(metric) for _, metric in whole])
             for name, found in scores.items()
         ]
-        made.append(Table(task, whole, rows))
+        directions = _directions(results, whole)
+        made.append(Table(task, whole, rows, directions=directions))
         by_part = [metric.partition("/") for metric in metrics if "/" in metric]
         names = list(dict.fromkeys(name for name, _, _ in by_part))
         parts = list(dict.fromkeys(part for _, _, part in by_part))
@@ -142,7 +165,8 @@ def details(results: Results) -> list[Table]:
                 for part in parts
             ]
             columns = [(task, name) for name in names]
-            made.append(Table(f"{task}, {model}", columns, rows, compares=False))
+            directions = _directions(results, columns)
+            made.append(Table(f"{task}, {model}", columns, rows, {}, False, directions))
     return made
 
 
@@ -175,6 +199,23 @@ def _by_part(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     return found
 
 
+def _directions(
+    results: Results, columns: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], int]:
+    """The columns whose best number is not the largest; see `Table.directions`."""
+    found = {}
+    for task, metric in columns:
+        about = results["tasks"].get(task, {})
+        name = metric.partition("/")[0]
+        if name == "parts" or name.endswith("_std"):
+            found[task, metric] = 0
+        elif name.startswith(tuple(about.get("not_ranked", ()))):
+            found[task, metric] = 0
+        elif name.startswith(tuple(about.get("smaller_is_better", ()))):
+            found[task, metric] = -1
+    return found
+
+
 def _has(results: Results, key: tuple[str, str]) -> bool:
     return any(
         key[1] in model["scores"].get(key[0], {})
@@ -193,7 +234,9 @@ def _table(
                 groups.setdefault(item.group.name, item)
     scores = {name: model["scores"] for name, model in results["models"].items()}
     rows = [row for row in published.ROWS if ablations or not row.is_ablation]
-    return build(family, columns, groups, scores, rows)
+    made = build(family, columns, groups, scores, rows)
+    made.directions = _directions(results, columns)
+    return made
 
 
 def build(
@@ -261,6 +304,8 @@ def notes(results: Results, table: Table) -> list[str]:
     for task in dict.fromkeys(task for task, _ in table.columns if task != AVERAGE):
         remarks = results["tasks"][task].get("remarks", ())
         said += [f"{task}: {remark}" for remark in remarks]
+    if -1 in table.directions.values():
+        said.append("↓: smaller is better.")
     for name, item in table.averages.items():
         missing = f"; missing: {', '.join(item.missing)}" if item.missing else ""
         said.append(f"{name}: mean, {item.group.about}{missing}")

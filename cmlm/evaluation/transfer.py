@@ -15,6 +15,7 @@ part.
 
 from __future__ import annotations
 
+import abc
 import html
 import os
 import re
@@ -41,18 +42,57 @@ DEV_SHARE = 0.1
 _ITEM = re.compile(r"<item>(.*?)</item>", re.DOTALL)
 
 
-class AmazonReviews(base.Task[dict[str, Examples]]):
+class TransferTask(base.DivisibleTask[dict[str, Examples]]):
+    """A classifier of pairs that learns English and is tested on each language.
+
+    Attributes:
+        trained_on: the metric that holds the number of training pairs.
+    """
+
+    main_metric = "accuracy"
+    not_ranked = ("train",)
+    trained_on = "train_pairs"
+
+    @abc.abstractmethod
+    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
+        """Reads `train` in English, and the test pairs by language."""
+
+    def read(self, source: reading.DataDir) -> dict[str, Examples]:
+        data = self.read_languages(source)
+        for language in self._only:
+            source.check_found(data, language)
+            # The damage of another language does not concern this one.
+            source.left_out.clear()
+            if language == "train" or language not in data:
+                there = ", ".join(name for name in data if name != "train")
+                raise reading.MissingData(f"no {language!r}; there are {there}")
+            data = {"train": data["train"], language: data[language]}
+        return data
+
+    def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
+        return (text for part in data.values() for pair in part.texts for text in pair)
+
+    def score(
+        self, data: dict[str, Examples], vectors: base.Vectors
+    ) -> dict[str, float]:
+        return {
+            **transferred(data, vectors, self.seeds),
+            self.trained_on: float(len(data["train"].labels)),
+        }
+
+
+class AmazonReviews(TransferTask):
     """Files `LANGUAGE/DOMAIN/train.review` and `test.review`; trained on English."""
 
     name = "amazon"
     languages = tuple(FOLDERS)
-    main_metric = "accuracy"
+    trained_on = "train_reviews"
     protocol = (
         "accuracy on [u, v, |u - v|, u * v] of title and text, encoder frozen, trained "
         "on 90 % of English, C chosen on 10 %; mean over the other languages, x 100"
     )
 
-    def read(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
         parts = {"train": read_reviews(source, "en", "train")}
         for language in FOLDERS:
             try:
@@ -68,17 +108,6 @@ class AmazonReviews(base.Task[dict[str, Examples]]):
             )
         return parts
 
-    def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
-        return (text for part in data.values() for pair in part.texts for text in pair)
-
-    def score(
-        self, data: dict[str, Examples], vectors: base.Vectors
-    ) -> dict[str, float]:
-        return {
-            **transferred(data, vectors, self.seeds),
-            "train_reviews": float(len(data["train"].labels)),
-        }
-
 
 def transferred(
     data: dict[str, Examples], vectors: base.Vectors, seeds: Sequence[int]
@@ -92,7 +121,8 @@ def transferred(
 
     Returns:
         `accuracy`, the mean over the languages but English, or English if it is alone;
-        `dev_accuracy`; and `accuracy/LANGUAGE`.
+        `dev_accuracy`; and with several languages `parts`, their number, and
+        `accuracy/LANGUAGE`.
     """
     languages = [name for name in data if name != "train"]
     x = {
@@ -118,12 +148,14 @@ def transferred(
             for name, part in zip(languages, np.split(predicted, ends), strict=True)
         }
         others = [value for name, value in accuracies.items() if name != "en"]
-        return {
+        scores = {
             "accuracy": float(np.mean(others or list(accuracies.values()))),
-            "parts": float(len(accuracies)),
             "dev_accuracy": dev_accuracy,
-            **{f"accuracy/{name}": value for name, value in accuracies.items()},
         }
+        if len(accuracies) > 1:
+            scores["parts"] = float(len(accuracies))
+            scores |= {f"accuracy/{name}": value for name, value in accuracies.items()}
+        return scores
 
     return over_seeds([one(seed) for seed in seeds])
 
