@@ -1,5 +1,8 @@
 """The exception for mistakes that the user can correct."""
 
+import contextlib
+from collections.abc import Iterator
+
 
 class UserError(ValueError):
     """A mistake in the user's input: a flag, a configuration, a file.
@@ -7,6 +10,15 @@ class UserError(ValueError):
     The message is one line that names the value and the allowed ones. Commands print it
     as `error: <message>` and exit with code 1 (see `cmlm.cli.run`).
     """
+
+
+@contextlib.contextmanager
+def advised(advice: str) -> Iterator[None]:
+    """Adds the way out to a UserError of the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error}; {advice}") from error
 
 
 _SHOWN_CHARACTERS = 100

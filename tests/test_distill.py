@@ -16,7 +16,7 @@ from cmlm.objectives.distill import (
     DistillConfig,
     DistillObjective,
 )
-from cmlm.training import teachers
+from cmlm.training import inputs, teachers
 
 TEXTS = [f"sentence number {n} of the text ." for n in range(300)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sentence", "##ing", "."]
@@ -134,6 +134,28 @@ def test_the_vectors_of_another_teacher_are_refused(folder):
     os.replace(folder / "other.npy", folder / "taught.npy")
     with pytest.raises(UserError, match=r"taught.npy from before it changed; allowed"):
         prepare(folder, config)
+
+
+def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_device):
+    config = settings(folder, teacher_cache=str(folder / "cache"))
+    prepare(folder, config)
+    np.save(folder / "other.npy", np.load(folder / "taught.npy")[:, :10])
+    run = toys.run_config(f"{folder}/text.txt")
+    run.task.cmlm.weight, run.task.distill = 0.0, config
+    # A section is copied.
+    config = run.task.distill
+    teacher = config.teacher
+
+    def refused(said):
+        with pytest.raises(UserError, match=said):
+            inputs.prepare(run, f"{folder}/run", one_device)
+        assert not (folder / "run" / "vocab.txt").exists()
+
+    config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
+    refused("another teacher; allowed: another --teacher_cache")
+    config.teacher = teacher
+    (folder / "cache" / "texts.json").write_text("{")
+    refused("texts.json is not JSON")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import functools
 import itertools
+import json
 import os
+import shutil
 from pathlib import Path
 
 import faiss
@@ -103,7 +105,7 @@ def test_distinct_lines_in_the_order_of_their_first_appearance(tmp_path, memory)
     assert found.take(range(len(found))) == distinct
     assert [distinct[row] for row in found.rows] == lines and found.lines == 200
     assert sorted(os.listdir(tmp_path / "a")) == [
-        *("about.json", "offsets.npy", "rows.npy", "text.txt")
+        *("about.json", "checksums.json", "offsets.npy", "rows.npy", "text.txt")
     ]
     # The same text again is not written again; another one is refused.
     written = os.stat(tmp_path / "a" / "text.txt").st_mtime_ns
@@ -192,7 +194,7 @@ def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
             str(path.relative_to(tmp_path / name)): path.read_bytes()
             for path in (tmp_path / name).rglob("*.*")
         }
-    assert made["here"] == made["beam"] and len(made["here"]) == 4 + 1 + 3
+    assert made["here"] == made["beam"] and len(made["here"]) == 5 + 1 + 2 * 3
     text, stored = encoded.read(str(tmp_path / "beam"), "--source")
     assert text.take(text.rows) == lines
     want = unit(Encoder().encode(text.take(range(30)), False))
@@ -264,12 +266,91 @@ def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
     header = b"{'descr': True, 'fortran_order': False, 'shape': (3, 8)}\n"
     for content in (b"", b"\x01\x00" + len(header).to_bytes(2, "little") + header):
         (directory / "00000.npy").write_bytes(b"\x93NUMPY" + content)
-        with pytest.raises(UserError, match="cannot read .*00000.npy.*; delete it"):
+        storage.seal(str(directory / "00000.npy"))
+        with pytest.raises(UserError, match="cannot read .*00000.npy.*; delete .*npy$"):
             vectors.encode(lines, Encoder(), str(directory))
     about = directory / "about.json"
     about.write_text(about.read_text().replace("{", '{"more": 1, ', 1))
     with pytest.raises(UserError, match="another run .more 1, now None"):
         vectors.encode(lines, Encoder(), str(directory))
+
+
+@pytest.mark.parametrize("kind", ["ivf", "pq"])
+def test_a_bit_that_changed_in_a_work_directory_is_noticed(tmp_path, kind):
+    def run():
+        text = gather([f"line {n}" for n in range(40)], tmp_path / "text")
+        stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors", shard_rows=16)
+        settings = neighbours.Search(kind, cells=4, probes=2, memory=MEMORY)
+        found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", settings)
+        return [
+            b.tobytes() for block in found.find("source", 2).blocks() for b in block[1:]
+        ]
+
+    first = run()
+    whole = {p: p.read_bytes() for p in sorted(tmp_path.rglob("*.*"))}
+    arrays = [path for path in whole if path.suffix != ".json"]
+    assert len(arrays) == 3 + 3 + {"ivf": 4 + 1, "pq": 2 + 1}[kind]
+    block = tmp_path / "found" / "source-2" / "00000.npy"
+    for path in arrays:
+        # Without it, the search reads the index.
+        if path != block:
+            block.unlink()
+        damaged = bytearray(whole[path])
+        damaged[len(damaged) // 2] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(
+            UserError, match="it differs from its checksum; d"
+        ) as caught:
+            run()
+        # The message names the file, and what to delete: then the run goes on.
+        message = str(caught.value)
+        assert message.startswith(f"{path} is damaged")
+        shown = Path(message.rpartition("; delete ")[2])
+        assert path.is_relative_to(shown) and shown != tmp_path
+        shutil.rmtree(shown) if shown.is_dir() else shown.unlink()
+        assert run() == first and path.read_bytes() == whole[path]
+    # Directories of an earlier version have no checksums.
+    for path in tmp_path.rglob("*checksums.json"):
+        path.unlink()
+    assert run() == first
+
+
+def test_the_directory_of_a_damaged_description_is_named(tmp_path):
+    def run():
+        text = gather(["a", "b", "c"], tmp_path / "text")
+        stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors")
+        search = neighbours.Search("flat", memory=MEMORY)
+        found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", search)
+        found.find("source", 1)
+
+    run()
+    for name in ("text", "vectors", "found", "found/source-1"):
+        about = tmp_path / name / "about.json"
+        content = about.read_text()
+        about.write_text("{")
+        with pytest.raises(UserError, match=f"is not JSON.*; delete {about.parent}$"):
+            run()
+        about.write_text(content)
+
+
+@pytest.mark.parametrize(
+    "name, value, said",
+    [
+        ("shape", None, "has no shape"),
+        *[("shape", value, "has shape=") for value in ("3", [3], [3, "8"])],
+        ("shape", [0, 8], "has shape=.0, 8.; allowed: .3, "),
+        ("shard_rows", 0, "has shard_rows=0; allowed: int from 1"),
+        ("model", "a", "has model='a'; allowed: dict"),
+    ],
+)
+def test_a_folder_with_a_wrong_description_is_refused(tmp_path, name, value, said):
+    (tmp_path / "a.txt").write_text("a\nb\nc\n")
+    arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
+    encoded.write(f"{tmp_path}/folder", *arguments)
+    path = tmp_path / "folder" / "vectors" / "about.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(UserError, match=f"about.json {said}"):
+        encoded.read(f"{tmp_path}/folder", "--source")
 
 
 def test_what_is_no_vector_is_named(tmp_path):

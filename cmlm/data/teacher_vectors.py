@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import checksums, files, json_files, locks
-from cmlm.errors import UserError
+from cmlm.errors import UserError, advised
 
 _ABOUT, _VECTORS, _KEYS, _TEXTS = "teacher.json", "vectors", "keys", "texts.json"
 # Rows that are read at a time for the principal directions.
@@ -197,19 +197,10 @@ def find(directory: str, model: str, texts: str) -> TeacherVectors | None:
     return TeacherVectors(directory, rows, about["dim"])
 
 
-@contextlib.contextmanager
-def _advised(directory: str) -> Iterator[None]:
-    """Adds the way out to the error of a damaged directory."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{error}; delete {directory}") from error
-
-
 def _about(directory: str) -> dict:
     """Reads the teacher's identity and the width; empty if there is none yet."""
     path = os.path.join(directory, _ABOUT)
-    with _advised(directory):
+    with advised(f"delete {directory}"):
         if found := json_files.optional(path):
             json_files.field(found, "teacher", dict, path)
             json_files.field(found, "dim", int, path, at_least=1)
@@ -219,7 +210,7 @@ def _about(directory: str) -> dict:
 def _texts(directory: str) -> dict[str, int]:
     """Reads the corpora that the directory holds, each with its rows."""
     path = os.path.join(directory, _TEXTS)
-    with _advised(directory):
+    with advised(f"delete {directory}"):
         found = json_files.optional(path)
         for name in found:
             json_files.field(found, name, int, path, at_least=0)
@@ -238,7 +229,7 @@ def _checksums(rows: int) -> str:
 def _check(directory: str, rows: int) -> None:
     """Raises UserError if a file differs from the checksum of its first N rows."""
     path = os.path.join(directory, _checksums(rows))
-    with _advised(directory):
+    with advised(f"delete {directory}"):
         checksums.check(directory, path, grows=(_KEYS, _VECTORS))
 
 
@@ -255,25 +246,43 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
         UserError: the directory belongs to another teacher, is damaged, or another run
             appends to it.
     """
-    about = {"teacher": teacher, "dim": dim}
-    path = os.path.join(directory, _ABOUT)
     with locks.held(directory):
-        if found := _about(directory):
-            if _identity(found) != _identity(about):
-                known = found.get("teacher", {}).get("model")
-                if known == teacher["model"]:
-                    raise UserError(
-                        f"{directory} holds vectors of {known} from before it changed;"
-                        " allowed: another --teacher_cache"
-                    )
-                raise UserError(
-                    f"{directory} holds the vectors of another teacher; allowed: "
-                    f"another --teacher_cache, or the teacher {known}"
-                )
-        else:
-            with files.atomic_text(path) as file:
-                json.dump(about, file)
+        if not _about(directory):
+            with files.atomic_text(os.path.join(directory, _ABOUT)) as file:
+                json.dump({"teacher": teacher, "dim": dim}, file)
+        refuse_other(directory, teacher, dim)
         yield Writer(directory, dim)
+
+
+def model_of(directory: str) -> str | None:
+    """Returns the name of the teacher of a directory; None if there is none yet.
+
+    Raises:
+        UserError: the directory is damaged.
+    """
+    _texts(directory)
+    return _about(directory).get("teacher", {}).get("model")
+
+
+def refuse_other(directory: str, teacher: dict, dim: int) -> None:
+    """Raises UserError if a directory holds vectors of another teacher.
+
+    Args:
+        directory, teacher, dim: see `opened`.
+    """
+    found = _about(directory)
+    if _identity(found) == _identity({"teacher": teacher, "dim": dim}):
+        return
+    known = found.get("teacher", {}).get("model")
+    if known == teacher["model"]:
+        raise UserError(
+            f"{directory} holds vectors of {known} from before it changed; allowed: "
+            "another --teacher_cache"
+        )
+    raise UserError(
+        f"{directory} holds the vectors of another teacher; allowed: another "
+        f"--teacher_cache, or the teacher {known}"
+    )
 
 
 def _identity(about: dict) -> tuple:

@@ -49,9 +49,9 @@ class Cells:
         cells = cells or min(int(4 * max(map(len, sides)) ** 0.5), -(-total // 8))
         self.probes = min(probes, cells)
         path = os.path.join(directory, "centres.npy")
-        if not os.path.exists(path):
+        if not storage.is_whole(path, directory):
             storage.save(path, self._train(sides, cells))
-        self.centres = np.array(storage.load(path))
+        self.centres = np.array(storage.load(path, directory))
 
     def _train(self, sides: Sequence[Vectors], cells: int) -> np.ndarray:
         dim, total = sides[0].dim, sum(map(len, sides))
@@ -81,8 +81,8 @@ class Cells:
             directory: the directory for the result, which a later call reads.
         """
         path = os.path.join(directory, "cells.npy")
-        if os.path.exists(path):
-            return storage.load(path)
+        if storage.is_whole(path, path):
+            return storage.load(path, path)
         with files.atomic_file(path) as temporary:
             cells = storage.new_map(temporary, "<i4", (len(side), self.probes))
             with progress.bar(len(side), "finding cells", "vectors") as bar:
@@ -93,7 +93,8 @@ class Cells:
                     )[1]
                     bar.update(len(block))
             cells.flush()
-        return storage.load(path)
+        storage.seal(path)
+        return storage.load(path, path)
 
 
 class Ivf(index.Index):
@@ -123,7 +124,7 @@ class Ivf(index.Index):
         self._rows = np.argsort(own, kind="stable")
         self._limits = np.searchsorted(own[self._rows], np.arange(cells + 1))
         self._path = os.path.join(directory, "cells.f32")
-        if not os.path.exists(self._path):
+        if not storage.is_whole(self._path, self._path):
             self._write()
 
     def _write(self) -> None:
@@ -137,6 +138,7 @@ class Ivf(index.Index):
                 rows = self._rows[start : start + size]
                 file.write(self._pool.take(rows).data.cast("B"))
                 bar.update(len(rows))
+        storage.seal(self._path)
 
     def query_bytes(self, k: int) -> int:
         probes = self._query_cells.shape[1]

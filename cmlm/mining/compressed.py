@@ -9,7 +9,7 @@ import numpy as np
 
 from cmlm.common import files, progress
 from cmlm.errors import UserError
-from cmlm.mining import index
+from cmlm.mining import index, storage
 from cmlm.mining.cells import Cells
 from cmlm.mining.vectors import Vectors
 
@@ -52,7 +52,7 @@ class Pq(index.Index):
                 "more than --max_memory_gb allows"
             )
         path = os.path.join(directory, "index.faiss")
-        if not os.path.exists(path):
+        if not storage.is_whole(path, path):
             self._write(self._build(cells, parts), path)
         self._index = faiss.read_index(path)
         self._index.nprobe = cells.probes
@@ -64,6 +64,7 @@ class Pq(index.Index):
                 faiss.write_index(index, temporary)
             except RuntimeError as error:
                 raise UserError(f"cannot write {path}: {error}") from error
+        storage.seal(path)
 
     def _build(self, cells: Cells, parts: int) -> faiss.IndexIVFPQFastScan:
         pool = self._pool

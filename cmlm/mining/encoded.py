@@ -12,6 +12,7 @@ import functools
 import os
 from collections.abc import Sequence
 
+from cmlm.common import json_files
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError
@@ -79,10 +80,17 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
         name: the text's name in messages.
 
     Raises:
-        UserError: a file is missing.
+        UserError: a file is missing or damaged.
     """
     found = Texts(os.path.join(directory, _TEXTS), name)
     encoded = Vectors(os.path.join(directory, _VECTORS))
+    path = os.path.join(directory, _VECTORS, vectors.ABOUT)
+    json_files.field(encoded.about, "model", dict, path)
+    if len(encoded) != len(found):
+        raise UserError(
+            f"{path} has shape={list(encoded.shape)}; allowed: "
+            f"[{len(found)}, {encoded.dim}], a vector for each distinct line"
+        )
     missing = encoded.missing()
     if missing:
         raise UserError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from cmlm.common import json_files
 from cmlm.common.tasks import HERE, Task, Workers
-from cmlm.errors import UserError
+from cmlm.errors import UserError, advised
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import compressed, storage
 from cmlm.mining import index as index_lib
@@ -61,7 +61,8 @@ class Found:
     def blocks(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yields (first query, cosines float32 [b, k], rows int64 [b, k])."""
         for number, start in enumerate(range(0, self._rows, self._block_rows)):
-            entries = storage.load(shard_path(self._directory, number))
+            path = shard_path(self._directory, number)
+            entries = storage.load(path, path)
             yield start, np.array(entries["cosine"]), np.array(entries["row"])
 
     def means(self) -> np.ndarray:
@@ -144,11 +145,15 @@ class Searcher:
             about = {"block_rows": int(np.clip(room, 1024, _LONGEST_BLOCK))}
             os.makedirs(directory, exist_ok=True)
             storage.write_json(path, about)
-        size = json_files.field(about, "block_rows", int, path, at_least=1)
+        with advised(f"delete {directory}"):
+            size = json_files.field(about, "block_rows", int, path, at_least=1)
+        blocks = [
+            shard_path(directory, number) for number in range(-(-len(queries) // size))
+        ]
         missing = [
             number
-            for number in range(-(-len(queries) // size))
-            if not os.path.exists(shard_path(directory, number))
+            for number, path in enumerate(blocks)
+            if not storage.is_whole(path, delete=path)
         ]
         left = sum(min(size, len(queries) - number * size) for number in missing)
         if missing and index is None:

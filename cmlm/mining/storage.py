@@ -1,4 +1,8 @@
-"""Arrays and JSON on disk, written atomically and read through memory maps."""
+"""Arrays and JSON on disk, written atomically and read through memory maps.
+
+A file has its checksum beside it, in `NAME.checksums.json`. A run that resumes compares
+each file that it finds. Directories of version 0.1.0 have no checksums.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,12 @@ import os
 
 import numpy as np
 
-from cmlm.common import arrays, files, json_files
-from cmlm.errors import UserError
+from cmlm.common import arrays, checksums, files, json_files
+from cmlm.errors import advised
 
 
 def save(path: str, array: np.ndarray) -> None:
-    """Writes an .npy file atomically.
+    """Writes an .npy file atomically, and its checksum.
 
     Raises:
         OSError: the file cannot be written. The error has the system's message, which
@@ -22,18 +26,51 @@ def save(path: str, array: np.ndarray) -> None:
         header = np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array))
         np.lib.format.write_array_header_1_0(file, header)
         file.write(np.ascontiguousarray(array).data.cast("B"))
+    seal(path)
 
 
-def load(path: str) -> np.ndarray:
+def seal(path: str) -> None:
+    """Writes the checksum of a finished file."""
+    directory, name = os.path.split(path)
+    checksums.write(directory, [name], _sums(path))
+
+
+def is_whole(path: str, delete: str) -> bool:
+    """Whether a file is there and equals its checksum.
+
+    Args:
+        path: the file.
+        delete: the path that the message tells the user to delete.
+
+    Returns:
+        False if the file is missing.
+
+    Raises:
+        UserError: the file differs from its checksum.
+    """
+    if not os.path.exists(path):
+        return False
+    with advised(f"delete {delete}"):
+        checksums.check(os.path.dirname(path), _sums(path))
+    return True
+
+
+def _sums(path: str) -> str:
+    return f"{path}.{checksums.FILE_NAME}"
+
+
+def load(path: str, delete: str) -> np.ndarray:
     """Maps an .npy file into memory for reading.
+
+    Args:
+        path: the file.
+        delete: the path that the message tells the user to delete.
 
     Raises:
         UserError: the file is damaged or not an .npy file.
     """
-    try:
+    with advised(f"delete {delete}"):
         return arrays.map_any_npy(path)
-    except UserError as error:
-        raise UserError(f"{error}; delete it") from error
 
 
 def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
@@ -57,17 +94,16 @@ def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
 
 
 def read_json(path: str) -> dict | None:
-    """Reads a JSON object; returns None if the file does not exist.
+    """Reads the description of a directory; returns None if it does not exist.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is damaged. The message names the directory to delete, as
+            its other files mean nothing without their description.
     """
     if not os.path.exists(path):
         return None
-    try:
+    with advised(f"delete {os.path.dirname(path)}"):
         return json_files.read(path)
-    except UserError as error:
-        raise UserError(f"{error}; delete it") from error
 
 
 def write_json(path: str, content: dict) -> None:

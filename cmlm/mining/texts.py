@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import files, json_files, progress
-from cmlm.errors import UserError
+from cmlm.common import checksums, files, json_files, progress
+from cmlm.errors import UserError, advised
 from cmlm.mining import storage
 
 _ABOUT = "about.json"
@@ -81,8 +81,10 @@ class Texts:
         self.name = name
         self.directory = directory
         self.lines, self.digest = known
-        self.rows = storage.load(os.path.join(directory, _ROWS))
-        self._offsets = storage.load(os.path.join(directory, _OFFSETS))
+        with advised(f"delete {directory}"):
+            checksums.check(directory, os.path.join(directory, checksums.FILE_NAME))
+        self.rows = storage.load(os.path.join(directory, _ROWS), directory)
+        self._offsets = storage.load(os.path.join(directory, _OFFSETS), directory)
         path = os.path.join(directory, _TEXT)
         with open(path, "rb") as file:
             try:
@@ -142,10 +144,11 @@ def _known(directory: str) -> tuple[int, str] | None:
     about = storage.read_json(path)
     if about is None:
         return None
-    return (
-        json_files.field(about, "lines", int, path, at_least=1),
-        json_files.field(about, "digest", str, path),
-    )
+    with advised(f"delete {directory}"):
+        return (
+            json_files.field(about, "lines", int, path, at_least=1),
+            json_files.field(about, "digest", str, path),
+        )
 
 
 def _write(lines, directory: str, name: str, memory: int) -> None:
@@ -189,6 +192,11 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
     offsets.flush()
     about = {"lines": count, "digest": digest.hexdigest()}
     storage.write_json(os.path.join(directory, _ABOUT), about)
+    checksums.write(
+        directory,
+        (_TEXT, _OFFSETS, _ROWS),
+        os.path.join(directory, checksums.FILE_NAME),
+    )
 
 
 def _each(rows: np.ndarray) -> Iterator[int]:

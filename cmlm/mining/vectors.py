@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cmlm.common import arrays
+from cmlm.common import arrays, json_files
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Task, Workers
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.mining import storage
 from cmlm.mining.texts import Texts
 
-_ABOUT = "about.json"
+ABOUT = "about.json"
 # A killed run loses at most one shard, or some minutes of encoding on a CPU.
 SHARD_ROWS = 16_384
 # Sentences in a call of the model: enough for batches of similar length, and few enough
@@ -37,15 +37,24 @@ class Vectors:
     Attributes:
         about: the description of the vectors: model, text and shape.
         shape: [n, dim].
+
+    Raises:
+        UserError: the directory has no description, or a damaged one.
     """
 
     def __init__(self, directory: str):
         self._directory = directory
-        self.about = storage.read_json(os.path.join(directory, _ABOUT))
+        path = os.path.join(directory, ABOUT)
+        self.about = storage.read_json(path)
         if self.about is None:
-            raise UserError(f"{directory} holds no vectors: {_ABOUT} is missing")
-        self.shape = tuple(self.about["shape"])
-        self._shard_rows = self.about["shard_rows"]
+            raise UserError(f"{directory} holds no vectors: {ABOUT} is missing")
+        shape = json_files.field(self.about, "shape", list, path)
+        if [type(size) for size in shape] != [int, int]:
+            raise UserError(f"{path} has shape={shown(shape)}; allowed: [n, dim]")
+        self.shape = tuple(shape)
+        self._shard_rows = json_files.field(
+            self.about, "shard_rows", int, path, at_least=1
+        )
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -58,7 +67,7 @@ class Vectors:
         """Returns the shards that are not on disk.
 
         Raises:
-            UserError: a shard has a wrong shape.
+            UserError: a shard has a wrong shape, or differs from its checksum.
         """
         shards = range(-(-len(self) // self._shard_rows))
         return [n for n in shards if not _is_there(self._directory, self.about, n)]
@@ -88,7 +97,8 @@ class Vectors:
         return taken
 
     def _map(self, shard: int) -> np.ndarray:
-        return storage.load(shard_path(self._directory, shard))
+        path = shard_path(self._directory, shard)
+        return storage.load(path, path)
 
 
 def shard_path(directory: str, shard: int) -> str:
@@ -160,9 +170,9 @@ def fill(
         workers: the processes that compute.
 
     Raises:
-        UserError: the directory holds other vectors, or a shard has a wrong shape.
+        UserError: the directory holds other vectors, or a shard is damaged.
     """
-    path = os.path.join(directory, _ABOUT)
+    path = os.path.join(directory, ABOUT)
     there = storage.read_json(path)
     if there is None:
         os.makedirs(directory, exist_ok=True)
@@ -205,16 +215,16 @@ def _rows_of(about: dict, shard: int) -> tuple[int, int]:
 
 
 def _is_there(directory: str, about: dict, shard: int) -> bool:
-    """Whether a shard is on disk; raises UserError if it has a wrong shape."""
+    """Whether a shard is on disk; raises UserError if it is damaged."""
     path = shard_path(directory, shard)
-    if not os.path.exists(path):
+    if not storage.is_whole(path, path):
         return False
     start, stop = _rows_of(about, shard)
-    found, shape = storage.load(path), (stop - start, about["shape"][1])
+    found, shape = storage.load(path, path), (stop - start, about["shape"][1])
     if found.shape != shape or found.dtype != np.float32:
         raise UserError(
             f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
-            f"{list(shape)}: delete it"
+            f"{list(shape)}; delete {path}"
         )
     return True
 

@@ -104,6 +104,7 @@ def prepare(
     def prepare_files():
         tf.io.gfile.makedirs(directory)
         data = prepare_data(config, directory)
+        teachers.refuse_others(config.task.enabled(), directory)
         path = prepare_vocabulary(config, data, directory)
         tokenizer = config.vocabulary.tokenizer(path)
         data = teachers.prepare(config.task.enabled(), data, tokenizer, directory)

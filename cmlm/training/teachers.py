@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from cmlm.common import arrays
 from cmlm.common.progress import bar as progress_bar
+from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
@@ -60,18 +61,51 @@ def prepare(
     }
 
 
+def refuse_others(objectives: Mapping[str, ObjectiveConfig], directory: str) -> None:
+    """Refuses a cache of another teacher before the run computes anything.
+
+    A teacher of the name in the cache may have changed all the same. `prepare` notices
+    that if it needs the teacher.
+
+    Args:
+        objectives, directory: see `prepare`.
+
+    Raises:
+        UserError: a cache is damaged or belongs to another teacher, or a teacher cannot
+            be opened.
+    """
+    for objective in objectives.values():
+        if isinstance(objective, DistillConfig):
+            cache = _cache(objective, directory)
+            if teacher_vectors.model_of(cache) not in (None, objective.teacher):
+                teacher, about = _open(objective)
+                teacher_vectors.refuse_other(cache, about, teacher.dim)
+
+
+def _cache(objective: DistillConfig, directory: str) -> str:
+    return objective.teacher_cache or os.path.join(directory, model_dir.TEACHER)
+
+
+def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, str]]:
+    """Opens the teacher. Returns its identity, too."""
+    teacher = opening.open_encoder(objective.teacher)
+    return teacher, {
+        "model": objective.teacher,
+        "identity": _fingerprint(teacher.info),
+    }
+
+
 def _prepare(
     objective: DistillConfig, data: Data, tokenizer: Tokenizer, directory: str
 ) -> TeacherVectors:
-    cache = objective.teacher_cache or os.path.join(directory, model_dir.TEACHER)
+    cache = _cache(objective, directory)
     words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
     texts = _identity(objective, data, words)
     found = teacher_vectors.find(cache, objective.teacher, texts)
     if found is not None:
         logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
         return found
-    teacher = opening.open_encoder(objective.teacher)
-    about = {"model": objective.teacher, "identity": _fingerprint(teacher.info)}
+    teacher, about = _open(objective)
     with teacher_vectors.opened(cache, about, teacher.dim) as writer:
         with progress_bar(None, unit="texts") as bar:
             for keys, new in _batches(objective, data, words):
