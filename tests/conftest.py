@@ -9,6 +9,7 @@ import pytest
 from cmlm import cli
 
 with cli.quiet_imports():
+    import quick
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the ops that loaded graphs need)
     from tensorflow.python.autograph.core import ag_ctx
@@ -18,12 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure() -> None:
-    # Before anything initialises TensorFlow: the set of devices is frozen then. One
-    # thread each, as every core has a process of tests; no optimisation of graphs, as
-    # toys run faster than it does. The commands have both.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    # Before anything initialises TensorFlow: the set of devices is frozen then.
+    quick.configure()
     tf.config.set_visible_devices([], "GPU")
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -105,9 +102,9 @@ def unconverted():
 @pytest.fixture
 def optimized_graphs():
     """Lets TensorFlow optimise graphs, as it does outside of the tests."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    quick.optimize_graphs(True)
     yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    quick.optimize_graphs(False)
 
 
 @pytest.fixture

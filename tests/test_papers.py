@@ -469,7 +469,7 @@ def run(module: str, cases: list[list[str]], folder: Path) -> list:
     """The exit code of each case, and what it printed and reported."""
     file = folder / "cases.json"
     file.write_text(json.dumps([module, SMALLER.get(module, ""), cases]))
-    done = warm.run("tests.printed", file, cwd=folder)
+    done = warm.run("tests.run_repeatedly", file, cwd=folder)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(cases), done.stderr[-3000:]
     return answers

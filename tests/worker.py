@@ -14,6 +14,7 @@ from cmlm import cli
 
 with cli.quiet_imports():
     import numpy as np
+    import quick
     import tensorflow as tf
     import toys
 
@@ -86,7 +87,7 @@ def refusal(function, *arguments) -> str:
 def agree(strategy, directory: Path) -> dict:
     """Steps, validation, masks, refusals, a non-finite loss, a run with a signal."""
     # As in the process that compares.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    quick.optimize_graphs(False)
     number, _ = workers.cluster(strategy)
     trainer = toy_trainer(strategy)
     metrics = trainer.train(4)

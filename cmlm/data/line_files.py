@@ -70,6 +70,8 @@ def read(path: tf.Tensor, unpacked_length: tf.Tensor) -> tf.data.Dataset:
     return counted.filter(lambda chunk: tf.size(chunk) > 0)
 
 
+# A file that changes later is read with another length, and inspected therefore.
+@functools.cache
 def _stated_length(path: str) -> int:
     """The length that a gzip file states, any number if it is truncated; else -1."""
     if not path.endswith(".gz"):

@@ -1,6 +1,6 @@
-"""Runs a command several times in one process: `python -m tests.printed CASES`.
+"""Runs a command several times in one process: `python -m tests.run_repeatedly FILE`.
 
-CASES is a JSON file: the module of the command, Python source that runs first, and the
+FILE is a JSON file: the module of the command, Python source that runs first, and the
 arguments of each time. Prints a line of JSON for each: the exit code, and what the
 command printed and reported. One module a process: two may have a flag of one name.
 """
@@ -17,16 +17,13 @@ from absl import flags
 from cmlm import cli
 
 with cli.quiet_imports():
-    import tensorflow as tf
+    from tests import quick
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    # As in conftest.py: toys run faster than their graphs are optimised.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    quick.configure()
     module, prepare, cases = json.loads(Path(sys.argv[1]).read_text())
     command = importlib.import_module(module)
     exec(prepare)
