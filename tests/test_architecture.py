@@ -33,6 +33,7 @@ _ANYWHERE = {"cmlm.errors"} | {
     f"cmlm.common.{name}"
     for name in (
         "arrays",
+        "checksums",
         "choices",
         "files",
         "json_files",
@@ -45,10 +46,7 @@ _ANYWHERE = {"cmlm.errors"} | {
     )
 }
 APART = {
-    "cmlm.evaluation": {
-        *_ANYWHERE,
-        *("cmlm.common.checksums", "cmlm.common.components", "cmlm.mining"),
-    },
+    "cmlm.evaluation": {*_ANYWHERE, "cmlm.common.components", "cmlm.mining"},
     "cmlm.mining": _ANYWHERE,
 }
 # These touch the training loop of Model Garden.

@@ -71,8 +71,9 @@ def test_a_fault_is_noticed(commands, tmp_path):
     assert judge.faults(large, {}, {}) == ["4.1 GB"]
 
 
-def test_a_command_that_takes_too_long_is_ended(commands, tmp_path):
-    (tmp_path / "case.py").write_text("while True: pass")
+@pytest.mark.parametrize("hanging", ["while True: pass", "import time; time.sleep(60)"])
+def test_a_command_that_hangs_is_ended(commands, tmp_path, hanging):
+    (tmp_path / "case.py").write_text(hanging)
     result = commands.run("case", cwd=tmp_path, seconds=0.5)
     assert result.seconds < 10
     assert judge.faults(result, {}, {}) == ["took too long"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from . import judge, run, warm
 from .formats import FORMATS
 
-# Seconds by the clock until a command counts as hanging.
+# Seconds of a processor until a command counts as hanging.
 _LIMIT = 4 * judge.MOST_SECONDS
 
 

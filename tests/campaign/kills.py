@@ -36,10 +36,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from . import warm
+
 ROOT = Path(__file__).resolve().parents[2]
-# A command may take so many seconds of a processor, and takes some within so many.
+# A command may take so many seconds of a processor.
 _LIMIT = 240
-_IDLE = 120
 _SIGNALS = {
     "SIGKILL": [signal.SIGKILL],
     "SIGINT": [signal.SIGINT],
@@ -408,31 +409,21 @@ def wait(child: int, seconds: float) -> int | None:
 
 
 def finish(child: int) -> int:
-    """Waits for the end of a process, which must come within the limit.
-
-    On a busy machine a command may wait long for a processor; one that hangs takes
-    none of its time.
-    """
-    began, last = processor_seconds(child), 0.0
+    """Waits for the end of a process, which must come within the limit."""
+    began, last = warm.processor_seconds(child), 0.0
     while True:
         before = last
-        code = wait(child, _IDLE)
+        code = wait(child, warm.IDLE_SECONDS)
         if code is not None:
             return code
-        last = processor_seconds(child) - began
-        if last > _LIMIT or last - before < 0.05:
+        last = warm.processor_seconds(child) - began
+        if warm.hangs(last, before, _LIMIT):
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise AssertionError(
                 f"not done after {last:.0f} s of a processor, {last - before:.1f} of "
-                f"them in the last {_IDLE} s"
+                f"them in the last {warm.IDLE_SECONDS} s"
             )
-
-
-def processor_seconds(child: int) -> float:
-    """The processor time of a process and of its children that have ended."""
-    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 # ------------------------------------------------------------------------ state

@@ -24,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_SECONDS = 0.005
+# A command that hangs takes no time of a processor within so many seconds.
+IDLE_SECONDS = 120
 _COMMANDS_OF_EXPORT = tuple(
     f"export.{name}" for name in ("client", "huggingface", "serve", "tfhub")
 )
@@ -41,7 +43,7 @@ class Result:
         seconds: its time by the clock.
         processor_seconds: the time of all its threads on processors.
         peak_gb: its largest resident memory, the imported libraries included.
-        timed_out: whether it was killed at the time limit.
+        timed_out: whether it was killed because it hung, see `hangs`.
     """
 
     code: int
@@ -57,7 +59,7 @@ class Process:
     """The warm process.
 
     Args:
-        seconds: the time limit of a command.
+        seconds: the limit of a command's time on processors.
     """
 
     def __init__(self, seconds: float = 60):
@@ -99,7 +101,7 @@ class Process:
             seconds: another time limit than that of the process.
 
         Returns:
-            What it did; a command above the time limit is killed.
+            What it did; a command that hangs is killed.
         """
         with tempfile.TemporaryDirectory() as directory:
             paths = [os.path.join(directory, name) for name in ("out", "err")]
@@ -205,16 +207,43 @@ def _run(module: str, arguments: list[str], cwd: str, out: str, err: str) -> Non
     os._exit(code or 0)
 
 
+def processor_seconds(session: int) -> float:
+    """The time on processors of a session's processes and of their ended children."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (process / "stat").read_text()
+        except OSError:
+            continue
+        # The name before it may hold anything.
+        fields = stat.rpartition(")")[2].split()
+        if int(fields[3]) == session:
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def hangs(busy: float, before: float, limit: float) -> bool:
+    """Whether a command has used its time, or used no time since it was looked at.
+
+    By the clock, a command on a busy machine may wait long for a processor.
+    """
+    return busy > limit or busy - before < 0.05
+
+
 def _wait(child: int, limit: float) -> list:
-    start, timed_out = time.monotonic(), False
+    start = looked = time.monotonic()
+    used, timed_out = 0.0, False
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
-        seconds = time.monotonic() - start
+        now = time.monotonic()
+        seconds = now - start
         if done:
             break
-        if seconds > limit and not timed_out:
-            timed_out = True
-            os.killpg(child, signal.SIGKILL)
+        if now - looked > min(limit, IDLE_SECONDS) and not timed_out:
+            looked, before, used = now, used, processor_seconds(child)
+            if hangs(used, before, limit):
+                timed_out = True
+                os.killpg(child, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
     code = os.waitstatus_to_exitcode(status)
     busy = round(usage.ru_utime + usage.ru_stime, 2)
