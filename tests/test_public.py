@@ -156,6 +156,8 @@ def test_the_command_lists_all_commands(monkeypatch, capsys):
 def test_settings_are_listed_with_type_default_and_meaning(monkeypatch, capsys):
     told = run_console(monkeypatch, capsys, "settings", "optimizer.warmup")
     assert "trainer.optimizer.warmup_steps = 10000  (int; at least 0)\n    " in told
+    names = [each.name for each in listing.settings("Task.*.loss")]
+    assert "task.scored.loss" in names and len(names) < 20
     with pytest.raises(UserError, match="no setting has 'warmth' in its name"):
         run_console(monkeypatch, capsys, "settings", "warmth")
     with pytest.raises(UserError, match="allowed: one pattern"):

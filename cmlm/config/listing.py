@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import inspect
 import re
 import typing
@@ -43,13 +44,15 @@ class Setting:
 
 
 def settings(pattern: str = "") -> list[Setting]:
-    """Returns the settings whose name contains a text.
+    """Returns the settings whose name has a part that fits a pattern.
 
     Args:
-        pattern: part of the dotted name, without regard to case; "" for all.
+        pattern: a part of the dotted name, without regard to case, also with the signs
+            * and ? of a shell (`task.scored.*`); "" for all.
     """
     found = _walk(ExperimentConfig(), "")
-    return [each for each in found if pattern.lower() in each.name.lower()]
+    part = f"*{pattern.lower()}*"
+    return [each for each in found if fnmatch.fnmatchcase(each.name.lower(), part)]
 
 
 def _walk(config: Any, prefix: str) -> Iterator[Setting]:
