@@ -18,6 +18,7 @@ import threading
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import native_log
 from cmlm.errors import UserError
 
 flags.DEFINE_string("model", None, "The export to serve.")
@@ -44,8 +45,10 @@ def main(_) -> None:
 
     path = opening.find_export(FLAGS.model)
     version = os.path.basename(path)
+    with native_log.dropped():
+        model = dev_server.SessionModel(path)
     server = dev_server.Server(
-        dev_server.SessionModel(path),
+        model,
         FLAGS.model_name,
         int(version) if version.isdecimal() else 1,
         FLAGS.port,
