@@ -377,7 +377,6 @@ class Progress:
             desc=self._description or None,
             unit=self._unit,
             unit_scale=True,
-            mininterval=0.5,
         )
         with bar, open(self._path, encoding="ascii") as file:
             last = False
@@ -386,4 +385,5 @@ class Progress:
                 bar.update(sum(map(int, file.read().split())))
                 if bar.n >= self._total:
                     bar.set_description(self._afterwards, refresh=False)
-                bar.refresh()
+                if sys.stderr.isatty():
+                    bar.refresh()

@@ -122,13 +122,14 @@ def _short(value: float) -> str:
 class Bar(tqdm.tqdm):
     """A bar of tqdm that measures by a clock that nobody sets.
 
-    By the time of day, tqdm's own clock, a clock that is set back gives negative times
-    and stops the bar.
+    A log file gets a line every 10 seconds. By the time of day, tqdm's own clock, a
+    clock that is set back gives negative times and stops the bar.
     """
 
     def __init__(self, *args, **kwargs):
         # With any other value a thread of tqdm compares these times with its clock.
-        super().__init__(*args, miniters=1, **kwargs)
+        interval = 0.1 if sys.stderr.isatty() else 10
+        super().__init__(*args, miniters=1, mininterval=interval, **kwargs)
         self._time = time.monotonic
         self.start_t = self.last_print_t = time.monotonic()
 
@@ -139,7 +140,7 @@ def bar(
     unit: str = "sentences",
     disable: bool = False,
 ) -> Bar:
-    """Opens a progress bar on stderr; a log file gets a line every 10 seconds.
+    """Opens a progress bar on stderr.
 
     Args:
         total: the number of units, None if unknown.
@@ -154,5 +155,4 @@ def bar(
         disable=disable,
         leave=False,
         delay=1,
-        mininterval=0.1 if sys.stderr.isatty() else 10,
     )
