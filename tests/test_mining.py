@@ -137,6 +137,10 @@ def test_a_damaged_description_of_a_text_is_named(tmp_path, about):
 def test_an_empty_text_is_named(tmp_path):
     gather(["a", "b", "c"], tmp_path / "text")
     (tmp_path / "text" / "text.txt").write_text("")
+    with pytest.raises(UserError, match="text/text.txt is damaged: it differs from"):
+        gather(["a", "b", "c"], tmp_path / "text")
+    # Directories of version 0.1.0 have no checksums.
+    (tmp_path / "text" / "checksums.json").unlink()
     with pytest.raises(UserError, match="text/text.txt is damaged: cannot mmap an em"):
         gather(["a", "b", "c"], tmp_path / "text")
 
