@@ -20,6 +20,7 @@ from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
 from cmlm.config import overrides, recipes
+from cmlm.data import vocabulary_file
 from cmlm.encoders import opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -747,6 +748,21 @@ def test_a_source_without_a_pooler_names_the_poolings_that_need_none(tmp_path):
     message = "model.pooling is 'pooler'; allowed: mean, max, cls, as .* has no pooler"
     with pytest.raises(UserError, match=message):
         engine.build(config, str(tmp_path / "run"))
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("kind", ["foreign", "own"])
+def test_a_run_killed_before_its_first_checkpoint_keeps_the_vocabulary(tmp_path, kind):
+    directory = str(tmp_path / "run")
+    source = tmp_path / "source"
+    (write_folder if kind == "foreign" else model_dirs.write)(source)
+    for _ in range(2):
+        text = toys.write_corpus(tmp_path / "text.txt")
+        values = {"init_checkpoint": str(source), "vocabulary.max_unknown_share": 1}
+        config = toys.run_config(text, **values)
+        warm_start.adopt_for_run(config, (), directory)
+        engine.build(config, directory)
+        assert vocabulary_file.same(f"{directory}/vocab.txt", f"{source}/vocab.txt")
 
 
 def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):

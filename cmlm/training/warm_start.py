@@ -138,7 +138,9 @@ def vocabulary_settings(
         UserError: the vocabulary does not fit the weights.
     """
     settings, start = config.vocabulary, config.init_checkpoint
-    if not start or _begun(config, directory) is not None:
+    # A run that was killed before its first checkpoint begins anew, from its source.
+    has_weights = latest.find(directory) is not None
+    if not start or (has_weights and _begun(config, directory) is not None):
         return settings
     source = foreign.find(start)
     if source is not None:
