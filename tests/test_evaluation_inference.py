@@ -76,6 +76,16 @@ def test_xnli_learns_english_and_is_tested_on_all(tmp_path, layout):
     assert scores["train_pairs"] == 30
 
 
+def damage_german(directory, layout):
+    """Damages the German test pairs that `layout` has written."""
+    for path in directory.glob("*/*test*.tsv"):
+        path.write_text(path.read_text().replace("de premise 0", "de\tpremise"))
+        path.write_text(path.read_text().replace("de\tneutral", "de\tno label", 1))
+    if layout is write_by_language:
+        path = directory / "xnli" / "test-de.tsv"
+        path.write_text(path.read_text().split("\n", 1)[1])
+
+
 @pytest.mark.parametrize("layout", [write_published, write_by_language])
 def test_one_language_of_xnli_is_read_and_tested_alone(tmp_path, layout):
     layout(tmp_path)
@@ -86,12 +96,7 @@ def test_one_language_of_xnli_is_read_and_tested_alone(tmp_path, layout):
     assert scores == {"accuracy": 100, "dev_accuracy": 100, "train_pairs": 30}
     with pytest.raises(UserError, match="no 'fr'; there are (en, de|de, en)"):
         read("xnli-fr", tmp_path)
-    for path in tmp_path.glob("*/*test*.tsv"):
-        path.write_text(path.read_text().replace("de premise 0", "de\tpremise"))
-        path.write_text(path.read_text().replace("de\tneutral", "de\tno label", 1))
-    if layout is write_by_language:
-        path = tmp_path / "xnli" / "test-de.tsv"
-        path.write_text(path.read_text().split("\n", 1)[1])
+    damage_german(tmp_path, layout)
     found, failed = run.read(catalogue.select(["xnli-en", "xnli-de"]), str(tmp_path))
     assert [item.task.name for item in found] == ["xnli-en"]
     assert list(failed) == ["xnli-de"] and failed["xnli-de"].startswith("damaged: ")
@@ -146,12 +151,7 @@ def test_real_files(shared_data):
 @pytest.mark.parametrize("layout", [write_published, write_by_language])
 def test_a_damaged_language_is_left_out_but_english(tmp_path, layout):
     layout(tmp_path)
-    for path in tmp_path.glob("*/*test*.tsv"):
-        path.write_text(path.read_text().replace("de premise 0", "de\tpremise"))
-        path.write_text(path.read_text().replace("de\tneutral", "de\tno label", 1))
-    if layout is write_by_language:
-        path = tmp_path / "xnli" / "test-de.tsv"
-        path.write_text(path.read_text().split("\n", 1)[1])
+    damage_german(tmp_path, layout)
     found, failed = run.read(catalogue.select(["xnli"]), str(tmp_path))
     assert set(found[0].data) == {"train", "en"} and list(failed) == ["xnli-de"]
     assert failed["xnli-de"].startswith("damaged: ")
