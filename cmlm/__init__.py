@@ -24,7 +24,7 @@ __all__ = ["__version__", "fit", "load", "score"]
 def load(model: str, precision: str | None = None):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    `precision` is float32, bfloat16 or None: an export's own, or the run's.
+    `precision` is float32, bfloat16, or None for the precision of the model.
 
     Returns an object with `encode(sentences) -> float32 [len(sentences), dim]`. Raises
     cmlm.errors.UserError if the encoder does not exist or is damaged.

@@ -5,13 +5,14 @@
 
     python -m cmlm.encode --model=OUT --input='en/*.txt.gz' --output=FOLDER --workers=0
 
-The first command writes float32 [lines, dim], a vector for every line, empty ones
-included, in the order of the file; numpy.load reads it. The second prints the lines
-nearest to a sentence. Memory does not grow with the file.
+The first command writes float32 [lines, dim], a vector for every line, empty lines
+included, in the order of the file; numpy.load reads it. The second command prints the
+lines nearest to a sentence. Memory does not grow with the file.
 
-The third encodes a text of any size, with --workers or --beam_options on processes of
-Apache Beam. FOLDER/texts has the distinct lines, FOLDER/vectors their unit vectors in
-shards. The same command goes on after a stop, and cmlm.mine reads the folder.
+The third command encodes a text of any size; with --workers or --beam_options,
+processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/vectors
+their unit vectors in shards. The same command resumes a stopped run, and cmlm.mine
+reads the folder.
 
 --pooling, --sentence_vector and --seq_length change how vectors are read from the
 weights of a model_dir or of another program; an export is fixed.

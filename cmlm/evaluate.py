@@ -23,11 +23,11 @@ For encoders of other programs, --sentences=FILE writes the sentences of the tas
 --pcr=FILE removes the principal components that cmlm.pcr fitted, in every task that
 knows the languages of its sentences.
 
-A missing or damaged data set, or language of a set, is named, the rest is scored, and
-the exit code is 1. With --output, the same command goes on where a killed run stopped:
-the directory OUTPUT.work holds the scores until the end, in scores.csv among others.
+The command names a missing or damaged data set, or language of a set, scores the rest,
+and exits with code 1. With --output, the same command resumes a killed run: until the
+end, the directory OUTPUT.work holds the scores, in scores.csv and other files.
 
---list_tasks=tr lists the tasks that have a language.
+--list_tasks=tr lists the tasks in a language.
 """
 
 import datetime
@@ -46,8 +46,8 @@ flags.DEFINE_multi_string(
     [],
     "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
     "of another program, http://HOST:8501/v1/models/NAME, vectors:TXT:NPY, or "
-    "languages:en=MODEL,fr=MODEL for an encoder of each language. NAME=MODEL gives it "
-    "a name in tables. Repeatable.",
+    "languages:en=MODEL,fr=MODEL for an encoder of each language. NAME=MODEL names the "
+    "model in tables. Repeatable.",
 )
 flags.DEFINE_string("data_dir", None, "The folder of test sets.")
 flags.DEFINE_list(
@@ -60,17 +60,18 @@ flags.DEFINE_enum(
     "classifier",
     "logistic",
     ["logistic", "logistic-adam", "mlp"],
-    "SentEval's classifier: logistic regression to its optimum (scikit-learn's), the "
-    "same by Adam with early stopping, or with 50 hidden units (both PyTorch's).",
+    "SentEval's classifier: scikit-learn's logistic regression, run to its optimum; or "
+    "logistic regression or a network of 50 hidden units (mlp), both trained by Adam "
+    "with early stopping, as in SentEval's PyTorch mode.",
 )
 flags.DEFINE_integer(
     "jobs",
     0,
-    "The processors that score: for searches and classifiers; 0 for all.",
+    "The processors for searches and classifiers; 0 for all.",
     lower_bound=0,
 )
 flags.DEFINE_string(
-    "pcr", None, "Components of cmlm.pcr to remove; they belong to one model."
+    "pcr", None, "A file of cmlm.pcr: remove its components. It belongs to one model."
 )
 flags.DEFINE_bool(
     "mean_of_models",
@@ -95,7 +96,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "list_tasks",
     None,
-    "A language, such as tr, or all: list the tasks that have it, and end. With "
+    "A language, such as tr, or all: list the tasks in it, and exit. With "
     "--data_dir, say which files are there.",
 )
 reading_flags.define()

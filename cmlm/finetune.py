@@ -12,7 +12,7 @@ Your files are .tsv or .csv. Their first line names the columns: `text`, or `tex
 `text2`; and `label` (a class), `labels` (any number of classes, separated by |) or
 `score` (a number). Without --dev, a tenth of the examples is held out. --output then
 has model/, a SavedModel from strings to predictions, and a file for each of --predict.
-Without --task, such an output predicts only.
+Given such an output as --model, and no --task, the command only predicts.
 
 DIR holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv ...), in
 the folder itself or in glue/. Tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli; glue,
@@ -30,7 +30,7 @@ gluebenchmark.com. With several tasks it holds a folder for each task, and resul
 report.md and report.html with GLUE's average beside published rows.
 
 The row `constant` predicts the most frequent training label for every example: a small
-encoder may not be better.
+encoder may do no better.
 """
 
 import datetime
@@ -58,17 +58,19 @@ flags.DEFINE_list(
 flags.DEFINE_string("data_dir", None, "The folder of the task's files.")
 flags.DEFINE_string("dev", None, "For file:FILE, the labelled file to score on.")
 flags.DEFINE_list(
-    "predict", [], "For file:FILE, files to predict, comma-separated; labels may lack."
+    "predict",
+    [],
+    "For file:FILE, files to predict, comma-separated; labels are optional.",
 )
 flags.DEFINE_string("output", None, "The folder to write; default: print only.")
 flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
-flags.DEFINE_list("seeds", ["0"], "Numbers, comma-separated; a run for each of them.")
+flags.DEFINE_list("seeds", ["0"], "Seeds, comma-separated; a run for each of them.")
 flags.DEFINE_integer("epochs", 3, "Passes over the training examples.")
-flags.DEFINE_integer("batch_size", 32, "Examples of a step.")
+flags.DEFINE_integer("batch_size", 32, "Examples in a step.")
 flags.DEFINE_float("learning_rate", 3e-5, "AdamW's rate at the end of the warm-up.")
 flags.DEFINE_float("warmup_share", 0.1, "The share of the steps that warm up.")
 flags.DEFINE_float("weight_decay", 0.01, "AdamW's weight decay.")
-flags.DEFINE_float("dropout_rate", 0.1, "In the encoder and before the logits.")
+flags.DEFINE_float("dropout_rate", 0.1, "Dropout in the encoder and before the logits.")
 flags.DEFINE_integer(
     "seq_length",
     None,

@@ -112,7 +112,10 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 flags.DEFINE_integer(
-    "probes", 32, "Cells to search for each sentence; more find more.", lower_bound=1
+    "probes",
+    32,
+    "Cells to search for each sentence; more cells find more and take longer.",
+    lower_bound=1,
 )
 flags.DEFINE_float(
     "max_memory_gb",

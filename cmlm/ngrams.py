@@ -6,7 +6,8 @@
 
 The input is text in the training format. --output lists all selected n-grams in
 alphabetical order, one `n-gram TAB score` a line. --marked_output receives a copy of
-the text in which each sentence is followed by its n-grams that its document has kept.
+the text, in which each sentence is followed by those of its n-grams that were kept for
+its document.
 
 N-grams are counted in the whole corpus, and each document keeps its --top best. A
 larger --min_count gives shorter n-grams. The authors' released code counts in each

@@ -16,7 +16,9 @@ flags.DEFINE_string("good", None, "Files or globs of good documents.")
 flags.DEFINE_string("bad", None, "Files or globs of bad documents.")
 flags.DEFINE_string("output", None, "The .npz file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
-flags.DEFINE_integer("max_examples", 50_000, "Most documents of each kind.", 10)
+flags.DEFINE_integer(
+    "max_examples", 50_000, "Read at most this many documents of each kind.", 10
+)
 flags.DEFINE_integer("seed", 0, "For the choice of held-out documents.")
 
 FLAGS = flags.FLAGS

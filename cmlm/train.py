@@ -46,7 +46,7 @@ flags.DEFINE_string(
     "pair_data",
     None,
     "Queries and passages (.tsv, .tsv.gz), with lines query<TAB>passage; further "
-    "columns are passages that do not answer the query.",
+    "columns are hard negatives, passages that do not answer the query.",
 )
 flags.DEFINE_string(
     "scored_data",
@@ -66,7 +66,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "validation_data",
     None,
-    "Held-out text, as in --train_data. Without it, a share of the text is held out.",
+    "Held-out text, named as in --train_data. Without it, a share of --train_data is "
+    "held out.",
 )
 flags.DEFINE_string(
     "nli_data",
@@ -77,7 +78,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "nli_validation_data",
     None,
-    "Held-out NLI data, as in --nli_data. Without it, a share of that is held out.",
+    "Held-out NLI data, named as in --nli_data. Without it, a share of --nli_data is "
+    "held out.",
 )
 flags.DEFINE_string(
     "vocab_file",
@@ -117,8 +119,8 @@ flags.DEFINE_enum(
     "distribution_strategy",
     None,
     choices.STRATEGIES,
-    "The devices of the run: one, all of this machine (mirrored), those of several "
-    "machines, or a TPU.",
+    "The devices of the run: one, several of this machine (mirrored), those of several "
+    "machines, or a TPU. one_device and mirrored use GPUs only with runtime.num_gpus.",
 )
 flags.DEFINE_string("tpu", None, "TPU to use: a name, an address or 'local'.")
 

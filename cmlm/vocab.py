@@ -1,4 +1,4 @@
-"""Learns a WordPiece vocabulary from text, or prunes a trained model's to a text.
+"""Learns a WordPiece vocabulary from text, or prunes a model's vocabulary to a text.
 
     python -m cmlm.vocab --input='corpus/*.txt.gz' --output=vocab.txt --size=30522
     python -m cmlm.train --vocab_file=vocab.txt ...
@@ -15,8 +15,8 @@ Apache Beam, in all of the text:
     python -m cmlm.vocab --prune_model=MODEL_DIR --input='de=de/*.txt,fr=fr/*.txt' \\
         --output=NEW_MODEL_DIR
 
-writes a model_dir with only the pieces that the text needs. Its vectors of that text
-are the same, and its embedding table is smaller.
+This last command writes a model_dir with only the pieces that the text needs. Its
+vectors of that text are the same, and its embedding table is smaller.
 """
 
 from absl import flags

@@ -29,7 +29,7 @@ flags.DEFINE_integer("grpc_port", 8500, "The port for gRPC; 0: a free one.", 0, 
 flags.DEFINE_string(
     "host",
     "localhost",
-    "The address to listen at; 0.0.0.0 lets other machines in, without any lock.",
+    "The address to listen at; 0.0.0.0 lets every machine connect, unprotected.",
 )
 flags.DEFINE_string("model_name", "cmlm", "The name of the model in addresses.")
 

@@ -25,7 +25,9 @@ def define(output: str) -> None:
         "checkpoint", "latest", "latest, best, or the path of a checkpoint."
     )
     flags.DEFINE_bool(
-        "overwrite", False, f"Replace --{output}; the old one stays until then."
+        "overwrite",
+        False,
+        f"Replace an existing --{output}; it stays until the new one is complete.",
     )
     reading_flags.define()
 

@@ -3,7 +3,7 @@
 params.yaml       the resolved configuration
 vocab.txt         the vocabulary, given or learnt
 vocab.txt.json    its rules: case, accents, the longest word
-tokenizer.json    instead of both, a tokenizer that is not BERT's WordPiece
+tokenizer.json    replaces both for a tokenizer other than BERT's WordPiece
 ckpt-N.*          the latest checkpoints, with optimizer and data position
 best/ckpt-N.*     the best checkpoint by `trainer.best_checkpoint_metric`
 metrics.jsonl     a row of metrics for each interval

@@ -34,7 +34,7 @@ def define() -> None:
         "seq_length",
         None,
         "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
-        "Default: the length of the training, as far as the encoder has positions.",
+        "Default: the length of the training, at most the positions of the encoder.",
     )
 
 

@@ -161,7 +161,7 @@ class Objective(tf.Module, abc.ABC):
         """
 
     def begin(self) -> None:
-        """Changes the first weights of a run that has no weights to start from."""
+        """Changes the initial weights of a run without a warm start."""
 
     @abc.abstractmethod
     def make_dataset(self, feed: batches.Feed) -> tf.data.Dataset:

@@ -39,10 +39,10 @@ class CmlmConfig(MaskedTextConfig):
 class CmlmObjective(MaskedTextObjective):
     """Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 2.
 
-    Metrics: `loss` (nats per masked word) and `accuracy`. Validation adds both with a
-    shuffled neighbour, and `conditioning_gain`: the loss with a shuffled neighbour
-    minus the loss with the true one. A gain above 0 shows that the vector holds
-    information about the neighbour.
+    Metrics: `loss` (nats per masked word) and `accuracy`. Validation adds both metrics
+    with a shuffled neighbour, and `conditioning_gain`: the loss with a shuffled
+    neighbour minus the loss with the true one. A gain above 0 shows that the vector
+    holds information about the neighbour.
     """
 
     config_class = CmlmConfig

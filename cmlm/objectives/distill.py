@@ -26,11 +26,11 @@ class DistillConfig(ObjectiveConfig):
             Hugging Face folder, the address of a server, or stored vectors.
         teacher_cache: a directory for the teacher's vectors, which several runs may
             share; empty: `teacher/` in the model_dir.
-        projection: how the two widths meet. `pca`: the teacher's vectors are projected
-            on as many principal directions as the encoder is wide, or filled up with
-            zeros; the encoder's own vectors then keep the teacher's cosines. `linear`:
-            a linear map from the encoder's vectors to the teacher's is learnt, and left
-            out of the export.
+        projection: the map between vectors of different widths. `pca`: the teacher's
+            vectors are projected on as many principal directions as the encoder is
+            wide, or filled up with zeros; the encoder's own vectors then keep the
+            teacher's cosines. `linear`: the run learns a linear map from the encoder's
+            vectors to the teacher's, and the export leaves it out.
         similarity_weight: the factor of a second term, the squared difference between
             the cosines of the encoder and of the teacher, over all pairs of texts in
             the global batch.
