@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import commands
 import pytest
 from test_architecture import COMMANDS, SOURCES, _imports
+from walk import pages as walk
 
 from cmlm.config import recipes
 from cmlm.evaluation import catalogue
@@ -396,3 +397,27 @@ def test_picture_of_the_rooms_is_true():
     picture = re.search(r"^```mermaid\n(.*?)^```", text, re.S | re.M)[1]
     assert set(re.findall(r"^ +(\w+)\[", picture, re.M)) == set(graph)
     assert set(re.findall(r"^ +(\w+) --> (\w+)$", picture, re.M)) == needed
+
+
+# -------------------------------------------------------------------------- the walk
+
+
+def test_the_walk_runs_every_page_with_commands():
+    found = {
+        _name(page)
+        for page in PAGES
+        if any(b.language == "bash" for b in walk.blocks(ROOT, _name(page)))
+    }
+    # Commands of papers.md run in test_papers.py; extending.md shows changes of code.
+    assert set(walk.IN_ORDER) == found - {"docs/papers.md", "docs/extending.md"}
+
+
+def test_the_walk_shortens_long_training_only():
+    for page in walk.IN_ORDER:
+        for block in walk.blocks(ROOT, page):
+            trains = block.text.count("python -m cmlm.train ") if block.long else 0
+            assert (
+                block.shortened().count("trainer.train_steps=4'")
+                + block.shortened().count("trainer.train_steps=20'")
+                == trains
+            ), block.name

@@ -1,0 +1,63 @@
+"""The printed commands of a page, and shorter forms of those that take long."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+# Multilingual pages need runs of the training page, and so on.
+IN_ORDER = (
+    *("README.md", "docs/training.md", "docs/multilingual.md", "docs/serving.md"),
+    *("docs/evaluation.md", "docs/mining.md", "docs/corpus.md", "docs/adapting.md"),
+)
+_LONG = re.compile(r"# Long: (.*)")
+_TRAINING = re.compile(r"python -m cmlm\.train (?:[^\\\n]|\\\n)*")
+_OBJECTIVES = ("mlm", "tlm", "cmlm", "bitext")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One fenced block: its page, its number there, the language of its fence."""
+
+    page: str
+    number: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.page).stem}-{self.number:02}"
+
+    @property
+    def long(self) -> str:
+        """The time that the page promises for a long block, else empty."""
+        found = _LONG.search(self.text)
+        return found[1] if found else ""
+
+    def shortened(self) -> str:
+        """The block with few training steps, and a tiny model where it needs TPUs."""
+        if not self.long:
+            return self.text
+        overrides = _shorter_run("TPU" in self.long)
+        return _TRAINING.sub(lambda found: f"{found[0]} {overrides}", self.text)
+
+
+def blocks(root: Path, page: str) -> list[Block]:
+    """The fenced blocks of a page of the checkout, in order."""
+    text = (root / page).read_text("utf-8")
+    fences = re.findall(r"^```(\w+)\n(.*?)^```", text, re.M | re.S)
+    return [Block(page, number, *fence) for number, fence in enumerate(fences)]
+
+
+def _shorter_run(for_tpus: bool) -> str:
+    steps = 4 if for_tpus else 20
+    values = [
+        *(f"trainer.{name}_interval={steps}" for name in ("validation", "checkpoint")),
+        *(f"trainer.train_steps={steps}", "trainer.optimizer.warmup_steps=2"),
+    ]
+    if for_tpus:
+        values += ["model.preset=tiny", "model.max_position_embeddings=128"]
+        values += ["vocabulary.size=8000", "trainer.stacking_steps=[]"]
+        for name in _OBJECTIVES:
+            data = f"task.{name}.train_data"
+            values += [f"{data}.global_batch_size=16", f"{data}.seq_length=48"]
+    return " ".join(f"'--params_override={value}'" for value in values)
