@@ -427,7 +427,8 @@ def test_geogranno_and_qnli(tmp_path):
         **{"accuracy": 50, "accuracy@5": 100, "accuracy@10": 100},
         **{"accuracy@10/query 1-6": 100, "accuracy@10/difference 0+": 100},
     }
-    questions = ["a b c d e f g", "a"]
+    # A question mark that stands alone is not a word.
+    questions = ["a b c d e f g ?", "a ?"]
     lengths = paraphrase._by_length(
         paraphrase.Paraphrases(questions, ["a b", "a b c d"], [{0, 1}, {1}])
     )

@@ -128,6 +128,7 @@ def test_ulr_has_the_papers_numbers():
     assert trainer.train_steps * misad.train_data.global_batch_size == 10_000_000
     assert trainer.optimizer.warmup_steps == trainer.train_steps // 10
     assert trainer.optimizer.learning_rate == 5e-5
+    assert trainer.optimizer.weight_decay_rate == 0
     assert misad.masking.rate == 0.15 and misad.train_data.seq_length == 128
     assert config.model.pooling == "pooler"
 

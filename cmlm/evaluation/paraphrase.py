@@ -93,10 +93,12 @@ class Geogranno(base.Task[Paraphrases]):
 def _by_length(data: Paraphrases) -> dict[str, np.ndarray]:
     """The queries of each group of ULR's table 9, bool [n] by group.
 
-    Lengths are in words. The difference of a query is the smallest over its phrases.
+    Lengths are in words with a letter or a digit; each query ends in a "?" apart, which
+    the paper's shares of queries do not count. The difference of a query is the
+    smallest over its phrases.
     """
-    words = np.array([len(text.split()) for text in data.questions])
-    phrases = np.array([len(text.split()) for text in data.phrases])
+    words = np.array([_words(text) for text in data.questions])
+    phrases = np.array([_words(text) for text in data.phrases])
     differences = np.array(
         [
             np.abs(phrases[list(right)] - own).min()
@@ -110,6 +112,10 @@ def _by_length(data: Paraphrases) -> dict[str, np.ndarray]:
         },
         **{f"difference {low}+": differences >= low for low in _DIFFERENCES},
     }
+
+
+def _words(text: str) -> int:
+    return sum(any(map(str.isalnum, word)) for word in text.split())
 
 
 TASKS = [Geogranno()]
