@@ -8,6 +8,8 @@ from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
 FLAGS = flags.FLAGS
+# The flags belong to the command that defines them, so its --help lists them.
+flags.disclaim_key_flags()
 
 
 def define(output: str) -> None:

@@ -84,7 +84,7 @@ _PACKAGES = ("cmlm", "export")
 
 @functools.cache
 def _flags(module: str) -> dict[str, tuple[str, list[str]]]:
-    """Kind and choices of a command's flags, as the command itself tells them."""
+    """Kind and choices of the flags that a command's --help lists."""
     done = commands.run(module, "--helpxml")
     assert done.stdout.startswith("<?xml"), f"{module}: {done.stderr}"
     return {
@@ -93,6 +93,7 @@ def _flags(module: str) -> dict[str, tuple[str, list[str]]]:
             [choice.text for choice in flag.findall("enum_value")],
         )
         for flag in ElementTree.fromstring(done.stdout).findall("flag")
+        if flag.findtext("key") == "yes"
     }
 
 

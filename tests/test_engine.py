@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toys
+from official.core import config_definitions
 
 from cmlm.common import distributed
 from cmlm.config import overrides
@@ -496,6 +497,16 @@ def test_unknown_devices_and_precisions_are_named(text, tmp_path):
         with pytest.raises(UserError, match=message):
             engine.build(config, str(tmp_path))
     assert not (tmp_path / model_dir.PARAMS).exists()
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_idle_gpus_are_said(gpus, monkeypatch, caplog):
+    monkeypatch.setattr(
+        distributed, "_logical_devices", lambda kind: ["a GPU"] * gpus * (kind == "GPU")
+    )
+    runtime = config_definitions.RuntimeConfig(distribution_strategy="one_device")
+    distributed.build_strategy(runtime)
+    assert ("2 GPU(s) of this machine stay idle" in caplog.text) == bool(gpus)
 
 
 def test_params_yaml_reads_back_equal(text, tmp_path):

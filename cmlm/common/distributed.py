@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 
 import tensorflow as tf
@@ -14,6 +15,8 @@ from cmlm.common import fields, workers
 from cmlm.common.choices import STRATEGIES
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 _TF_CONFIG_FORM = (
     '{"cluster": {"worker": ["HOST:PORT", ...]}, '
@@ -48,6 +51,12 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
             "runtime.num_gpus",
             runtime.num_gpus,
             f"at most {len(devices('GPU'))}, the GPUs of this machine",
+        )
+    if not starts_cold and not runtime.num_gpus and devices("GPU"):
+        logger.warning(
+            "%s GPU(s) of this machine stay idle: runtime.num_gpus is 0; "
+            "--params_override=runtime.num_gpus=1 trains on one",
+            len(devices("GPU")),
         )
     if name == "mirrored" and not runtime.num_gpus:
         return _mirrored_cpus()

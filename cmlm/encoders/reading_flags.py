@@ -14,6 +14,8 @@ from absl import flags
 from cmlm.common import choices
 
 FLAGS = flags.FLAGS
+# The flags belong to the command that defines them, so its --help lists them.
+flags.disclaim_key_flags()
 
 
 def define() -> None:
