@@ -11,6 +11,7 @@ IN_ORDER = (
 )
 _LONG = re.compile(r"# Long: (.*)")
 _TRAINING = re.compile(r"python -m cmlm\.train (?:[^\\\n]|\\\n)*")
+_SOAK = re.compile(r"python benchmarks/serving_soak\.py [^\n]*")
 _OBJECTIVES = ("mlm", "tlm", "cmlm", "bitext")
 
 
@@ -34,11 +35,15 @@ class Block:
         return found[1] if found else ""
 
     def shortened(self) -> str:
-        """The block with few training steps, and a tiny model where it needs TPUs."""
+        """The block with few training steps, and a tiny model where it needs TPUs.
+
+        A soak of the server lasts a minute.
+        """
         if not self.long:
             return self.text
         overrides = _shorter_run("TPU" in self.long)
-        return _TRAINING.sub(lambda found: f"{found[0]} {overrides}", self.text)
+        text = _TRAINING.sub(lambda found: f"{found[0]} {overrides}", self.text)
+        return _SOAK.sub(lambda found: f"{found[0]} --seconds=60", text)
 
 
 def blocks(root: Path, page: str) -> list[Block]:
