@@ -19,19 +19,19 @@ _DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version=
 <namespace key="0" case="first-letter"/></namespaces></siteinfo>%s</mediawiki>"""
 _ARTICLE = """<page><title>T%d</title><ns>0</ns><id>%d</id><revision><id>1</id>
 <timestamp>2020-01-01T00:00:00Z</timestamp><text>%s</text></revision></page>"""
-_XNLI_LABELS = ("entailment", "neutral", "contradiction")
+_FOLDERS = """raw/articles raw/books raw/crawl raw/wiki raw/docs raw/po raw/bitext
+raw/news data/en data/de data/en-de data/nli"""
 
 
 def write(texts: Path, root: Path) -> None:
     """Writes `raw/` and `data/` below `root`, and links `testsets`."""
-    for folder in (
-        *("raw/books", "raw/crawl", "raw/wiki", "raw/docs", "raw/po", "raw/bitext"),
-        *("raw/news", "data/en", "data/de", "data/en-de", "data/nli"),
-    ):
+    for folder in _FOLDERS.split():
         (root / folder).mkdir(parents=True)
     english = _documents(texts / "text/en/wikipedia-mlqa.txt.gz")
     german = _documents(texts / "text/de/wikipedia-mlqa.txt.gz")
     reviews = _documents(texts / "text/en/imdb-reviews.txt.gz")
+    paragraphs = "\n\n".join("\n".join(review) for review in reviews[4000:12000])
+    (root / "raw/articles/reviews.txt").write_text(paragraphs + "\n", "utf-8")
     for path in sorted((texts / "text/en/novels").glob("*.txt.gz"))[:12]:
         (root / "raw/books" / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
     _crawl(root / "raw/crawl/a.warc.wet.gz", [*english[:400], *german[:200]])
