@@ -16,6 +16,7 @@ from cmlm.encoders.trained import (
     Reading,
     TrainedEncoder,
     describe_cut,
+    describe_limit,
     resolve_seq_length,
 )
 from cmlm.errors import UserError
@@ -147,6 +148,8 @@ def test_positions_are_the_limit():
     config.model.max_position_embeddings, config.model.num_views = 40, 3
     long = TrainedEncoder(None, None, config, "", "", seq_length=512)
     assert resolve_seq_length(long) == 37
+    assert describe_limit(long, 37) == "37 tokens (40 positions less 3 conditions)"
+    assert describe_limit(long, 36) == "36 tokens"
 
 
 def test_the_length_of_the_training_is_named_beside_that_of_its_start():

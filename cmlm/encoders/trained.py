@@ -100,6 +100,16 @@ class TrainedEncoder:
     seq_length: int
 
 
+def describe_limit(trained: TrainedEncoder, seq_length: int) -> str:
+    """A length and its reason: "123 tokens (128 positions less 5 conditions)"."""
+    model = trained.config.model
+    positions, views = model.max_position_embeddings, model.num_views
+    text = f"{seq_length} tokens"
+    if views and seq_length == positions - views:
+        text += f" ({positions} positions less {views} conditions)"
+    return text
+
+
 def describe_cut(trained: TrainedEncoder, seq_length: int) -> str:
     """Describes where sentences are cut, and the length limit of the training.
 
@@ -107,11 +117,7 @@ def describe_cut(trained: TrainedEncoder, seq_length: int) -> str:
     128". A run that starts from weights with a limit of their own keeps that one:
     "trained with 50, its start with 256".
     """
-    model = trained.config.model
-    positions, views = model.max_position_embeddings, model.num_views
-    text = f"sentences are cut at {seq_length} tokens"
-    if views and seq_length == positions - views:
-        text += f" ({positions} positions less {views} conditions)"
+    text = f"sentences are cut at {describe_limit(trained, seq_length)}"
     objectives = trained.config.task.enabled().values()
     longest = max((each.train_data.seq_length for each in objectives), default=0)
     if longest in (0, trained.seq_length):

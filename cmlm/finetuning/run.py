@@ -13,7 +13,7 @@ import numpy as np
 
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import identity, opening
-from cmlm.encoders.trained import TrainedEncoder, resolve_seq_length
+from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
 from cmlm.evaluation import reading
 from cmlm.finetuning import examples, tasks, training
 from cmlm.finetuning.examples import Examples
@@ -128,7 +128,8 @@ def finetune(
     steps = settings.epochs * settings.steps_per_epoch(len(train))
     sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.parts.items())
     cut = sum(part.truncated for part in data.parts.values())
-    print(f"{task.name}: {sizes}; {cut:,} cut at {seq_length} tokens", file=sys.stderr)
+    limit = describe_limit(trained, seq_length)
+    print(f"{task.name}: {sizes}; {cut:,} cut at {limit}", file=sys.stderr)
 
     info = identity.describe(trained, seq_length)
     start, tokenizer = training.Start(trained), trained.tokenizer
