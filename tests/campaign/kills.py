@@ -293,19 +293,23 @@ def start(work: Callable[[], None], cwd: Path, log: Path) -> int:
     os.dup2(number, 2)
     sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
     code = 1
+    # On a full disk even the traceback may not fit. An error that left this function
+    # would go up into the copy of the campaign, too, and remove its directory.
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        work()
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code or 0
-    except KeyboardInterrupt:
-        code = 130
-    except BaseException:
-        traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            work()
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code or 0
+        except KeyboardInterrupt:
+            code = 130
+        except BaseException:
+            traceback.print_exc()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(code)
 
 
 def run_command(
