@@ -41,11 +41,6 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=_name)
 # ------------------------------------------------------------------- reading pages
 
 
-def _blocks(text: str) -> list[str]:
-    """What stands between fences."""
-    return re.findall(r"^```[^\n]*\n(.*?)^```", text, re.S | re.M)
-
-
 def _commands(text: str) -> list[list[str]]:
     """The words of every `python -m MODULE ...` in fences or in a flagfile's header."""
     source = re.sub(r"^#( |$)", "", text, flags=re.M)
@@ -71,7 +66,7 @@ def _printed_commands(source):
 
 
 def _fenced_commands(page: Path) -> list[list[str]]:
-    text = "\n".join(_blocks(page.read_text("utf-8")))
+    text = "\n".join(block.text for block in walk.blocks(ROOT, _name(page)))
     # A quoted value may go on over lines, as that of --beam_options.
     text = re.sub(
         r"='([^'\n]*\n[^']*)'", lambda m: f"='{' '.join(m[1].split())}'", text

@@ -28,7 +28,7 @@ def main() -> int:
     failed = 0
     for page in chosen.page:
         for block in pages.blocks(checkout, page):
-            if block.language == "text":
+            if block.language not in ("bash", "python"):
                 continue
             code, seconds = follow(block, chosen.whole, checkout)
             print(

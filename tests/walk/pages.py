@@ -49,7 +49,7 @@ class Block:
 def blocks(root: Path, page: str) -> list[Block]:
     """The fenced blocks of a page of the checkout, in order."""
     text = (root / page).read_text("utf-8")
-    fences = re.findall(r"^```(\w+)\n(.*?)^```", text, re.M | re.S)
+    fences = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", text, re.M | re.S)
     return [Block(page, number, *fence) for number, fence in enumerate(fences)]
 
 
