@@ -151,19 +151,20 @@ def _message_of_the_system(error: Exception) -> str | None:
         errors = sys.modules.get("tensorflow.python.framework.errors_impl")
         if errors is None or not isinstance(error, errors.OpError):
             return None
-        # TensorFlow writes "{{node}} PATH; No space left on device [Op:SaveV2]".
+        # TensorFlow writes "{{node}} PATH; No space left on device [Op:SaveV2]", within a
+        # compiled function on a line of its own, behind "Graph execution error".
         reasons = "|".join(re.escape(os.strerror(code)) for code in errno.errorcode)
         text = re.sub(r"^\{\{.*?\}\} ", "", error.message)
-        found = re.match(rf"(.+?); ({reasons})", text)
+        found = re.search(rf"^(\S.*?); ({reasons})", text, re.MULTILINE)
         found = found or re.match(r"(.+) is (not a directory)$", text)
         if found:
             message = f"{found[1]}: {found[2]}"
         elif isinstance(error, errors.ResourceExhaustedError):
             message = f"out of memory: {text}"
-        elif isinstance(error, errors.DataLossError) and text.startswith("inflate()"):
+        elif isinstance(error, errors.DataLossError) and "inflate() failed" in text:
             # A run inspects the first part of a large corpus only.
             message = "a gzip file of the input is damaged: gzip --test FILE finds it"
-        elif ours := re.match(r"UserError: (.+)", text):
+        elif ours := re.search(r"^UserError: (.+)", text, re.MULTILINE):
             # Raised by a function that a pipeline of data called.
             message = ours[1]
         else:

@@ -208,6 +208,24 @@ def test_an_error_of_tensorflow_with_a_file_is_one_line(fork, body, said):
     assert_one_error(fork(body), f"error: {said}")
 
 
+def test_an_input_that_vanishes_in_a_compiled_loop_is_one_line(fork, tmp_path):
+    # TensorFlow names the lines of a source file first, so the function needs a file.
+    (tmp_path / "loop.py").write_text("""
+import tensorflow as tf
+
+@tf.function
+def count(lines):
+    total = 0
+    for _ in tf.range(2):
+        total += tf.size(next(lines))
+    return total
+
+count(iter(tf.data.TextLineDataset("/dev/null/x")))
+""")
+    body = "import runpy; runpy.run_path('loop.py')"
+    assert_one_error(fork(body), "error: /dev/null/x: Not a directory")
+
+
 def test_other_errors_of_tensorflow_keep_their_traceback(fork):
     result = fork("tf.reshape(tf.zeros([2]), [3])")
     assert result.returncode == 1 and "Traceback" in result.stderr

@@ -1,6 +1,6 @@
 """A campaign of kills and full disks: every command, stopped somewhere, then run again.
 
-    python -m tests.campaign.kills --cases=200 --seed=1 [--commands=encode,mine]
+    python -m tests.campaign.kills --cases=200 --seed=1 [--first=0] [--commands=encode,mine]
         [--kinds='SIGINT twice;full disk']
 
 Each case starts a command, ends it after a random time by SIGKILL, by SIGINT, by
@@ -661,6 +661,7 @@ def concurrent(campaign: Campaign) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="the case to start at")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--commands", default=",".join(name.replace(",", ";") for name in COMMANDS)
@@ -686,9 +687,11 @@ def main() -> int:
     draw, failed = random.Random(given.seed), 0
     with tempfile.TemporaryDirectory(prefix="cmlm-kills-") as directory:
         campaign = Campaign(Path(directory), names)
-        for number in range(given.cases):
+        for number in range(given.first + given.cases):
             name = names[number % len(names)]
             kind, share = draw.choice(kinds), draw.random() * 1.05
+            if number < given.first:
+                continue
             try:
                 outcome = campaign.case(name, kind, share)
             except AssertionError as error:
