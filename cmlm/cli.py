@@ -151,8 +151,8 @@ def _message_of_the_system(error: Exception) -> str | None:
         errors = sys.modules.get("tensorflow.python.framework.errors_impl")
         if errors is None or not isinstance(error, errors.OpError):
             return None
-        # TensorFlow writes "{{node}} PATH; No space left on device [Op:SaveV2]", within a
-        # compiled function on a line of its own, behind "Graph execution error".
+        # TensorFlow writes "{{node}} PATH; No space left on device [Op:SaveV2]"; within
+        # a compiled function on a line of its own, behind "Graph execution error".
         reasons = "|".join(re.escape(os.strerror(code)) for code in errno.errorcode)
         text = re.sub(r"^\{\{.*?\}\} ", "", error.message)
         found = re.search(rf"^(\S.*?); ({reasons})", text, re.MULTILINE)

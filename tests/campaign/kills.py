@@ -1,11 +1,12 @@
 """A campaign of kills and full disks: every command, stopped somewhere, then run again.
 
-    python -m tests.campaign.kills --cases=200 --seed=1 [--first=0] [--commands=encode,mine]
-        [--kinds='SIGINT twice;full disk']
+    python -m tests.campaign.kills --cases=200 --seed=1 [--first=0]
+        [--commands=encode,mine] [--kinds='SIGINT twice;full disk']
 
 Each case starts a command, ends it after a random time by SIGKILL, by SIGINT, by
-SIGINT twice or by SIGTERM and SIGINT, lets no file grow beyond a random size, or takes
-the directory of inputs or of outputs away, and runs it again. Files may be slow and the
+SIGINT twice or by SIGTERM and SIGINT, or by SIGKILL just before or after one of its
+renames, lets no file grow beyond a random size, or takes the directory of inputs or of
+outputs away, and runs it again. Files may be slow and the
 clock may jump until the kill. A full disk and a lost directory must give one line and
 exit code 1, and no interrupt a traceback. At the kill no half output may stand under a
 final name. At the end the directory must equal that of a run without a kill: the same
@@ -48,6 +49,7 @@ _SIGNALS = {
     "SIGTERM, then SIGINT": [signal.SIGTERM, signal.SIGINT],
     "SIGKILL, slow files": [signal.SIGKILL],
     "SIGKILL, clock that jumps": [signal.SIGKILL],
+    "SIGKILL at a rename": [signal.SIGKILL],
     "full disk": [],
     "inputs vanish": [],
     "outputs vanish": [],
@@ -370,6 +372,36 @@ def jumping_clock(seed: int) -> None:
     time.time_ns = lambda: now_ns() + draw.randint(-_YEAR, _YEAR) * 10**9
 
 
+def watch_renames(count: Path, kill_at: int = 0, kill_before: bool = False) -> None:
+    """Counts every rename of a file or directory; at one of them the process ends.
+
+    Args:
+        count: a file that holds the number of renames so far.
+        kill_at: the number of the rename that ends the process, from 1; 0: none.
+        kill_before: whether the process ends before that rename, not after it.
+    """
+    import tensorflow as tf
+    from tensorflow.python.lib.io import file_io
+
+    done = 0
+
+    def watched(function):
+        def rename(*args, **kwargs):
+            nonlocal done
+            done += 1
+            count.write_text(str(done))
+            if done == kill_at and kill_before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            function(*args, **kwargs)
+            if done == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return rename
+
+    os.rename, os.replace = watched(os.rename), watched(os.replace)
+    file_io.rename_v2 = tf.io.gfile.rename = watched(file_io.rename_v2)
+
+
 _TROUBLES = {"slow": slow_files, "clock": jumping_clock}
 
 
@@ -530,6 +562,7 @@ class Campaign:
         self._log = directory / "log"
         self._straight: dict[str, tuple[dict[str, str], float]] = {}
         self._largest: dict[str, int] = {}
+        self._renames: dict[str, int] = {}
         with_model = any("model_dir" in str(COMMANDS[name].flags) for name in names)
         child = start(
             lambda: make_inputs(self._inputs, with_model), directory, self._log
@@ -549,9 +582,13 @@ class Campaign:
         """The state after a run without a kill, and its seconds."""
         if name not in self._straight:
             cwd, began = self._fresh(name), time.monotonic()
-            child = start(run_command(COMMANDS[name], self._inputs), cwd, self._log)
-            assert finish(child) == 0, self._log.read_text()
+            count = self._directory / "renames"
+            count.write_text("0")
+            watch = functools.partial(watch_renames, count)
+            work = run_command(COMMANDS[name], self._inputs, before=watch)
+            assert finish(start(work, cwd, self._log)) == 0, self._log.read_text()
             self._straight[name] = state(cwd), time.monotonic() - began
+            self._renames[name] = int(count.read_text())
             sizes = [p.stat().st_size for p in cwd.rglob("*") if p.is_file()]
             self._largest[name] = max(sizes)
         return self._straight[name]
@@ -568,12 +605,21 @@ class Campaign:
         command, (want, seconds) = COMMANDS[name], self.straight(name)
         cwd = self._fresh(name)
         is_full, vanishes = kind == "full disk", kind.endswith("vanish")
+        at_rename = kind.endswith("at a rename")
         most = int(share * self._largest[name]) if is_full else resource.RLIM_INFINITY
         seed = int(share * 1e9)
         trouble = next((t for word, t in _TROUBLES.items() if word in kind), None)
         before = trouble and functools.partial(trouble, seed)
+        if at_rename:
+            before = functools.partial(
+                watch_renames,
+                self._directory / "renames",
+                kill_at=1 + seed % max(1, self._renames[name]),
+                kill_before=share < 0.5,
+            )
         child = start(run_command(command, self._inputs, most, before), cwd, self._log)
-        code = finish(child) if is_full else wait(child, share * seconds)
+        ends_itself = is_full or at_rename
+        code = finish(child) if ends_itself else wait(child, share * seconds)
         if vanishes and code is None:
             come_back = vanish(self._inputs if "inputs" in kind else cwd)
             try:
@@ -626,6 +672,9 @@ class Campaign:
         left = [path.name for path in self._directory.glob("cmlm-scratch-*")]
         # A run that is refused at once makes no temporary directory.
         assert refused or not left, f"temporary directories stay: {left}"
+        if at_rename:
+            done = (self._directory / "renames").read_text()
+            return f"exit code {code} at rename {done} of {self._renames[name]}"
         return f"exit code {code}"
 
 
