@@ -133,6 +133,7 @@ def main(_) -> int | None:
             tables,
         )
 
+    work_dir = f"{output}.work" if output and FLAGS.model else None
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
         {
@@ -142,7 +143,7 @@ def main(_) -> int | None:
             "--pcr": FLAGS.pcr,
         },
         FLAGS.overwrite,
-        {"--cache_dir": FLAGS.cache_dir},
+        {"--cache_dir": FLAGS.cache_dir, "--output": work_dir},
     )
 
     # ---------------------------------------------------------------- tasks
@@ -157,8 +158,7 @@ def main(_) -> int | None:
         print(f"sentences  {FLAGS.sentences}  {count:,} lines")
 
     # ----------------------------------------------------- scoring, results
-    work_dir = f"{output}.work" if output and tasks and FLAGS.model else None
-    with outputs.work_directory(work_dir) as work_dir:
+    with outputs.work_directory(work_dir if tasks else None) as work_dir:
         models = score_models(tasks, work_dir) if tasks else {}
         scored = next(iter(models.values()))["scores"] if models else {}
         described = {item.task.name: catalogue.describe(item) for item in tasks}

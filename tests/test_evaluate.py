@@ -351,7 +351,12 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     assert 'src="http' not in page and "<link" not in page
     assert f"**{source}** | {shown} |" in (output / "report.md").read_text()
     # Again, out of the cache: the same numbers, nothing encoded. But not over it.
+    # Killed runs left scores, for a run with --overwrite, and what they were deleting.
+    kept, deleted = (output.with_name(output.name + end) for end in WORK_OF_KILLED_RUNS)
+    kept.mkdir()
+    deleted.mkdir()
     assert "exists: name another" in evaluate(*arguments).stderr
+    assert kept.exists() and not deleted.exists()
     arguments.append("--overwrite")
     assert evaluate(*arguments).returncode == 1
     again = json.loads((output / "results.json").read_text())
@@ -360,6 +365,7 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
         assert model["scores"] == results["models"][name]["scores"]
 
 
+WORK_OF_KILLED_RUNS = (".work", ".work.tmp-0a1b2c3d")
 SIDES = {
     "deu": ["the cat", "a dog ran", "far away", "on the mat", "sat"],
     "eng": ["a cat", "the dog ran away", "far", "the mat", "ran on"],

@@ -68,7 +68,7 @@ def check(
                     f"{flag}={output} lies in {name}={other}; allowed: paths apart from"
                     " each other"
                 )
-    for output in replaced.values():
+    for output in [*replaced.values(), *kept.values()]:
         tidy(followed(output))
     # A killed run had these outputs to itself, and has named some of them.
     overwrite = overwrite or any(_exists(_sign(path)) for path in replaced.values())

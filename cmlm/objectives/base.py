@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import ClassVar, Optional
 
 import tensorflow as tf
@@ -260,30 +260,53 @@ class EmbeddingObjective(Objective):
     The loss does not split into micro-batches, because each text is a candidate for all
     others. The vectors do split, so the engine caches gradients: it computes the
     vectors micro-batch by micro-batch without keeping activations, then the loss and
-    its gradient with respect to the vectors. It then computes each micro-batch again,
-    with the same dropout, and propagates that gradient into the weights.
+    its gradient with respect to the vectors. It then computes each side of each
+    micro-batch again, with the same dropout, and propagates that gradient into the
+    weights.
     """
 
     @abc.abstractmethod
+    def side_embedders(
+        self, batch: dict[str, tf.Tensor], training: bool
+    ) -> list[Callable[[], tf.Tensor]]:
+        """Returns a function for each side of the rows, such as `source`.
+
+        A function embeds the texts of its side: float32 [rows, texts of a row, dim].
+        The functions are called once, in order.
+        """
+
     def embed(self, batch: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
         """Embeds a batch or micro-batch: float32 [rows, texts of a row, dim]."""
+        sides = [embed_side() for embed_side in self.side_embedders(batch, training)]
+        return tf.concat(sides, axis=1)
 
-    def embed_sides(
-        self, batch: dict[str, tf.Tensor], sides: Iterable[str], training: bool
+    def embed_side(
+        self,
+        batch: dict[str, tf.Tensor],
+        side: str,
+        training: bool,
+        encoder: Callable | None = None,
     ) -> tf.Tensor:
-        """Embeds the texts of some sides, such as `source`.
+        """Embeds one side.
+
+        Args:
+            batch: its ids are int32 [rows, length] or [rows, texts, length].
+            side: the side's name, such as `source`.
+            training: whether dropout is on.
+            encoder: None: the model's encoder.
 
         Returns:
-            float32 [rows, sides, dim].
+            float32 [rows, texts, dim].
         """
-        vectors = []
-        for side in sides:
-            inputs = {
-                f"input_{key}": batch[f"{side}_{key}"] for key in ("word_ids", "mask")
-            }
-            outputs = self.model.encoder(inputs, training=training)
-            vectors.append(tf.cast(outputs["default"], tf.float32))
-        return tf.stack(vectors, axis=1)
+        ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
+        rows, length = tf.shape(ids)[0], tf.shape(ids)[-1]
+        inputs = {
+            "input_word_ids": tf.reshape(ids, [-1, length]),
+            "input_mask": tf.reshape(mask, [-1, length]),
+        }
+        vectors = (encoder or self.model.encoder)(inputs, training=training)["default"]
+        vectors = tf.cast(vectors, tf.float32)
+        return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
 
     @abc.abstractmethod
     def embedding_loss(

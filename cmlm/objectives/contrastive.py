@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import tensorflow as tf
 
@@ -86,28 +87,18 @@ class ContrastiveObjective(EmbeddingObjective):
     def normalizer(self, batch):
         return tf.cast(tf.shape(batch["source_word_ids"])[0], tf.float32)
 
-    def embed(self, batch, training):
-        sides = [
-            self._embed_side(batch, side, training)
+    def side_embedders(self, batch, training):
+        return [
+            functools.partial(self.embed_side, batch, side, training)
             for side in ("source", "target", "negative")
             if f"{side}_word_ids" in batch
         ]
-        return tf.concat(sides, axis=1)
 
-    def _embed_side(self, batch, side, training, encoder=None):
-        """Embeds one side: float32 [rows, texts, dim]."""
-        ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
-        rows, length = tf.shape(ids)[0], tf.shape(ids)[-1]
-        inputs = {
-            "input_word_ids": tf.reshape(ids, [-1, length]),
-            "input_mask": tf.reshape(mask, [-1, length]),
-        }
-        encoder = encoder or self.model.encoder
-        vectors = encoder(inputs, training=training)["default"]
-        vectors = tf.cast(vectors, tf.float32)
+    def embed_side(self, batch, side, training, encoder=None):
+        vectors = super().embed_side(batch, side, training, encoder)
         if self.config.similarity == "cosine":
             vectors = tf.math.l2_normalize(vectors, axis=-1)
-        return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
+        return vectors
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -109,8 +110,11 @@ class DistillObjective(EmbeddingObjective):
         rows = tf.shape(batch["source_word_ids"])[0]
         return tf.cast(rows * len(_sides(batch)), tf.float32)
 
-    def embed(self, batch, training):
-        return self.embed_sides(batch, _sides(batch), training)
+    def side_embedders(self, batch, training):
+        return [
+            functools.partial(self.embed_side, batch, side, training)
+            for side in _sides(batch)
+        ]
 
     def embedding_loss(self, embeddings, batch):
         own = tf.reshape(embeddings, [-1, self.model.config.hidden_size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import tensorflow as tf
 
@@ -55,14 +56,13 @@ class MirrorObjective(ContrastiveObjective):
     def make_dataset(self, feed):
         return pair_pipelines.copies(feed, self.config.span, self.config.mask_rate)
 
-    def embed(self, batch, training):
+    def side_embedders(self, batch, training):
         if not (self.config.controlled_dropout and training):
-            return super().embed(batch, training)
+            return super().side_embedders(batch, training)
         # Dropout draws the same mask for the same state and shape.
         batch, sides = dict(batch), ("source", "target")
         widths = [tf.shape(batch[f"{side}_mask"])[1] for side in sides]
         width = tf.maximum(*widths)
-        vectors = []
         state = self.model.dropout_state()
         for side, narrow in zip(sides, widths, strict=True):
             for key in ("word_ids", "mask"):
@@ -70,9 +70,12 @@ class MirrorObjective(ContrastiveObjective):
                 batch[f"{side}_{key}"] = tf.pad(
                     batch[f"{side}_{key}"], [[0, 0], [0, width - narrow]]
                 )
+
+        def embed_side(side):
             self.model.replay_dropout(state)
-            vectors.append(self._embed_side(batch, side, training))
-        return tf.concat(vectors, axis=1)
+            return self.embed_side(batch, side, training)
+
+        return [functools.partial(embed_side, side) for side in sides]
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)

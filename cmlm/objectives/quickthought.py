@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import tensorflow as tf
 
@@ -67,18 +68,15 @@ class QuickThoughtObjective(ContrastiveObjective):
     def make_dataset(self, feed):
         return pair_pipelines.neighbours(feed)
 
-    def embed(self, batch, training):
+    def side_embedders(self, batch, training):
         if not self._has_two:
-            return super().embed(batch, training)
+            return super().side_embedders(batch, training)
         f, g = self.model.encoder, self.model.second_encoder()
         sides = [("source", f), ("target", g), ("target", f), ("source", g)]
-        return tf.concat(
-            [
-                self._embed_side(batch, side, training, encoder)
-                for side, encoder in sides
-            ],
-            axis=1,
-        )
+        return [
+            functools.partial(self.embed_side, batch, side, training, encoder)
+            for side, encoder in sides
+        ]
 
     def embedding_loss(self, embeddings, batch):
         if not self._has_two:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import tensorflow as tf
 
@@ -84,8 +85,11 @@ class ScoredObjective(EmbeddingObjective):
     def normalizer(self, batch):
         return tf.cast(tf.shape(batch["source_word_ids"])[0], tf.float32)
 
-    def embed(self, batch, training):
-        return self.embed_sides(batch, ("source", "target"), training)
+    def side_embedders(self, batch, training):
+        return [
+            functools.partial(self.embed_side, batch, side, training)
+            for side in ("source", "target")
+        ]
 
     def embedding_loss(self, embeddings, batch):
         config, scores = self.config, batch["score"]

@@ -99,7 +99,7 @@ class ReplicaGradients:
 
         With vectors z and weights w, dL/dw = sum_i dL/dz_i dz_i/dw. The first factor
         needs all vectors but no activations. The second factor needs the activations of
-        one micro-batch at a time.
+        one side of one micro-batch at a time.
         """
         objective, passes = self._objective, 2 * self.micro_batches
         dropout = self._model.dropout_state()
@@ -122,11 +122,17 @@ class ReplicaGradients:
 
         def add_micro_batch(i, gradients):
             rows = self._micro_batch(batch, i, self.micro_batches + i, passes)
-            with tf.GradientTape() as tape:
-                vectors = objective.embed(rows, training=True)
             own = upstream[i * self._size : (i + 1) * self._size]
-            more = _dense(tape, vectors, variables, own)
-            return i + 1, [a + b for a, b in zip(gradients, more, strict=True)]
+            begin = 0
+            for embed_side in objective.side_embedders(rows, training=True):
+                # The activations of the side before are gone by then.
+                with tf.control_dependencies(gradients), tf.GradientTape() as tape:
+                    vectors = embed_side()
+                end = begin + tf.shape(vectors)[1]
+                more = tape.gradient(vectors, variables, own[:, begin:end])
+                gradients = [_add(a, b) for a, b in zip(gradients, more, strict=True)]
+                begin = end
+            return i + 1, gradients
 
         zeros = [tf.zeros_like(variable) for variable in variables]
         _, gradients = self._for_each(add_micro_batch, zeros)
@@ -182,12 +188,19 @@ def _count_micro_batches(
     return share // micro_batch_size
 
 
-def _dense(tape, target, variables, upstream=None) -> list[tf.Tensor]:
+def _add(gradient: tf.Tensor, more: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:
+    """Adds to a dense gradient; the rows of a large table are not made dense for it."""
+    if more is None:
+        return gradient
+    if isinstance(more, tf.IndexedSlices):
+        indices = more.indices[:, tf.newaxis]
+        return tf.tensor_scatter_nd_add(gradient, indices, more.values)
+    return gradient + more
+
+
+def _dense(tape, target, variables) -> list[tf.Tensor]:
     gradients = tape.gradient(
-        target,
-        variables,
-        output_gradients=upstream,
-        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     # The gradient of the embedding table is sparse (lookups) plus dense (tied head).
     return [tf.convert_to_tensor(gradient) for gradient in gradients]

@@ -664,6 +664,9 @@ class Campaign:
         refused = again == 1 and "exists: name another" in said and is_there
         assert again == 0 or refused, f"the second run ends with {again}: {said}"
         got = state(cwd)
+        if refused:
+            # A run with --overwrite would go on from the scores of a killed run.
+            got = {k: v for k, v in got.items() if ".work/" not in k}
         if "stopped by SIG" in first:
             # Saved where the signal came; an older checkpoint went instead.
             want, got = last_checkpoints(want), last_checkpoints(got)
