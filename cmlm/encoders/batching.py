@@ -18,6 +18,8 @@ import tensorflow as tf
 MOST_TOKENS, LEAST_TOKENS = 2048, 512
 # Sentences with at least this many tenths of the longest length have nearly its length.
 NEARLY = 8
+# Batches of a request that a served graph may compute side by side.
+LANES = 8
 
 
 def length_batches(
@@ -65,24 +67,63 @@ def map_in_batches(
     """
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
     descending = tf.gather(lengths, order)
+    starts = _batch_starts(descending)
+    n_batches = tf.size(starts)
+    ends = tf.concat([starts[1:], [tf.size(order)]], axis=0)
 
-    def body(start, vectors):
+    def batch(i):
         # The encoder reads position 0 even of a row without tokens.
+        width = tf.maximum(descending[starts[i]], 1)
+        vectors = compute(order[starts[i] : ends[i]], width)
+        return tf.ensure_shape(vectors, [None, dim])
+
+    def lane(first):
+        """The vectors of every LANES-th batch, one batch after the other."""
+        found = tf.TensorArray(
+            tf.float32,
+            size=0,
+            dynamic_size=True,
+            infer_shape=False,
+            element_shape=[None, dim],
+        )
+        _, found = tf.while_loop(
+            lambda i, _: i < n_batches,
+            lambda i, found: (i + LANES, found.write(i // LANES, batch(i))),
+            [tf.constant(first), found],
+            parallel_iterations=1,
+        )
+        return found.concat()
+
+    def in_lanes():
+        vectors = tf.concat([lane(first) for first in range(LANES)], axis=0)
+        position = tf.range(tf.size(order))
+        lane_of = (tf.searchsorted(starts, position, side="right") - 1) % LANES
+        computed = tf.gather(order, tf.argsort(lane_of, stable=True))
+        return tf.gather(vectors, tf.math.invert_permutation(computed))
+
+    def at_once():
+        return tf.gather(batch(0), tf.math.invert_permutation(order))
+
+    vectors = tf.cond(n_batches == 1, at_once, in_lanes)
+    return tf.ensure_shape(vectors, [None, dim])
+
+
+def _batch_starts(descending: tf.Tensor) -> tf.Tensor:
+    """Where the batches begin among rows of falling lengths, int32 [n]: int32 [b]."""
+    count = tf.size(descending)
+
+    def next_start(start, i, starts):
         width = tf.maximum(descending[start], 1)
         near = tf.math.count_nonzero(10 * descending >= NEARLY * width, dtype=tf.int32)
         size = tf.minimum(near - start, MOST_TOKENS // width)
         size = tf.maximum(size, tf.maximum(LEAST_TOKENS // width, 1))
-        rows = order[start : start + size]
-        computed = tf.ensure_shape(compute(rows, width), [None, dim])
-        vectors = tf.tensor_scatter_nd_update(vectors, rows[:, tf.newaxis], computed)
-        return start + tf.size(rows), vectors
+        return start + size, i + 1, starts.write(i, start)
 
-    count = tf.size(lengths)
-    _, vectors = tf.while_loop(
-        lambda start, _: start < count,
-        body,
-        [tf.constant(0), tf.zeros([count, dim])],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, dim])],
+    starts = tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[])
+    *_, starts = tf.while_loop(
+        lambda start, *_: start < count,
+        next_start,
+        [tf.constant(0), tf.constant(0), starts],
         parallel_iterations=1,
     )
-    return vectors
+    return starts.stack()

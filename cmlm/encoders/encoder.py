@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays
+from cmlm.common import arrays, threads
 from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import LEAST_TOKENS, MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
@@ -87,12 +87,16 @@ class Encoder(Comparing):
         vectors = np.empty([len(texts), self.dim], np.float32)
         if progress is None:
             progress = lengths.sum() > 50 * MOST_TOKENS
+
+        def encode_rows(batch: np.ndarray) -> int:
+            text = tf.constant([texts[row] for row in batch])
+            vectors[batch] = self._vectors(text).numpy()
+            return len(batch)
+
+        batches = length_batches(lengths, batch_tokens, min(LEAST_TOKENS, batch_tokens))
         with progress_bar(len(texts), disable=not progress) as bar:
-            least = min(LEAST_TOKENS, batch_tokens)
-            for batch in length_batches(lengths, batch_tokens, least):
-                text = tf.constant([texts[row] for row in batch])
-                vectors[batch] = self._vectors(text).numpy()
-                bar.update(len(batch))
+            for count in threads.each(encode_rows, batches):
+                bar.update(count)
         arrays.check_finite(vectors, list(distinct), self.name)
         if normalize:
             vectors = arrays.unit_length(vectors)
