@@ -91,7 +91,9 @@ def serving_signature(export: str, threads: int) -> Callable:
     import tensorflow as tf
 
     settings = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
+        # As in the printed command of the server.
+        intra_op_parallelism_threads=1,
+        inter_op_parallelism_threads=threads,
     )
     session = tf.compat.v1.Session(graph=tf.Graph(), config=settings)
     with session.graph.as_default():

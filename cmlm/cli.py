@@ -44,20 +44,27 @@ _never_trains = False
 _MOST_CHARACTERS = 2000
 
 
-def pack_weights_once(precisions: Iterable[str]) -> None:
-    """Lets TensorFlow pack each weight once, not in each call, where that helps.
+def tune_for_inference(precisions: Iterable[str]) -> None:
+    """Sets TensorFlow up for a process that only encodes.
 
-    It helps bfloat16. In float32 the first call would decide the form of all later
-    ones, and short batches after a long first one would be slower.
+    Each operation gets one thread, and each processor a batch (`common.threads`). In
+    bfloat16, TensorFlow packs each weight once and not in each call. In float32 the
+    first call would decide the form of all later ones, and short batches after a long
+    first one would be slower.
 
-    Call it before the first encoder is opened: TensorFlow reads the variable when it
-    makes its first kernel of a layer. In a process that may train, that is in every
-    process that `run` did not start with `never_trains`, it does nothing.
+    Call it before the first encoder is opened: TensorFlow reads these settings when it
+    makes its threads and its first kernel of a layer. In a process that may train, that
+    is in every process that `run` did not start with `never_trains`, it does nothing.
 
     Args:
         precisions: of the layers of the encoders that the command opens.
     """
-    if _never_trains and "bfloat16" in precisions:
+    if not _never_trains:
+        return
+    from cmlm.common import threads
+
+    threads.one_for_each_operation()
+    if "bfloat16" in precisions:
         os.environ.setdefault(FROZEN_WEIGHTS, "1")
 
 
@@ -90,7 +97,7 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
         main: takes the positional arguments (only the program name, because commands
             take flags only) and returns None or an exit code.
         never_trains: whether no weight changes in this process after its first use;
-            `pack_weights_once` needs it.
+            `tune_for_inference` needs it.
     """
     global _never_trains
     _never_trains = never_trains

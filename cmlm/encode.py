@@ -92,7 +92,7 @@ def main(_) -> None:
     paths = files.expand(FLAGS.input)
     total = arrays.count_lines(paths)
     reading = reading_flags.with_precision(reading_flags.reading())
-    cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+    cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
     print(f"{total:,} lines of {FLAGS.input}{cut}", file=sys.stderr)
@@ -145,7 +145,7 @@ def _fill_folder() -> None:
     with locks.held(FLAGS.output):
         outputs.tidy_within(FLAGS.output)
         encoded.refuse_others(FLAGS.output)
-        cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+        cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
         texts, vectors = encoded.write(
             FLAGS.output,

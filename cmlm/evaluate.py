@@ -237,7 +237,7 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
     parts = [
         part for each in named.values() for part in by_language.models(each).values()
     ]
-    cli.pack_weights_once({opening.precision(part, reading) for part in parts})
+    cli.tune_for_inference({opening.precision(part, reading) for part in parts})
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
         change, removed = components_of(name, encoder)

@@ -189,7 +189,7 @@ def main(_) -> None:
         reopen = encoder = None
         if FLAGS.model:
             reading = reading_flags.with_precision(Reading())
-            cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+            cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
             reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
             encoder = reopen()
         job = jobs.Job(

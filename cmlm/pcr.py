@@ -80,7 +80,7 @@ def main(_) -> None:
                 raise UserError(f"--{flag} is {value}; {language} is given twice")
             sources[language] = (flag, files.expand(path))
     reading = reading_flags.with_precision(reading_flags.reading())
-    cli.pack_weights_once([opening.precision(FLAGS.model, reading)])
+    cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
     if "fingerprint" not in encoder.info:
         raise UserError(

@@ -119,7 +119,7 @@ def main(_):
     from cmlm.encoders.trained import Reading
     first, second, out, *_ = os.environ["ARGUMENTS"].split(":")
     texts = os.environ["TEXTS"].split("|")
-    cli.pack_weights_once(["bfloat16"])
+    cli.tune_for_inference(["bfloat16"])
     encoders = [opening.open_encoder(p, Reading(precision="bfloat16"))
                 for p in (first, second)]
     turns = [encoder.encode(texts[:n]) for n in (1, 4) for encoder in encoders]

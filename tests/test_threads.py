@@ -1,0 +1,66 @@
+"""Operations side by side, each body in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import threading
+import tensorflow as tf
+from cmlm.common import threads
+threads.processors = lambda: 2
+settings = tf.config.threading
+"""
+SIDE_BY_SIDE = """
+threads.one_for_each_operation()
+assert settings.get_intra_op_parallelism_threads() == 1
+meet = threading.Barrier(2, timeout=60)
+def half(i):
+    meet.wait()
+    return float(tf.constant(i) / 2)
+assert list(threads.each(half, range(6))) == [0, 0.5, 1, 1.5, 2, 2.5]
+"""
+IN_TURN = """
+threads.one_for_each_operation()
+assert settings.get_intra_op_parallelism_threads() != 1
+names = threads.each(lambda i: (i, threading.current_thread().name), range(3))
+assert list(names) == [(i, threading.main_thread().name) for i in range(3)]
+"""
+AN_ERROR = """
+threads.one_for_each_operation()
+begun = []
+def fail(i):
+    begun.append(i)
+    raise ValueError(i)
+try:
+    list(threads.each(fail, range(1000)))
+except ValueError as error:
+    assert error.args == (0,)
+assert len(begun) < 1000
+"""
+
+
+def run(body, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", BEGIN + body],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("body", [SIDE_BY_SIDE, AN_ERROR])
+def test_operations_with_one_thread_run_side_by_side(body):
+    run(body)
+
+
+def test_the_number_of_threads_in_the_environment_counts():
+    run(IN_TURN, TF_NUM_INTRAOP_THREADS="2")
+
+
+def test_the_number_of_threads_of_the_program_counts():
+    run("settings.set_intra_op_parallelism_threads(2)\n" + IN_TURN)
