@@ -61,6 +61,7 @@ def main(_) -> None:
     server.start()
     print(
         "for development only; production is tensorflow_model_server "
+        "--tensorflow_intra_op_parallelism=1 "
         f"--rest_api_port={FLAGS.port} --model_name={FLAGS.model_name} "
         f"--model_base_path={os.path.dirname(os.path.abspath(path))}",
         file=sys.stderr,
