@@ -342,7 +342,8 @@ def _describe(run) -> str:
         f"{model.vocab_size:,} words, {sum(weights.values()) / 1e6:.1f} M weights\n"
         f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {batches}; "
         f"{replicas} replica{'s' * (replicas > 1)}, {trainer.optimizer.type} "
-        f"{trainer.optimizer.learning_rate:g}"
+        f"{trainer.optimizer.learning_rate:g}, "
+        f"{run.config.runtime.mixed_precision_dtype or 'float32'}"
     )
 
 

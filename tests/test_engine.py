@@ -20,7 +20,7 @@ from cmlm.common import distributed
 from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.training import engine, metrics_log
+from cmlm.training import agreement, engine, metrics_log
 from cmlm.training.finite import NonFiniteError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -425,6 +425,32 @@ def test_bfloat16_trains_on_float32_weights(text, tmp_path):
     assert {value.dtype for value in floats if value.dtype.kind == "f"} == {
         np.dtype(np.float32)
     }
+
+
+@pytest.mark.usefixtures("eager")
+def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
+    text, tmp_path, monkeypatch
+):
+    def precision(flags, **runtime):
+        config = toys.run_config(text, **{"trainer.train_steps": 1})
+        config.runtime.mixed_precision_dtype = "auto"
+        config.runtime.override(runtime)
+        monkeypatch.setattr(distributed, "_cpu_flags", lambda: frozenset(flags))
+        agreement.choose_precision(config, str(tmp_path))
+        return config.runtime.mixed_precision_dtype
+
+    assert precision({"avx512f", "avx512_bf16"}) == "bfloat16"
+    assert precision({"avx512f"}) == "float32"
+    assert precision({"amx_bf16"}, num_gpus=1) == "float32"
+    assert precision({}, distribution_strategy="tpu") == "bfloat16"
+    # A run that began in float32 goes on in float32 elsewhere.
+    config = toys.run_config(text, **{"trainer.train_steps": 1})
+    config.runtime.mixed_precision_dtype = "auto"
+    engine.train(engine.build(config, str(tmp_path)))
+    assert model_dir.read_config(str(tmp_path)).runtime.mixed_precision_dtype == (
+        "float32"
+    )
+    assert precision({"amx_bf16"}) == "float32"
 
 
 @pytest.mark.usefixtures("eager")

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import workers
+from cmlm.common import distributed, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -36,6 +36,19 @@ def refuse_other_settings(
                 f"worker {number} was started with {name}={wrong!r}, worker 0 with "
                 f"{value!r}: every worker needs the same flags"
             )
+
+
+def choose_precision(config: experiment.ExperimentConfig, directory: str) -> None:
+    """Replaces the precision `auto` by that of the run so far, or of this machine."""
+    runtime = config.runtime
+    if runtime.mixed_precision_dtype != distributed.AUTO:
+        return
+    if latest.find(directory) is not None:
+        # A run does not change its precision on the way from machine to machine.
+        before = model_dir.read_config(directory).runtime.mixed_precision_dtype
+        runtime.mixed_precision_dtype = before or "float32"
+    else:
+        runtime.mixed_precision_dtype = distributed.fast_precision(runtime)
 
 
 def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> None:

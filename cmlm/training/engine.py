@@ -73,8 +73,9 @@ def build(
     """Builds a run and restores the latest checkpoint, if there is one.
 
     Args:
-        config: validated. The values that depend on the data are filled in place: size
-            and rules of the vocabulary, and the steps of a run in epochs.
+        config: validated. The values that depend on the data and on the machine are
+            filled in place: size and rules of the vocabulary, the steps of a run in
+            epochs, the precision `auto`.
         directory: the model_dir.
         stacked_on: directory of a trained model with fewer layers. A run without a
             checkpoint starts from it, see `modeling.stacking`.
@@ -85,6 +86,7 @@ def build(
         UserError: configuration, text, vocabulary and checkpoint do not fit each other,
             the workers have different configurations, or a worker is lost.
     """
+    agreement.choose_precision(config, directory)
     distributed.set_precision(config.runtime.mixed_precision_dtype)
     # This comes first: TensorFlow must not run an operation before the workers of a
     # cluster have found each other.
