@@ -1,0 +1,105 @@
+"""Draws the figures of docs/results.md from the JSON lines in docs/results/.
+
+    python benchmarks/plots.py
+
+frontier.svg            speed and quality of the encoders worth using
+isotropy.svg            what Mirror-BERT's arms do to isotropy and STS-B
+conditioning_gain.svg   CMLM's gain over the steps, with true and shuffled neighbours
+"""
+
+import os
+import statistics
+from collections.abc import Iterator
+
+import claims
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib.figure import Figure  # noqa: E402  (after the choice of a backend)
+
+_RESULTS = os.path.join(os.path.dirname(claims.CONFIGS), "docs", "results")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def _rows(name: str) -> list[dict]:
+    return claims.rows(os.path.join(_RESULTS, f"{name}.jsonl"))
+
+
+def _axes(x: str, y: str):
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set(xlabel=x, ylabel=y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e6e6e6")
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def frontier() -> Figure:
+    figure, axes = _axes("sentences a second, one thread, float32", "STS-B test")
+    for row, colour in zip(_rows("frontier"), _COLOURS, strict=False):
+        x, y = row["sentences_per_second"], row["stsb_test"]
+        axes.scatter(x, y, color=colour, zorder=3)
+        shape = f"{row['model']}, {row['layers']} × {row['width']}"
+        side = -1 if x > 400 else 1
+        is_crowded = row["model"] == "distill_multilingual"
+        axes.annotate(
+            *(shape, (x, y)),
+            xytext=(8 * side, -14 if is_crowded else 6),
+            textcoords="offset points",
+            ha="left" if side > 0 else "right",
+        )
+    axes.set_xscale("log")
+    axes.set(xlim=(100, 2000), ylim=(50, 88))
+    axes.set_xticks([100, 200, 500, 1000, 2000], ["100", "200", "500", "1000", "2000"])
+    return figure
+
+
+def isotropy() -> Figure:
+    figure, axes = _axes("isotropy of unit vectors", "STS-B test")
+    arms: dict[str, list[dict]] = {}
+    for row in _rows("mirror_sentence"):
+        if row["kind"] == "sentences" and row["pooling"] == "cls":
+            arms.setdefault(row["arm"], []).append(row)
+    for (arm, rows), colour in zip(arms.items(), _COLOURS, strict=False):
+        x, y = (
+            statistics.fmean(row[key] for row in rows)
+            for key in ("isotropy_unit", "stsb-test")
+        )
+        axes.scatter(x, y, color=colour, zorder=3)
+        axes.annotate(arm, (x, y), xytext=(7, -3), textcoords="offset points")
+    axes.margins(0.2)
+    return figure
+
+
+def conditioning_gain() -> Figure:
+    figure, axes = _axes("step", "conditioning gain, nats per masked word")
+    titles = {"cmlm": "true neighbours", "shuffled": "shuffled neighbours"}
+    for (arm, title), colour in zip(titles.items(), _COLOURS, strict=False):
+        for row in _rows("cmlm_claims"):
+            if row["arm"] == arm:
+                gains = row["conditioning_gain"]
+                steps = [int(step) for step in gains]
+                label = f"{title}, seed {row['seed']}"
+                axes.plot(steps, gains.values(), "o-", color=colour, label=label)
+    axes.axhline(0, color="#8a8a8a", linewidth=0.8)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _figures() -> Iterator[tuple[str, Figure]]:
+    for draw in (frontier, isotropy, conditioning_gain):
+        yield draw.__name__, draw()
+
+
+def main() -> None:
+    # The same rows give the same file.
+    matplotlib.rcParams["svg.hashsalt"] = "cmlm"
+    for name, figure in _figures():
+        path = os.path.join(_RESULTS, f"{name}.svg")
+        figure.savefig(path, metadata={"Date": None})
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
