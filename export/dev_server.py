@@ -59,7 +59,9 @@ class SessionModel:
     """
 
     def __init__(self, path: str):
-        self._session = tf.compat.v1.Session(graph=tf.Graph())
+        # As docs/serving.md starts the model server.
+        settings = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
+        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=settings)
         with self._session.graph.as_default():
             meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
         self.signatures = meta_graph.signature_def

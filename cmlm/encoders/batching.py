@@ -53,8 +53,9 @@ def map_in_batches(
 ) -> tf.Tensor:
     """Computes vectors in batches of similar length with a bounded number of tokens.
 
-    The batches are the same as in `length_batches`, so padding is limited. Apart from
-    the result, memory does not grow with the request.
+    The batches are the same as in `length_batches`, so padding is limited. Up to LANES
+    batches run side by side, where TensorFlow has the threads. Apart from the result,
+    memory does not grow with the request.
 
     Args:
         compute: a function of rows, int32 [m], and their width in tokens, int32 [],
@@ -77,6 +78,8 @@ def map_in_batches(
         vectors = compute(order[starts[i] : ends[i]], width)
         return tf.ensure_shape(vectors, [None, dim])
 
+    # A loop for each lane: the iterations of one loop would wait for each other, since
+    # `compute` calls a stateful function.
     def lane(first):
         """The vectors of every LANES-th batch, one batch after the other."""
         found = tf.TensorArray(
