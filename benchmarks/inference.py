@@ -90,9 +90,13 @@ def serve_arm() -> None:
         import tensorflow as tf
         import tensorflow_text  # noqa: F401  (registers ops)
 
-    # One thread an operation, as the command sets it up.
-    intra_op = 1 if FLAGS.worker == "encode" else FLAGS.threads
-    tf.config.threading.set_intra_op_parallelism_threads(intra_op)
+        from cmlm.common import threads
+
+    if FLAGS.worker == "encode":
+        # As the command sets it up.
+        threads.one_for_each_operation()
+    else:
+        tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     with open(FLAGS.sentence_file, encoding="utf-8") as file:
         texts = json.load(file)

@@ -15,6 +15,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 T, R = TypeVar("T"), TypeVar("R")
+_side_by_side = False
 
 
 def one_for_each_operation() -> None:
@@ -22,11 +23,17 @@ def one_for_each_operation() -> None:
 
     Call it before the first operation. `TF_NUM_INTRAOP_THREADS` and `tf.config` are the
     user's ways to choose.
+
+    Only a process that runs inference graphs may call it. Keras computes layer norm by
+    FusedBatchNorm, whose oneDNN kernel writes over foreign memory if two threads call
+    it. In inference graphs layer norm is a kernel of its own.
     """
+    global _side_by_side
     settings = tf.config.threading
     chosen = settings.get_intra_op_parallelism_threads()
     if not chosen and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         settings.set_intra_op_parallelism_threads(1)
+        _side_by_side = True
 
 
 def processors() -> int:
@@ -37,7 +44,7 @@ def processors() -> int:
 
 
 def each(compute: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Applies a function to items: side by side if operations have one thread.
+    """Applies a function to items: side by side after `one_for_each_operation`.
 
     Args:
         compute: must be safe in several threads.
@@ -47,7 +54,7 @@ def each(compute: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         The results, in the order of the items.
     """
     count = processors()
-    if count == 1 or tf.config.threading.get_intra_op_parallelism_threads() != 1:
+    if count == 1 or not _side_by_side or tf.config.functions_run_eagerly():
         yield from map(compute, items)
         return
     pool = concurrent.futures.ThreadPoolExecutor(count)
