@@ -82,11 +82,6 @@ def write(
             f"model.relative_positions: 0 or {model.hidden_size}, because an MPNet "
             "folder cannot hold the layer between them"
         )
-    arrays = weights.read(trained.encoder, model)
-    _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, trained)
-    _write_json(directory, huggingface.CONFIG, _config(trained))
-    _write_tokenizer(trained, directory, seq_length)
-    _write_modules(directory, arrays, model, seq_length, normalize)
     model_card.write(
         trained,
         directory,
@@ -94,6 +89,11 @@ def write(
         for_hugging_face=True,
         normalized=normalize,
     )
+    arrays = weights.read(trained.encoder, model)
+    _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, trained)
+    _write_json(directory, huggingface.CONFIG, _config(trained))
+    _write_tokenizer(trained, directory, seq_length)
+    _write_modules(directory, arrays, model, seq_length, normalize)
 
 
 def _write_json(directory: str, name: str, values: Any) -> None:

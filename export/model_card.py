@@ -16,6 +16,7 @@ from cmlm.common import versions
 from cmlm.data import builtin, languages
 from cmlm.encoders import model_dir
 from cmlm.encoders.trained import TrainedEncoder
+from cmlm.errors import UserError
 from cmlm.modeling import pooling
 
 FILE_NAME = "README.md"
@@ -125,15 +126,9 @@ def _header(tongues: list[str]) -> list[str]:
 def _origin(trained: TrainedEncoder) -> str:
     name = os.path.basename(trained.checkpoint.rstrip("/"))
     start = trained.config.init_checkpoint
-    if start and not _is_run(trained):
+    if start and not trained.run:
         return f"from {name}, not trained further"
     return f"{name}, started from {os.path.basename(start)}" if start else name
-
-
-def _is_run(trained: TrainedEncoder) -> bool:
-    """Whether a run of this project trained the weights."""
-    folder = os.path.dirname(trained.vocab_file)
-    return tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS))
 
 
 def _step(trained: TrainedEncoder) -> int:
@@ -144,7 +139,7 @@ def _step(trained: TrainedEncoder) -> int:
 def _languages(trained: TrainedEncoder) -> list[str]:
     """The distinct languages that the configuration names."""
     found: dict[str, None] = {}
-    if not _is_run(trained):
+    if not trained.run:
         return []
     for objective in trained.config.task.enabled().values():
         data = objective.train_data
@@ -162,7 +157,7 @@ def _languages(trained: TrainedEncoder) -> list[str]:
 
 def _training(trained: TrainedEncoder) -> list[str]:
     """Objectives, data and the last validation."""
-    if not _is_run(trained):
+    if not trained.run:
         return ["Not trained with cmlm; see the origin of the weights above."]
     config, step = trained.config, _step(trained)
     optimizer = config.trainer.optimizer
@@ -181,7 +176,7 @@ def _training(trained: TrainedEncoder) -> list[str]:
             f"| {name} | {objective.weight:g} | {objective.start_step:,} to {end:,} "
             f"| {data.global_batch_size:,} | {data.seq_length} | `{data.input_path}` |"
         )
-    metrics = last_validation(os.path.dirname(trained.vocab_file), step)
+    metrics = last_validation(trained.run, step)
     lines.append("")
     if not metrics:
         return [*lines, "The run recorded no validation up to this step."]
@@ -204,9 +199,14 @@ def last_validation(directory: str, step: int) -> dict[str, float]:
 
     Returns:
         `step` and the metrics without their prefix; empty without such a row.
+
+    Raises:
+        UserError: the directory no longer exists.
     """
     path = os.path.join(directory, model_dir.METRICS)
     if not tf.io.gfile.exists(path):
+        if not tf.io.gfile.isdir(directory):
+            raise UserError(f"{directory} no longer exists")
         return {}
     last: dict[str, float] = {}
     for row in model_dir.read_metrics(path):

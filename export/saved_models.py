@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from cmlm.common import arrays, checksums, files, scratch, versions
 from cmlm.data import rules as rules_lib
+from cmlm.data import vocabulary_file
 from cmlm.encoders import identity, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.pcr import PrincipalComponents
@@ -59,19 +60,19 @@ def write(
     Raises:
         UserError: something cannot be written, for example on a full disk.
     """
-    lean = inference_graph.build(trained.encoder, trained.config.model, precision)
-    graph = SentenceGraph(trained.tokenizer, lean, seq_length)
-    _save(preprocessor.build(trained.tokenizer, seq_length), directory, PREPROCESSOR)
-    rules = trained.tokenizer.rules
     with scratch.directory() as folder:
-        # An asset keeps its name, so the record lies beside the vocabulary in there.
-        name = os.path.join(folder, os.path.basename(trained.vocab_file))
-        rules_lib.write(name, rules)
+        # TensorFlow leaves an asset out if its file is gone when the graph is saved.
+        vocabulary = vocabulary_file.copy(trained.vocab_file, folder)
+        rules_lib.write(vocabulary, trained.tokenizer.rules)
+        lean = inference_graph.build(trained.encoder, trained.config.model, precision)
+        graph = SentenceGraph(trained.tokenizer, lean, seq_length)
+        built = preprocessor.build(trained.tokenizer, seq_length)
+        _save(built, directory, PREPROCESSOR)
         exported, signatures = encoder.build(
             trained.encoder,
-            trained.vocab_file,
-            rules.lower_case,
-            rules_lib.path_of(name),
+            vocabulary,
+            trained.tokenizer.rules.lower_case,
+            rules_lib.path_of(vocabulary),
         )
         _save(exported, directory, ENCODER, signatures)
     served, signatures = serving.build(graph, components)

@@ -17,7 +17,7 @@ from cmlm.data.rules import Rules
 from cmlm.encoders import identity, model_dir, opening
 from cmlm.encoders import pcr as principal_components
 from cmlm.errors import UserError
-from export import saved_models
+from export import model_card, saved_models
 from export import source as source_flags
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -261,3 +261,25 @@ def test_damaged_model_dirs_are_refused(tmp_path, damage, said):
     with pytest.raises(UserError, match=said) as refused:
         model_dir.load_encoder(str(source))
     assert "\n" not in str(refused.value)
+
+
+def test_an_export_does_not_need_its_run_once_it_has_begun(tmp_path, monkeypatch):
+    source = Path(model_dirs.write(tmp_path / "run", **{"model.num_layers": 1}))
+    trained = model_dir.load_encoder(str(source))
+    build = saved_models.preprocessor.build
+
+    def build_without_the_run(*args):
+        source.rename(tmp_path / "moved")
+        return build(*args)
+
+    monkeypatch.setattr(saved_models.preprocessor, "build", build_without_the_run)
+    out = tmp_path / "out"
+    out.mkdir()
+    model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)
+    saved_models.write(trained, str(out), model_dirs.SEQ_LENGTH)
+    written = out / "encoder" / "assets" / vocabulary_file.FILE_NAME
+    assert written.read_text().splitlines() == model_dirs.VOCAB
+    # The card has read metrics and objectives before.
+    assert "3 of 20 steps" in (out / model_card.FILE_NAME).read_text()
+    with pytest.raises(UserError, match="run no longer exists"):
+        model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)

@@ -134,6 +134,7 @@ def load_encoder(
             objective.train_data.seq_length
             for objective in config.task.enabled().values()
         ),
+        run=model_dir,
     )
 
 

@@ -90,6 +90,8 @@ class TrainedEncoder:
         seq_length: the length limit of the training in tokens, [CLS] and [SEP]
             included. For weights of another program, and runs that start from them,
             the limit that their source states; without one, 128 or the training's.
+        run: the model_dir of the run that trained the weights; None for weights of
+            another program.
     """
 
     encoder: EncoderNetwork
@@ -98,6 +100,7 @@ class TrainedEncoder:
     checkpoint: str
     vocab_file: str
     seq_length: int
+    run: str | None = None
 
 
 def describe_limit(trained: TrainedEncoder, seq_length: int) -> str:
