@@ -90,6 +90,14 @@ def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
     assert counts == {"invalid UTF-8 replaced": 1}
 
 
+@pytest.mark.parametrize("name", ["missing.txt", "a_file/below.txt"])
+def test_the_size_of_a_file_that_has_vanished_is_an_error(tmp_path, name):
+    (tmp_path / "a_file").write_text("0123456789")
+    assert sources.size(str(tmp_path / "a_file")) == 10
+    with pytest.raises(UserError, match=f"{name} does not exist"):
+        sources.size(str(tmp_path / name))
+
+
 @pytest.mark.parametrize("layout", ["wet", "json", "wikipedia", "tsv", "gettext"])
 def test_a_file_of_another_format_is_an_error(tmp_path, layout):
     path = tmp_path / "a.txt"

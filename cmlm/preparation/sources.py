@@ -325,9 +325,16 @@ BITEXT_LAYOUTS = ("tsv", "gettext")
 
 
 def size(path: str) -> int:
-    """The size of a file in bytes, on any of Beam's filesystems."""
+    """The size of a file in bytes, on any of Beam's filesystems.
+
+    Raises:
+        UserError: the file does not exist.
+    """
     from apache_beam.io import filesystems
 
     if os.path.exists(path):
         return os.path.getsize(path)
-    return filesystems.FileSystems.match([path])[0].metadata_list[0].size_in_bytes
+    found = filesystems.FileSystems.match([path])[0].metadata_list
+    if not found:
+        raise UserError(f"{path} does not exist")
+    return found[0].size_in_bytes
