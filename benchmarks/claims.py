@@ -13,25 +13,79 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from absl import flags
+
+FLAGS = flags.FLAGS
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = os.path.join(_ROOT, "configs")
+# One arm of one seed, or one start: a row of the results holds all of its fields.
+Case = dict[str, str | int]
 
 
-def rows(path: str) -> list[dict]:
-    """The rows of a file of JSON lines; none if the file does not exist."""
-    if not os.path.exists(path):
-        return []
-    with open(path) as file:
-        return [json.loads(line) for line in file if line.strip()]
+# --------------------------------------------------------------------- command
 
 
-def append(path: str, row: dict) -> None:
-    """Adds a row to a file of JSON lines, and prints it."""
-    with open(path, "a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row), flush=True)
+def define_flags(arms: Sequence[str]) -> None:
+    """Defines the flags that all programs of claims have.
+
+    Args:
+        arms: the default of --arms.
+    """
+    flags.DEFINE_string("data_dir", None, "Where the test sets are.")
+    flags.DEFINE_string("output", None, "Directory of the runs.")
+    flags.DEFINE_string("results", None, "JSON lines to append to.", required=True)
+    flags.DEFINE_bool("table", False, "Print the table of --results.")
+    flags.DEFINE_list("arms", arms, "Which.")
+    flags.DEFINE_list("seeds", ["0", "1", "2"], "Of weights and of the data's order.")
+    flags.DEFINE_string("precision", "float32", "Of the training: float32 or bfloat16.")
+
+
+def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> None:
+    """Reads the flags, then runs the arms or prints their table.
+
+    Args:
+        run: runs the arms that --results lacks.
+        table: prints the table.
+        *inputs: names of flags that `run` needs, besides --data_dir and --output.
+    """
+    FLAGS(sys.argv)
+    if FLAGS.table:
+        table()
+        return
+    for name in (*inputs, "data_dir", "output"):
+        if not FLAGS[name].value:
+            sys.exit(f"--{name} is not given")
+    os.makedirs(FLAGS.output, exist_ok=True)
+    run()
+
+
+def is_open(case: Case) -> bool:
+    """Whether --results has no row of this case."""
+    return not any(case.items() <= row.items() for row in rows(FLAGS.results))
+
+
+def run_arm(case: Case, train: Callable[[], str], score: Callable[[str], dict]) -> None:
+    """Trains and scores an arm, and appends its row, unless --results has it.
+
+    Args:
+        case: the first fields of the row.
+        train: trains the arm and returns its model_dir.
+        score: the further fields of the row, given the model_dir.
+    """
+    if not is_open(case):
+        return
+    row = {**case, "precision": FLAGS.precision}
+    with measured(row):
+        directory = train()
+    append(FLAGS.results, row | score(directory))
+
+
+def run_start(case: Case, score: Callable[[], dict]) -> None:
+    """Scores weights as they are, and appends their row, unless --results has it."""
+    if is_open(case):
+        append(FLAGS.results, case | score())
 
 
 def run(module: str, *arguments: str) -> None:
@@ -59,23 +113,22 @@ def _commit() -> str:
     return found.stdout.strip()
 
 
-def scores(
-    model: str, report: str, data_dir: str, tasks: Sequence[str], *more: str
-) -> dict[str, float]:
-    """Scores a model.
+def scores(name: str, model: str, tasks: Sequence[str], *more: str) -> dict[str, float]:
+    """Scores a model on the test sets of --data_dir.
 
     Args:
+        name: of the report in --output, without ".json".
         model: as in --model of cmlm.evaluate.
-        report: the JSON file to write.
-        data_dir: where the test sets are.
         tasks: names of tasks.
         *more: further flags of cmlm.evaluate.
 
     Returns:
         The main metric of every task. `geometry` adds `isotropy_unit`.
     """
-    arguments = [f"--model={model}", f"--data_dir={data_dir}", f"--output={report}"]
-    run("cmlm.evaluate", *arguments, f"--tasks={','.join(tasks)}", "--overwrite", *more)
+    report = os.path.join(FLAGS.output, f"{name}.json")
+    arguments = [f"--model={model}", f"--data_dir={FLAGS.data_dir}"]
+    arguments += [f"--output={report}", f"--tasks={','.join(tasks)}", "--overwrite"]
+    run("cmlm.evaluate", *arguments, *more)
     with open(report) as file:
         found = json.load(file)
     ((_, result),) = found["models"].items()
@@ -87,6 +140,31 @@ def scores(
         unit = result["scores"]["geometry"]["isotropy_unit"]
         values["isotropy_unit"] = round(unit, 3)
     return values
+
+
+def conditioning_gains(directory: str) -> dict[str, float]:
+    """The conditioning gain at every validation of a run, by step."""
+    name = "validation/cmlm/conditioning_gain"
+    found = rows(os.path.join(directory, "metrics.jsonl"))
+    return {str(row["step"]): round(row[name], 5) for row in found if name in row}
+
+
+# --------------------------------------------------------------------- rows
+
+
+def rows(path: str) -> list[dict]:
+    """The rows of a file of JSON lines; none if the file does not exist."""
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def append(path: str, row: dict) -> None:
+    """Adds a row to a file of JSON lines, and prints it."""
+    with open(path, "a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
 
 
 def print_table(found: list[dict], keys: Sequence[str], shown: Sequence[str]) -> None:
@@ -101,9 +179,9 @@ def print_table(found: list[dict], keys: Sequence[str], shown: Sequence[str]) ->
     print("|---" * (len(keys) + 1 + len(shown)) + "|")
     groups: dict[tuple, list[dict]] = {}
     for row in found:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+        groups.setdefault(tuple(row.get(key, "") for key in keys), []).append(row)
     for names, group in groups.items():
-        cells = [*names, str(len(group))]
+        cells = [*map(str, names), str(len(group))]
         for field in shown:
             values = [row[field] for row in group if field in row]
             cell = f"{statistics.fmean(values):.4g}" if values else ""

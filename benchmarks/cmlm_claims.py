@@ -15,31 +15,25 @@ quickthought  neighbours find each other among the 64 of the step
 shuffled      CMLM on the same text, its sentences shuffled over all documents
 
 `start` is --model itself. All vectors are means over tokens. Every arm and seed adds a
-JSON line to --results; a second start skips the lines that are there. --table prints
-mean and deviation over the seeds as Markdown, and runs nothing.
+JSON line to --results; a second start skips the lines that are there, so other --steps
+add arms of another length. --table prints mean and deviation over the seeds as
+Markdown, and runs nothing.
 """
 
+import functools
 import glob
 import gzip
-import json
 import os
 import random
-import sys
 
 import claims
 from absl import flags
 
 flags.DEFINE_string("model", None, "A Hugging Face folder to start from.")
 flags.DEFINE_string("train_data", None, "Text in sentences.")
-flags.DEFINE_string("data_dir", None, "Where the test sets are.")
-flags.DEFINE_string("output", None, "Directory of the runs.")
-flags.DEFINE_string("results", None, "JSON lines to append to.", required=True)
-flags.DEFINE_bool("table", False, "Print the table of --results.")
-flags.DEFINE_list("arms", ["mlm", "cmlm", "quickthought", "shuffled"], "Which.")
-flags.DEFINE_list("seeds", ["0", "1", "2"], "Of new weights and of the text's order.")
 flags.DEFINE_integer("base_steps", 1200, "Of masked LM, before all arms.")
 flags.DEFINE_integer("steps", 300, "Of every arm.")
-flags.DEFINE_string("precision", "float32", "Of the training: float32 or bfloat16.")
+claims.define_flags(["mlm", "cmlm", "quickthought", "shuffled"])
 
 FLAGS = flags.FLAGS
 
@@ -129,7 +123,7 @@ def _shuffled() -> str:
 def _arm(arm: str, seed: int, base: str) -> str:
     objective = _OBJECTIVE.get(arm, arm)
     return _train(
-        f"{arm}-{seed}",
+        f"{arm}-{seed}-{FLAGS.steps}",
         f"--flagfile={os.path.join(claims.CONFIGS, 'adapt_cmlm.flags')}",
         base,
         _shuffled() if arm == "shuffled" else FLAGS.train_data,
@@ -142,41 +136,31 @@ def _arm(arm: str, seed: int, base: str) -> str:
     )
 
 
-def _gains(directory: str) -> dict[str, float]:
-    """The conditioning gain of every validation, by step."""
-    with open(os.path.join(directory, "metrics.jsonl")) as file:
-        found = [json.loads(line) for line in file]
-    name = "validation/cmlm/conditioning_gain"
-    return {str(row["step"]): round(row[name], 5) for row in found if name in row}
-
-
 def _score(name: str, model: str, *more: str) -> dict[str, float]:
-    report = os.path.join(FLAGS.output, f"{name}.json")
-    return claims.scores(model, report, FLAGS.data_dir, (*_STS, *_SENTEVAL), *more)
+    return claims.scores(name, model, (*_STS, *_SENTEVAL), *more)
+
+
+def _score_arm(name: str, directory: str) -> dict:
+    gains = claims.conditioning_gains(directory)
+    return _score(name, directory) | {"conditioning_gain": gains}
 
 
 def _run() -> None:
-    os.makedirs(FLAGS.output, exist_ok=True)
-    done = {(row["arm"], row["seed"]) for row in claims.rows(FLAGS.results)}
     base = _base()
     for name, model, more in (
         ("start", FLAGS.model, ["--pooling=mean"]),
         ("base", base, []),
     ):
-        if (name, 0) not in done:
-            row = {"arm": name, "seed": 0} | _score(name, model, *more)
-            claims.append(FLAGS.results, row)
+        claims.run_start(
+            {"arm": name, "seed": 0}, functools.partial(_score, name, model, *more)
+        )
     for seed in map(int, FLAGS.seeds):
         for arm in FLAGS.arms:
-            if (arm, seed) in done:
-                continue
-            row = {"arm": arm, "seed": seed, "steps": FLAGS.steps}
-            row["precision"] = FLAGS.precision
-            with claims.measured(row):
-                directory = _arm(arm, seed, base)
-            row |= _score(f"{arm}-{seed}", directory)
-            row["conditioning_gain"] = _gains(directory)
-            claims.append(FLAGS.results, row)
+            claims.run_arm(
+                {"arm": arm, "seed": seed, "steps": FLAGS.steps},
+                functools.partial(_arm, arm, seed, base),
+                functools.partial(_score_arm, f"{arm}-{seed}-{FLAGS.steps}"),
+            )
 
 
 def _with_means(row: dict) -> dict:
@@ -187,18 +171,11 @@ def _with_means(row: dict) -> dict:
     }
 
 
-def main() -> None:
-    FLAGS(sys.argv)
-    if FLAGS.table:
-        found = [_with_means(row) for row in claims.rows(FLAGS.results)]
-        shown = ("sts", "stsb-test", "sick-r", "senteval", *_SENTEVAL)
-        claims.print_table(found, ("arm",), (*shown, "train_cpu_seconds"))
-        return
-    for name in ("model", "train_data", "data_dir", "output"):
-        if not FLAGS[name].value:
-            sys.exit(f"--{name} is not given")
-    _run()
+def _table() -> None:
+    found = [_with_means(row) for row in claims.rows(FLAGS.results)]
+    shown = ("sts", "stsb-test", "sick-r", "senteval", *_SENTEVAL)
+    claims.print_table(found, ("arm", "steps"), (*shown, "train_cpu_seconds"))
 
 
 if __name__ == "__main__":
-    main()
+    claims.main(_run, _table, "model", "train_data")

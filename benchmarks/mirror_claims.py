@@ -15,23 +15,17 @@ finished; a second start skips the lines that are there. --table prints mean and
 deviation over the seeds as Markdown, and runs nothing.
 """
 
+import functools
 import os
-import sys
 
 import claims
 from absl import flags
 
 flags.DEFINE_string("model", None, "Weights to start from.")
-flags.DEFINE_string("data_dir", None, "Where the test sets are.")
 flags.DEFINE_string("strings", None, "Strings to train on, one a line.")
-flags.DEFINE_string("output", None, "Directory of the runs.")
-flags.DEFINE_string("results", None, "JSON lines to append to.", required=True)
 flags.DEFINE_bool("words", False, "The recipe for words.")
-flags.DEFINE_bool("table", False, "Print the table of --results.")
 flags.DEFINE_list("poolings", ["cls", "mean"], "How sentence vectors are read.")
-flags.DEFINE_list("arms", ["both", "none", "span", "dropout"], "Which.")
-flags.DEFINE_list("seeds", ["0", "1", "2"], "Of dropout, and of the order of strings.")
-flags.DEFINE_string("precision", "float32", "Of the training: float32 or bfloat16.")
+claims.define_flags(["both", "none", "span", "dropout"])
 
 FLAGS = flags.FLAGS
 
@@ -49,8 +43,7 @@ _TASKS = ("stsb-test", "sick-r", "simlex999", "geometry")
 
 
 def _score(name: str, model: str, *more: str) -> dict[str, float]:
-    report = os.path.join(FLAGS.output, f"{name}.json")
-    return claims.scores(model, report, FLAGS.data_dir, _TASKS, *more)
+    return claims.scores(name, model, _TASKS, *more)
 
 
 def _train(name: str, pooling: str, arm: str, seed: int) -> str:
@@ -76,46 +69,29 @@ def _train(name: str, pooling: str, arm: str, seed: int) -> str:
 
 
 def _run() -> None:
-    os.makedirs(FLAGS.output, exist_ok=True)
     kind = "words" if FLAGS.words else "sentences"
-    done = {
-        (row["pooling"], row["arm"], row["seed"])
-        for row in claims.rows(FLAGS.results)
-        if row["kind"] == kind
-    }
     for pooling in FLAGS.poolings:
-        if (pooling, "before", 0) not in done:
-            name = f"before-{pooling}"
-            row = {"kind": kind, "pooling": pooling, "arm": "before", "seed": 0}
-            row |= _score(name, FLAGS.model, f"--pooling={pooling}")
-            claims.append(FLAGS.results, row)
+        claims.run_start(
+            {"kind": kind, "pooling": pooling, "arm": "before", "seed": 0},
+            functools.partial(
+                _score, f"before-{pooling}", FLAGS.model, f"--pooling={pooling}"
+            ),
+        )
     for seed in map(int, FLAGS.seeds):
         for pooling in FLAGS.poolings:
             for arm in FLAGS.arms:
-                if (pooling, arm, seed) in done:
-                    continue
                 name = f"{kind}-{pooling}-{arm}-{seed}"
-                row = {"kind": kind, "pooling": pooling, "arm": arm, "seed": seed}
-                row["precision"] = FLAGS.precision
-                with claims.measured(row):
-                    directory = _train(name, pooling, arm, seed)
-                row |= _score(name, directory)
-                claims.append(FLAGS.results, row)
+                claims.run_arm(
+                    {"kind": kind, "pooling": pooling, "arm": arm, "seed": seed},
+                    functools.partial(_train, name, pooling, arm, seed),
+                    functools.partial(_score, name),
+                )
 
 
-def main() -> None:
-    FLAGS(sys.argv)
-    if FLAGS.table:
-        claims.print_table(
-            *(claims.rows(FLAGS.results), ("kind", "pooling", "arm")),
-            (*_TASKS, "isotropy_unit"),
-        )
-        return
-    for name in ("model", "data_dir", "strings", "output"):
-        if not FLAGS[name].value:
-            sys.exit(f"--{name} is not given")
-    _run()
+def _table() -> None:
+    found = claims.rows(FLAGS.results)
+    claims.print_table(found, ("kind", "pooling", "arm"), (*_TASKS, "isotropy_unit"))
 
 
 if __name__ == "__main__":
-    main()
+    claims.main(_run, _table, "model", "strings")
