@@ -1,0 +1,141 @@
+"""Does the gain of CMLM grow with its text?
+
+    python benchmarks/cmlm_scaling.py --train_data='text/*/*.txt.gz' \\
+        --data_dir=EVAL --output=DIR --results=docs/results/cmlm_scaling.jsonl
+
+The text is in sentences, one a line, with an empty line between documents. One run for
+each seed starts from nothing: 2 layers of 256, masked LM for the first budget of
+tokens, CMLM from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW
+at a constant rate. At each of --budgets the run stops, the conditioning gain of its held-out
+pairs and its scores become a JSON line of --results, and the run goes on: a line stands
+for a run of that length. A second start skips the lines that are there. --table prints
+mean and deviation over the seeds as Markdown, and runs nothing.
+
+Tokens are those of sentences as trained on: cut at 64, [CLS] and [SEP] included.
+"""
+
+import functools
+import glob
+import itertools
+import os
+
+import claims
+from absl import flags
+
+flags.DEFINE_string("train_data", None, "Text in sentences.")
+flags.DEFINE_list("budgets", ["2", "5", "10", "25"], "Millions of tokens to stop at.")
+claims.define_flags(["cmlm"])
+
+FLAGS = flags.FLAGS
+
+_STS = ("stsb-test", "sick-r")
+_SENTEVAL = ("mr", "mpqa", "trec", "sick-e")
+_VOCABULARY = 16_000
+_SENTENCES = 256
+_SEQ_LENGTH = 64
+# Validations come at multiples of this, and so do the ends of the budgets.
+_INTERVAL = 50
+
+
+def _vocabulary() -> str:
+    path = os.path.join(FLAGS.output, "vocab.txt")
+    if not os.path.exists(path):
+        claims.run(
+            "cmlm.vocab",
+            f"--input={FLAGS.train_data}",
+            f"--output={path}",
+            f"--size={_VOCABULARY}",
+        )
+    return path
+
+
+def _tokens_of_a_sentence(vocabulary: str) -> float:
+    """The mean over 500 sentences from each file."""
+    import tensorflow as tf
+
+    from cmlm.common import files
+    from cmlm.data.word_pieces import WordPiece
+
+    lengths = []
+    tokenizer = WordPiece(vocabulary)
+    for path in sorted(glob.glob(FLAGS.train_data)):
+        with files.open_text(path) as file:
+            lines = (line.strip() for line in file)
+            some = list(itertools.islice(filter(None, lines), 500))
+        pieces = tokenizer.tokenize(tf.constant(some)).row_lengths()
+        lengths += tf.minimum(pieces + 2, _SEQ_LENGTH).numpy().tolist()
+    return sum(lengths) / len(lengths)
+
+
+def _train(directory: str, seed: int, steps: int, first: int, vocabulary: str) -> str:
+    mlm, cmlm = "task.mlm", "task.cmlm"
+    overrides = [
+        *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),
+        *("model.intermediate_size=1024", "model.num_views=5"),
+        *("model.max_position_embeddings=128", "model.pooling=mean"),
+        *("model.dropout_rate=0", "model.attention_dropout_rate=0"),
+        *(f"{mlm}.weight=1", f"{mlm}.end_step={first}", f"{cmlm}.start_step={first}"),
+        f"{mlm}.train_data.global_batch_size={_SENTENCES}",
+        f"{cmlm}.train_data.global_batch_size={_SENTENCES // 2}",
+        f"{cmlm}.passages=false",
+        *(
+            f"{objective}.train_data.{name}={value}"
+            for objective in (mlm, cmlm)
+            for name, value in (("seq_length", _SEQ_LENGTH), ("seed", seed))
+        ),
+        *(f"trainer.train_steps={steps}", f"trainer.seed={seed}"),
+        *("trainer.summary_interval=50", f"trainer.checkpoint_interval={_INTERVAL}"),
+        *("trainer.validation_interval=250", "trainer.validation_examples=4096"),
+        *("trainer.best_checkpoint_metric=", "trainer.optimizer.type=adamw"),
+        *("trainer.optimizer.learning_rate=1e-3", "trainer.optimizer.decay=constant"),
+        "trainer.optimizer.warmup_steps=200",
+        f"runtime.mixed_precision_dtype={FLAGS.precision}",
+    ]
+    claims.run(
+        "cmlm.train",
+        "--experiment=cmlm/english",
+        f"--train_data={FLAGS.train_data}",
+        f"--vocab_file={vocabulary}",
+        f"--model_dir={directory}",
+        *(f"--params_override={value}" for value in overrides),
+    )
+    return directory
+
+
+def _score(name: str, directory: str) -> dict:
+    gains = claims.conditioning_gains(directory)
+    last = gains[max(gains, key=int)] if gains else 0.0
+    found = claims.scores(name, directory, (*_STS, *_SENTEVAL))
+    return found | {"conditioning_gain": last, "gains": gains}
+
+
+def _run() -> None:
+    vocabulary = _vocabulary()
+    of_a_step = _SENTENCES * _tokens_of_a_sentence(vocabulary)
+    budgets = sorted(map(float, FLAGS.budgets))
+    ends = [
+        max(1, round(budget * 1e6 / of_a_step / _INTERVAL)) * _INTERVAL
+        for budget in budgets
+    ]
+    for seed in map(int, FLAGS.seeds):
+        directory = os.path.join(FLAGS.output, f"cmlm-{seed}")
+        for budget, steps in zip(budgets, ends, strict=True):
+            case = {"arm": "cmlm", "seed": seed, "million_tokens": budget}
+            claims.run_arm(
+                case | {"steps": steps},
+                functools.partial(_train, directory, seed, steps, ends[0], vocabulary),
+                functools.partial(_score, f"cmlm-{seed}-{budget:g}"),
+            )
+
+
+def _table() -> None:
+    found = [
+        row | {"senteval": sum(row[task] for task in _SENTEVAL) / len(_SENTEVAL)}
+        for row in claims.rows(FLAGS.results)
+    ]
+    shown = ("conditioning_gain", "senteval", *_SENTEVAL, *_STS, "train_cpu_seconds")
+    claims.print_table(found, ("million_tokens", "steps"), shown)
+
+
+if __name__ == "__main__":
+    claims.main(_run, _table, "train_data")
