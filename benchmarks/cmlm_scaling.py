@@ -6,10 +6,10 @@
 The text is in sentences, one a line, with an empty line between documents. One run for
 each seed starts from nothing: 2 layers of 256, masked LM for the first budget of
 tokens, CMLM from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW
-at a constant rate. At each of --budgets the run stops, the conditioning gain of its held-out
-pairs and its scores become a JSON line of --results, and the run goes on: a line stands
-for a run of that length. A second start skips the lines that are there. --table prints
-mean and deviation over the seeds as Markdown, and runs nothing.
+at a constant rate. At each of --budgets the run stops, the conditioning gain of its
+held-out pairs and its scores become a JSON line of --results, and the run goes on: a
+line stands for a run of that length. A second start skips the lines that are there.
+--table prints mean and deviation over the seeds as Markdown, and runs nothing.
 
 Tokens are those of sentences as trained on: cut at 64, [CLS] and [SEP] included.
 """
