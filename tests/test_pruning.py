@@ -138,6 +138,21 @@ def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
     assert Path(output, model_dir.METRICS).read_text() == '{"step": 3}\n'
 
 
+def test_sizes_are_known_if_the_model_vanishes_at_the_end(
+    source, tmp_path, monkeypatch
+):
+    compare = pruning._compare
+
+    def compare_and_remove(*args):
+        difference = compare(*args)
+        Path(source).rename(tmp_path / "moved")
+        return difference
+
+    monkeypatch.setattr(pruning, "_compare", compare_and_remove)
+    pruned = pruning.prune(source, lambda: [TEXT], str(tmp_path / "new"))
+    assert pruned.bytes[0] > pruned.bytes[1] > 0
+
+
 def write_trained(directory: Path, **settings) -> SentenceModel:
     """A model_dir with heads of every kind and an optimizer that has been used."""
     source = model_dirs.write(directory, **settings)

@@ -79,6 +79,7 @@ def prune(
     config = model_dir.read_config(source)
     folder = os.path.join(source, model_dir.BEST) if prefix else source
     checkpoint = checkpoints.find(folder)
+    size = _size(checkpoint)
     vocab_file = vocabulary_file.find(source)
     if vocabulary_file.is_json(vocab_file):
         raise UserError(
@@ -112,7 +113,7 @@ def prune(
         checkpoint=checkpoint,
         tokens=(len(kept), len(tokens)),
         weights=weights,
-        bytes=(_size(checkpoint), written),
+        bytes=(size, written),
         difference=difference,
     )
 
