@@ -5,8 +5,10 @@
 frontier.svg            speed and quality of the encoders worth using
 isotropy.svg            what Mirror-BERT's arms do to isotropy and STS-B
 conditioning_gain.svg   CMLM's gain over the steps, with true and shuffled neighbours
+scaling.svg             CMLM's gain over tokens, from nothing, and a fitted line
 """
 
+import math
 import os
 import statistics
 from collections.abc import Iterator
@@ -87,8 +89,33 @@ def conditioning_gain() -> Figure:
     return figure
 
 
+def scaling() -> Figure:
+    """The gains of `cmlm_scaling`, with the line a + b log10(tokens) fitted to them."""
+    figure, axes = _axes("million tokens", "conditioning gain, nats per masked word")
+    points = [
+        (row["million_tokens"], row["conditioning_gain"])
+        for row in _rows("cmlm_scaling")
+        # The first budget is masked LM alone.
+        if row["gains"]
+    ]
+    tokens, gains = zip(*points, strict=True)
+    axes.scatter(tokens, gains, color=_COLOURS[0], zorder=3)
+    fit = statistics.linear_regression([math.log10(x) for x in tokens], gains)
+    ends = (min(tokens), 1000)
+    axes.plot(
+        ends,
+        [fit.intercept + fit.slope * math.log10(x) for x in ends],
+        "--",
+        color=_COLOURS[1],
+        label=f"{fit.slope:.3f} more for ten times the tokens",
+    )
+    axes.set_xscale("log")
+    axes.legend(frameon=False)
+    return figure
+
+
 def _figures() -> Iterator[tuple[str, Figure]]:
-    for draw in (frontier, isotropy, conditioning_gain):
+    for draw in (frontier, isotropy, conditioning_gain, scaling):
         yield draw.__name__, draw()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cmlm.common import files
-from cmlm.data import builtin
+from cmlm.data import builtin, docstrings
 
 _DOCSTRING = """Compute the weighted average along the specified axis.
 
@@ -60,7 +60,7 @@ The ``weights`` are kept as they are.
 
 
 def test_prose_of_a_docstring():
-    assert builtin.prose(_DOCSTRING) == [
+    assert docstrings.prose(_DOCSTRING) == [
         "Compute the weighted average along the specified axis.",
         "The average is taken over the flattened array by default.",
         "See mean and the guide for a plain one.",
@@ -84,7 +84,7 @@ def test_prose_of_a_docstring():
     ],
 )
 def test_no_prose(text):
-    assert builtin.prose(text) == []
+    assert docstrings.prose(text) == []
 
 
 def test_docstrings_come_in_source_order_without_running_the_module(tmp_path):
@@ -98,16 +98,16 @@ def test_docstrings_come_in_source_order_without_running_the_module(tmp_path):
         f'def g():\n    """Function.{filler * 2}"""\n'
         'def h():\n    """Too short."""\n'
     )
-    found = [text.split(".")[0] for text in builtin._docstrings(str(path))]
+    found = [text.split(".")[0] for text in docstrings._docstrings(str(path))]
     assert found == ["Module", "Class", "Method", "Function"]
     (tmp_path / "broken.py").write_text('"""Text.""" def def')
-    assert list(builtin._docstrings(str(tmp_path / "broken.py"))) == []
+    assert list(docstrings._docstrings(str(tmp_path / "broken.py"))) == []
 
 
 def test_the_corpus_is_unique_sentences_in_documents_of_two_or_more(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(builtin, "_PACKAGES", ())  # the standard library: seconds
+    monkeypatch.setattr(docstrings, "_PACKAGES", ())  # the standard library: seconds
     path = builtin.python_docs(str(tmp_path))
     with files.open_text(path) as file:
         documents = [text.splitlines() for text in file.read().split("\n\n") if text]

@@ -21,7 +21,7 @@ LAYERS, BATCH, SEQ = 2, 5, 9
 
 
 def perturbed(**settings):
-    """A model without a zero bias or a unit gamma: those would be folded away."""
+    """A model without a zero bias or a unit gamma, as training leaves it."""
     model = toys.model(**settings)
     random = np.random.default_rng(8)
     for weight in model.encoder.bert.weights:
@@ -124,8 +124,10 @@ def executed(function, *arguments) -> collections.Counter:
 )
 @pytest.mark.usefixtures("optimized_graphs")
 @pytest.mark.parametrize("precision", choices.PRECISIONS)
-def test_every_fusion_is_there(precision):
-    model = perturbed()
+@pytest.mark.parametrize("make", [perturbed, toys.model], ids=["trained", "untrained"])
+def test_every_fusion_is_there(make, precision):
+    """An untrained model has zeros and ones, which TensorFlow would fold away."""
+    model = make()
     graph = inference_graph.build(model.encoder, model.config, precision)
     inputs = batch(types=True)
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in inputs}

@@ -114,8 +114,16 @@ class InferenceEncoder(tf.Module):
             array = array.T
         return tf.Variable(tf.cast(array, dtype), trainable=False, name=name)
 
-    def _constant(self, name: str, dtype: tf.DType) -> tf.Tensor:
-        return tf.constant(self._array(name).astype(dtype.as_numpy_dtype))
+    def _vector(self, name: str, dtype: tf.DType) -> tf.Tensor:
+        """A bias, or a gamma or beta of layer norm, [width]."""
+        array = self._array(name).astype(dtype.as_numpy_dtype)
+        if array.any() and (array != 1).any():
+            return tf.constant(array)
+        # TensorFlow removes a product with a constant 1 and a sum with a constant 0,
+        # which untrained weights have. Without them it would not know the pattern of
+        # layer norm, and the kernel in its place, oneDNN's FusedBatchNorm, writes over
+        # foreign memory if two threads run it. Nothing looks behind a placeholder.
+        return tf.raw_ops.PlaceholderWithDefault(input=array, shape=array.shape)
 
     # ----------------------------------------------------------------- layers
 
@@ -155,7 +163,7 @@ class InferenceEncoder(tf.Module):
             tf.matmul(
                 x, self._matrices[f"{name}/kernel"], transpose_b=self._transposed
             ),
-            self._constant(f"{name}/bias", x.dtype),
+            self._vector(f"{name}/bias", x.dtype),
         )
         return y if residual is None else y + residual
 
@@ -179,8 +187,8 @@ class InferenceEncoder(tf.Module):
             is_training=True,
         )
         y = tf.reshape(y, tf.shape(x))
-        gamma = self._constant(f"{name}/gamma", x.dtype)
-        return y * gamma + self._constant(f"{name}/beta", x.dtype)
+        gamma = self._vector(f"{name}/gamma", x.dtype)
+        return y * gamma + self._vector(f"{name}/beta", x.dtype)
 
     def _pool(self, x, mask, batch, seq) -> tf.Tensor:
         """float32 [batch, dim]."""
