@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import model_dirs
 import pytest
 
 BEGIN = """
@@ -40,6 +41,18 @@ except ValueError as error:
     assert error.args == (0,)
 assert len(begun) < 1000
 """
+UNTRAINED = """
+import numpy as np
+import tensorflow_text
+from cmlm.encoders import opening
+threads.one_for_each_operation()
+encoder = opening.open_encoder("untrained:{model_dir}")
+words = "the cat sat on a mat while dogs ran away".split()
+lines = [" ".join(np.roll(words, i)[: 1 + i % 9]) + f" {{i}}" for i in range(3000)]
+vectors = encoder.encode(lines)
+for _ in range(5):
+    np.testing.assert_array_equal(encoder.encode(lines), vectors)
+"""
 
 
 def run(body, **environment):
@@ -64,3 +77,10 @@ def test_the_number_of_threads_in_the_environment_counts():
 
 def test_the_number_of_threads_of_the_program_counts():
     run("settings.set_intra_op_parallelism_threads(2)\n" + IN_TURN)
+
+
+def test_an_untrained_encoder_is_safe_in_threads(tmp_path):
+    """oneDNN's FusedBatchNorm is not, and stands where layer norm is not recognised."""
+    settings = {"model.hidden_size": 128, "model.intermediate_size": 128}
+    model_dir = model_dirs.write(tmp_path / "run", **settings)
+    run(UNTRAINED.format(model_dir=model_dir))
