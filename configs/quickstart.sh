@@ -6,14 +6,14 @@
 # The text is English that Python itself carries. Every twentieth document is held out:
 # there, each document's first sentence looks for its second among those of all
 # documents, with the trained weights, with the untrained ones and with a bag of words.
-# About four minutes on 2 CPU cores. Run it from the root of the checkout.
+# Two to four minutes on 2 CPU cores. Run it from the root of the checkout.
 set -euo pipefail
 run=${1:-/tmp/cmlm_quickstart}
 text=${run}_text
 train=$text/train.txt test=$text/test.txt
 
 # --------------------------------------------------------------------------- text
-echo "collecting the English docstrings of this Python installation: a minute or two"
+echo "collecting the English docstrings of this Python installation: up to a minute"
 docs=$(TF_CPP_MIN_LOG_LEVEL=3 python -W ignore -c "
 from cmlm.data import builtin
 print(builtin.python_docs('$text'))")
