@@ -24,9 +24,9 @@ def one_for_each_operation() -> None:
     Call it before the first operation. `TF_NUM_INTRAOP_THREADS` and `tf.config` are the
     user's ways to choose.
 
-    Only a process that runs inference graphs may call it. Keras computes layer norm by
-    FusedBatchNorm, whose oneDNN kernel writes over foreign memory if two threads call
-    it. In inference graphs layer norm is a kernel of its own.
+    Only a process that runs optimised graphs may call it. An inference graph computes
+    layer norm by FusedBatchNorm, whose oneDNN kernel writes over foreign memory if two
+    threads call it. TensorFlow's optimiser puts a safe kernel in its place.
     """
     global _side_by_side
     settings = tf.config.threading
