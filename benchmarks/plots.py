@@ -6,6 +6,7 @@ frontier.svg            speed and quality of the encoders worth using
 isotropy.svg            what Mirror-BERT's arms do to isotropy and STS-B
 conditioning_gain.svg   CMLM's gain over the steps, with true and shuffled neighbours
 scaling.svg             CMLM's gain over tokens, from nothing, and a fitted line
+pcr.svg                 neighbours in a sentence's own language, before and after PCR
 """
 
 import math
@@ -90,15 +91,12 @@ def conditioning_gain() -> Figure:
 
 
 def scaling() -> Figure:
-    """The gains of `cmlm_scaling`, with the line a + b log10(tokens) fitted to them."""
+    """The validations of the longest run, and the line a + b log10(tokens)."""
     figure, axes = _axes("million tokens", "conditioning gain, nats per masked word")
-    points = [
-        (row["million_tokens"], row["conditioning_gain"])
-        for row in _rows("cmlm_scaling")
-        # The first budget is masked LM alone.
-        if row["gains"]
-    ]
-    tokens, gains = zip(*points, strict=True)
+    longest = max(_rows("cmlm_scaling"), key=lambda row: row["steps"])
+    of_a_step = longest["million_tokens"] / longest["steps"]
+    tokens = [int(step) * of_a_step for step in longest["gains"]]
+    gains = list(longest["gains"].values())
     axes.scatter(tokens, gains, color=_COLOURS[0], zorder=3)
     fit = statistics.linear_regression([math.log10(x) for x in tokens], gains)
     ends = (min(tokens), 1000)
@@ -114,8 +112,31 @@ def scaling() -> Figure:
     return figure
 
 
+def pcr() -> Figure:
+    """A panel for each encoder: bars for each language of PAWS-X."""
+    rows = _rows("pcr")
+    figure = Figure(figsize=(7.5, 2.8), layout="constrained")
+    panels = figure.subplots(1, len(rows), sharey=True)
+    for axes, row in zip(panels, rows, strict=True):
+        count = len(row["languages"])
+        for side, suffix, label, colour in (
+            (-0.2, "", "before", _COLOURS[0]),
+            (0.2, "_pcr", "after PCR", _COLOURS[1]),
+        ):
+            own = [row[f"neighbours{suffix}"][i][i] for i in range(count)]
+            places = [i + side for i in range(count)]
+            axes.bar(places, own, width=0.36, color=colour, label=label)
+        axes.axhline(1 / count, color="#8a8a8a", linewidth=0.8)
+        axes.set_xticks(range(count), row["languages"])
+        axes.set_title(row["arm"], fontsize="medium")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("share of own language")
+    panels[0].legend(frameon=False)
+    return figure
+
+
 def _figures() -> Iterator[tuple[str, Figure]]:
-    for draw in (frontier, isotropy, conditioning_gain, scaling):
+    for draw in (frontier, isotropy, conditioning_gain, scaling, pcr):
         yield draw.__name__, draw()
 
 
