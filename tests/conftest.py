@@ -79,6 +79,14 @@ def seeded() -> None:
     keras.utils.set_random_seed(20)
 
 
+@pytest.fixture(autouse=True)
+def float32() -> None:
+    """Layers are float32, whatever run the test before has built."""
+    from cmlm.common.keras import keras
+
+    keras.mixed_precision.set_global_policy("float32")
+
+
 @pytest.fixture
 def eager():
     """Runs each tf.function as Python, for tests of what surrounds a toy's steps.

@@ -61,15 +61,13 @@ def test_the_fused_step_equals_the_plain_one_on_two_replicas(one_device, two_rep
 def test_mixed_precision_is_as_close_to_float32_as_the_plain_step(one_device):
     exact, updates = build(one_device, "never"), {}
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        for choice in ("never", "always"):
-            trainer = build(one_device, choice)
-            toys.copy_weights(exact.model, trainer.model)
-            before = weights(trainer)
-            trainer.train(1)
-            updates[choice] = weights(trainer) - before
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
+    for choice in ("never", "always"):
+        trainer = build(one_device, choice)
+        toys.copy_weights(exact.model, trainer.model)
+        before = weights(trainer)
+        trainer.train(1)
+        updates[choice] = weights(trainer) - before
+    keras.mixed_precision.set_global_policy("float32")
     before = weights(exact)
     with toys.eagerly():
         exact.train(1)
