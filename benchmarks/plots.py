@@ -83,8 +83,9 @@ def conditioning_gain() -> Figure:
             if row["arm"] == arm:
                 gains = row["conditioning_gain"]
                 steps = [int(step) for step in gains]
-                label = f"{title}, seed {row['seed']}"
-                axes.plot(steps, gains.values(), "o-", color=colour, label=label)
+                axes.plot(steps, gains.values(), "o-", color=colour, label=title)
+                # The legend names an arm once, for all of its seeds.
+                title = None
     axes.axhline(0, color="#8a8a8a", linewidth=0.8)
     axes.legend(frameon=False)
     return figure
