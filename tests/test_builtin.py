@@ -1,5 +1,10 @@
 """The built-in corpus is prose: only sentences of docstrings stay."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from cmlm.common import files
@@ -123,3 +128,28 @@ def test_the_corpus_is_unique_sentences_in_documents_of_two_or_more(
 
     monkeypatch.setattr(builtin, "_documents", fail)
     assert builtin.python_docs(str(tmp_path)) == path
+
+
+def _runs(process: str) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_killed_run_leaves_no_process(tmp_path):
+    program = f"from cmlm.data import builtin; builtin.python_docs({str(tmp_path)!r})"
+    run = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    deadline = time.monotonic() + 120
+    # The first of them is Python's own, which cleans up after the others.
+    while len(started := children.read_text().split()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    run.kill()
+    run.wait()
+    while any(map(_runs, started)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not list(tmp_path.glob("*.txt"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import multiprocessing
 import os
 import re
+import signal
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -51,12 +51,13 @@ def _documents() -> Iterator[list[str]]:
     """Yields the sentences of the reference's topics, then those of docstrings."""
     yield from docstrings.reference()
     modules = docstrings.modules()
-    # New processes, because a fork of one that runs TensorFlow may hang.
-    context = multiprocessing.get_context("spawn")
-    workers = concurrent.futures.ProcessPoolExecutor(threads.processors(), context)
-    with workers:
-        found = workers.map(docstrings.of_module, modules, chunksize=_CHUNK)
-        with progress.bar(len(modules), "reading docstrings", "files") as bar:
-            for texts in found:
-                bar.update()
-                yield from texts
+    # New processes, because a fork of one that runs TensorFlow may hang. Unlike those
+    # of concurrent.futures, these end with a killed parent and do not outlive an error.
+    # An interrupt is the parent's, or each of them would print a traceback.
+    pool = multiprocessing.get_context("spawn").Pool(
+        threads.processors(), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
+    with pool, progress.bar(len(modules), "reading docstrings", "files") as bar:
+        for texts in pool.imap(docstrings.of_module, modules, _CHUNK):
+            bar.update()
+            yield from texts
