@@ -13,7 +13,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import flags
 
@@ -113,17 +114,24 @@ def _commit() -> str:
     return found.stdout.strip()
 
 
-def scores(name: str, model: str, tasks: Sequence[str], *more: str) -> dict[str, float]:
+def scores(
+    name: str,
+    model: str,
+    tasks: Sequence[str],
+    *more: str,
+    also: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
+) -> dict[str, float]:
     """Scores a model on the test sets of --data_dir.
 
     Args:
         name: of the report in --output, without ".json".
         model: as in --model of cmlm.evaluate.
-        tasks: names of tasks.
+        tasks: names of tasks, or of families of tasks.
         *more: further flags of cmlm.evaluate.
+        also: task to further metrics of that task.
 
     Returns:
-        The main metric of every task. `geometry` adds `isotropy_unit`.
+        The main metric of every task, and the metrics of `also` by their own names.
     """
     report = os.path.join(FLAGS.output, f"{name}.json")
     arguments = [f"--model={model}", f"--data_dir={FLAGS.data_dir}"]
@@ -136,9 +144,9 @@ def scores(name: str, model: str, tasks: Sequence[str], *more: str) -> dict[str,
         task: round(values[found["tasks"][task]["main_metric"]], 3)
         for task, values in result["scores"].items()
     }
-    if "geometry" in values:
-        unit = result["scores"]["geometry"]["isotropy_unit"]
-        values["isotropy_unit"] = round(unit, 3)
+    for task, metrics in also.items():
+        for metric in metrics:
+            values[metric] = round(result["scores"][task][metric], 3)
     return values
 
 

@@ -13,6 +13,8 @@ mlm           more masked LM, 128 sentences
 cmlm          CMLM, 64 pairs of neighbours
 quickthought  neighbours find each other among the 64 of the step
 shuffled      CMLM on the same text, its sentences shuffled over all documents
+one_view      CMLM with one projection of the sentence's vector instead of 15 (table 7)
+fewer_masks   CMLM with 40 masks for 256 tokens instead of 80 (table 10)
 
 `start` is --model itself. All vectors are means over tokens. Every arm and seed adds a
 JSON line to --results; a second start skips the lines that are there, so other --steps
@@ -51,13 +53,15 @@ ARMS = {
     ],
     "cmlm": _CMLM,
     "shuffled": _CMLM,
+    "one_view": [*_CMLM, "model.num_views=1"],
+    "fewer_masks": [*_CMLM, "task.cmlm.masking.rate=0.15625"],
     "quickthought": [
         *("task.cmlm.weight=0", "task.quickthought.weight=1"),
         "task.quickthought.train_data.global_batch_size=64",
         "task.quickthought.train_data.seq_length=64",
     ],
 }
-_OBJECTIVE = {"shuffled": "cmlm"}
+_OBJECTIVE = dict.fromkeys(("shuffled", "one_view", "fewer_masks"), "cmlm")
 
 
 def _train(name: str, flagfile: str, start: str, text: str, *overrides: str) -> str:

@@ -1,51 +1,57 @@
-"""Do CMLM and bitext retrieval help each other? The papers' arms at one small budget.
+"""Do CMLM and bitext retrieval help each other, and where translations are few?
 
-    python benchmarks/multilingual_stages.py --output=DIR --eval_dir=EVAL \\
+    python benchmarks/multilingual_stages.py --output=DIR --data_dir=EVAL \\
         --train_data='en=text/en/*.txt.gz,de=text/de/*.txt.gz' \\
-        --bitext_data='en-de=bitext/en-de/*.tsv.gz'
+        --bitext_data='en-de=bitext/en-de/*.tsv.gz' --pairs=2000,10000 \\
+        --results=docs/results/multilingual_stages.jsonl
 
-One short masked-LM run is the start of every arm, since CMLM from scratch learns
-nothing in its first hundreds of steps. Then, --steps each:
+The text is in sentences, one a line. One short masked-LM run is the start of every arm
+of a seed, since CMLM from scratch learns nothing in its first hundreds of steps. Then,
+--steps each, with at most --pairs pairs of each language, drawn from all files (0: all
+pairs):
 
 cmlm        CMLM alone                     bitext          bitext retrieval alone
 s1          both, from the start           margin_0        the same without margin
 s2          half CMLM, then half bitext    two_replicas    the same on two CPU devices
 s3          half CMLM, then both           own_replica     negatives of the own one only
 s2_staged   bitext, from where cmlm ended  s3_staged       both, from there
+nli         --nli_data, for --nli_steps, from where s3_staged ended
 
 (Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3.2; Feng et al., 2020,
-https://arxiv.org/abs/2007.01852, sections 2 and 5). Runs go on where they were stopped.
-Prints Tatoeba's accuracy of every arm, from English / into English, as Markdown.
+https://arxiv.org/abs/2007.01852, sections 2 and 5). Each row has Tatoeba's accuracy,
+STS in several languages, and the sentiment of reviews in languages that its classifier
+was not trained on. Runs go on where they were stopped, and a second start skips the
+rows that are there. --table prints mean and deviation over the seeds as Markdown, and
+runs nothing.
 """
 
-import json
+import functools
+import glob
+import gzip
 import os
+import random
 import subprocess
 import sys
-import time
 
+import claims
 from absl import flags
 
-flags.DEFINE_string("output", None, "Directory of all runs.", required=True)
-flags.DEFINE_string("train_data", None, "As in cmlm.train.", required=True)
-flags.DEFINE_string("bitext_data", None, "As in cmlm.train.", required=True)
-flags.DEFINE_string("eval_dir", None, "Where tatoeba/ is.", required=True)
-flags.DEFINE_list("languages", ["de", "es", "fr", "ru", "zh"], "Of Tatoeba.")
-flags.DEFINE_list("arms", [], "Which; all without it.")
+flags.DEFINE_string("train_data", None, "As in cmlm.train.")
+flags.DEFINE_string("bitext_data", None, "As in cmlm.train.")
+flags.DEFINE_string("nli_data", None, "As in cmlm.train; for the arm nli.")
+flags.DEFINE_list("languages", ["de", "es", "fr", "ru", "zh"], "Of the test sets.")
+flags.DEFINE_list("pairs", ["0"], "Pairs of each language; 0: all.")
 flags.DEFINE_integer("start_steps", 600, "Of masked LM, before every arm.")
-flags.DEFINE_integer("steps", 600, "Of every arm.")
-flags.DEFINE_integer("seed", 0, "Of initial weights and dropout.")
+flags.DEFINE_integer("steps", 600, "Of every arm but nli.")
+flags.DEFINE_integer("nli_steps", 400, "Of the arm nli.")
 flags.DEFINE_multi_string("params_override", [], "For every run, as in cmlm.train.")
+claims.define_flags(["bitext", "s1", "s2", "s3"])
 
 FLAGS = flags.FLAGS
 
-_RECIPE = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    "configs",
-    "multilingual_small.flags",
-)
 _BITEXT = ["task.cmlm.weight=0", "task.bitext.weight=1"]
 _HALF = "HALF"
+_TWO_REPLICAS = "runtime.distribution_strategy=mirrored"
 ARMS = {
     "cmlm": ["task.bitext.weight=0"],
     "bitext": _BITEXT,
@@ -53,16 +59,23 @@ ARMS = {
     "s2": [f"task.cmlm.end_step={_HALF}", f"task.bitext.start_step={_HALF}"],
     "s3": [f"task.bitext.start_step={_HALF}"],
     "margin_0": [*_BITEXT, "task.bitext.margin=0"],
-    "two_replicas": [*_BITEXT, "runtime.distribution_strategy=mirrored"],
+    "two_replicas": [*_BITEXT, _TWO_REPLICAS],
     "own_replica": [
         *_BITEXT,
-        "runtime.distribution_strategy=mirrored",
+        _TWO_REPLICAS,
         "task.bitext.cross_replica_negatives=false",
     ],
+    "s2_staged": _BITEXT,
+    "s3_staged": [],
+    "nli": [
+        *("task.cmlm.weight=0", "task.bitext.weight=0", "task.nli.weight=1"),
+        "task.nli.train_data.global_batch_size=64",
+        "task.nli.train_data.seq_length=64",
+        "trainer.optimizer.learning_rate=2e-4",
+    ],
 }
-
-# From the last checkpoint of the arm cmlm, with a learning rate that rises anew.
-STAGED = {"s2_staged": _BITEXT, "s3_staged": []}
+# An arm that starts where another arm ended, with a learning rate that rises anew.
+_START = {"s2_staged": "cmlm", "s3_staged": "cmlm", "nli": "s3_staged"}
 
 # cmlm.train on two logical devices of the CPU.
 _TWO_DEVICES = """
@@ -74,92 +87,130 @@ runpy.run_module("cmlm.train", run_name="__main__", alter_sys=True)
 """
 
 
-def _train(name: str, steps: int, overrides: list[str], start: str = "") -> str:
+def _train(
+    name: str,
+    steps: int,
+    seed: int,
+    bitext: str,
+    overrides: list[str],
+    start: str = "",
+) -> str:
     """Runs cmlm.train to its end; returns its model_dir."""
     model_dir = os.path.join(FLAGS.output, name)
+    if os.path.exists(os.path.join(model_dir, f"ckpt-{steps}.index")):
+        return model_dir
     overrides = [
-        f"trainer.seed={FLAGS.seed}",
+        "task.mlm.train_data.raw_layout=",
+        "task.cmlm.train_data.raw_layout=",
+        f"trainer.seed={seed}",
         f"trainer.train_steps={steps}",
         f"trainer.checkpoint_interval={max(1, steps // 2)}",
         f"trainer.validation_interval={steps}",
         "trainer.best_checkpoint_metric=",
+        f"runtime.mixed_precision_dtype={FLAGS.precision}",
         *FLAGS.params_override,
         *(value.replace(_HALF, str(steps // 2)) for value in overrides),
     ]
-    two = any(value.endswith("=mirrored") for value in overrides)
-    command = ["-c", _TWO_DEVICES] if two else ["-m", "cmlm.train"]
-    command += [
-        f"--flagfile={_RECIPE}",
+    module = (
+        ["-c", _TWO_DEVICES] if _TWO_REPLICAS in overrides else ["-m", "cmlm.train"]
+    )
+    command = [
+        f"--flagfile={os.path.join(claims.CONFIGS, 'multilingual_small.flags')}",
         f"--model_dir={model_dir}",
         f"--train_data={FLAGS.train_data}",
-        f"--bitext_data={FLAGS.bitext_data}",
+        f"--bitext_data={bitext}",
         *(f"--params_override={value}" for value in overrides),
     ]
     if start:
         command += [f"--init_checkpoint={start}", f"--vocab_file={start}/vocab.txt"]
-    if os.path.exists(os.path.join(model_dir, f"ckpt-{steps}.index")):
-        return model_dir
-    began = time.monotonic()
-    subprocess.run([sys.executable, *command], check=True)
-    _minutes(**{name: (time.monotonic() - began) / 60})
+    if "task.nli.weight=1" in overrides:
+        command.append(f"--nli_data={FLAGS.nli_data}")
+    subprocess.run([sys.executable, *module, *command], check=True)
     return model_dir
 
 
-def _minutes(**more: float) -> dict[str, float]:
-    """Minutes of each run so far, all its starts together; `more` is added."""
-    path = os.path.join(FLAGS.output, "minutes.json")
-    minutes = {}
-    if os.path.exists(path):
-        with open(path) as file:
-            minutes = json.load(file)
-    for name, value in more.items():
-        minutes[name] = minutes.get(name, 0) + value
-    with open(path, "w") as file:
-        json.dump(minutes, file)
-    return minutes
+def _bitext(pairs: int) -> str:
+    """--bitext_data with `pairs` pairs of each language, drawn from all its files."""
+    if not pairs:
+        return FLAGS.bitext_data
+    folder = os.path.join(FLAGS.output, f"bitext-{pairs}")
+    os.makedirs(folder, exist_ok=True)
+    found = {}
+    for entry in FLAGS.bitext_data.split(","):
+        languages, _, pattern = entry.partition("=")
+        found.setdefault(languages, []).extend(sorted(glob.glob(pattern)))
+    entries = []
+    for languages, paths in found.items():
+        path = os.path.join(folder, f"{languages}.tsv.gz")
+        entries.append(f"{languages}={path}")
+        if os.path.exists(path):
+            continue
+        lines = []
+        for source in paths:
+            with gzip.open(source, "rt", encoding="utf-8") as file:
+                lines += file.readlines()
+        chosen = random.Random(0).sample(lines, min(pairs, len(lines)))
+        with gzip.open(f"{path}.new", "wt", encoding="utf-8") as file:
+            file.writelines(chosen)
+        os.rename(f"{path}.new", path)
+    return ",".join(entries)
 
 
-def main() -> None:
-    FLAGS(sys.argv)
-    start = _train(
-        "mlm",
-        FLAGS.start_steps,
-        ["task.cmlm.weight=0", "task.bitext.weight=0", "task.mlm.end_step=null"],
+def _start(seed: int) -> str:
+    overrides = ["task.cmlm.weight=0", "task.bitext.weight=0", "task.mlm.end_step=null"]
+    # All arms need the vocabulary of all languages, which the bitext belongs to.
+    name = f"mlm-{seed}-{FLAGS.start_steps}"
+    return _train(name, FLAGS.start_steps, seed, FLAGS.bitext_data, overrides)
+
+
+def _arm(arm: str, seed: int, pairs: int) -> str:
+    steps = FLAGS.nli_steps if arm == "nli" else FLAGS.steps
+    begin = _arm(_START[arm], seed, pairs) if arm in _START else _start(seed)
+    overrides = ["task.mlm.weight=0", "task.cmlm.start_step=0", *ARMS[arm]]
+    # CMLM alone sees no pair, so its run serves all numbers of pairs.
+    seen = 0 if arm == "cmlm" else pairs
+    name = f"{arm}-{seed}-{seen}-{steps}"
+    return _train(name, steps, seed, _bitext(pairs), overrides, begin)
+
+
+def _score(name: str, model: str) -> dict[str, float]:
+    tasks = [f"tatoeba-{language}" for language in FLAGS.languages]
+    return claims.scores(name, model, [*tasks, "stsb-multilingual", "amazon"])
+
+
+def _run() -> None:
+    for seed in map(int, FLAGS.seeds):
+        claims.run_start(
+            {"arm": "mlm", "seed": seed, "steps": FLAGS.start_steps},
+            lambda seed=seed: _score(f"mlm-{seed}", _start(seed)),
+        )
+        for pairs in map(int, FLAGS.pairs):
+            for arm in FLAGS.arms:
+                claims.run_arm(
+                    {"arm": arm, "seed": seed, "pairs": pairs, "steps": FLAGS.steps},
+                    functools.partial(_arm, arm, seed, pairs),
+                    functools.partial(_score, f"{arm}-{seed}-{pairs}"),
+                )
+
+
+def _with_means(row: dict) -> dict:
+    means = {}
+    for task in ("tatoeba", "stsb", "amazon"):
+        values = [value for name, value in row.items() if name.startswith(f"{task}-")]
+        if values:
+            means[task] = sum(values) / len(values)
+    return row | means
+
+
+def _table() -> None:
+    found = [_with_means(row) for row in claims.rows(FLAGS.results)]
+    shown = [name for name in found[0] if "-" in name] if found else []
+    claims.print_table(
+        found,
+        ("arm", "pairs", "steps"),
+        ("tatoeba", "stsb", "amazon", *shown, "train_cpu_seconds"),
     )
-    runs = {"mlm": start}
-    from_mlm = ["task.mlm.weight=0", "task.cmlm.start_step=0"]
-    for arm in FLAGS.arms or [*ARMS, *STAGED]:
-        begin = start
-        if arm in STAGED:
-            begin = _train("cmlm", FLAGS.steps, from_mlm + ARMS["cmlm"], start)
-        overrides = from_mlm + {**ARMS, **STAGED}[arm]
-        runs[arm] = _train(arm, FLAGS.steps, overrides, begin)
-
-    results = os.path.join(FLAGS.output, "tatoeba.json")
-    tasks = ",".join(f"tatoeba-{language}" for language in FLAGS.languages)
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "cmlm.evaluate", f"--data_dir={FLAGS.eval_dir}"),
-            *(f"--model={name}" for name in [f"untrained:{start}", *runs.values()]),
-            *(f"--tasks={tasks}", f"--output={results}", "--overwrite"),
-        ],
-        check=True,
-    )
-    with open(results) as file:
-        models = json.load(file)["models"]
-    print(f"| arm | minutes | {' | '.join(FLAGS.languages)} | mean |")
-    print("|---" * (3 + len(FLAGS.languages)) + "|")
-    for name, path in {"untrained": f"untrained:{start}", **runs}.items():
-        scores = models[path]["scores"]
-        scores = [scores[f"tatoeba-{language}"] for language in FLAGS.languages]
-        cells = [
-            f"{score['accuracy_backward']:.1f} / {score['accuracy_forward']:.1f}"
-            for score in scores
-        ]
-        mean = sum(score["accuracy"] for score in scores) / len(scores)
-        minutes = f"{_minutes()[name]:.0f}" if name in runs else ""
-        print(f"| {name} | {minutes} | {' | '.join(cells)} | {mean:.1f} |")
 
 
 if __name__ == "__main__":
-    main()
+    claims.main(_run, _table, "train_data", "bitext_data")

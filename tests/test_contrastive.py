@@ -126,6 +126,24 @@ def test_cached_gradients_equal_those_of_the_whole_batch(one_device):
     assert_equal_step(build(one_device, batches, micro_batch_size=4), reference)
 
 
+def test_cached_gradients_wait_by_few_edges(one_device):
+    """Each operation that waits for every gradient by itself makes the graph large."""
+    batch = toys.bitext_batch(BATCH, negatives=1)
+    trainer = build(one_device, [batch], micro_batch_size=4)
+    variables = trainer.model.encoder.trainable_variables
+
+    @tf.function(autograph=False)
+    def step(batch):
+        return trainer.gradients["bitext"](batch, tf.constant(1.0), variables)
+
+    batch = {key: tf.constant(value) for key, value in batch.items()}
+    library = step.get_concrete_function(batch).graph.as_graph_def().library
+    operations = [node for function in library.function for node in function.node_def]
+    edges = sum(name[0] == "^" for node in operations for name in node.input)
+    assert len(operations) > 500
+    assert edges < len(operations) / 2
+
+
 @pytest.mark.large
 @pytest.mark.parametrize("strategy", ["one_device", "two_replicas"])
 def test_cached_gradients_replay_dropout(strategy, request):

@@ -125,8 +125,11 @@ class ReplicaGradients:
             own = upstream[i * self._size : (i + 1) * self._size]
             begin = 0
             for embed_side in objective.side_embedders(rows, training=True):
-                # The activations of the side before are gone by then.
-                with tf.control_dependencies(gradients), tf.GradientTape() as tape:
+                # The activations of the side before are gone by then. The group stands
+                # for all gradients: an edge from each of them to each operation of the
+                # side would take half a gigabyte for BERT-base.
+                done = tf.group(*gradients)
+                with tf.control_dependencies([done]), tf.GradientTape() as tape:
                     vectors = embed_side()
                 end = begin + tf.shape(vectors)[1]
                 more = tape.gradient(vectors, variables, own[:, begin:end])
