@@ -38,6 +38,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "files",
         "json_files",
         "locks",
+        "machine",
         "outputs",
         "progress",
         "protocols",

@@ -10,8 +10,8 @@ import pytest
 BEGIN = """
 import threading
 import tensorflow as tf
-from cmlm.common import threads
-threads.processors = lambda: 2
+from cmlm.common import machine, threads
+machine.processors = lambda: 2
 settings = tf.config.threading
 """
 SIDE_BY_SIDE = """

@@ -33,7 +33,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, TextIO
 
-from cmlm.common import packing
+from cmlm.common import machine, packing
 from cmlm.common.progress import Bar
 from cmlm.errors import UserError
 
@@ -78,7 +78,7 @@ def run(
     options = pipeline_options.PipelineOptions(shlex.split(beam_options))
     runner = None
     if is_local(beam_options):
-        runner = _local_runner(options, workers or os.cpu_count())
+        runner = _local_runner(options, workers or machine.processors())
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     with (
@@ -184,7 +184,7 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
         # Like `direct_running_mode=multi_processing`, but without the workers' start-up
         # messages. Exceptions and log messages return through Beam's own channels.
         # The processes share the cores: each library would take all of them.
-        threads = max(os.cpu_count() // direct.direct_num_workers, 1)
+        threads = max(machine.processors() // direct.direct_num_workers, 1)
         settings = " ".join(f'{name}="${{{name}:-{threads}}}"' for name in _THREADS)
         environment = environments.SubprocessSDKEnvironment.from_command_string(
             f"{settings} exec {shlex.quote(sys.executable)} -m"

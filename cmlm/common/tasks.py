@@ -15,10 +15,9 @@ file that is there needs no task, so a stopped run resumes by its missing number
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 
-from cmlm.common import progress
+from cmlm.common import machine, progress
 
 # A task: its number, and a function to report finished units with.
 Task = Callable[[int, Callable[[int], object]], None]
@@ -40,7 +39,7 @@ class Workers:
     @property
     def are_here(self) -> bool:
         """Whether this process does the tasks."""
-        return not self.beam_options and (self.number or os.cpu_count()) == 1
+        return not self.beam_options and (self.number or machine.processors()) == 1
 
     def run(
         self,

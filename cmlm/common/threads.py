@@ -14,6 +14,8 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from cmlm.common import machine
+
 T, R = TypeVar("T"), TypeVar("R")
 _side_by_side = False
 
@@ -36,13 +38,6 @@ def one_for_each_operation() -> None:
         _side_by_side = True
 
 
-def processors() -> int:
-    """The number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def each(compute: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Applies a function to items: side by side after `one_for_each_operation`.
 
@@ -53,7 +48,7 @@ def each(compute: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     Yields:
         The results, in the order of the items.
     """
-    count = processors()
+    count = machine.processors()
     if count == 1 or not _side_by_side or tf.config.functions_run_eagerly():
         yield from map(compute, items)
         return

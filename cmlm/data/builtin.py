@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.common import progress, threads
+from cmlm.common import machine, progress
 from cmlm.data import docstrings
 
 PYTHON_DOCS = "builtin:python-docs"
@@ -55,7 +55,7 @@ def _documents() -> Iterator[list[str]]:
     # of concurrent.futures, these end with a killed parent and do not outlive an error.
     # An interrupt is the parent's, or each of them would print a traceback.
     pool = multiprocessing.get_context("spawn").Pool(
-        threads.processors(), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        machine.processors(), signal.signal, (signal.SIGINT, signal.SIG_IGN)
     )
     with pool, progress.bar(len(modules), "reading docstrings", "files") as bar:
         for texts in pool.imap(docstrings.of_module, modules, _CHUNK):

@@ -13,7 +13,6 @@ vectors not scaled, and a choice of classifiers:
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 
@@ -24,6 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
+from cmlm.common import machine
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, perceptron
 
@@ -83,7 +83,7 @@ def _fit_path(
 
 
 def _fit_paths(paths, jobs: int) -> list:
-    parallel = joblib.Parallel(n_jobs=jobs or os.cpu_count(), prefer="threads")
+    parallel = joblib.Parallel(n_jobs=jobs or machine.processors(), prefer="threads")
     return parallel(joblib.delayed(_fit_path)(*path) for path in paths)
 
 

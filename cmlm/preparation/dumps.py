@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 
-from cmlm.common import beam_runner, files
+from cmlm.common import beam_runner, files, machine
 from cmlm.errors import UserError
 from cmlm.preparation import assembly, report, sources
 from cmlm.preparation.settings import STEPS, Settings
@@ -68,7 +68,7 @@ def run(
         UserError: no document is left, or a file or option is wrong.
     """
     local = beam_runner.is_local(beam_options)
-    readers = (workers or os.cpu_count()) if local else _READERS_ELSEWHERE
+    readers = (workers or machine.processors()) if local else _READERS_ELSEWHERE
     size = size_of(settings.paths)
     steps = [step.name for step in settings.document_steps()]
     steps += [step for step in settings.steps if step not in steps]
