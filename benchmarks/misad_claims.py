@@ -64,6 +64,7 @@ def _train(name: str, arm: str, seed: int) -> str:
         *("trainer.optimizer.type=adamw", "trainer.optimizer.learning_rate=1e-4"),
         *("trainer.summary_interval=25", "trainer.validation_interval=100"),
         *("trainer.checkpoint_interval=100", "trainer.best_checkpoint_metric="),
+        "trainer.validation_examples=1024",
         "trainer.micro_batch_size=16",
         f"runtime.mixed_precision_dtype={FLAGS.precision}",
         *ARMS[arm],
