@@ -136,7 +136,7 @@ def _arm(arm: str, seed: int, base: str) -> str:
         f"task.{objective}.train_data.seed={seed}",
         f"trainer.train_steps={FLAGS.steps}",
         f"trainer.optimizer.warmup_steps={FLAGS.steps // 10}",
-        "trainer.validation_interval=100",
+        *("trainer.validation_interval=100", "trainer.validation_examples=4096"),
     )
 
 
