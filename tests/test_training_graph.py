@@ -140,6 +140,7 @@ def test_pieces_equal_their_formulas():
             norm,
             (x, y, bias, gamma, beta),
         ),
+        (fused.add_bias, lambda x, b: x + b, (x, bias)),
         (fused.gelu, lambda x, b: tf.nn.gelu(x + b, approximate=False), (x, bias)),
         (
             lambda s: fused.attention_probabilities(s, mask, 0.5, kept, 0.25),
@@ -158,6 +159,18 @@ def test_pieces_equal_their_formulas():
             strict=True,
         ):
             np.testing.assert_allclose(a, b, atol=5e-6)
+
+
+def test_bfloat16_sums_over_many_rows():
+    """TensorFlow's own gradient of a bias stops at 256: it adds up in bfloat16."""
+    x, bias = tf.zeros([5000, 3], tf.bfloat16), tf.zeros([3])
+    for piece in (fused.add_bias, fused.gelu):
+        with tf.GradientTape() as tape:
+            tape.watch(bias)
+            y = piece(x, bias)
+        gradient = tape.gradient(y, bias, tf.ones_like(y))
+        slope = 1.0 if piece is fused.add_bias else 0.5
+        np.testing.assert_allclose(gradient, [5000 * slope] * 3, rtol=4e-3)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

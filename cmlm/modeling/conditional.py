@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Optional
 
 import tensorflow as tf
-from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderNetwork
-from cmlm.modeling.layers import ViewProjection
+from cmlm.modeling.layers import MaskedLM, ViewProjection
 
 
 class ConditionalMaskedLM(keras.layers.Layer):
@@ -34,7 +33,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
         self,
         encoder: EncoderNetwork,
         projection: ViewProjection,
-        masked_lm: nlp_layers.MaskedLM,
+        masked_lm: MaskedLM,
         skip: bool = False,
         name: Optional[str] = "conditional_masked_lm",
     ):

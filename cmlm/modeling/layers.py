@@ -1,10 +1,12 @@
-"""Keras layers added to a BERT encoder: P(v), DropHead and relative positions."""
+"""Keras layers around a BERT encoder: P(v), heads, DropHead, relative positions."""
 
 from __future__ import annotations
 
 import tensorflow as tf
+from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.common.keras import keras
+from cmlm.modeling import fused
 
 
 @keras.utils.register_keras_serializable(package="cmlm")
@@ -187,3 +189,21 @@ class ViewProjection(keras.layers.Layer):
             "num_views": self.num_views,
             "initializer": keras.initializers.serialize(self._initializer),
         }
+
+
+@keras.utils.register_keras_serializable(package="cmlm")
+class MaskedLM(nlp_layers.MaskedLM):
+    """Model Garden's masked-LM head; a training step adds its bias by `fused.add_bias`.
+
+    The gradient of this bias is a sum over all masked tokens of a batch.
+    """
+
+    def call(self, sequence_data, masked_positions):
+        if not fused.active():
+            return super().call(sequence_data, masked_positions)
+        x = self._gather_indexes(sequence_data, masked_positions)
+        x = self.layer_norm(self.dense(x))
+        logits = tf.matmul(x, self.embedding_table, transpose_b=True)
+        logits = fused.add_bias(logits, fused.read(self.bias))
+        shape = [*tf.unstack(tf.shape(masked_positions)), logits.shape[-1]]
+        return tf.reshape(logits, shape)

@@ -8,7 +8,7 @@ from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork, activation
-from cmlm.modeling.layers import ViewProjection
+from cmlm.modeling.layers import MaskedLM, ViewProjection
 
 # The name of the part that holds QuickThought's second encoder.
 SECOND_ENCODER = "second_encoder"
@@ -68,7 +68,7 @@ class SentenceModel(tf.Module):
             self.parts["projection"] = layer
         return self.parts["projection"]
 
-    def masked_lm(self, width_factor: int = 1) -> nlp_layers.MaskedLM:
+    def masked_lm(self, width_factor: int = 1) -> MaskedLM:
         """BERT's masked-LM head, tied to the embedding table.
 
         Args:
@@ -77,7 +77,7 @@ class SentenceModel(tf.Module):
         """
         name = "masked_lm" if width_factor == 1 else f"masked_lm_x{width_factor}"
         if name not in self.parts:
-            head = nlp_layers.MaskedLM(
+            head = MaskedLM(
                 embedding_table=self.encoder.embedding_table,
                 activation=activation(self.config.hidden_activation),
                 initializer=self._initializer(),

@@ -50,20 +50,20 @@ def _block(block, x, mask, shape, exact_gelu) -> tf.Tensor:
     dtype = tf.as_dtype(block._intermediate_dense.compute_dtype)
     found = _attention(block._attention_layer, tf.cast(x, dtype), mask, shape)
     output = block._attention_layer._output_dense
-    kernel = tf.reshape(_read(output.kernel), [-1, x.shape[-1]])
+    kernel = tf.reshape(fused.read(output.kernel), [-1, x.shape[-1]])
     x = _norm(
         *(block._attention_layer_norm, block._attention_dropout, x),
         *(tf.matmul(found, tf.cast(kernel, dtype)), output.bias),
     )
     dense = block._intermediate_dense
-    inner = tf.matmul(tf.cast(x, dtype), tf.cast(_read(dense.kernel), dtype))
+    inner = tf.matmul(tf.cast(x, dtype), tf.cast(fused.read(dense.kernel), dtype))
     if exact_gelu:
-        inner = fused.gelu(inner, _read(dense.bias))
+        inner = fused.gelu(inner, fused.read(dense.bias))
     else:
-        inner = tf.nn.bias_add(inner, tf.cast(_read(dense.bias), dtype))
+        inner = fused.add_bias(inner, fused.read(dense.bias))
         inner = tf.cast(block._intermediate_activation_layer(inner), dtype)
     dense = block._output_dense
-    inner = tf.matmul(inner, tf.cast(_read(dense.kernel), dtype))
+    inner = tf.matmul(inner, tf.cast(fused.read(dense.kernel), dtype))
     return _norm(
         *(block._output_layer_norm, block._output_dropout, x),
         *(inner, dense.bias),
@@ -75,9 +75,9 @@ def _norm(norm, dropout, x, y, bias) -> tf.Tensor:
     return fused.residual_norm(
         x,
         y,
-        _read(bias),
-        _read(norm.gamma),
-        _read(norm.beta),
+        fused.read(bias),
+        fused.read(norm.gamma),
+        fused.read(norm.beta),
         norm.epsilon,
         kept,
         fused.exact_rate(dropout.rate),
@@ -92,13 +92,13 @@ def _attention(layer, x, mask, shape) -> tf.Tensor:
     batch, seq = shape[0], shape[1]
     # One product instead of three.
     kernel = tf.concat(
-        [tf.reshape(_read(part.kernel), [width, heads * size]) for part in parts],
+        [tf.reshape(fused.read(part.kernel), [width, heads * size]) for part in parts],
         axis=1,
     )
     bias = tf.concat(
-        [tf.reshape(_read(part.bias), [heads * size]) for part in parts], axis=0
+        [tf.reshape(fused.read(part.bias), [heads * size]) for part in parts], axis=0
     )
-    every = tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, dtype)), tf.cast(bias, dtype))
+    every = fused.add_bias(tf.matmul(x, tf.cast(kernel, dtype)), bias)
     every = tf.reshape(every, [batch, seq, 3, heads, size])
     query, key, value = tf.unstack(tf.transpose(every, [2, 0, 3, 1, 4]))
     scores = tf.matmul(query, key, transpose_b=True)
@@ -119,11 +119,6 @@ def _attention(layer, x, mask, shape) -> tf.Tensor:
         found = tf.cast(dropout(found, training=True), dtype)
     found = tf.transpose(tf.matmul(found, value), [0, 2, 1, 3])
     return tf.reshape(found, [batch * seq, heads * size])
-
-
-def _read(variable) -> tf.Tensor:
-    """The float32 value; in mixed precision Keras' own variable would round it."""
-    return tf.convert_to_tensor(getattr(variable, "_variable", variable))
 
 
 def _kept(dropout, shape):
