@@ -136,9 +136,14 @@ def test_pieces_equal_their_formulas():
 
     cases = [
         (
-            lambda *v: fused.residual_norm(*v, 1e-3, kept, 0.25),
-            norm,
+            lambda *v: sum(fused.residual_norm(*v, 1e-3, kept, 0.25)),
+            lambda *v: 2 * norm(*v),
             (x, y, bias, gamma, beta),
+        ),
+        (
+            lambda *v: fused.norm_dropout(*v, 1e-3, kept, 0.25),
+            lambda x, gamma, beta: norm(x, 0.0, 0.0, gamma, beta) * share,
+            (x, gamma, beta),
         ),
         (fused.add_bias, lambda x, b: x + b, (x, bias)),
         (fused.gelu, lambda x, b: tf.nn.gelu(x + b, approximate=False), (x, bias)),

@@ -203,7 +203,7 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
             dense,
             inputs.get("dense_type_ids"),
         )
-        x = self._embedding_dropout(self._embedding_norm_layer(embeddings))
+        x = training_graph.normed_embeddings(self, embeddings)
         if self._embedding_projection is not None:
             x = self._embedding_projection(x)
         outputs = training_graph.encode(self, x, mask, self.exact_gelu)

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Optional
 
 import tensorflow as tf
@@ -92,7 +92,7 @@ def _compiled(function: Callable) -> Callable:
 @atexit.register
 def _release() -> None:
     """Frees the compiled functions while TensorFlow can still do so."""
-    for cached in (_compiled, _residual_norm, _probabilities):
+    for cached in (_compiled, _residual_norm, _norm_dropout, _probabilities):
         cached.cache_clear()
 
 
@@ -170,7 +170,7 @@ def _gelu_gradient(x, bias, upstream):
     return tf.cast(tf.cast(upstream, tf.float32) * (normal + y * density), x.dtype)
 
 
-# ----------------------------------------------------- residual and layer norm
+# ------------------------------------------------------------------ layer norm
 
 
 def residual_norm(
@@ -182,7 +182,7 @@ def residual_norm(
     epsilon: float,
     kept: Optional[tf.Tensor],
     rate: float,
-) -> tf.Tensor:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Layer norm of x + dropout(y + bias).
 
     Args:
@@ -194,7 +194,8 @@ def residual_norm(
         rate: the share that `kept` leaves out.
 
     Returns:
-        float32 [rows, width].
+        The norm twice: float32 [rows, width] for the next residual, and the same in the
+        type of y for the next product. The gradients of both are added in one pass.
     """
     return _residual_norm(epsilon, rate if kept is not None else 0.0)(
         x, y, bias, gamma, beta, *([] if kept is None else [kept])
@@ -203,28 +204,21 @@ def residual_norm(
 
 @functools.cache
 def _residual_norm(epsilon: float, rate: float) -> Callable:
-    def drop(values, kept):
-        return tf.where(kept[0], values / (1.0 - rate), 0.0) if kept else values
-
     @_compiled
     def value(x, y, bias, gamma, beta, *kept):
-        total = x + drop(tf.cast(y, tf.float32) + bias, kept)
-        centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
-        variance = tf.reduce_mean(centred * centred, axis=-1, keepdims=True)
-        inverse = tf.math.rsqrt(variance + epsilon)
-        normed = centred * inverse
-        return normed * gamma + beta, normed, inverse
+        total = x + _drop(tf.cast(y, tf.float32) + bias, kept, rate)
+        normed, inverse = _normed(total, epsilon)
+        result = normed * gamma + beta
+        return result, tf.cast(result, y.dtype), normed, inverse
 
     @_compiled
-    def gradient_of(upstream, normed, inverse, gamma, like, *kept):
-        scaled = upstream * gamma
-        mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
-        along = tf.reduce_mean(scaled * normed, axis=-1, keepdims=True)
-        dx = inverse * (scaled - mean - normed * along)
-        dy = drop(dx, kept)
+    def gradient_of(upstream, of_product, normed, inverse, gamma, *kept):
+        upstream += tf.cast(of_product, tf.float32)
+        dx = _norm_gradient(upstream * gamma, normed, inverse)
+        dy = _drop(dx, kept, rate)
         return (
             dx,
-            tf.cast(dy, like.dtype),
+            tf.cast(dy, of_product.dtype),
             tf.reduce_sum(dy, axis=0),
             tf.reduce_sum(upstream * normed, axis=0),
             tf.reduce_sum(upstream, axis=0),
@@ -232,16 +226,84 @@ def _residual_norm(epsilon: float, rate: float) -> Callable:
 
     @tf.custom_gradient
     def run(x, y, bias, gamma, beta, *kept):
-        result, normed, inverse = value(x, y, bias, gamma, beta, *kept)
-        like = tf.zeros([], y.dtype)
+        result, for_product, normed, inverse = value(x, y, bias, gamma, beta, *kept)
+
+        def gradient(upstream, of_product):
+            gradients = gradient_of(upstream, of_product, normed, inverse, gamma, *kept)
+            return (*gradients, *(None for _ in kept))
+
+        return (result, for_product), gradient
+
+    return run
+
+
+def norm_dropout(
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
+    kept: Optional[tf.Tensor],
+    rate: float,
+) -> tf.Tensor:
+    """dropout(layer norm of x).
+
+    Args:
+        x: float32 [rows, width].
+        gamma, beta: float32 [width].
+        epsilon: added to the variance.
+        kept: bool [rows, width], the elements that dropout leaves; None: all.
+        rate: the share that `kept` leaves out.
+
+    Returns:
+        float32 [rows, width].
+    """
+    return _norm_dropout(epsilon, rate if kept is not None else 0.0)(
+        x, gamma, beta, *([] if kept is None else [kept])
+    )
+
+
+@functools.cache
+def _norm_dropout(epsilon: float, rate: float) -> Callable:
+    @_compiled
+    def value(x, gamma, beta, *kept):
+        normed, inverse = _normed(x, epsilon)
+        return _drop(normed * gamma + beta, kept, rate), normed, inverse
+
+    @_compiled
+    def gradient_of(upstream, normed, inverse, gamma, *kept):
+        upstream = _drop(upstream, kept, rate)
+        return (
+            _norm_gradient(upstream * gamma, normed, inverse),
+            tf.reduce_sum(upstream * normed, axis=0),
+            tf.reduce_sum(upstream, axis=0),
+        )
+
+    @tf.custom_gradient
+    def run(x, gamma, beta, *kept):
+        result, normed, inverse = value(x, gamma, beta, *kept)
 
         def gradient(upstream):
-            gradients = gradient_of(upstream, normed, inverse, gamma, like, *kept)
+            gradients = gradient_of(upstream, normed, inverse, gamma, *kept)
             return (*gradients, *(None for _ in kept))
 
         return result, gradient
 
     return run
+
+
+def _normed(x, epsilon):
+    """The rows at mean 0 and variance 1, and the factors that scale them so."""
+    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(centred * centred, axis=-1, keepdims=True)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    return centred * inverse, inverse
+
+
+def _norm_gradient(upstream, normed, inverse):
+    """The gradient of `_normed`."""
+    mean = tf.reduce_mean(upstream, axis=-1, keepdims=True)
+    along = tf.reduce_mean(upstream * normed, axis=-1, keepdims=True)
+    return inverse * (upstream - mean - normed * along)
 
 
 # ------------------------------------------------------------------ attention
@@ -270,21 +332,18 @@ def attention_probabilities(
 
 @functools.cache
 def _probabilities(scale: float, rate: float) -> Callable:
-    def drop(values, kept):
-        return tf.where(kept[0], values / (1.0 - rate), 0.0) if kept else values
-
     @_compiled
     def value(scores, mask, *kept):
         found = tf.nn.softmax(tf.cast(scores, tf.float32) * scale + mask)
         if not kept:
             found = tf.cast(found, scores.dtype)
             return found, found
-        dropped = tf.cast(drop(found, kept), scores.dtype)
+        dropped = tf.cast(_drop(found, kept, rate), scores.dtype)
         return dropped, tf.cast(found, scores.dtype)
 
     @_compiled
     def gradient_of(upstream, found, *kept):
-        upstream = drop(tf.cast(upstream, tf.float32), kept)
+        upstream = _drop(tf.cast(upstream, tf.float32), kept, rate)
         wide = tf.cast(found, tf.float32)
         mean = tf.reduce_sum(upstream * wide, axis=-1, keepdims=True)
         return tf.cast(scale * wide * (upstream - mean), found.dtype)
@@ -306,6 +365,11 @@ def _probabilities(scale: float, rate: float) -> Callable:
 
 # Random bits of one draw.
 _BITS = 16
+
+
+def _drop(values: tf.Tensor, kept: Sequence[tf.Tensor], rate: float) -> tf.Tensor:
+    """Dropout, if `kept` holds the elements that it leaves."""
+    return tf.where(kept[0], values / (1.0 - rate), 0.0) if kept else values
 
 
 def exact_rate(rate: float) -> float:

@@ -27,7 +27,7 @@ def encode(
 
     Args:
         bert: Model Garden's encoder.
-        embeddings: float [batch, seq, dim], normed and dropped.
+        embeddings: float32 [batch, seq, dim], normed and dropped.
         mask: int32 [batch, seq], 1 for a real token.
         exact_gelu: whether the blocks' activation is the exact GELU.
 
@@ -37,26 +37,46 @@ def encode(
     shape = tf.shape(embeddings)
     width = embeddings.shape[-1]
     x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, width])
+    for_product = tf.cast(x, _type(bert.transformer_layers[0]))
     mask = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED
     outputs = []
     for block in bert.transformer_layers:
-        x = _block(block, x, mask, shape, exact_gelu)
+        x, for_product = _block(block, x, for_product, mask, shape, exact_gelu)
         outputs.append(tf.reshape(x, [shape[0], shape[1], width]))
     return outputs
 
 
-def _block(block, x, mask, shape, exact_gelu) -> tf.Tensor:
-    """One block: float32 [tokens, dim] to the same."""
-    dtype = tf.as_dtype(block._intermediate_dense.compute_dtype)
-    found = _attention(block._attention_layer, tf.cast(x, dtype), mask, shape)
+def normed_embeddings(bert: keras.layers.Layer, embeddings: tf.Tensor) -> tf.Tensor:
+    """Layer norm and dropout of embeddings, float32 [batch, seq, width]."""
+    norm, dropout = bert._embedding_norm_layer, bert._embedding_dropout
+    x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, embeddings.shape[-1]])
+    x = fused.norm_dropout(
+        x,
+        *(fused.read(norm.gamma), fused.read(norm.beta), norm.epsilon),
+        *(_kept(dropout, tf.shape(x)), fused.exact_rate(dropout.rate)),
+    )
+    return tf.reshape(x, tf.shape(embeddings))
+
+
+def _type(block) -> tf.DType:
+    """The type of the products."""
+    return tf.as_dtype(block._intermediate_dense.compute_dtype)
+
+
+def _block(
+    block, x, for_product, mask, shape, exact_gelu
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """One block: [tokens, dim] in float32 and in the products' type, to the same."""
+    dtype = _type(block)
+    found = _attention(block._attention_layer, for_product, mask, shape)
     output = block._attention_layer._output_dense
     kernel = tf.reshape(fused.read(output.kernel), [-1, x.shape[-1]])
-    x = _norm(
+    x, for_product = _norm(
         *(block._attention_layer_norm, block._attention_dropout, x),
         *(tf.matmul(found, tf.cast(kernel, dtype)), output.bias),
     )
     dense = block._intermediate_dense
-    inner = tf.matmul(tf.cast(x, dtype), tf.cast(fused.read(dense.kernel), dtype))
+    inner = tf.matmul(for_product, tf.cast(fused.read(dense.kernel), dtype))
     if exact_gelu:
         inner = fused.gelu(inner, fused.read(dense.bias))
     else:
@@ -70,7 +90,7 @@ def _block(block, x, mask, shape, exact_gelu) -> tf.Tensor:
     )
 
 
-def _norm(norm, dropout, x, y, bias) -> tf.Tensor:
+def _norm(norm, dropout, x, y, bias) -> tuple[tf.Tensor, tf.Tensor]:
     kept = _kept(dropout, tf.shape(y))
     return fused.residual_norm(
         x,
