@@ -209,7 +209,9 @@ def _residual_norm(epsilon: float, rate: float) -> Callable:
         total = x + _drop(tf.cast(y, tf.float32) + bias, kept, rate)
         normed, inverse = _normed(total, epsilon)
         result = normed * gamma + beta
-        return result, tf.cast(result, y.dtype), normed, inverse
+        # In float32 a second output would be a second copy.
+        narrow = [] if y.dtype == tf.float32 else [tf.cast(result, y.dtype)]
+        return result, normed, inverse, *narrow
 
     @_compiled
     def gradient_of(upstream, of_product, normed, inverse, gamma, *kept):
@@ -226,13 +228,13 @@ def _residual_norm(epsilon: float, rate: float) -> Callable:
 
     @tf.custom_gradient
     def run(x, y, bias, gamma, beta, *kept):
-        result, for_product, normed, inverse = value(x, y, bias, gamma, beta, *kept)
+        result, normed, inverse, *narrow = value(x, y, bias, gamma, beta, *kept)
 
         def gradient(upstream, of_product):
             gradients = gradient_of(upstream, of_product, normed, inverse, gamma, *kept)
             return (*gradients, *(None for _ in kept))
 
-        return (result, for_product), gradient
+        return (result, *(narrow or [result])), gradient
 
     return run
 
