@@ -126,8 +126,8 @@ class ReplicaGradients:
             begin = 0
             for embed_side in objective.side_embedders(rows, training=True):
                 # The activations of the side before are gone by then. The group stands
-                # for all gradients: an edge from each of them to each operation of the
-                # side would take half a gigabyte for BERT-base.
+                # for all gradients: with an edge from each of them to each operation of
+                # the side, BERT-base's graph takes half a gigabyte more to build.
                 done = tf.group(*gradients)
                 with tf.control_dependencies([done]), tf.GradientTape() as tape:
                     vectors = embed_side()
