@@ -94,6 +94,28 @@ def run(module: str, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", module, *arguments], check=True)
 
 
+def train(name: str, overrides: Sequence[str], *arguments: str) -> str:
+    """Trains into a folder of --output, in --precision.
+
+    Args:
+        name: of the folder.
+        overrides: SETTING=VALUE each.
+        *arguments: further flags of cmlm.train.
+
+    Returns:
+        The model_dir.
+    """
+    directory = os.path.join(FLAGS.output, name)
+    overrides = [*overrides, f"runtime.mixed_precision_dtype={FLAGS.precision}"]
+    run(
+        "cmlm.train",
+        f"--model_dir={directory}",
+        *arguments,
+        *(f"--params_override={value}" for value in overrides),
+    )
+    return directory
+
+
 @contextlib.contextmanager
 def measured(row: dict) -> Iterator[None]:
     """Adds the cost of the block's processes, and the commit, to a row."""

@@ -65,22 +65,15 @@ _OBJECTIVE = dict.fromkeys(("shuffled", "one_view", "fewer_masks"), "cmlm")
 
 
 def _train(name: str, flagfile: str, start: str, text: str, *overrides: str) -> str:
-    directory = os.path.join(FLAGS.output, name)
     overrides += (
-        f"runtime.mixed_precision_dtype={FLAGS.precision}",
         "trainer.optimizer.type=adamw",
         "trainer.optimizer.learning_rate=1e-4",
         "trainer.best_checkpoint_metric=",
     )
-    claims.run(
-        "cmlm.train",
-        flagfile,
-        f"--init_checkpoint={start}",
-        f"--train_data={text}",
-        f"--model_dir={directory}",
-        *(f"--params_override={value}" for value in overrides),
+    return claims.train(
+        *(name, overrides, flagfile),
+        *(f"--init_checkpoint={start}", f"--train_data={text}"),
     )
-    return directory
 
 
 def _base() -> str:

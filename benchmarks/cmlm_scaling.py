@@ -67,7 +67,7 @@ def _tokens_of_a_sentence(vocabulary: str) -> float:
     return sum(lengths) / len(lengths)
 
 
-def _train(directory: str, seed: int, steps: int, first: int, vocabulary: str) -> str:
+def _train(name: str, seed: int, steps: int, first: int, vocabulary: str) -> str:
     mlm, cmlm = "task.mlm", "task.cmlm"
     overrides = [
         *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),
@@ -89,17 +89,14 @@ def _train(directory: str, seed: int, steps: int, first: int, vocabulary: str) -
         *("trainer.best_checkpoint_metric=", "trainer.optimizer.type=adamw"),
         *("trainer.optimizer.learning_rate=1e-3", "trainer.optimizer.decay=constant"),
         "trainer.optimizer.warmup_steps=200",
-        f"runtime.mixed_precision_dtype={FLAGS.precision}",
     ]
-    claims.run(
-        "cmlm.train",
+    return claims.train(
+        name,
+        overrides,
         "--experiment=cmlm/english",
         f"--train_data={FLAGS.train_data}",
         f"--vocab_file={vocabulary}",
-        f"--model_dir={directory}",
-        *(f"--params_override={value}" for value in overrides),
     )
-    return directory
 
 
 def _score(name: str, directory: str) -> dict:
@@ -118,12 +115,12 @@ def _run() -> None:
         for budget in budgets
     ]
     for seed in map(int, FLAGS.seeds):
-        directory = os.path.join(FLAGS.output, f"cmlm-{seed}")
+        name = f"cmlm-{seed}"
         for budget, steps in zip(budgets, ends, strict=True):
             case = {"arm": "cmlm", "seed": seed, "million_tokens": budget}
             claims.run_arm(
                 case | {"steps": steps},
-                functools.partial(_train, directory, seed, steps, ends[0], vocabulary),
+                functools.partial(_train, name, seed, steps, ends[0], vocabulary),
                 functools.partial(_score, f"cmlm-{seed}-{budget:g}"),
             )
 

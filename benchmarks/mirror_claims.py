@@ -48,25 +48,21 @@ def _score(name: str, model: str, *more: str) -> dict[str, float]:
 
 
 def _train(name: str, pooling: str, arm: str, seed: int) -> str:
-    directory = os.path.join(FLAGS.output, name)
     recipe = "mirror_word.flags" if FLAGS.words else "mirror_sentence.flags"
     overrides = [
         f"model.pooling={pooling}",
         f"trainer.seed={seed}",
         f"task.mirror.train_data.seed={seed}",
-        f"runtime.mixed_precision_dtype={FLAGS.precision}",
         *ARMS[arm],
     ]
-    claims.run(
-        "cmlm.train",
+    return claims.train(
+        name,
+        overrides,
         f"--flagfile={os.path.join(claims.CONFIGS, recipe)}",
         "--mode=train",
         f"--init_checkpoint={FLAGS.model}",
         f"--train_data={FLAGS.strings}",
-        f"--model_dir={directory}",
-        *(f"--params_override={value}" for value in overrides),
     )
-    return directory
 
 
 def _run() -> None:

@@ -53,7 +53,6 @@ _COMPOSED = 2000
 
 
 def _train(name: str, arm: str, seed: int) -> str:
-    directory = os.path.join(FLAGS.output, name)
     overrides = [
         *("model.pooling=source", "task.misad.form=released"),
         "task.misad.choice=random",
@@ -66,18 +65,15 @@ def _train(name: str, arm: str, seed: int) -> str:
         *("trainer.checkpoint_interval=100", "trainer.best_checkpoint_metric="),
         "trainer.validation_examples=1024",
         "trainer.micro_batch_size=16",
-        f"runtime.mixed_precision_dtype={FLAGS.precision}",
         *ARMS[arm],
     ]
-    claims.run(
-        "cmlm.train",
+    return claims.train(
+        name,
+        overrides,
         "--experiment=ulr/misad",
         f"--init_checkpoint={FLAGS.model}",
         f"--train_data={FLAGS.train_data}",
-        f"--model_dir={directory}",
-        *(f"--params_override={value}" for value in overrides),
     )
-    return directory
 
 
 def _composed() -> str:
