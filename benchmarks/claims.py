@@ -109,8 +109,9 @@ def train(name: str, overrides: Sequence[str], *arguments: str) -> str:
     overrides = [*overrides, f"runtime.mixed_precision_dtype={FLAGS.precision}"]
     run(
         "cmlm.train",
-        f"--model_dir={directory}",
         *arguments,
+        # After a flag file, which names a folder of its own.
+        f"--model_dir={directory}",
         *(f"--params_override={value}" for value in overrides),
     )
     return directory
