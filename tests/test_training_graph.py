@@ -134,6 +134,15 @@ def test_pieces_equal_their_formulas():
         mean, variance = tf.nn.moments(total, -1, keepdims=True)
         return (total - mean) / tf.sqrt(variance + 1e-3) * gamma + beta
 
+    def recomputed(*values):
+        with fused.recomputing():
+            return fused.gelu_product(*values)
+
+    def formula_of_product(x, bias, kernel):
+        return tf.nn.gelu(x + bias, approximate=False) @ kernel
+
+    kernel = random.normal([8, 8])
+    products = (fused.gelu_product, recomputed)
     cases = [
         (
             lambda *v: sum(fused.residual_norm(*v, 1e-3, kept, 0.25)),
@@ -147,6 +156,7 @@ def test_pieces_equal_their_formulas():
         ),
         (fused.add_bias, lambda x, b: x + b, (x, bias)),
         (fused.gelu, lambda x, b: tf.nn.gelu(x + b, approximate=False), (x, bias)),
+        *((product, formula_of_product, (x, bias, kernel)) for product in products),
         (
             lambda s: fused.attention_probabilities(s, mask, 0.5, kept, 0.25),
             lambda s: tf.nn.softmax(0.5 * s + mask) * share,

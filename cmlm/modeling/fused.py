@@ -30,7 +30,7 @@ CHOICES = ("auto", "always", "never")
 # XLA compiles every piece anew for each shape of a batch, in about half a second for
 # all of them. A narrower model is done before that pays.
 LEAST_WIDTH = 256
-_state = {"training": False}
+_state = {"training": False, "recomputing": False}
 
 
 def wanted(choice: str, width: int, on_cpu: bool) -> bool:
@@ -76,6 +76,17 @@ def training(enabled: bool = True) -> Iterator[None]:
 def active() -> bool:
     """Whether the step that is built now uses the pieces."""
     return _state["training"]
+
+
+@contextlib.contextmanager
+def recomputing(enabled: bool = True) -> Iterator[None]:
+    """Within the body, steps are built that take less memory and a little more time."""
+    before = _state["recomputing"]
+    _state["recomputing"] = enabled
+    try:
+        yield
+    finally:
+        _state["recomputing"] = before
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
@@ -156,6 +167,41 @@ def _gelu(x, bias):
         return dx, column_sums(dx)
 
     return _compiled(_gelu_value)(x, bias), gradient
+
+
+def gelu_product(x: tf.Tensor, bias: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """gelu(x + bias) @ kernel.
+
+    The gradient of the kernel needs the value of GELU. Within `recomputing` it is
+    computed again, in the pass that differentiates it: of a block's activations, a
+    fifth is not kept.
+
+    Args:
+        x: float [rows, width].
+        bias: float32 [width].
+        kernel: float [width, units], in the type of x.
+
+    Returns:
+        [rows, units], in the type of x.
+    """
+    if _state["recomputing"]:
+        return _gelu_product(x, bias, kernel)
+    return tf.matmul(gelu(x, bias), kernel)
+
+
+@tf.custom_gradient
+def _gelu_product(x, bias, kernel):
+    def gradient(upstream):
+        upstream_of_gelu = tf.matmul(upstream, kernel, transpose_b=True)
+        dx, value = _compiled(_gelu_gradient_and_value)(x, bias, upstream_of_gelu)
+        return dx, column_sums(dx), tf.matmul(value, upstream, transpose_a=True)
+
+    return tf.matmul(_compiled(_gelu_value)(x, bias), kernel), gradient
+
+
+def _gelu_gradient_and_value(x, bias, upstream):
+    # XLA computes erf once for both.
+    return _gelu_gradient(x, bias, upstream), _gelu_value(x, bias)
 
 
 def _gelu_value(x, bias):

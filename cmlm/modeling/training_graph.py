@@ -75,18 +75,18 @@ def _block(
         *(block._attention_layer_norm, block._attention_dropout, x),
         *(tf.matmul(found, tf.cast(kernel, dtype)), output.bias),
     )
-    dense = block._intermediate_dense
+    dense, last = block._intermediate_dense, block._output_dense
     inner = tf.matmul(for_product, tf.cast(fused.read(dense.kernel), dtype))
+    kernel = tf.cast(fused.read(last.kernel), dtype)
     if exact_gelu:
-        inner = fused.gelu(inner, fused.read(dense.bias))
+        inner = fused.gelu_product(inner, fused.read(dense.bias), kernel)
     else:
         inner = fused.add_bias(inner, fused.read(dense.bias))
         inner = tf.cast(block._intermediate_activation_layer(inner), dtype)
-    dense = block._output_dense
-    inner = tf.matmul(inner, tf.cast(fused.read(dense.kernel), dtype))
+        inner = tf.matmul(inner, kernel)
     return _norm(
         *(block._output_layer_norm, block._output_dropout, x),
-        *(inner, dense.bias),
+        *(inner, last.bias),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from cmlm.common import fields
+from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import EmbeddingObjective, Objective
 
@@ -67,9 +68,11 @@ class ReplicaGradients:
         """
         if self.micro_batches == 1:
             return self._at_once(batch, scale, variables)
-        if isinstance(self._objective, EmbeddingObjective):
-            return self._cached(batch, scale, variables)
-        return self._summed(batch, scale, variables)
+        # Who asks for micro-batches is short of memory.
+        with fused.recomputing():
+            if isinstance(self._objective, EmbeddingObjective):
+                return self._cached(batch, scale, variables)
+            return self._summed(batch, scale, variables)
 
     def _at_once(self, batch, scale, variables):
         with tf.GradientTape() as tape:
@@ -89,7 +92,7 @@ class ReplicaGradients:
 
         _, gradients, metrics = self._for_each(
             add_micro_batch,
-            [tf.zeros_like(variable) for variable in variables],
+            _zeros(variables),
             tf.zeros([len(self._objective.train_metrics), 2]),
         )
         return gradients, metrics
@@ -137,7 +140,7 @@ class ReplicaGradients:
                 begin = end
             return i + 1, gradients
 
-        zeros = [tf.zeros_like(variable) for variable in variables]
+        zeros = _zeros(variables)
         _, gradients = self._for_each(add_micro_batch, zeros)
         return gradients, metrics
 
@@ -189,6 +192,18 @@ def _count_micro_batches(
             f"({where}={global_batch_size}, {replicas} replicas)",
         )
     return share // micro_batch_size
+
+
+def _zeros(variables) -> list[tf.Tensor]:
+    """Zeros in the shapes of the weights.
+
+    TensorFlow would make constants of tf.zeros, and hold as much memory as the weights
+    take until the program ends. It computes this operation in every step.
+    """
+    return [
+        tf.raw_ops.Empty(shape=variable.shape, dtype=variable.dtype, init=True)
+        for variable in variables
+    ]
 
 
 def _add(gradient: tf.Tensor, more: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:

@@ -281,12 +281,15 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                 else 1.0
             )
             gradients = [gradient * factor for gradient in gradients]
-        # The gradients are already summed over the replicas; the optimizer must not
-        # repeat it.
-        self.optimizer.apply_gradients(
-            zip(gradients, variables, strict=True),
-            experimental_aggregate_gradients=False,
-        )
+        # Without waiting, TensorFlow computes the decay of all weights as the step
+        # begins, and holds as much memory as the weights take until it ends.
+        with tf.control_dependencies([norm]):
+            # The gradients are already summed over the replicas; the optimizer must not
+            # repeat it.
+            self.optimizer.apply_gradients(
+                zip(gradients, variables, strict=True),
+                experimental_aggregate_gradients=False,
+            )
         return tf.concat([[[norm, 1.0] for norm in norms], metrics], axis=0)
 
     def evaluate(self, num_steps) -> dict[str, float]:
