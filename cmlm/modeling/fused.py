@@ -62,31 +62,29 @@ def _compiler_works() -> bool:
         return False
 
 
-@contextlib.contextmanager
-def training(enabled: bool = True) -> Iterator[None]:
+def training(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
     """Within the body, layers of a training step are built from these pieces."""
-    before = _state["training"]
-    _state["training"] = enabled
+    return _within("training", enabled)
+
+
+def recomputing() -> contextlib.AbstractContextManager[None]:
+    """Within the body, steps are built that take less memory and a little more time."""
+    return _within("recomputing", True)
+
+
+@contextlib.contextmanager
+def _within(name: str, value: bool) -> Iterator[None]:
+    before = _state[name]
+    _state[name] = value
     try:
         yield
     finally:
-        _state["training"] = before
+        _state[name] = before
 
 
 def active() -> bool:
     """Whether the step that is built now uses the pieces."""
     return _state["training"]
-
-
-@contextlib.contextmanager
-def recomputing(enabled: bool = True) -> Iterator[None]:
-    """Within the body, steps are built that take less memory and a little more time."""
-    before = _state["recomputing"]
-    _state["recomputing"] = enabled
-    try:
-        yield
-    finally:
-        _state["recomputing"] = before
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
