@@ -68,9 +68,7 @@ def main() -> None:
         run=lambda batch_size, count: workers.seconds(
             lambda: encode(texts[:count], batch_size)
         ),
-        one=lambda text, times: workers.seconds(
-            lambda: [encode([text], 1) for _ in range(times)]
-        ),
+        one=lambda text, times: workers.latencies(lambda: encode([text], 1), times),
         save=lambda path: np.save(path, encode(texts, 32)),
     )
 

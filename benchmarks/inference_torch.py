@@ -29,9 +29,7 @@ def main() -> None:
         run=lambda batch_size, count: workers.seconds(
             lambda: encode(batch_size, count)
         ),
-        one=lambda text, times: workers.seconds(
-            lambda: [model.encode([text]) for _ in range(times)]
-        ),
+        one=lambda text, times: workers.latencies(lambda: model.encode([text]), times),
         save=lambda path: np.save(path, encode(32, None).astype(np.float32)),
     )
 

@@ -86,6 +86,11 @@ def seconds(function: Callable[[], object]) -> dict[str, float]:
     }
 
 
+def latencies(function: Callable[[], object], times: int) -> list[float]:
+    """Wall seconds of each of some calls in a row."""
+    return [seconds(function)["wall"] for _ in range(times)]
+
+
 def serving_signature(export: str, threads: int) -> Callable:
     """The serving signature as a model server loads and runs it: texts to vectors."""
     import tensorflow as tf

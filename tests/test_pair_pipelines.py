@@ -14,6 +14,7 @@ from cmlm.data import (
     pair_pipelines,
     streams,
 )
+from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
 from cmlm.data.word_pieces import WordPiece
@@ -102,6 +103,18 @@ def test_tlm_packs_a_text_and_its_translation_in_either_order(bitext, tokenizer)
         found.add(number)
     assert found == set(range(N))
     assert 0.3 * N < english_first < 0.7 * N
+
+
+def test_sorted_bitext_is_shuffled_as_a_whole(tmp_path, tokenizer):
+    n_pairs = 200_000
+    lines = (f"e{i * N // n_pairs}\ty" for i in range(n_pairs))
+    (tmp_path / "sorted.tsv").write_text("\n".join(lines))
+    config = BitextDataConfig(input_path="-", global_batch_size=64, seq_length=8)
+    corpus = languages.Corpus({"": [str(tmp_path / "sorted.tsv")]}, {"": n_pairs})
+    reads = batches.Feed(config, tokenizer, corpus, 64, "train")
+    first = next(iter(pair_pipelines.bitext_pairs(reads).as_numpy_iterator()))
+    drawn = first["source_word_ids"][:, 1] - tokenizer.vocab.index("e0")
+    assert drawn.min() < N / 4 and drawn.max() > 3 * N / 4
 
 
 @pytest.mark.parametrize("wrong", ["random", "swapped"])
