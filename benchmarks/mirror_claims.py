@@ -7,8 +7,7 @@ Arms of Liu et al., 2021 (https://arxiv.org/abs/2104.08027, tables 1, 6 and 8), 
 steps from the same weights: `none` (the two views are equal), `span`, `dropout`,
 `both`, `drophead` (a span and dropped heads) and `controlled` (no span, and one dropout
 mask for both views). `before` is the start itself. --words takes
-configs/mirror_word.flags, which masks no span: there `none`, `dropout` and `drophead`
-differ.
+configs/mirror_word.flags, which masks no span, and refuses `span` and `both`.
 
 Every arm and seed appends one JSON line with its scores to --results, when it is
 finished; a second start skips the lines that are there. --table prints mean and
@@ -17,6 +16,7 @@ deviation over the seeds as Markdown, and runs nothing.
 
 import functools
 import os
+import sys
 
 import claims
 from absl import flags
@@ -39,6 +39,7 @@ ARMS = {
     "drophead": [*_NO_DROPOUT, "model.drophead_rate=0.2"],
     "controlled": [*_NO_SPAN, "task.mirror.controlled_dropout=true"],
 }
+_WITH_SPAN = {"span", "both"}
 _TASKS = ("stsb-test", "sick-r", "simlex999", "geometry")
 
 
@@ -66,6 +67,9 @@ def _train(name: str, pooling: str, arm: str, seed: int) -> str:
 
 
 def _run() -> None:
+    if FLAGS.words and _WITH_SPAN & set(FLAGS.arms):
+        allowed = ", ".join(arm for arm in ARMS if arm not in _WITH_SPAN)
+        sys.exit(f"--arms={','.join(FLAGS.arms)}; allowed with --words: {allowed}")
     kind = "words" if FLAGS.words else "sentences"
     for pooling in FLAGS.poolings:
         claims.run_start(
