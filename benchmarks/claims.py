@@ -34,13 +34,17 @@ def define_flags(arms: Sequence[str]) -> None:
     Args:
         arms: the default of --arms.
     """
-    flags.DEFINE_string("data_dir", None, "Where the test sets are.")
+    flags.DEFINE_string("data_dir", None, "Folder of the test sets.")
     flags.DEFINE_string("output", None, "Directory of the runs.")
     flags.DEFINE_string("results", None, "JSON lines to append to.", required=True)
     flags.DEFINE_bool("table", False, "Print the table of --results.")
-    flags.DEFINE_list("arms", arms, "Which.")
-    flags.DEFINE_list("seeds", ["0", "1", "2"], "Of weights and of the data's order.")
-    flags.DEFINE_string("precision", "float32", "Of the training: float32 or bfloat16.")
+    flags.DEFINE_list("arms", arms, "Arms to run.")
+    flags.DEFINE_list(
+        "seeds", ["0", "1", "2"], "Seeds of the weights and of the data's order."
+    )
+    flags.DEFINE_string(
+        "precision", "float32", "Precision of the training: float32 or bfloat16."
+    )
 
 
 def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> None:

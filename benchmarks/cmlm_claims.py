@@ -33,8 +33,8 @@ from absl import flags
 
 flags.DEFINE_string("model", None, "A Hugging Face folder to start from.")
 flags.DEFINE_string("train_data", None, "Text in sentences.")
-flags.DEFINE_integer("base_steps", 1200, "Of masked LM, before all arms.")
-flags.DEFINE_integer("steps", 300, "Of every arm.")
+flags.DEFINE_integer("base_steps", 1200, "Steps of masked LM before all arms.")
+flags.DEFINE_integer("steps", 300, "Steps of every arm.")
 claims.define_flags(["mlm", "cmlm", "quickthought", "shuffled"])
 
 FLAGS = flags.FLAGS

@@ -19,7 +19,7 @@ from cmlm import cli
 from cmlm.errors import UserError
 
 flags.DEFINE_string("model", None, "The model; by default the folder of the package.")
-flags.DEFINE_string("data_dir", None, "Where the test sets are.", required=True)
+flags.DEFINE_string("data_dir", None, "Folder of the test sets.", required=True)
 
 FLAGS = flags.FLAGS
 

@@ -20,8 +20,8 @@ from cmlm.errors import UserError
 flags.DEFINE_multi_string("export", [], "Folders of export.tfhub; repeatable.")
 flags.DEFINE_string("text", None, "Files with one sentence a line.")
 flags.DEFINE_list("requests", ["1", "8", "32", "120", "800"], "Sentences in a call.")
-flags.DEFINE_integer("rounds", 7, "How often each is timed.")
-flags.DEFINE_integer("threads", 1, "Of the session.")
+flags.DEFINE_integer("rounds", 7, "Timed rounds of each request size.")
+flags.DEFINE_integer("threads", 1, "Threads of the session.")
 
 FLAGS = flags.FLAGS
 

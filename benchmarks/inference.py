@@ -38,13 +38,21 @@ flags.DEFINE_string("text", None, "Files with one sentence a line.")
 flags.DEFINE_string(
     "torch_python", None, "Python with sentence-transformers (and openvino)."
 )
-flags.DEFINE_integer("sentences", 3000, "How many.")
-flags.DEFINE_integer("rounds", 5, "How often each arm is timed.")
+flags.DEFINE_integer("sentences", 3000, "Number of sentences.")
+flags.DEFINE_integer("rounds", 5, "Timed rounds of each arm.")
 flags.DEFINE_integer("threads", 1, "Processors for each arm.")
-flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the layers.")
-flags.DEFINE_list("arms", ["encode", "serving", "hub"], "Beside torch; openvino too.")
-flags.DEFINE_list("batch_sizes", ["8", "16", "32", "64"], "For torch to choose from.")
-flags.DEFINE_integer("seq_length", 128, "Where all arms cut; torch as its folder says.")
+flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Precisions of the layers.")
+flags.DEFINE_list(
+    "arms", ["encode", "serving", "hub"], "Arms besides torch; openvino is another."
+)
+flags.DEFINE_list(
+    "batch_sizes",
+    ["8", "16", "32", "64"],
+    "Batch sizes to try with torch; the best counts.",
+)
+flags.DEFINE_integer(
+    "seq_length", 128, "Longest sentence in tokens; torch uses its folder's."
+)
 flags.DEFINE_string("output", None, "The .json file to write.")
 flags.DEFINE_string("worker", None, "Internal: the arm that a child process runs.")
 flags.DEFINE_string("export", None, "Internal: the export it loads.")

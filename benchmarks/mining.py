@@ -29,14 +29,16 @@ from absl import flags
 
 from cmlm import cli
 
-flags.DEFINE_list("sentences", ["50000"], "Sizes, N of both sides.")
-flags.DEFINE_integer("dim", 256, "Numbers of a vector.")
+flags.DEFINE_list("sentences", ["50000"], "Numbers of sentences on each side.")
+flags.DEFINE_integer("dim", 256, "Dimensions of a vector.")
 flags.DEFINE_enum("index", "auto", ["auto", "flat", "ivf", "pq"], "As for cmlm.mine.")
 flags.DEFINE_integer("probes", 32, "As for cmlm.mine.")
 flags.DEFINE_float("max_memory_gb", 4.0, "As for cmlm.mine.")
-flags.DEFINE_list("arms", ["cmlm", "laser"], "What to run.")
+flags.DEFINE_list("arms", ["cmlm", "laser"], "Arms to run.")
 flags.DEFINE_integer("threads", os.cpu_count(), "Processors for each arm.")
-flags.DEFINE_string("work_dir", None, "For the vectors; by default a temporary one.")
+flags.DEFINE_string(
+    "work_dir", None, "Folder for the vectors; default: a temporary one."
+)
 flags.DEFINE_string("output", None, "The .json file to write.")
 flags.DEFINE_string("worker", None, "Internal: the arm that a child process runs.")
 

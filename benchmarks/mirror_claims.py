@@ -23,8 +23,8 @@ from absl import flags
 
 flags.DEFINE_string("model", None, "Weights to start from.")
 flags.DEFINE_string("strings", None, "Strings to train on, one a line.")
-flags.DEFINE_bool("words", False, "The recipe for words.")
-flags.DEFINE_list("poolings", ["cls", "mean"], "How sentence vectors are read.")
+flags.DEFINE_bool("words", False, "Use the recipe for words.")
+flags.DEFINE_list("poolings", ["cls", "mean"], "Poolings of the sentence vectors.")
 claims.define_flags(["both", "none", "span", "dropout"])
 
 FLAGS = flags.FLAGS

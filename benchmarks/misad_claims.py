@@ -35,7 +35,7 @@ from absl import flags
 flags.DEFINE_string("model", None, "A masked LM to start from.")
 flags.DEFINE_string("train_data", None, "Text with marked n-grams.")
 flags.DEFINE_string("heldout", None, "Other text with marked n-grams.")
-flags.DEFINE_integer("steps", 300, "Of every arm.")
+flags.DEFINE_integer("steps", 300, "Steps of every arm.")
 claims.define_flags(["mlm", "misad", "misad_50", "spans_50"])
 
 FLAGS = flags.FLAGS

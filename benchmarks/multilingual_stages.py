@@ -39,12 +39,16 @@ from absl import flags
 flags.DEFINE_string("train_data", None, "As in cmlm.train.")
 flags.DEFINE_string("bitext_data", None, "As in cmlm.train.")
 flags.DEFINE_string("nli_data", None, "As in cmlm.train; for the arm nli.")
-flags.DEFINE_list("languages", ["de", "es", "fr", "ru", "zh"], "Of the test sets.")
-flags.DEFINE_list("pairs", ["0"], "Pairs of each language; 0: all.")
-flags.DEFINE_integer("start_steps", 600, "Of masked LM, before every arm.")
-flags.DEFINE_integer("steps", 600, "Of every arm but nli.")
-flags.DEFINE_integer("nli_steps", 400, "Of the arm nli.")
-flags.DEFINE_multi_string("params_override", [], "For every run, as in cmlm.train.")
+flags.DEFINE_list(
+    "languages", ["de", "es", "fr", "ru", "zh"], "Languages of the test sets."
+)
+flags.DEFINE_list("pairs", ["0"], "Numbers of pairs of each language; 0: all.")
+flags.DEFINE_integer("start_steps", 600, "Steps of masked LM before every arm.")
+flags.DEFINE_integer("steps", 600, "Steps of every arm except nli.")
+flags.DEFINE_integer("nli_steps", 400, "Steps of the arm nli.")
+flags.DEFINE_multi_string(
+    "params_override", [], "Settings of every run, as in cmlm.train."
+)
 claims.define_flags(["bitext", "s1", "s2", "s3"])
 
 FLAGS = flags.FLAGS

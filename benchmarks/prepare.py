@@ -28,11 +28,11 @@ from absl import app, flags
 flags.DEFINE_string(
     "input", None, "Glob of text files, .txt or .txt.gz.", required=True
 )
-flags.DEFINE_string("work_dir", None, "Where the files go.", required=True)
+flags.DEFINE_string("work_dir", None, "Folder for the files.", required=True)
 flags.DEFINE_integer("megabytes", 200, "Unpacked size of one WET file.")
-flags.DEFINE_integer("workers", 0, "Of the command; 0: one a core.")
+flags.DEFINE_integer("workers", 0, "Processes of the command; 0: one per core.")
 flags.DEFINE_integer("step_megabytes", 10, "Text for the measurement of each step.")
-flags.DEFINE_bool("near_duplicates", False, "Take this step too.")
+flags.DEFINE_bool("near_duplicates", False, "Run the step near_duplicates, too.")
 
 FLAGS = flags.FLAGS
 

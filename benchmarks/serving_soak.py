@@ -37,14 +37,12 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 _SERVERS = ("stand-in", "batching stand-in", "tensorflow_model_server")
 
 flags.DEFINE_string("export", None, "Folder of export.tfhub.")
-flags.DEFINE_enum("server", _SERVERS[0], _SERVERS, "What serves it.")
+flags.DEFINE_enum("server", _SERVERS[0], _SERVERS, "Server to test.")
 flags.DEFINE_list(
     "clients", ["8", "64"], "Clients at the same time, one after another."
 )
-flags.DEFINE_integer(
-    "seconds", 600, "Of all numbers of clients together.", lower_bound=1
-)
-flags.DEFINE_integer("seed", 1, "Of the requests.")
+flags.DEFINE_integer("seconds", 600, "Duration of all rounds together.", lower_bound=1)
+flags.DEFINE_integer("seed", 1, "Seed of the requests.")
 flags.DEFINE_string(
     "samples", None, "File to write: clients, seconds, requests and MB of each sample."
 )

@@ -19,7 +19,7 @@ from cmlm import cli
 flags.DEFINE_integer("batch", 256, "Sentences or pairs a step.")
 flags.DEFINE_integer("length", 32, "Tokens of a sentence.")
 flags.DEFINE_integer("predictions", 10, "Masked tokens of a sentence.")
-flags.DEFINE_integer("vocab_size", 8000, "Words.")
+flags.DEFINE_integer("vocab_size", 8000, "Entries of the vocabulary.")
 flags.DEFINE_integer("steps", 5, "Timed steps.")
 flags.DEFINE_string("precision", "float32", "float32 or bfloat16.")
 flags.DEFINE_multi_string("params_override", [], "As in cmlm.train.")

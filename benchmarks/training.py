@@ -22,11 +22,11 @@ from cmlm.errors import UserError
 
 flags.DEFINE_string("torch_python", None, "Python with torch and transformers.")
 flags.DEFINE_enum("step", "small", ["small", "base"], "The row of STEPS.")
-flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of the layers.")
-flags.DEFINE_float("dropout", 0.1, "Of embeddings, sub-layers and attention.")
+flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Precisions of the layers.")
+flags.DEFINE_float("dropout", 0.1, "Dropout of embeddings, sub-layers and attention.")
 flags.DEFINE_integer("threads", 1, "Processors for each arm.")
-flags.DEFINE_integer("rounds", 5, "How often each arm is timed.")
-flags.DEFINE_integer("vocab_size", 8000, "Words.")
+flags.DEFINE_integer("rounds", 5, "Timed rounds of each arm.")
+flags.DEFINE_integer("vocab_size", 8000, "Entries of the vocabulary.")
 flags.DEFINE_multi_string(
     "params_override", [], "Settings of a further arm of ours, beside the default."
 )

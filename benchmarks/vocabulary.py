@@ -33,7 +33,7 @@ flags.DEFINE_bool("lower_case", True, "Lower-case the text and strip its accents
 flags.DEFINE_integer(
     "megabytes", 2, "Text of each language, from its beginning.", lower_bound=1
 )
-flags.DEFINE_list("arms", ["cmlm 0.3", "cmlm 1", "tokenizers"], "What to compare.")
+flags.DEFINE_list("arms", ["cmlm 0.3", "cmlm 1", "tokenizers"], "Arms to compare.")
 flags.DEFINE_string("output", None, "The .json file to write, if any.")
 flags.DEFINE_string("arm", None, "Internal: the way in which a child process learns.")
 flags.DEFINE_string("folder", None, "Internal: where its text is.")

@@ -68,7 +68,9 @@ flags.DEFINE_list("seeds", ["0"], "Seeds, comma-separated; a run for each of the
 flags.DEFINE_integer("epochs", 3, "Passes over the training examples.")
 flags.DEFINE_integer("batch_size", 32, "Examples in a step.")
 flags.DEFINE_float("learning_rate", 3e-5, "AdamW's rate at the end of the warm-up.")
-flags.DEFINE_float("warmup_share", 0.1, "The share of the steps that warm up.")
+flags.DEFINE_float(
+    "warmup_share", 0.1, "The share of the steps in which the rate warms up."
+)
 flags.DEFINE_float("weight_decay", 0.01, "AdamW's weight decay.")
 flags.DEFINE_float("dropout_rate", 0.1, "Dropout in the encoder and before the logits.")
 flags.DEFINE_integer(

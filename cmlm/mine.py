@@ -37,18 +37,20 @@ from cmlm.common import choices
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
-flags.DEFINE_string(
-    "model", None, "A model as for cmlm.encode, or http://HOST:8501/v1/models/NAME."
-)
+flags.DEFINE_string("model", None, "A model, as --model of cmlm.encode takes it.")
 flags.DEFINE_string(
     "source",
     None,
-    "Text in one language: files, globs or a list (.txt, .txt.gz); or a folder of "
-    "cmlm.encode.",
+    "Text in one language: files, globs or a list (.txt, .txt.gz); or a folder "
+    "that cmlm.encode wrote.",
 )
-flags.DEFINE_string("target", None, "Text in the other language.")
+flags.DEFINE_string(
+    "target", None, "Text in the other language, in the form of --source."
+)
 flags.DEFINE_string("bitext", None, "Bitext: files of source TAB target.")
-flags.DEFINE_string("pool", None, "Text to take hard negatives from.")
+flags.DEFINE_string(
+    "pool", None, "Text to take hard negatives from. Default: the targets of --bitext."
+)
 flags.DEFINE_bool("score", False, "Keep the pairs of --bitext with a high cosine.")
 flags.DEFINE_string("output", None, "The .tsv or .tsv.gz file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
@@ -93,7 +95,10 @@ flags.DEFINE_integer(
     "hard_negatives", 3, "Hard negatives for each pair of --bitext.", lower_bound=1
 )
 flags.DEFINE_integer(
-    "skip_nearest", 0, "Leave out this many nearest negatives.", lower_bound=0
+    "skip_nearest",
+    0,
+    "Skip this many nearest texts, which may be correct translations.",
+    lower_bound=0,
 )
 flags.DEFINE_float(
     "max_cosine", 1.0, "Highest cosine of a hard negative with its source."
@@ -108,7 +113,8 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "cells",
     0,
-    "Cells of ivf and pq; 0: four times the square root of the number of sentences.",
+    "Number of cells for ivf and pq; 0: four times the square root of the number of "
+    "sentences.",
     lower_bound=0,
 )
 flags.DEFINE_integer(

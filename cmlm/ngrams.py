@@ -50,16 +50,21 @@ flags.DEFINE_enum(
     choices.NGRAM_SCOPES,
     "Keep the --top best of each document, or of the whole corpus.",
 )
-flags.DEFINE_integer("longest", 6, "Units of the longest n-gram.")
-flags.DEFINE_integer("top", 3000, "N-grams to keep; 0: all.")
-flags.DEFINE_float("threshold", None, "Lowest score to keep.")
+flags.DEFINE_integer("longest", 6, "Number of words or pieces in the longest n-gram.")
+flags.DEFINE_integer("top", 3000, "N-grams to keep, see --scope; 0: all.")
+flags.DEFINE_float("threshold", None, "Lowest score of an n-gram to keep.")
 flags.DEFINE_integer(
     "min_count",
     20,
     "Least number of occurrences of an n-gram, in the corpus or (--counts=document) in "
     "the document.",
 )
-flags.DEFINE_enum("unit", "words", ["words", "pieces"], "Units of an n-gram.")
+flags.DEFINE_enum(
+    "unit",
+    "words",
+    ["words", "pieces"],
+    "An n-gram consists of words, or of the word pieces of --vocab_file.",
+)
 flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, for --unit=pieces.")
 flags.DEFINE_bool(
     "lower_case",

@@ -66,7 +66,10 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("output", None, "Directory to write; it must be new or empty.")
 flags.DEFINE_enum(
-    "layout", "lines", [*_PLAIN, *_STEPS_OF_LAYOUT], "Layout of the input."
+    "layout",
+    "lines",
+    [*_PLAIN, *_STEPS_OF_LAYOUT],
+    "Layout of the input, from the lists above.",
 )
 flags.DEFINE_string(
     "language",
@@ -75,22 +78,34 @@ flags.DEFINE_string(
     "the languages to keep, such as en,de or all.",
 )
 flags.DEFINE_bool("overwrite", False, "Replace an existing output directory.")
-flags.DEFINE_list("steps", None, "Steps, see above; --steps= means none.")
+flags.DEFINE_list(
+    "steps", None, "Steps from the list above, comma-separated; --steps= means none."
+)
 flags.DEFINE_integer(
     "shards", 0, "Files for each language; 0: one per 64 MB of input.", 0
 )
 flags.DEFINE_integer(
-    "seed", 0, "For the assignment to shards and the choice under --max_sentences."
+    "seed",
+    0,
+    "Seed of the assignment to shards and of the choice under --max_sentences.",
 )
-flags.DEFINE_string("text_field", "text", "Field of layout json with the text.")
-flags.DEFINE_string("quality_model", "", "Model of cmlm.quality: drop bad documents.")
+flags.DEFINE_string(
+    "text_field", "text", "With --layout=json, the field that holds the text."
+)
+flags.DEFINE_string(
+    "quality_model",
+    "",
+    "File of cmlm.quality: drop documents that score below --min_quality.",
+)
 flags.DEFINE_float("min_quality", 0.5, "Lowest score of a document to keep.", 0, 1)
 flags.DEFINE_string(
     "remove_sentences_of",
     "",
     "Evaluation files, one sentence a line or tab-separated: remove their sentences.",
 )
-flags.DEFINE_integer("max_sentences", 0, "Limit for each language; 0: no limit.", 0)
+flags.DEFINE_integer(
+    "max_sentences", 0, "Most sentences of each language; 0: no limit.", 0
+)
 flags.DEFINE_integer("workers", 0, "Processes on this machine; 0: one per core.", 0)
 flags.DEFINE_string(
     "beam_options",

@@ -89,8 +89,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "init_checkpoint",
     None,
-    "The first weights: a model_dir, a checkpoint, or weights of another program (BERT "
-    "checkpoint, TF Hub SavedModel, Hugging Face folder).",
+    "Weights to start from: a model_dir, a checkpoint, or weights of another program "
+    "(BERT checkpoint, TF Hub SavedModel, Hugging Face folder).",
 )
 flags.DEFINE_string(
     "teacher",

@@ -51,13 +51,13 @@ flags.DEFINE_enum(
     "normalization",
     "",
     choices.NORMALIZATIONS,
-    "Unicode's form of the text; empty for the text as it is.",
+    "Unicode normal form of the text; empty leaves the text as it is.",
 )
 flags.DEFINE_float(
     "sampling_exponent",
     0.3,
-    "With several languages, the words of each count in proportion to their number to "
-    "the power of this.",
+    "With several languages, the words of a language count in proportion to their "
+    "number to the power of this exponent.",
 )
 flags.DEFINE_integer(
     "max_text_bytes",
@@ -68,13 +68,13 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "workers",
     0,
-    "Processes of this machine that count on Beam; 0: without Beam.",
+    "Processes on this machine that count with Beam; 0: count without Beam.",
     lower_bound=0,
 )
 flags.DEFINE_string(
     "beam_options",
     "",
-    "Beam options, such as '--runner=FlinkRunner ...'; counts on Beam.",
+    "Beam's options, such as '--runner=FlinkRunner ...'; with them, Beam counts.",
 )
 flags.DEFINE_string(
     "prune_model",
@@ -111,7 +111,7 @@ def main(_) -> None:
     if unknown:
         raise UserError(
             f"--keep_languages={','.join(unknown)} is not in --input; allowed: "
-            f"{', '.join(filter(None, patterns)) or 'none, as --input names none'}"
+            f"{', '.join(filter(None, patterns)) or 'none; --input has no languages'}"
         )
     paths = {
         language: files.expand(pattern)

@@ -31,7 +31,7 @@ flags.DEFINE_string(
     "localhost",
     "The address to listen at; 0.0.0.0 lets every machine connect, unprotected.",
 )
-flags.DEFINE_string("model_name", "cmlm", "The name of the model in addresses.")
+flags.DEFINE_string("model_name", "cmlm", "The name of the model in requests.")
 
 FLAGS = flags.FLAGS
 

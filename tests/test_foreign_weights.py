@@ -389,7 +389,10 @@ def with_length(value):
         (rename_weight("encoder.layer.10000000.output.dense.bias"), "unknown weights"),
         (rename_weight(f"encoder.layer.{'9' * 5000}.output.dense.bias"), "unknown wei"),
         (lambda f: write_folder(f, model_type=["bert"]), "model_type=.'bert'"),
-        (lambda f: write_folder(f, num_hidden_layers=100_000), "2 layers beside it"),
+        (
+            lambda f: write_folder(f, num_hidden_layers=100_000),
+            "beside it have 2 layers",
+        ),
         (lambda f: write_folder(f, hidden_size=100_000), r"has shape \[\d+, 16\]"),
         (lambda f: write_folder(f, vocab_size=10**9), r"has shape \[\d+, 16\]"),
         (lambda f: write_folder(f, intermediate_size=10**9), "has shape"),

@@ -176,7 +176,7 @@ def test_a_kill_between_the_two_renames_of_an_export_loses_nothing(
     assert target.exists() == (moment != 2)
     outputs.tidy(str(target))
     assert os.listdir(tmp_path) == ["o"] and os.listdir(target) == content
-    assert ("is back" in caplog.text) == (moment == 2)
+    assert ("is restored" in caplog.text) == (moment == 2)
 
 
 def test_half_of_a_pair_may_be_replaced_by_the_same_command(tmp_path):

@@ -139,8 +139,8 @@ def _killed_workers() -> Iterator[None]:
         code = int(codes[0])
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         raise UserError(
-            f"a worker process {how}, perhaps for want of memory: run the same command"
-            " again, or with fewer --workers"
+            f"a worker process {how}, perhaps because memory ran out: run the same "
+            "command again, or with fewer --workers"
         ) from None
     finally:
         threading.excepthook = hook_before

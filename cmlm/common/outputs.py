@@ -220,7 +220,9 @@ def tidy(path: str) -> None:
         newest = max(replaced, key=lambda left: tf.io.gfile.stat(left).mtime_nsec)
         tf.io.gfile.rename(newest, path)
         replaced.remove(newest)
-        logger.warning("%s is back: a run was killed while it replaced it", path)
+        logger.warning(
+            "%s is restored: a run was killed while it replaced this output", path
+        )
     remove(replaced)
 
 

@@ -123,7 +123,7 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
             is_json = vocabulary_file.is_json(given)
             differs = not is_json or tokenizer_file.read(given) != theirs
         if differs:
-            raise UserError(f"vocabulary {given} is not that of {source.vocab_name}")
+            raise UserError(f"vocabulary {given} differs from {source.vocab_name}")
     else:
         tokens, name = source.vocab, source.vocab_name
         if not tokens:

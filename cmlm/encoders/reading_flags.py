@@ -56,7 +56,8 @@ def define_workers() -> None:
     flags.DEFINE_integer(
         "workers",
         1,
-        "Processes on this machine; 1: this process; more: Beam; 0: one per core.",
+        "Processes on this machine. 1: this process only. More than 1: Beam "
+        "runs them. 0: one per core.",
         lower_bound=0,
     )
     flags.DEFINE_string(

@@ -106,7 +106,7 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
     parts = _initialize_own(model, path) if source is None else take(model, source)
     if SECOND_ENCODER in model.parts and SECOND_ENCODER not in parts:
         model.second_encoder().set_weights(model.encoder.get_weights())
-        logger.info("%s: both encoders start from its one", path)
+        logger.info("%s has one encoder: both encoders start from it", path)
         parts.append(SECOND_ENCODER)
     return parts
 

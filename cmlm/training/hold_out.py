@@ -81,7 +81,7 @@ def _widen(names, enabled, objectives) -> None:
             part.hold_out_fraction = share
     elif parts and parts[0].hold_out_fraction != before[0]:
         logger.info(
-            "%s: a share of %g of this text holds out no example; %g does",
+            "%s: a share of %g of this text holds out no example; the run holds out %g",
             ", ".join(asked),
             before[0],
             parts[0].hold_out_fraction,

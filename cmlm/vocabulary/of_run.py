@@ -66,7 +66,9 @@ def prepare(
             _remove_others(target)
     elif not present or (not has_weights and _left_behind(config, files, target)):
         if present:
-            logger.info("%s is of another text or size: learning anew", target)
+            logger.info(
+                "%s was learnt with other text or settings: learning a new one", target
+            )
         target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
         learning.learn(files, config, target)
         _remove_others(target)

@@ -117,5 +117,5 @@ class VocabularyConfig(hyperparams.Config):
             self.file,
             os.path.basename(rules_lib.path_of(self.file)),
             self.rules(),
-            "" if "vocabulary.lower_case" in given else ", by its capitals",
+            "" if "vocabulary.lower_case" in given else ", judged by its capitals",
         )

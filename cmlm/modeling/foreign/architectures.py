@@ -307,7 +307,7 @@ class Architecture:
         if layers < model["num_layers"] and not self.shares_layers:
             raise UserError(
                 f"{path} has {self.fields['num_layers'][0]}={model['num_layers']}; "
-                f"the weights have {layers} layers beside it"
+                f"the weights beside it have {layers} layers"
             )
         width = model["hidden_size"]
         narrow = model["embedding_size"] or width
@@ -322,7 +322,7 @@ class Architecture:
         }.items():
             if name in found and stored.shape(found[name]) != shape:
                 raise UserError(
-                    f"{path} wants {found[name]} of shape {shape}; it has shape "
+                    f"{path} expects {found[name]} of shape {shape}; it has shape "
                     f"{stored.shape(found[name])}"
                 )
         if weights.TYPES in found:
@@ -330,7 +330,7 @@ class Architecture:
             rows = max(stored.shape(found[weights.TYPES])[0], 2)
             if model["type_vocab_size"] != rows:
                 raise UserError(
-                    f"{path} wants {model['type_vocab_size']} segments; "
+                    f"{path} expects {model['type_vocab_size']} segments; "
                     f"{found[weights.TYPES]} has shape "
                     f"{stored.shape(found[weights.TYPES])}"
                 )
