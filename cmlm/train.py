@@ -84,7 +84,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "vocab_file",
     None,
-    "WordPiece vocabulary. Without it, the run learns one from the text.",
+    "WordPiece vocabulary, one token a line, or a tokenizer.json. Default: the "
+    "vocabulary of --init_checkpoint, else the run learns one from its text.",
 )
 flags.DEFINE_string(
     "init_checkpoint",
