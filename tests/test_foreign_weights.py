@@ -777,7 +777,7 @@ def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("\n".join([*VOCAB[:-1], "other"]) + "\n")
     config.vocabulary.file = str(other)
-    with pytest.raises(UserError, match="not that of .*vocab.txt"):
+    with pytest.raises(UserError, match="differs from .*vocab.txt"):
         engine.build(config, str(tmp_path / "run"))
 
 
