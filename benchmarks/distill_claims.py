@@ -1,0 +1,162 @@
+"""Does a student keep its teacher, and does an English teacher become multilingual?
+
+    python benchmarks/distill_claims.py --teacher=MINILM --data_dir=EVAL --output=DIR \\
+        --train_data='corpus/*.txt.gz' --results=docs/results/distill_claims.jsonl
+    python benchmarks/distill_claims.py --arms=teacher,bitext,both --teacher=MINILM \\
+        --bitext_data='en-de=bitext/en-de/*.tsv.gz,en-fr=...' --data_dir=EVAL \\
+        --output=DIR --results=docs/results/distill_claims.jsonl
+
+small      configs/distill_small.flags: English text, two layers of 192
+teacher    configs/distill_multilingual.flags without bitext retrieval
+bitext     the same without the teacher
+both       configs/distill_multilingual.flags as it is
+
+The text of `small` is in sentences, one a line. Of each file of --train_data, at most
+--sentences sentences of 6 to 25 words take part, drawn at random, each a document of
+its own; a sentence of a test set does not. The teacher computes in bfloat16 with
+--precision=bfloat16. `small` is scored on the seven STS sets, the other arms on English
+STS-B, on STS-B in the five other languages, and on Tatoeba. Runs go on where they were
+stopped, and a second start skips the rows that are there. --table prints mean and
+deviation over the seeds as Markdown, and runs nothing.
+"""
+
+import functools
+import glob
+import gzip
+import os
+import random
+import statistics
+
+import claims
+from absl import flags
+
+flags.DEFINE_string("teacher", None, "As in cmlm.train: MiniLM's folder.")
+flags.DEFINE_string("train_data", None, "Files of sentences, for the arm small.")
+flags.DEFINE_integer("sentences", 40_000, "Sentences of each file of --train_data.")
+flags.DEFINE_string("bitext_data", None, "As in cmlm.train; for the other arms.")
+flags.DEFINE_list(
+    "languages", ["de", "es", "fr", "ru", "zh", "tr"], "Languages of Tatoeba."
+)
+flags.DEFINE_multi_string(
+    "params_override", [], "Settings of every run, as in cmlm.train."
+)
+claims.define_flags(["small"])
+
+FLAGS = flags.FLAGS
+
+ARMS = {
+    "small": [],
+    "teacher": ["task.bitext.weight=0"],
+    "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1"],
+    "both": [],
+}
+_STS = (*(f"sts{year}" for year in range(12, 17)), "stsb-test", "sick-r")
+
+
+def _teacher() -> str:
+    """An export of the teacher that computes in --precision."""
+    export = os.path.join(FLAGS.output, f"teacher-{FLAGS.precision}")
+    if not os.path.exists(export):
+        claims.run(
+            "export.tfhub",
+            f"--from={FLAGS.teacher}",
+            f"--export_dir={export}",
+            f"--precision={FLAGS.precision}",
+        )
+    return export
+
+
+def _tested() -> set[str]:
+    """Every field of every line of the STS sets, in lower case."""
+    fields: set[str] = set()
+    for path in glob.glob(
+        os.path.join(FLAGS.data_dir, "senteval", "**"), recursive=True
+    ):
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    fields.update(part.strip().lower() for part in line.split("\t"))
+    return fields
+
+
+def _sentences() -> str:
+    """The sampled sentences of --train_data, in a file of --output."""
+    path = os.path.join(FLAGS.output, f"sentences-{FLAGS.sentences}.txt.gz")
+    if os.path.exists(path):
+        return path
+    seen = _tested()
+    chosen: list[str] = []
+    for source in sorted(glob.glob(FLAGS.train_data)):
+        found = []
+        with gzip.open(source, "rt", encoding="utf-8") as file:
+            for line in map(str.strip, file):
+                if 6 <= len(line.split()) <= 25 and line.lower() not in seen:
+                    seen.add(line.lower())
+                    found.append(line)
+        chosen += random.Random(0).sample(found, min(FLAGS.sentences, len(found)))
+    with gzip.open(f"{path}.new", "wt", encoding="utf-8") as file:
+        file.writelines(f"{line}\n\n" for line in chosen)
+    os.rename(f"{path}.new", path)
+    return path
+
+
+def _train(arm: str, seed: int) -> str:
+    name = "distill_small" if arm == "small" else "distill_multilingual"
+    arguments = [f"--flagfile={os.path.join(claims.CONFIGS, name)}.flags"]
+    if arm == "small":
+        vocabulary = os.path.join(FLAGS.teacher, "vocab.txt")
+        arguments += [f"--train_data={_sentences()}", f"--vocab_file={vocabulary}"]
+    else:
+        arguments.append(f"--bitext_data={FLAGS.bitext_data}")
+    overrides = [*ARMS[arm], f"trainer.seed={seed}", *FLAGS.params_override]
+    if arm != "bitext":
+        arguments.append(f"--teacher={_teacher()}")
+        objective = "distill" if arm == "small" else "distill_bitext"
+        cache = os.path.join(FLAGS.output, f"vectors-{objective}")
+        # The teacher reads the texts once for all seeds and arms.
+        overrides.append(f"task.{objective}.teacher_cache={cache}")
+    return claims.train(f"{arm}-{seed}", overrides, *arguments)
+
+
+def _score(arm: str, seed: int, model: str) -> dict[str, float]:
+    tasks = _STS
+    if arm != "small":
+        tatoeba = (f"tatoeba-{language}" for language in FLAGS.languages)
+        tasks = ("stsb-test", "stsb-multilingual", *tatoeba)
+    return claims.scores(f"{arm}-{seed}", model, tasks)
+
+
+def _run() -> None:
+    for seed in map(int, FLAGS.seeds):
+        for arm in FLAGS.arms:
+            claims.run_arm(
+                {"arm": arm, "seed": seed},
+                functools.partial(_train, arm, seed),
+                functools.partial(_score, arm, seed),
+            )
+
+
+def _with_means(row: dict) -> dict:
+    groups = {
+        "sts": _STS,
+        "stsb, other languages": [
+            n for n in row if n.startswith("stsb-") and n != "stsb-test"
+        ],
+        "tatoeba": [n for n in row if n.startswith("tatoeba-")],
+    }
+    means = {
+        name: statistics.fmean(row[task] for task in tasks)
+        for name, tasks in groups.items()
+        if tasks and all(task in row for task in tasks)
+    }
+    return row | means
+
+
+def _table() -> None:
+    found = [_with_means(row) for row in claims.rows(FLAGS.results)]
+    shown = ("stsb-test", "sick-r", "sts", "stsb, other languages", "tatoeba")
+    claims.print_table(found, ("arm",), (*shown, "train_cpu_seconds"))
+
+
+if __name__ == "__main__":
+    claims.main(_run, _table, "teacher")
