@@ -203,10 +203,7 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
             dense,
             inputs.get("dense_type_ids"),
         )
-        x = training_graph.normed_embeddings(self, embeddings)
-        if self._embedding_projection is not None:
-            x = self._embedding_projection(x)
-        outputs = training_graph.encode(self, x, mask, self.exact_gelu)
+        outputs = training_graph.encode(self, embeddings, mask, self.exact_gelu)
         return {
             "sequence_output": outputs[-1],
             "pooled_output": self.pooler_layer(outputs[-1][:, 0]),

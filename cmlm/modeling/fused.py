@@ -30,7 +30,7 @@ CHOICES = ("auto", "always", "never")
 # XLA compiles every piece anew for each shape of a batch, in about half a second for
 # all of them. A narrower model is done before that pays.
 LEAST_WIDTH = 256
-_state = {"training": False, "recomputing": False}
+_state = {"training": False, "recomputing": False, "unpadding": False}
 
 
 def wanted(choice: str, width: int, on_cpu: bool) -> bool:
@@ -72,6 +72,11 @@ def recomputing() -> contextlib.AbstractContextManager[None]:
     return _within("recomputing", True)
 
 
+def unpadding(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Within the body, encoders of a training step leave out most of the padding."""
+    return _within("unpadding", enabled)
+
+
 @contextlib.contextmanager
 def _within(name: str, value: bool) -> Iterator[None]:
     before = _state[name]
@@ -85,6 +90,11 @@ def _within(name: str, value: bool) -> Iterator[None]:
 def active() -> bool:
     """Whether the step that is built now uses the pieces."""
     return _state["training"]
+
+
+def unpads() -> bool:
+    """Whether encoders that are built now leave out most of the padding."""
+    return _state["unpadding"]
 
 
 def read(variable: tf.Variable) -> tf.Tensor:

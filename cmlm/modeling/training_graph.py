@@ -4,7 +4,8 @@ Model Garden's block multiplies with einsum, adds biases, casts and drops in ope
 of their own. This module reads the weights of the same Keras layers and writes the same
 function with products of two dimensions and the pieces of `fused`. Names and gradients
 of the weights are those of the Keras layers, and so are the states of dropout; its
-draws differ. `tests/test_training_graph.py` compares the two forms.
+draws differ. Where `padding` says so, the products leave out padding.
+`tests/test_training_graph.py` compares the two forms.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from cmlm.common.keras import keras
 from cmlm.modeling import fused, layers
+from cmlm.modeling.padding import padding_of
 
 # Added to the score of a padded token: its softmax is 0.
 _MASKED = -1e9
@@ -23,39 +25,43 @@ _MASKED = -1e9
 def encode(
     bert: keras.layers.Layer, embeddings: tf.Tensor, mask: tf.Tensor, exact_gelu: bool
 ) -> list[tf.Tensor]:
-    """Runs the Transformer blocks, with dropout.
+    """Norms the embeddings and runs the Transformer blocks, with dropout.
 
     Args:
         bert: Model Garden's encoder.
-        embeddings: float32 [batch, seq, dim], normed and dropped.
+        embeddings: float [batch, seq, width], the sums of the embeddings of words,
+            positions and types.
         mask: int32 [batch, seq], 1 for a real token.
         exact_gelu: whether the blocks' activation is the exact GELU.
 
     Returns:
-        The output of every block, float32 [batch, seq, dim].
+        The output of every block, float32 [batch, seq, dim]. The outputs at padding
+        are arbitrary.
     """
     shape = tf.shape(embeddings)
-    width = embeddings.shape[-1]
-    x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, width])
+    padding = padding_of(mask)
+    x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, embeddings.shape[-1]])
+    x = _normed_embeddings(bert, padding.remove(x))
+    if bert._embedding_projection is not None:
+        x = tf.cast(bert._embedding_projection(x), tf.float32)
     for_product = tf.cast(x, _type(bert.transformer_layers[0]))
     mask = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED
     outputs = []
     for block in bert.transformer_layers:
-        x, for_product = _block(block, x, for_product, mask, shape, exact_gelu)
-        outputs.append(tf.reshape(x, [shape[0], shape[1], width]))
+        x, for_product = _block(block, x, for_product, mask, shape, padding, exact_gelu)
+        padded = padding.restore(x)
+        outputs.append(tf.reshape(padded, [shape[0], shape[1], x.shape[-1]]))
     return outputs
 
 
-def normed_embeddings(bert: keras.layers.Layer, embeddings: tf.Tensor) -> tf.Tensor:
-    """Layer norm and dropout of embeddings, float32 [batch, seq, width]."""
+def _normed_embeddings(bert: keras.layers.Layer, x: tf.Tensor) -> tf.Tensor:
+    """Layer norm and dropout of embeddings, float32 [tokens, width]."""
     norm, dropout = bert._embedding_norm_layer, bert._embedding_dropout
-    x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, embeddings.shape[-1]])
-    x = fused.norm_dropout(
+    return fused.norm_dropout(
         x,
         *(fused.read(norm.gamma), fused.read(norm.beta), norm.epsilon),
         *(_kept(dropout, tf.shape(x)), fused.exact_rate(dropout.rate)),
     )
-    return tf.reshape(x, tf.shape(embeddings))
 
 
 def _type(block) -> tf.DType:
@@ -64,11 +70,11 @@ def _type(block) -> tf.DType:
 
 
 def _block(
-    block, x, for_product, mask, shape, exact_gelu
+    block, x, for_product, mask, shape, padding, exact_gelu
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One block: [tokens, dim] in float32 and in the products' type, to the same."""
     dtype = _type(block)
-    found = _attention(block._attention_layer, for_product, mask, shape)
+    found = _attention(block._attention_layer, for_product, mask, shape, padding)
     output = block._attention_layer._output_dense
     kernel = tf.reshape(fused.read(output.kernel), [-1, x.shape[-1]])
     x, for_product = _norm(
@@ -104,7 +110,7 @@ def _norm(norm, dropout, x, y, bias) -> tuple[tf.Tensor, tf.Tensor]:
     )
 
 
-def _attention(layer, x, mask, shape) -> tf.Tensor:
+def _attention(layer, x, mask, shape, padding) -> tf.Tensor:
     """[tokens, heads * size], the heads' outputs side by side."""
     dtype, width = x.dtype, x.shape[-1]
     parts = (layer._query_dense, layer._key_dense, layer._value_dense)
@@ -119,6 +125,7 @@ def _attention(layer, x, mask, shape) -> tf.Tensor:
         [tf.reshape(fused.read(part.bias), [heads * size]) for part in parts], axis=0
     )
     every = fused.add_bias(tf.matmul(x, tf.cast(kernel, dtype)), bias)
+    every = padding.restore(every)
     every = tf.reshape(every, [batch, seq, 3, heads, size])
     query, key, value = tf.unstack(tf.transpose(every, [2, 0, 3, 1, 4]))
     scores = tf.matmul(query, key, transpose_b=True)
@@ -138,7 +145,7 @@ def _attention(layer, x, mask, shape) -> tf.Tensor:
         # DropHead.
         found = tf.cast(dropout(found, training=True), dtype)
     found = tf.transpose(tf.matmul(found, value), [0, 2, 1, 3])
-    return tf.reshape(found, [batch * seq, heads * size])
+    return padding.remove(tf.reshape(found, [batch * seq, heads * size]))
 
 
 def _kept(dropout, shape):

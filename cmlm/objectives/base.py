@@ -14,6 +14,7 @@ from cmlm.common import fields
 from cmlm.data import batches, corpus, inspection, languages
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
+from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
 
 # A metric is (sum, count). Both add up over replicas, micro-batches and steps; the
@@ -265,6 +266,11 @@ class EmbeddingObjective(Objective):
     weights.
     """
 
+    @property
+    def unpads(self) -> bool:
+        """Whether training leaves out padding, about half of a random batch."""
+        return not self.static_shapes
+
     @abc.abstractmethod
     def side_embedders(
         self, batch: dict[str, tf.Tensor], training: bool
@@ -304,7 +310,9 @@ class EmbeddingObjective(Objective):
             "input_word_ids": tf.reshape(ids, [-1, length]),
             "input_mask": tf.reshape(mask, [-1, length]),
         }
-        vectors = (encoder or self.model.encoder)(inputs, training=training)["default"]
+        with fused.unpadding(self.unpads):
+            encoder = encoder or self.model.encoder
+            vectors = encoder(inputs, training=training)["default"]
         vectors = tf.cast(vectors, tf.float32)
         return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
 

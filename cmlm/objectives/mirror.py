@@ -56,6 +56,11 @@ class MirrorObjective(ContrastiveObjective):
     def make_dataset(self, feed):
         return pair_pipelines.copies(feed, self.config.span, self.config.mask_rate)
 
+    @property
+    def unpads(self):
+        # Controlled dropout needs the same shapes in both views.
+        return super().unpads and not self.config.controlled_dropout
+
     def side_embedders(self, batch, training):
         if not (self.config.controlled_dropout and training):
             return super().side_embedders(batch, training)
