@@ -145,6 +145,52 @@ def test_every_fusion_is_there(make, precision):
     assert not left & set(ops)
 
 
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
+)
+@pytest.mark.usefixtures("optimized_graphs")
+def test_every_fusion_is_there_in_a_server(tmp_path):
+    """A server knows the shape of no variable and of no argument of a function."""
+    model = perturbed()
+    inputs = batch(types=True)
+    module = tf.Module()
+    module.graph = inference_graph.build(model.encoder, model.config)
+    options = {
+        "input_signature": [tf.TensorSpec([None, None], tf.int32, n) for n in inputs],
+        "autograph": False,
+    }
+
+    @tf.function(**options, experimental_attributes={"_noinline": True})
+    def token_vectors(*tensors):
+        return module.graph(dict(zip(inputs, tensors, strict=True)))["default"]
+
+    module.serve = tf.function(lambda *tensors: token_vectors(*tensors), **options)
+    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
+
+    traced = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+    metadata = tf.compat.v1.RunMetadata()
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path))
+        signature = loaded.signature_def["serving_default"]
+        feed = {signature.inputs[n].name: value.numpy() for n, value in inputs.items()}
+        (vectors,) = signature.outputs.values()
+        session.run(vectors.name, feed, options=traced, run_metadata=metadata)
+    ops, of_floats = collections.Counter(), collections.Counter()
+    for device in metadata.step_stats.dev_stats:
+        for node in device.node_stats:
+            op = node.timeline_label.partition(" = ")[2].partition("(")[0]
+            ops[op] += 1
+            of_floats[op] += any(
+                output.tensor_description.dtype == tf.float32 for output in node.output
+            )
+    assert ops["_MklLayerNorm"] == 2 * LAYERS + 1
+    assert ops["_MklNativeFusedMatMul"] == 4 * LAYERS
+    assert ops["_MklFusedBatchMatMulV2"] == LAYERS
+    # The sum of the three embeddings: every residual is fused.
+    assert of_floats["AddV2"] == 2
+    assert not {"Erf", "BiasAdd", "FusedBatchNormV3"} & set(ops)
+
+
 def test_matrices_are_variables():
     model = perturbed()
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in batch(types=True)}

@@ -7,7 +7,7 @@ import toys
 
 from cmlm.common.keras import keras
 from cmlm.modeling import fused
-from cmlm.modeling.padding import Padding, Unpadding, padding_of
+from cmlm.modeling.padding import Padding, RealTokens, Unpadding, padding_of
 
 
 def random_mask(batch=9, seq=16) -> np.ndarray:
@@ -33,6 +33,34 @@ def test_batches_without_padding_and_without_tokens(mask):
     back = unpadding.restore(unpadding.remove(tokens))
     assert back.shape == tokens.shape
     np.testing.assert_array_equal(back[mask.ravel() > 0], tokens[mask.ravel() > 0])
+
+
+def test_heads_of_real_tokens_are_split_and_joined():
+    mask = random_mask(batch=5, seq=8)
+    mask[2, :3] = 0, 1, 1  # padding on the left, too
+    (batch, seq), heads, size = mask.shape, 2, 3
+    merged = np.random.default_rng(0).normal(size=[batch, seq, 3, heads, size])
+    real = RealTokens(tf.constant(mask), heads)
+    np.testing.assert_array_equal(real.positions, np.argwhere(mask)[:, 1])
+    np.testing.assert_array_equal(
+        real.take(merged[..., 0, 0, 0]), merged[mask > 0][:, 0, 0, 0]
+    )
+    parts = real.split_heads(merged[mask > 0].reshape(-1, 3 * heads * size), size)
+    for number, part in enumerate(parts):
+        back = np.transpose(part, [0, 2, 1, 3])
+        np.testing.assert_array_equal(back[mask > 0], merged[mask > 0][:, number])
+        # Padding repeats a token of its own row.
+        first = merged[np.arange(batch), mask.argmax(axis=1), number]
+        expected = np.broadcast_to(first[:, np.newaxis], back.shape)
+        np.testing.assert_array_equal(back[mask == 0], expected[mask == 0])
+    joined = np.reshape(real.join_heads(parts[1]), [-1, heads, size])
+    np.testing.assert_array_equal(joined, merged[mask > 0][:, 1])
+
+
+def test_a_row_without_tokens_keeps_its_padding():
+    real = RealTokens(tf.constant([[1, 0, 0], [0, 0, 0]]), heads=1)
+    np.testing.assert_array_equal(real.positions, [0, 0, 1, 2])
+    np.testing.assert_array_equal(real.place, [[0, 0, 0], [1, 2, 3]])
 
 
 def test_gradients_reach_real_tokens_alone():

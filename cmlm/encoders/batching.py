@@ -13,8 +13,9 @@ import tensorflow as tf
 # Tokens of a batch, padding included. On a CPU, batches of 1024 to 4096 tokens are
 # equally fast and larger batches slower, and each batch costs as much as 25 to 125
 # additional tokens. So a batch holds up to MOST_TOKENS tokens of sentences with nearly
-# the same length, and up to LEAST_TOKENS tokens otherwise: with more, the padding would
-# cost more than a further batch.
+# the same length, and up to LEAST_TOKENS tokens otherwise. Padding costs time in
+# attention alone. Twice as many would be faster on one thread, but leave the other
+# processors of a small request without a batch.
 MOST_TOKENS, LEAST_TOKENS = 2048, 512
 # Sentences with at least this many tenths of the longest length have nearly its length.
 NEARLY = 8

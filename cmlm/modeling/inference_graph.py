@@ -10,6 +10,7 @@ knows:
     BatchMatMul + Mul + Add              attention scores, scale and mask
     FusedBatchNormV3 + Mul + Add         layer norm
 
+Products, norms and GELU see the real tokens of a batch and no padding.
 `tests/test_inference_graph.py` inspects the optimised graph, so a change that loses a
 fusion fails in a test, not in a benchmark.
 """
@@ -26,6 +27,7 @@ import tensorflow as tf
 from cmlm.modeling import layers, pooling, weights
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.modeling.layers import ViewProjection
+from cmlm.modeling.padding import RealTokens
 
 # Added to the score of a padded token: its softmax is 0, and bfloat16 can hold it.
 _MASKED = -1e9
@@ -86,9 +88,9 @@ class InferenceEncoder(tf.Module):
             `default`, float32 [batch, dim].
         """
         ids, mask = inputs["input_word_ids"], inputs["input_mask"]
-        types = inputs.get("input_type_ids")
-        batch, seq = tf.shape(ids)[0], tf.shape(ids)[1]
-        x = tf.cast(self._embed(ids, types, seq), self._dtype)
+        real = RealTokens(mask, self._config.num_attention_heads)
+        x = self._embed(ids, inputs.get("input_type_ids"), real)
+        x = tf.cast(x, self._dtype)
         if self._config.embedding_size:
             x = self._dense(weights.PROJECTION, x)
         # [batch, 1, 1, seq], added to the scores of every head and query.
@@ -96,10 +98,12 @@ class InferenceEncoder(tf.Module):
         bias = bias[:, tf.newaxis, tf.newaxis, :]
         if self._config.relative_positions:
             table = self._matrices[weights.RELATIVE]
-            bias += tf.cast(layers.relative_scores(table, seq), self._dtype)
+            bias += tf.cast(
+                layers.relative_scores(table, tf.shape(mask)[1]), self._dtype
+            )
         for number in range(self._config.num_layers):
-            x = self._block(number, x, bias, batch, seq)
-        vectors = tf.cast(self._pool(x, mask, batch, seq), tf.float32)
+            x = self._block(number, x, bias, real)
+        vectors = tf.cast(self._pool(x, mask, real), tf.float32)
         if self._projection is not None:
             vectors = tf.reduce_mean(self._projection(vectors), axis=1)
         return {"default": vectors}
@@ -127,31 +131,31 @@ class InferenceEncoder(tf.Module):
 
     # ----------------------------------------------------------------- layers
 
-    def _embed(self, ids, types, seq) -> tf.Tensor:
-        """float32 [batch * seq, embedding width]."""
-        width = self._config.embedding_width
-        x = tf.gather(self._matrices[weights.WORDS], ids)
-        x += self._matrices[weights.POSITIONS][:seq]
+    def _embed(self, ids, types, real) -> tf.Tensor:
+        """float32 [tokens, embedding width]."""
+        x = tf.gather(self._matrices[weights.WORDS], real.take(ids))
+        x += tf.gather(self._matrices[weights.POSITIONS], real.positions)
         table = self._matrices[weights.TYPES]
-        x += table[0] if types is None else tf.gather(table, types)
-        return self._norm("embeddings/layer_norm", tf.reshape(x, [-1, width]))
+        x += table[0] if types is None else tf.gather(table, real.take(types))
+        # In a SavedModel, the remapper does not know the width of a table.
+        x = tf.reshape(x, [-1, self._config.embedding_width])
+        return self._norm("embeddings/layer_norm", x)
 
-    def _block(self, number, x, bias, batch, seq) -> tf.Tensor:
-        heads = self._config.num_attention_heads
-        width = self._config.hidden_size
+    def _block(self, number, x, bias, real) -> tf.Tensor:
+        size = self._config.hidden_size // self._config.num_attention_heads
 
         def name(part):
             return weights.layer(number, part)
 
-        merged = self._dense(name(_QUERY_KEY_VALUE), x)
-        merged = tf.reshape(merged, [batch, seq, 3, heads, width // heads])
-        query, key, value = tf.unstack(tf.transpose(merged, [2, 0, 3, 1, 4]))
-        scale = tf.constant(1 / math.sqrt(width // heads), self._dtype)
+        query, key, value = real.split_heads(
+            self._dense(name(_QUERY_KEY_VALUE), x), size
+        )
+        scale = tf.constant(1 / math.sqrt(size), self._dtype)
         scores = tf.matmul(query, key, transpose_b=True) * scale + bias
-        mixed = tf.matmul(tf.nn.softmax(scores), value)
+        mixed = real.join_heads(tf.matmul(tf.nn.softmax(scores), value))
         # Reshapes to the shape of x, not to [-1, width]: the remapper fuses an Add only
         # if it knows that both shapes are equal.
-        mixed = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), tf.shape(x))
+        mixed = tf.reshape(mixed, tf.shape(x))
         y = self._dense(name("self_attention/attention_output"), mixed, x)
         x = self._norm(name("self_attention_layer_norm"), y)
         inner = self._activation(self._dense(name("intermediate"), x))
@@ -190,10 +194,9 @@ class InferenceEncoder(tf.Module):
         gamma = self._vector(f"{name}/gamma", x.dtype)
         return y * gamma + self._vector(f"{name}/beta", x.dtype)
 
-    def _pool(self, x, mask, batch, seq) -> tf.Tensor:
+    def _pool(self, x, mask, real) -> tf.Tensor:
         """float32 [batch, dim]."""
-        tokens = tf.reshape(x, [batch, seq, self._config.hidden_size])
-        tokens = tf.cast(tokens, tf.float32)
+        tokens = tf.cast(tf.gather(x, real.place), tf.float32)
         return pooling.pool(self._config.pooling, tokens, mask, self._pooler)
 
     def _pooler(self, vectors) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Padding, which a training step computes or leaves out."""
+"""Padding, which an encoder leaves out where it pays."""
 
 from __future__ import annotations
 
@@ -73,6 +73,62 @@ class Unpadding(Padding):
             )
 
         return restore(x)
+
+
+class RealTokens:
+    """The real tokens of a batch side by side, for an inference graph.
+
+    Attention and pooling alone need the tokens of a sentence in a row of their own. The
+    gathers around attention move the heads too, so they cost no more than the
+    transposes that they replace.
+
+    Args:
+        mask: int32 [batch, seq], 1 for a real token. A row without any keeps all its
+            tokens, because a pooling may read [CLS] from it.
+        heads: number of attention heads.
+
+    Attributes:
+        positions: int32 [tokens], the position of each token in its row.
+        place: int32 [batch, seq], the number of each position's token. Padding has the
+            number of the first token of its row: attention and pooling give it no
+            weight, and no sentence reads a token of another one.
+    """
+
+    def __init__(self, mask: tf.Tensor, heads: int):
+        batch, seq = tf.shape(mask)[0], tf.shape(mask)[1]
+        real = mask > 0
+        real |= ~tf.reduce_any(real, axis=1, keepdims=True)
+        flat = tf.reshape(real, [-1])
+        self._tokens = tf.cast(tf.where(flat)[:, 0], tf.int32)
+        number = tf.reshape(tf.cumsum(tf.cast(flat, tf.int32)) - 1, [batch, seq])
+        first = tf.where(real, number, number.dtype.max)
+        self.place = tf.where(real, number, tf.reduce_min(first, axis=1, keepdims=True))
+        self.positions = self._tokens % seq
+        head = tf.range(heads)
+        # Of the three parts, each token has all heads of one part, then of the next.
+        part = tf.range(0, 3 * heads, heads)[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        self._split = (
+            self.place[:, tf.newaxis] * (3 * heads) + part + head[:, tf.newaxis]
+        )
+        start = self._tokens // seq * (heads * seq) + self.positions
+        self._join = tf.reshape(start[:, tf.newaxis] + head * seq, [-1])
+
+    def take(self, values: tf.Tensor) -> tf.Tensor:
+        """From all positions, [batch, seq], to the real tokens, [tokens]."""
+        return tf.gather(tf.reshape(values, [-1]), self._tokens)
+
+    def split_heads(self, merged: tf.Tensor, size: int) -> list[tf.Tensor]:
+        """Query, key and value, [batch, heads, seq, size] each.
+
+        Args:
+            merged: [tokens, 3 * heads * size], the three side by side.
+            size: the width of a head.
+        """
+        return tf.unstack(tf.gather(tf.reshape(merged, [-1, size]), self._split))
+
+    def join_heads(self, mixed: tf.Tensor) -> tf.Tensor:
+        """From [batch, heads, seq, size] to [tokens * heads, size]."""
+        return tf.gather(tf.reshape(mixed, [-1, mixed.shape[-1]]), self._join)
 
 
 def _unit(size: tf.Tensor) -> tf.Tensor:
