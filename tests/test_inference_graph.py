@@ -18,6 +18,9 @@ from cmlm.modeling import inference_graph
 from export import saved_models
 
 LAYERS, BATCH, SEQ = 2, 5, 9
+ON_X86 = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
+)
 
 
 def perturbed(**settings):
@@ -119,9 +122,7 @@ def executed(function, *arguments) -> collections.Counter:
     )
 
 
-@pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
-)
+@ON_X86
 @pytest.mark.usefixtures("optimized_graphs")
 @pytest.mark.parametrize("precision", choices.PRECISIONS)
 @pytest.mark.parametrize("make", [perturbed, toys.model], ids=["trained", "untrained"])
@@ -145,9 +146,7 @@ def test_every_fusion_is_there(make, precision):
     assert not left & set(ops)
 
 
-@pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
-)
+@ON_X86
 @pytest.mark.usefixtures("optimized_graphs")
 def test_every_fusion_is_there_in_a_server(tmp_path):
     """A server knows the shape of no variable and of no argument of a function."""

@@ -14,8 +14,8 @@ import tensorflow as tf
 # equally fast and larger batches slower, and each batch costs as much as 25 to 125
 # additional tokens. So a batch holds up to MOST_TOKENS tokens of sentences with nearly
 # the same length, and up to LEAST_TOKENS tokens otherwise. Padding costs time in
-# attention alone. Twice as many would be faster on one thread, but leave the other
-# processors of a small request without a batch.
+# attention alone. With twice LEAST_TOKENS, one thread would be faster, but a small
+# request would have no batches for the other processors.
 MOST_TOKENS, LEAST_TOKENS = 2048, 512
 # Sentences with at least this many tenths of the longest length have nearly its length.
 NEARLY = 8
