@@ -8,6 +8,7 @@ import toys
 from cmlm.common.keras import keras
 from cmlm.modeling import fused
 from cmlm.modeling.padding import Padding, RealTokens, Unpadding, padding_of
+from cmlm.training.gradients import ReplicaGradients
 
 
 def random_mask(batch=9, seq=16) -> np.ndarray:
@@ -18,17 +19,17 @@ def random_mask(batch=9, seq=16) -> np.ndarray:
 def test_real_tokens_come_back_to_their_places():
     mask = random_mask()
     tokens = np.random.default_rng(0).normal(size=[mask.size, 3]).astype(np.float32)
-    unpadding, real = Unpadding(tf.constant(mask)), mask.ravel() > 0
+    unpadding, real = Unpadding(tf.constant(mask), 1), mask.ravel() > 0
     few = unpadding.remove(tf.constant(tokens))
-    # Rounded up to 16 tokens.
-    assert len(few) == -(-mask.sum() // 16) * 16 < mask.size
+    # Rounded up to 16 tokens, one of them padding.
+    assert len(few) == (mask.sum() // 16 + 1) * 16 < mask.size
     np.testing.assert_array_equal(few[: mask.sum()], tokens[real])
     np.testing.assert_array_equal(unpadding.restore(few)[real], tokens[real])
 
 
 @pytest.mark.parametrize("mask", [np.ones([3, 5]), np.zeros([3, 5]), np.ones([1, 1])])
 def test_batches_without_padding_and_without_tokens(mask):
-    unpadding = Unpadding(tf.constant(mask, tf.int32))
+    unpadding = Unpadding(tf.constant(mask, tf.int32), 1)
     tokens = tf.reshape(tf.range(mask.size), [-1, 1])
     back = unpadding.restore(unpadding.remove(tokens))
     assert back.shape == tokens.shape
@@ -63,15 +64,29 @@ def test_a_row_without_tokens_keeps_its_padding():
     np.testing.assert_array_equal(real.place, [[0, 0, 0], [1, 2, 3]])
 
 
-def test_gradients_reach_real_tokens_alone():
-    mask = random_mask()
-    unpadding, real = Unpadding(tf.constant(mask)), mask.ravel() > 0
-    tokens, factors = tf.ones([mask.size, 2]), np.arange(2.0 * mask.size)
-    factors = tf.constant(factors.reshape(-1, 2) * real[:, np.newaxis], tf.float32)
-    with tf.GradientTape() as tape:
-        tape.watch(tokens)
-        sum_ = tf.reduce_sum(unpadding.restore(unpadding.remove(tokens)) * factors)
-    np.testing.assert_array_equal(tape.gradient(sum_, tokens), factors)
+def around_attention(kind: type[Padding], mask: tf.Tensor, tokens: tf.Tensor):
+    """Query - key * value of all heads, of the real tokens and without attention."""
+    padding = kind(mask, 2)
+    query, key, value = padding.split_heads(padding.remove(tokens))
+    joined = padding.join_heads(query - key * value)
+    return padding.restore(joined) * tf.reshape(tf.cast(mask, tf.float32), [-1, 1])
+
+
+def test_values_and_gradients_pass_around_attention():
+    mask = random_mask(seq=13)
+    mask[3] = mask[3, ::-1]  # padding on the left, too
+    mask, random = tf.constant(mask), np.random.default_rng(0)
+    tokens = tf.constant(random.normal(size=[9 * 13, 3 * 2 * 4]), tf.float32)
+    factors = tf.constant(random.normal(size=[9 * 13, 2 * 4]), tf.float32)
+    results = []
+    for kind in (Padding, Unpadding):
+        with tf.GradientTape() as tape:
+            tape.watch(tokens)
+            found = around_attention(kind, mask, tokens)
+        results.append([found, tape.gradient(found, tokens, factors)])
+    for got, want in zip(*results, strict=True):
+        assert np.abs(want).max() > 0.1
+        np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_large_batches_have_few_numbers_of_tokens():
@@ -80,7 +95,7 @@ def test_large_batches_have_few_numbers_of_tokens():
         lengths = random.integers(4, 49, 256)
         mask = np.arange(48) < lengths[:, np.newaxis]
         tokens = tf.zeros([mask.size, 1])
-        found.add(len(Unpadding(tf.constant(mask, tf.int32)).remove(tokens)))
+        found.add(len(Unpadding(tf.constant(mask, tf.int32), 1).remove(tokens)))
     # XLA compiles a step for each of them.
     assert len(found) <= 6
     assert max(found) < 0.62 * mask.size
@@ -112,9 +127,8 @@ def test_vectors_and_gradients_are_the_same(values):
     for enabled in (False, True):
         model.reset_dropout(tf.constant(1, tf.int64))
         with fused.training(), fused.unpadding(enabled), tf.GradientTape() as tape:
-            assert (
-                type(padding_of(inputs["input_mask"])) is [Padding, Unpadding][enabled]
-            )
+            padding = padding_of(inputs["input_mask"], 2)
+            assert type(padding) is [Padding, Unpadding][enabled]
             vectors = model.encoder(inputs, training=True)["default"]
             sum_ = tf.reduce_sum(vectors**2)
         gradients = tape.gradient(sum_, model.encoder.trainable_variables)
@@ -126,13 +140,75 @@ def test_vectors_and_gradients_are_the_same(values):
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["bitext", "mirror", "quickthought", "scored"])
+@pytest.mark.parametrize("skip", [False, True])
+def test_cmlm_is_the_same(skip):
+    keras.backend.experimental.enable_tf_random_generator()
+    model = toys.model(drophead_rate=0.5 if skip else 0.0)
+    model.build_dropout(seed=1)
+    batch = toys.pair_batch(batch=16)
+    made = toys.objective("cmlm", model, [batch], 16, skip=skip)
+    results = []
+    for enabled in (False, True):
+        model.reset_dropout(tf.constant(1, tf.int64))
+        with fused.training(), fused.unpadding(enabled), tf.GradientTape() as tape:
+            loss, _ = made.loss(batch)
+        variables = [*model.encoder.trainable_variables]
+        results.append([loss, *tape.gradient(loss, variables)])
+    assert len(results[0]) > 10
+    for got, want in zip(*reversed(results), strict=True):
+        a, b = tf.convert_to_tensor(got), tf.convert_to_tensor(want)
+        np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4)
+
+
+BATCHES = {
+    "bitext": toys.bitext_batch,
+    "cmlm": toys.pair_batch,
+    "mirror": toys.bitext_batch,
+    "quickthought": toys.bitext_batch,
+    "scored": toys.bitext_batch,
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
 def test_objectives_leave_out_padding(name):
     model = toys.model()
-    made = toys.objective(name, model, [toys.bitext_batch()], 8)
+    made = toys.objective(name, model, [BATCHES[name](8)], 8)
     assert made.unpads
     made.static_shapes = True
     assert not made.unpads
+
+
+def test_each_replica_leaves_out_padding_in_all_its_passes(two_replicas):
+    # The replicas' threads build their step in turn: one waits in the gather of the
+    # loss while the other one begins.
+    with two_replicas.scope():
+        model = toys.model()
+        made = toys.objective("bitext", model, [toys.bitext_batch()], 8)
+        gradients = ReplicaGradients(made, model, 2, micro_batch_size=2)
+    model.build_dropout(seed=1)
+    embed_side, seen = made.embed_side, []
+
+    def spy(*args, **values):
+        seen.append((fused.unpads(), fused.recomputes()))
+        return embed_side(*args, **values)
+
+    made.embed_side = spy
+    batches = two_replicas.experimental_distribute_values_from_function(
+        lambda _: toys.bitext_batch(4)
+    )
+
+    @tf.function
+    def step(batches):
+        def of_replica(batch):
+            return gradients(batch, 1.0, model.encoder.trainable_variables)[0][0]
+
+        return two_replicas.run(of_replica, args=(batches,))
+
+    with fused.training():
+        step(batches)
+    # Two sides, in two passes, of two replicas.
+    assert seen == [(True, True)] * 8
+    assert not fused.unpads() and not fused.recomputes()
 
 
 def test_controlled_dropout_computes_padding():

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Optional
 
@@ -30,7 +31,22 @@ CHOICES = ("auto", "always", "never")
 # XLA compiles every piece anew for each shape of a batch, in about half a second for
 # all of them. A narrower model is done before that pays.
 LEAST_WIDTH = 256
-_state = {"training": False, "recomputing": False, "unpadding": False}
+
+
+class _OfStep:
+    """What holds for all replicas, whose threads build one step."""
+
+    training = False
+
+
+class _OfReplica(threading.local):
+    """What a replica sets within its step, while other replicas build theirs."""
+
+    recomputing = False
+    unpadding = False
+
+
+_step, _replica = _OfStep(), _OfReplica()
 
 
 def wanted(choice: str, width: int, on_cpu: bool) -> bool:
@@ -64,37 +80,42 @@ def _compiler_works() -> bool:
 
 def training(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
     """Within the body, layers of a training step are built from these pieces."""
-    return _within("training", enabled)
+    return _within(_step, "training", enabled)
 
 
 def recomputing() -> contextlib.AbstractContextManager[None]:
     """Within the body, steps are built that take less memory and a little more time."""
-    return _within("recomputing", True)
+    return _within(_replica, "recomputing", True)
 
 
 def unpadding(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
     """Within the body, encoders of a training step leave out most of the padding."""
-    return _within("unpadding", enabled)
+    return _within(_replica, "unpadding", enabled)
 
 
 @contextlib.contextmanager
-def _within(name: str, value: bool) -> Iterator[None]:
-    before = _state[name]
-    _state[name] = value
+def _within(state: object, name: str, value: bool) -> Iterator[None]:
+    before = getattr(state, name)
+    setattr(state, name, value)
     try:
         yield
     finally:
-        _state[name] = before
+        setattr(state, name, before)
 
 
 def active() -> bool:
     """Whether the step that is built now uses the pieces."""
-    return _state["training"]
+    return _step.training
+
+
+def recomputes() -> bool:
+    """Whether the step that is built now takes less memory and more time."""
+    return _replica.recomputing
 
 
 def unpads() -> bool:
     """Whether encoders that are built now leave out most of the padding."""
-    return _state["unpadding"]
+    return _replica.unpadding
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
@@ -192,7 +213,7 @@ def gelu_product(x: tf.Tensor, bias: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     Returns:
         [rows, units], in the type of x.
     """
-    if _state["recomputing"]:
+    if recomputes():
         return _gelu_product(x, bias, kernel)
     return tf.matmul(gelu(x, bias), kernel)
 

@@ -9,70 +9,130 @@ import tensorflow as tf
 from cmlm.modeling import fused
 
 
-def padding_of(mask: tf.Tensor) -> Padding:
+def padding_of(mask: tf.Tensor, heads: int) -> Padding:
     """Returns the treatment of padding in the step that is built now.
 
     Args:
         mask: int32 [batch, seq], 1 for a real token.
+        heads: number of attention heads.
     """
-    return Unpadding(mask) if fused.unpads() else Padding()
+    return Unpadding(mask, heads) if fused.unpads() else Padding(mask, heads)
 
 
 class Padding:
-    """Computes padding like any other token."""
+    """Computes padding like any other token.
+
+    Args:
+        mask: int32 [batch, seq], 1 for a real token.
+        heads: number of attention heads.
+
+    Attributes:
+        mask: int32 [batch, columns], the mask of the columns of attention.
+    """
+
+    def __init__(self, mask: tf.Tensor, heads: int):
+        self._heads, self.mask = heads, mask
 
     def remove(self, x: tf.Tensor) -> tf.Tensor:
-        """From all tokens, [batch * seq, dim], to the computed ones."""
+        """From all tokens, [batch * seq, dim], to the computed ones, [tokens, dim]."""
         return x
 
     def restore(self, x: tf.Tensor) -> tf.Tensor:
         """From the computed tokens to all tokens, [batch * seq, dim]."""
         return x
 
+    def split_heads(self, merged: tf.Tensor) -> list[tf.Tensor]:
+        """Query, key and value, [batch, heads, columns, size] each.
+
+        Args:
+            merged: [tokens, 3 * heads * size], the three side by side.
+        """
+        batch, columns = tf.shape(self.mask)[0], tf.shape(self.mask)[1]
+        shape = [batch, columns, 3, self._heads, self._size(merged)]
+        return tf.unstack(tf.transpose(tf.reshape(merged, shape), [2, 0, 3, 1, 4]))
+
+    def join_heads(self, mixed: tf.Tensor) -> tf.Tensor:
+        """From [batch, heads, columns, size] to [tokens, heads * size]."""
+        width = self._heads * mixed.shape[-1]
+        return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, width])
+
+    def _size(self, merged: tf.Tensor) -> int:
+        """The width of a head."""
+        return merged.shape[-1] // (3 * self._heads)
+
 
 class Unpadding(Padding):
     """Takes the real tokens of a batch together, so that products skip the padding.
 
-    Attention alone needs the tokens of a sentence in a row of their own; everything
-    else treats each token by itself. XLA compiles the pieces of a step for each number
-    of tokens, so this number is rounded up, and some padding stays.
+    Attention and pooling alone need the tokens of a sentence in a row of their own;
+    everything else treats each token by itself. The gathers around attention move the
+    heads too, so they cost no more than the transposes that they replace.
 
-    Args:
-        mask: int32 [batch, seq], 1 for a real token.
+    XLA compiles the pieces of a step for each number of tokens and of columns. So both
+    are rounded up, and some padding stays. The last computed token stands for all
+    padding that is left out. Nothing reads the output of padding: its probability in
+    attention is 0, and so is its weight in a pooling or a loss. So its gradient is 0,
+    and that of the tokens that it stands for, too.
     """
 
-    def __init__(self, mask: tf.Tensor):
-        mask = tf.reshape(mask, [-1])
-        real, size = tf.reduce_sum(mask), tf.size(mask)
+    def __init__(self, mask: tf.Tensor, heads: int):
+        batch, seq = tf.shape(mask)[0], tf.shape(mask)[1]
+        real = mask > 0
+        # A pooling may read the first output of a row without tokens.
+        real |= (tf.range(seq) == 0) & ~tf.reduce_any(real, axis=1, keepdims=True)
+        real = tf.cast(tf.reshape(real, [-1]), tf.int32)
+        count, size = tf.reduce_sum(real), tf.size(real)
         # The real tokens first, in their order, and then the padding.
-        place = tf.where(mask > 0, tf.cumsum(mask) - 1, real + tf.cumsum(1 - mask) - 1)
-        unit = _unit(size)
-        count = tf.minimum(-(-tf.maximum(real, 1) // unit) * unit, size)
+        place = tf.where(real > 0, tf.cumsum(real) - 1, count + tf.cumsum(1 - real) - 1)
+        # More columns need a token of padding that stands for them.
+        columns = tf.where(count < size, _rounded_up(seq, 8, 4), seq)
+        count = tf.minimum(_rounded_up(count + 1, 16, 16), size)
         self._tokens = tf.math.invert_permutation(place)[:count]
         self._place = tf.minimum(place, count - 1)
-        self._computed = (place < count)[:, tf.newaxis]
+        more = [[0, 0], [0, columns - seq]]
+        super().__init__(tf.pad(mask, more), heads)
+        place = tf.reshape(self._place, [batch, seq])
+        place = tf.pad(place, more, constant_values=count - 1)
+        # From the computed tokens to the heads, and back.
+        row, column = self._tokens // seq, self._tokens % seq
+        joined = _join_index(row, column, columns, heads)
+        part = tf.range(3)[:, tf.newaxis] * (batch * heads * columns)
+        self._split = _split_index(place, 3, heads)
+        self._unsplit = joined[:, tf.newaxis] + part
+        self._join, self._unjoin = joined, _split_index(place, 1, heads)[0]
 
     def remove(self, x):
-        @tf.custom_gradient
-        def remove(x):
-            def gradient(upstream):
-                upstream = tf.gather(upstream, self._place)
-                return tf.where(self._computed, upstream, tf.zeros_like(upstream))
-
-            return tf.gather(x, self._tokens), gradient
-
-        return remove(x)
+        return _gather(x, self._tokens, self._place)
 
     def restore(self, x):
-        # A token that was left out gets the output of another one. Nothing reads it:
-        # its probability in attention is 0, and so is its weight in pooling.
-        @tf.custom_gradient
-        def restore(x):
-            return tf.gather(x, self._place), lambda upstream: tf.gather(
-                upstream, self._tokens
-            )
+        return _gather(x, self._place, self._tokens)
 
-        return restore(x)
+    def split_heads(self, merged):
+        size = self._size(merged)
+        return tf.unstack(
+            _gather(tf.reshape(merged, [-1, size]), self._split, self._unsplit)
+        )
+
+    def join_heads(self, mixed):
+        size = mixed.shape[-1]
+        joined = _gather(tf.reshape(mixed, [-1, size]), self._join, self._unjoin)
+        return tf.reshape(joined, [-1, self._heads * size])
+
+
+def _gather(x: tf.Tensor, there: tf.Tensor, back: tf.Tensor) -> tf.Tensor:
+    """The rows `there` of [rows, width]; those `back` of the gradient are its gradient.
+
+    TensorFlow's own gradient of a gather adds rows up, one after the other.
+    """
+
+    @tf.custom_gradient
+    def gather(x):
+        def gradient(upstream):
+            return tf.gather(tf.reshape(upstream, [-1, x.shape[-1]]), back)
+
+        return tf.gather(x, there), gradient
+
+    return gather(x)
 
 
 class RealTokens:
@@ -104,14 +164,9 @@ class RealTokens:
         first = tf.where(real, number, number.dtype.max)
         self.place = tf.where(real, number, tf.reduce_min(first, axis=1, keepdims=True))
         self.positions = self._tokens % seq
-        head = tf.range(heads)
-        # Of the three parts, each token has all heads of one part, then of the next.
-        part = tf.range(0, 3 * heads, heads)[:, tf.newaxis, tf.newaxis, tf.newaxis]
-        self._split = (
-            self.place[:, tf.newaxis] * (3 * heads) + part + head[:, tf.newaxis]
-        )
-        start = self._tokens // seq * (heads * seq) + self.positions
-        self._join = tf.reshape(start[:, tf.newaxis] + head * seq, [-1])
+        self._split = _split_index(self.place, 3, heads)
+        joined = _join_index(self._tokens // seq, self.positions, seq, heads)
+        self._join = tf.reshape(joined, [-1])
 
     def take(self, values: tf.Tensor) -> tf.Tensor:
         """From all positions, [batch, seq], to the real tokens, [tokens]."""
@@ -131,9 +186,49 @@ class RealTokens:
         return tf.gather(tf.reshape(mixed, [-1, mixed.shape[-1]]), self._join)
 
 
-def _unit(size: tf.Tensor) -> tf.Tensor:
-    """The largest power of two up to a 32nd of `size`, and at least 16."""
-    exponent = tf.math.log(tf.cast(tf.maximum(size // 32, 16), tf.float32))
+def _split_index(place: tf.Tensor, parts: int, heads: int) -> tf.Tensor:
+    """Where the heads of each position stand among those of the computed tokens.
+
+    Args:
+        place: int32 [batch, seq], the number of each position's token.
+        parts: each token has all heads of one part, then of the next.
+        heads: number of attention heads.
+
+    Returns:
+        int32 [parts, batch, heads, seq].
+    """
+    part = tf.range(0, parts * heads, heads)[:, tf.newaxis, tf.newaxis, tf.newaxis]
+    head = tf.range(heads)[:, tf.newaxis]
+    return place[:, tf.newaxis] * (parts * heads) + part + head
+
+
+def _join_index(
+    row: tf.Tensor, column: tf.Tensor, columns: tf.Tensor, heads: int
+) -> tf.Tensor:
+    """Where the heads of each computed token stand in [batch, heads, columns].
+
+    Args:
+        row, column: int32 [tokens], the place of each token.
+        columns: int32 [], the number of columns.
+        heads: number of attention heads.
+
+    Returns:
+        int32 [tokens, heads].
+    """
+    start = row * (heads * columns) + column
+    return start[:, tf.newaxis] + tf.range(heads) * columns
+
+
+def _rounded_up(number: tf.Tensor, steps: int, least: int) -> tf.Tensor:
+    """Rounds up to a multiple of the largest power of two up to number / steps.
+
+    Args:
+        number: int32 [].
+        steps: between two powers of two, at most so many results.
+        least: a power of two; at least this one is taken.
+    """
+    exponent = tf.cast(tf.maximum(number // steps, least), tf.float32)
     # Logarithms of powers of two may fall short of the integer.
-    exponent = tf.floor(exponent / math.log(2.0) + 1e-4)
-    return tf.bitwise.left_shift(1, tf.cast(exponent, tf.int32))
+    exponent = tf.floor(tf.math.log(exponent) / math.log(2.0) + 1e-4)
+    unit = tf.bitwise.left_shift(1, tf.cast(exponent, tf.int32))
+    return -(-number // unit) * unit

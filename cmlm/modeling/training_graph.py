@@ -39,16 +39,18 @@ def encode(
         are arbitrary.
     """
     shape = tf.shape(embeddings)
-    padding = padding_of(mask)
+    heads = bert.transformer_layers[0]._attention_layer._query_dense.kernel.shape[1]
+    padding = padding_of(mask, heads)
     x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, embeddings.shape[-1]])
     x = _normed_embeddings(bert, padding.remove(x))
     if bert._embedding_projection is not None:
         x = tf.cast(bert._embedding_projection(x), tf.float32)
     for_product = tf.cast(x, _type(bert.transformer_layers[0]))
-    mask = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED
+    mask = tf.cast(padding.mask, tf.float32)
+    mask = (1.0 - mask)[:, tf.newaxis, tf.newaxis] * _MASKED
     outputs = []
     for block in bert.transformer_layers:
-        x, for_product = _block(block, x, for_product, mask, shape, padding, exact_gelu)
+        x, for_product = _block(block, x, for_product, mask, padding, exact_gelu)
         padded = padding.restore(x)
         outputs.append(tf.reshape(padded, [shape[0], shape[1], x.shape[-1]]))
     return outputs
@@ -70,11 +72,11 @@ def _type(block) -> tf.DType:
 
 
 def _block(
-    block, x, for_product, mask, shape, padding, exact_gelu
+    block, x, for_product, mask, padding, exact_gelu
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One block: [tokens, dim] in float32 and in the products' type, to the same."""
     dtype = _type(block)
-    found = _attention(block._attention_layer, for_product, mask, shape, padding)
+    found = _attention(block._attention_layer, for_product, mask, padding)
     output = block._attention_layer._output_dense
     kernel = tf.reshape(fused.read(output.kernel), [-1, x.shape[-1]])
     x, for_product = _norm(
@@ -110,12 +112,11 @@ def _norm(norm, dropout, x, y, bias) -> tuple[tf.Tensor, tf.Tensor]:
     )
 
 
-def _attention(layer, x, mask, shape, padding) -> tf.Tensor:
+def _attention(layer, x, mask, padding) -> tf.Tensor:
     """[tokens, heads * size], the heads' outputs side by side."""
     dtype, width = x.dtype, x.shape[-1]
     parts = (layer._query_dense, layer._key_dense, layer._value_dense)
     heads, size = parts[0].kernel.shape[1:]
-    batch, seq = shape[0], shape[1]
     # One product instead of three.
     kernel = tf.concat(
         [tf.reshape(fused.read(part.kernel), [width, heads * size]) for part in parts],
@@ -125,9 +126,7 @@ def _attention(layer, x, mask, shape, padding) -> tf.Tensor:
         [tf.reshape(fused.read(part.bias), [heads * size]) for part in parts], axis=0
     )
     every = fused.add_bias(tf.matmul(x, tf.cast(kernel, dtype)), bias)
-    every = padding.restore(every)
-    every = tf.reshape(every, [batch, seq, 3, heads, size])
-    query, key, value = tf.unstack(tf.transpose(every, [2, 0, 3, 1, 4]))
+    query, key, value = padding.split_heads(every)
     scores = tf.matmul(query, key, transpose_b=True)
     scale = 1.0 / math.sqrt(size)
     if isinstance(layer._softmax, layers.RelativeSoftmax):
@@ -144,8 +143,7 @@ def _attention(layer, x, mask, shape, padding) -> tf.Tensor:
     if not plain:
         # DropHead.
         found = tf.cast(dropout(found, training=True), dtype)
-    found = tf.transpose(tf.matmul(found, value), [0, 2, 1, 3])
-    return padding.remove(tf.reshape(found, [batch * seq, heads * size]))
+    return padding.join_heads(tf.matmul(found, value))
 
 
 def _kept(dropout, shape):

@@ -14,7 +14,6 @@ from cmlm.common import fields
 from cmlm.data import batches, corpus, inspection, languages
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
-from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
 
 # A metric is (sum, count). Both add up over replicas, micro-batches and steps; the
@@ -149,6 +148,11 @@ class Objective(tf.Module, abc.ABC):
         """The names of the model's parts that this objective trains."""
 
     @property
+    def unpads(self) -> bool:
+        """Whether a training step leaves out padding, about half of a random batch."""
+        return not self.static_shapes
+
+    @property
     def global_batch_size(self) -> int:
         """Examples of one step over all replicas."""
         return self.config.train_data.global_batch_size
@@ -266,11 +270,6 @@ class EmbeddingObjective(Objective):
     weights.
     """
 
-    @property
-    def unpads(self) -> bool:
-        """Whether training leaves out padding, about half of a random batch."""
-        return not self.static_shapes
-
     @abc.abstractmethod
     def side_embedders(
         self, batch: dict[str, tf.Tensor], training: bool
@@ -310,9 +309,8 @@ class EmbeddingObjective(Objective):
             "input_word_ids": tf.reshape(ids, [-1, length]),
             "input_mask": tf.reshape(mask, [-1, length]),
         }
-        with fused.unpadding(self.unpads):
-            encoder = encoder or self.model.encoder
-            vectors = encoder(inputs, training=training)["default"]
+        encoder = encoder or self.model.encoder
+        vectors = encoder(inputs, training=training)["default"]
         vectors = tf.cast(vectors, tf.float32)
         return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
 

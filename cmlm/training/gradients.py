@@ -66,13 +66,14 @@ class ReplicaGradients:
         Returns:
             The gradients, dense, and the train metrics, float32 [metrics, 2].
         """
-        if self.micro_batches == 1:
-            return self._at_once(batch, scale, variables)
-        # Micro-batches save memory, and so does this, for 2 % of the time.
-        with fused.recomputing():
-            if isinstance(self._objective, EmbeddingObjective):
-                return self._cached(batch, scale, variables)
-            return self._summed(batch, scale, variables)
+        with fused.unpadding(self._objective.unpads):
+            if self.micro_batches == 1:
+                return self._at_once(batch, scale, variables)
+            # Micro-batches save memory, and so does this, for 2 % of the time.
+            with fused.recomputing():
+                if isinstance(self._objective, EmbeddingObjective):
+                    return self._cached(batch, scale, variables)
+                return self._summed(batch, scale, variables)
 
     def _at_once(self, batch, scale, variables):
         with tf.GradientTape() as tape:
