@@ -37,8 +37,8 @@ class TrainerConfig(hyperparams.Config):
             on it.
         fused_layers: whether XLA compiles GELU, layer norm, attention's softmax and
             cross-entropy of the step: `always`, `never`, or `auto`, on processors for
-            models at least 256 wide. Steps that embed texts then also leave out their
-            padding. Exports do not depend on it.
+            models at least 256 wide. The step then also leaves out padding. Exports do
+            not depend on it.
         steps_per_loop: the most updates before the run next checks the clock and
             signals.
         summary_interval: updates between two rows of metrics.
