@@ -37,7 +37,7 @@ class TrainerConfig(hyperparams.Config):
             on it.
         fused_layers: whether XLA compiles GELU, layer norm, attention's softmax and
             cross-entropy of the step: `always`, `never`, or `auto`, on processors for
-            models at least 256 wide. The step then also leaves out padding. Exports do
+            models at least 128 wide. The step then also leaves out padding. Exports do
             not depend on it.
         steps_per_loop: the most updates before the run next checks the clock and
             signals.

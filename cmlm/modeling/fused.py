@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 CHOICES = ("auto", "always", "never")
 # XLA compiles every piece anew for each shape of a batch, in about half a second for
 # all of them. A narrower model is done before that pays.
-LEAST_WIDTH = 256
+LEAST_WIDTH = 128
 
 
 class _OfStep:
