@@ -9,6 +9,7 @@ from oracles import bert, masked_lm_loss, pool, project_views, weights_by_name
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.objectives import losses
+from cmlm.objectives.masked_text import MaskedTextObjective
 
 
 def build(skip=False, **values):
@@ -20,7 +21,10 @@ def build(skip=False, **values):
 
 def summed_loss(layer, batch):
     logits = layer(batch, training=False)
-    return losses.masked_lm(logits, batch["masked_lm_ids"], batch["masked_lm_weights"])
+    assert logits.shape == (*batch["masked_lm_ids"].shape, toys.VOCAB_SIZE)
+    masked = MaskedTextObjective.predictions(batch)
+    logits = tf.reshape(logits, [-1, toys.VOCAB_SIZE])
+    return losses.masked_lm(logits, masked.labels, masked.weights)
 
 
 def widen(tensor, columns):
@@ -98,10 +102,9 @@ def test_gradients_reach_the_encoder_through_the_condition():
     context = tf.constant(layer.sentence_vector(batch))
     with tf.GradientTape() as tape:
         tape.watch(context)
-        logits = layer.predict_masked(batch, context)
-        loss = losses.masked_lm(
-            logits, batch["masked_lm_ids"], batch["masked_lm_weights"]
-        )[0]
+        masked = MaskedTextObjective.predictions(batch)
+        logits = layer.predict_masked(batch, context, masked.tokens)
+        loss = losses.masked_lm(logits, masked.labels, masked.weights)[0]
     assert float(tf.norm(tape.gradient(loss, context))) > 1e-3
     # A word that only s1 has gets a gradient in the table, beyond the head's.
     only_s1 = dict(batch)
@@ -110,10 +113,11 @@ def test_gradients_reach_the_encoder_through_the_condition():
     kernel = model.encoder.bert.transformer_layers[0].trainable_weights[0]
     with tf.GradientTape(persistent=True) as tape:
         vectors = layer.sentence_vector(only_s1)
-        through = tf.reduce_sum(layer.predict_masked(only_s1, vectors) ** 2)
-        stopped = tf.reduce_sum(
-            layer.predict_masked(only_s1, tf.stop_gradient(vectors)) ** 2
-        )
+        predicted = layer.predict_masked(only_s1, vectors, masked.tokens)
+        through = tf.reduce_sum(predicted**2)
+        vectors = tf.stop_gradient(vectors)
+        predicted = layer.predict_masked(only_s1, vectors, masked.tokens)
+        stopped = tf.reduce_sum(predicted**2)
     difference = tape.gradient(through, kernel) - tape.gradient(stopped, kernel)
     assert float(tf.norm(difference)) > 1e-3
 

@@ -50,6 +50,7 @@ def batch(types=False) -> dict[str, tf.Tensor]:
         {"pooling": "mean"},
         {"pooling": "max", "hidden_activation": "relu"},
         {"pooling": "cls", "layer_norm_epsilon": 0.1},
+        {"pooling": "cls", "relative_positions": True},
         {"pooling": "pooler", "hidden_activation": "gelu_tanh"},
         {"pooling": "mean", "sentence_vector": "projected"},
         {"pooling": "pooler", "embedding_size": 6},
@@ -125,10 +126,11 @@ def executed(function, *arguments) -> collections.Counter:
 @ON_X86
 @pytest.mark.usefixtures("optimized_graphs")
 @pytest.mark.parametrize("precision", choices.PRECISIONS)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("make", [perturbed, toys.model], ids=["trained", "untrained"])
-def test_every_fusion_is_there(make, precision):
+def test_every_fusion_is_there(make, pooling, precision):
     """An untrained model has zeros and ones, which TensorFlow would fold away."""
-    model = make()
+    model = make(pooling=pooling)
     graph = inference_graph.build(model.encoder, model.config, precision)
     inputs = batch(types=True)
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in inputs}

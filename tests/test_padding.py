@@ -8,6 +8,7 @@ import toys
 from cmlm.common.keras import keras
 from cmlm.modeling import fused
 from cmlm.modeling.padding import Padding, RealTokens, Unpadding, padding_of
+from cmlm.objectives.masked_text import MaskedTextObjective
 from cmlm.training.gradients import ReplicaGradients
 
 
@@ -158,6 +159,25 @@ def test_cmlm_is_the_same(skip):
     for got, want in zip(*reversed(results), strict=True):
         a, b = tf.convert_to_tensor(got), tf.convert_to_tensor(want)
         np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_most_predictions_of_padding_are_left_out():
+    weights = tf.sequence_mask(tf.range(32) % 5, 8, dtype=tf.float32)
+    positions = tf.range(1, 9) + tf.zeros([32, 1], tf.int32)
+    batch = {
+        "masked_lm_positions": tf.where(weights > 0, positions, 0),
+        "masked_lm_ids": tf.where(weights > 0, positions * 3, 0),
+        "masked_lm_weights": weights,
+    }
+    every = MaskedTextObjective.predictions(batch)
+    with fused.unpadding():
+        few = MaskedTextObjective.predictions(batch)
+    assert len(every.labels) == 32 * 8
+    assert int(tf.reduce_sum(few.weights)) == 61
+    assert len(few.labels) == 64
+    real = np.argwhere(weights)
+    np.testing.assert_array_equal(few.tokens[:61], real + [0, 1])
+    np.testing.assert_array_equal(few.labels[:61], 3 * (real[:, 1] + 1))
 
 
 BATCHES = {

@@ -224,11 +224,58 @@ def test_graphs_outside_of_the_step_are_plain():
         function = tf.function(lambda: encoder(inputs, training=training)["default"])
         return function.get_concrete_function()
 
-    # What exports and validation build, even where a step is being built.
-    assert not compiled(graph(training=True))
+    # Exports and validation are built like this.
+    for training in (False, True):
+        assert not compiled(graph(training))
+        with fused.training():
+            assert compiled(graph(training))
+
+
+@pytest.mark.parametrize("values", [{}, {"drophead_rate": 0.5}], ids=str)
+def test_a_step_can_encode_without_dropout(values):
+    """MiSAD scores its candidates within a step."""
+    keras.backend.experimental.enable_tf_random_generator()
+    model = toys.model(dropout_rate=0.5, attention_dropout_rate=0.5, **values)
+    model.build_dropout(seed=1)
+    batch = toys.pair_batch()
+    want = model.encoder(batch, training=False)["default"]
     with fused.training():
-        assert not compiled(graph(training=False))
-        assert compiled(graph(training=True))
+        got = model.encoder(batch, training=False)["default"]
+        dropped = model.encoder(batch, training=True)["default"]
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert np.abs(dropped - want).max() > 0.01
+
+
+@pytest.mark.parametrize("unpads", [False, True])
+def test_reading_some_tokens_equals_reading_all(unpads):
+    keras.backend.experimental.enable_tf_random_generator()
+    model = toys.model()
+    batch, encoder = toys.pair_batch(), model.encoder
+    vectors = tf.random.Generator.from_seed(3).normal([len(batch["input_mask"]), 16])
+    conditions = model.projection()(vectors)
+    # Unordered, and one of them twice: its gradient has two parts.
+    tokens = tf.constant([[3, 1], [0, 0], [2, 1], [0, 0]])
+    factors = tf.random.Generator.from_seed(4).normal([4, 16])
+
+    def outputs():
+        yield encoder.read(batch, tokens, training=True)
+        yield encoder.read_conditional(batch, conditions, tokens, training=True)
+
+    variables = [w for w in encoder.trainable_variables if "pooler" not in w.name]
+    results = []
+    for enabled in (False, True):
+        with fused.training(enabled), fused.unpadding(enabled and unpads):
+            with tf.GradientTape(persistent=True) as tape:
+                found = list(outputs())
+                sums = [tf.reduce_sum(each * factors) for each in found]
+        results.append(found)
+        for sum_ in sums:
+            gradients = tape.gradient(sum_, variables)
+            results[-1] += [tf.convert_to_tensor(each) for each in gradients]
+    for got, want in zip(*reversed(results), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-4)
+    want = encoder(batch, training=True)["sequence_output"]
+    np.testing.assert_allclose(results[1][0], tf.gather_nd(want, tokens), atol=1e-5)
 
 
 def test_auto_takes_wide_models_on_processors():

@@ -7,6 +7,7 @@ from typing import Optional
 import tensorflow as tf
 
 from cmlm.common.keras import keras
+from cmlm.modeling import predictions
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.layers import MaskedLM, ViewProjection
 
@@ -65,45 +66,44 @@ class ConditionalMaskedLM(keras.layers.Layer):
         return self.encoder.pooled_vector(context, training=training)
 
     def predict_masked(
-        self, inputs: dict[str, tf.Tensor], vectors: tf.Tensor, training=None
+        self,
+        inputs: dict[str, tf.Tensor],
+        vectors: tf.Tensor,
+        tokens: tf.Tensor,
+        training=None,
     ) -> tf.Tensor:
         """Predicts the masked words of s2, given the vectors of s1.
 
         Args:
-            inputs: `input_word_ids`, `input_mask` [batch, seq] and
-                `masked_lm_positions` [batch, predictions], all int32.
+            inputs: `input_word_ids`, `input_mask`, int32 [batch, seq].
             vectors: float [batch, dim].
+            tokens: int32 [predictions, 2], pair and position of each masked token.
+            training: whether dropout is on.
+
+        Returns:
+            logits, float [predictions, vocab_size].
+        """
+        conditions = self.projection(vectors)
+        outputs = self.encoder.read_conditional(inputs, conditions, tokens, training)
+        if self.skip:
+            width = conditions.shape[1] * conditions.shape[2]
+            views = tf.gather(tf.reshape(conditions, [-1, width]), tokens[:, 0])
+            outputs = tf.concat([outputs, tf.cast(views, outputs.dtype)], axis=-1)
+        return self.masked_lm(outputs)
+
+    def call(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
+        """Runs both steps.
+
+        Args:
+            inputs: those of both steps, and `masked_lm_positions`, int32 [batch,
+                predictions].
             training: whether dropout is on.
 
         Returns:
             logits, float [batch, predictions, vocab_size].
         """
-        conditions = self.projection(vectors)
-        sequence = self.encoder.conditional_sequence(
-            inputs, conditions, training=training
-        )
         positions = inputs["masked_lm_positions"]
-        if self.skip:
-            sequence, positions = self._with_conditions(sequence, positions, conditions)
-        return self.masked_lm(sequence, positions)
-
-    @staticmethod
-    def _with_conditions(sequence, positions, conditions):
-        """[output ; v_1 ; ... ; v_N] at the masked positions, and their new positions.
-
-        The outputs are gathered first: N vectors beside every token would need far more
-        memory than N vectors beside every masked token.
-        """
-        outputs = tf.gather(sequence, positions, batch_dims=1)
-        batch, count = tf.shape(positions)[0], tf.shape(positions)[1]
-        width = conditions.shape[1] * conditions.shape[2]
-        views = tf.reshape(conditions, [batch, 1, width])
-        views = tf.cast(tf.tile(views, [1, count, 1]), outputs.dtype)
-        gathered = tf.concat([outputs, views], axis=-1)
-        numbers = tf.range(count, dtype=positions.dtype)[tf.newaxis]
-        return gathered, tf.tile(numbers, [batch, 1])
-
-    def call(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
-        """Runs both steps: logits, float [batch, predictions, vocab_size]."""
         vectors = self.sentence_vector(inputs, training=training)
-        return self.predict_masked(inputs, vectors, training=training)
+        tokens = predictions.all_tokens(positions)
+        logits = self.predict_masked(inputs, vectors, tokens, training=training)
+        return tf.reshape(logits, [*tf.unstack(tf.shape(positions)), logits.shape[-1]])

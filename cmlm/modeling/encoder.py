@@ -13,7 +13,7 @@ from official.nlp.modeling import networks
 from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
-from cmlm.modeling import fused, layers, pooling, training_graph
+from cmlm.modeling import fused, layers, pooling, predictions, training_graph
 
 # num_layers, hidden_size, num_attention_heads, intermediate_size: BERT's shapes
 # (Devlin et al., 2018) and its published miniatures (Turc et al., 2019).
@@ -173,6 +173,10 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
     The base class appends dense inputs to the word embeddings and numbers all positions
     from 0. The position of a condition, and so every vector, would then depend on the
     padding of the batch. Here dense inputs take the last rows of the position table.
+
+    The input `read_tokens`, int32 [tokens, 2], names text and position of the outputs
+    that are read. The only output is then `read_output`, float [tokens, dim], and a
+    training step spares the last layer all other tokens.
     """
 
     def _get_embeddings(
@@ -190,8 +194,12 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
         return tf.concat([tokens, tf.cast(dense, tokens.dtype)], axis=1)
 
     def call(self, inputs, training=None):
-        if not (fused.active() and training):
-            return super().call(inputs)
+        read = inputs.get("read_tokens")
+        if not fused.active():
+            outputs = super().call(inputs)
+            if read is None:
+                return outputs
+            return {"read_output": tf.gather_nd(outputs["sequence_output"], read)}
         ids, mask = inputs["input_word_ids"], inputs["input_mask"]
         dense = inputs.get("dense_inputs")
         if dense is not None:
@@ -203,7 +211,11 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
             dense,
             inputs.get("dense_type_ids"),
         )
-        outputs = training_graph.encode(self, embeddings, mask, self.exact_gelu)
+        outputs = training_graph.encode(
+            self, embeddings, mask, self.exact_gelu, bool(training), read
+        )
+        if read is not None:
+            return {"read_output": outputs[-1]}
         return {
             "sequence_output": outputs[-1],
             "pooled_output": self.pooler_layer(outputs[-1][:, 0]),
@@ -320,9 +332,8 @@ class EncoderNetwork(keras.Model):
             with the output [batch, seq, dim] of every layer.
         """
         outputs = self._token_outputs(inputs, training)
-        vectors = self._pool(outputs, inputs["input_mask"])
-        if self.projection is not None:
-            vectors = tf.reduce_mean(self.projection(vectors), axis=1)
+        vectors = self._pool(outputs["sequence_output"], inputs["input_mask"])
+        vectors = self._projected(vectors)
         return {
             "default": vectors,
             "pooled_output": vectors,
@@ -330,32 +341,61 @@ class EncoderNetwork(keras.Model):
             "encoder_outputs": outputs["encoder_outputs"],
         }
 
+    def sentence_vector(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
+        """`default` of `call` alone, float [batch, dim]."""
+        return self._projected(self.pooled_vector(inputs, training))
+
     def pooled_vector(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
         """The sentence vector before any projection, float [batch, dim]."""
-        outputs = self._token_outputs(inputs, training)
-        return self._pool(outputs, inputs["input_mask"])
-
-    def _pool(self, outputs: dict, mask: tf.Tensor) -> tf.Tensor:
-        return pooling.pool(
-            self.pooling, outputs["sequence_output"], mask, self.bert.pooler_layer
+        mask = inputs["input_mask"]
+        if not pooling.POOLINGS[self.pooling].first_only:
+            outputs = self._token_outputs(inputs, training)
+            return self._pool(outputs["sequence_output"], mask)
+        first = predictions.all_tokens(tf.zeros_like(mask[:, :1]))
+        return self._pool(
+            self.read(inputs, first, training)[:, tf.newaxis], mask[:, :1]
         )
+
+    def read(
+        self, inputs: dict[str, tf.Tensor], tokens: tf.Tensor, training=None
+    ) -> tf.Tensor:
+        """Returns some outputs of the last layer, float [tokens, dim].
+
+        Args:
+            inputs: as in `call`.
+            tokens: int32 [tokens, 2], text and position of each output.
+            training: whether dropout is on.
+        """
+        inputs = {**inputs, "read_tokens": tokens}
+        return self._token_outputs(inputs, training)["read_output"]
+
+    def _projected(self, vectors: tf.Tensor) -> tf.Tensor:
+        if self.projection is None:
+            return vectors
+        return tf.reduce_mean(self.projection(vectors), axis=1)
+
+    def _pool(self, tokens: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        return pooling.pool(self.pooling, tokens, mask, self.bert.pooler_layer)
 
     def _token_outputs(self, inputs, training) -> dict:
         ids = inputs["input_word_ids"]
         types = inputs.get("input_type_ids")
+        read = inputs.get("read_tokens")
         return self.bert(
             {
                 "input_word_ids": ids,
                 "input_mask": inputs["input_mask"],
                 "input_type_ids": tf.zeros_like(ids) if types is None else types,
+                **({} if read is None else {"read_tokens": read}),
             },
             training=training,
         )
 
-    def conditional_sequence(
+    def read_conditional(
         self,
         inputs: dict[str, tf.Tensor],
         conditions: tf.Tensor,
+        tokens: tf.Tensor,
         training=None,
     ) -> tf.Tensor:
         """Encodes tokens together with dense conditions (CMLM, section 2).
@@ -363,11 +403,11 @@ class EncoderNetwork(keras.Model):
         Args:
             inputs: as in `call`.
             conditions: float [batch, num_views, dim].
+            tokens: int32 [tokens, 2], text and position of each output to return.
             training: whether dropout is on.
 
         Returns:
-            float [batch, seq, dim], the outputs at the tokens, without the outputs at
-            the conditions.
+            float [tokens, dim].
         """
         ids = inputs["input_word_ids"]
         batch, views = tf.shape(conditions)[0], tf.shape(conditions)[1]
@@ -379,7 +419,8 @@ class EncoderNetwork(keras.Model):
                 "dense_inputs": conditions,
                 "dense_mask": tf.ones([batch, views], tf.int32),
                 "dense_type_ids": tf.zeros([batch, views], tf.int32),
+                "read_tokens": tokens,
             },
             training=training,
         )
-        return outputs["sequence_output"][:, : tf.shape(ids)[1]]
+        return outputs["read_output"]

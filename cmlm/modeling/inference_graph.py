@@ -10,7 +10,8 @@ knows:
     BatchMatMul + Mul + Add              attention scores, scale and mask
     FusedBatchNormV3 + Mul + Add         layer norm
 
-Products, norms and GELU see the real tokens of a batch and no padding.
+Products, norms and GELU see the real tokens of a batch and no padding, and the last
+layer sees [CLS] alone if the pooling does.
 `tests/test_inference_graph.py` inspects the optimised graph, so a change that loses a
 fusion fails in a test, not in a benchmark.
 """
@@ -101,9 +102,17 @@ class InferenceEncoder(tf.Module):
             bias += tf.cast(
                 layers.relative_scores(table, tf.shape(mask)[1]), self._dtype
             )
-        for number in range(self._config.num_layers):
+        last = self._config.num_layers - 1
+        for number in range(last):
             x = self._block(number, x, bias, real)
-        vectors = tf.cast(self._pool(x, mask, real), tf.float32)
+        if pooling.POOLINGS[self._config.pooling].first_only:
+            # [batch, 1, dim] are all tokens that the pooling reads.
+            tokens = self._block(last, x, bias, real, first_only=True)[:, tf.newaxis]
+            mask = mask[:, :1]
+        else:
+            x = self._block(last, x, bias, real)
+            tokens = tf.gather(x, real.place)
+        vectors = tf.cast(self._pool(tokens, mask), tf.float32)
         if self._projection is not None:
             vectors = tf.reduce_mean(self._projection(vectors), axis=1)
         return {"default": vectors}
@@ -141,7 +150,8 @@ class InferenceEncoder(tf.Module):
         x = tf.reshape(x, [-1, self._config.embedding_width])
         return self._norm("embeddings/layer_norm", x)
 
-    def _block(self, number, x, bias, real) -> tf.Tensor:
+    def _block(self, number, x, bias, real, first_only=False) -> tf.Tensor:
+        """One block; with `first_only`, its output at the first token of each row."""
         size = self._config.hidden_size // self._config.num_attention_heads
 
         def name(part):
@@ -150,9 +160,14 @@ class InferenceEncoder(tf.Module):
         query, key, value = real.split_heads(
             self._dense(name(_QUERY_KEY_VALUE), x), size
         )
+        if first_only:
+            query, bias = query[:, :, :1], bias[:, :, :1]
+            x = tf.gather(x, real.place[:, 0])
         scale = tf.constant(1 / math.sqrt(size), self._dtype)
         scores = tf.matmul(query, key, transpose_b=True) * scale + bias
-        mixed = real.join_heads(tf.matmul(tf.nn.softmax(scores), value))
+        mixed = tf.matmul(tf.nn.softmax(scores), value)
+        if not first_only:
+            mixed = real.join_heads(mixed)
         # Reshapes to the shape of x, not to [-1, width]: the remapper fuses an Add only
         # if it knows that both shapes are equal.
         mixed = tf.reshape(mixed, tf.shape(x))
@@ -194,9 +209,9 @@ class InferenceEncoder(tf.Module):
         gamma = self._vector(f"{name}/gamma", x.dtype)
         return y * gamma + self._vector(f"{name}/beta", x.dtype)
 
-    def _pool(self, x, mask, real) -> tf.Tensor:
+    def _pool(self, tokens, mask) -> tf.Tensor:
         """float32 [batch, dim]."""
-        tokens = tf.cast(tf.gather(x, real.place), tf.float32)
+        tokens = tf.cast(tokens, tf.float32)
         return pooling.pool(self._config.pooling, tokens, mask, self._pooler)
 
     def _pooler(self, vectors) -> tf.Tensor:

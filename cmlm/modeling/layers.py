@@ -193,17 +193,13 @@ class ViewProjection(keras.layers.Layer):
 
 @keras.utils.register_keras_serializable(package="cmlm")
 class MaskedLM(nlp_layers.MaskedLM):
-    """Model Garden's masked-LM head; a training step adds its bias by `fused.add_bias`.
+    """Model Garden's masked-LM head, which takes the outputs at the masked tokens."""
 
-    The gradient of this bias is a sum over all masked tokens of a batch.
-    """
-
-    def call(self, sequence_data, masked_positions):
-        if not fused.active():
-            return super().call(sequence_data, masked_positions)
-        x = self._gather_indexes(sequence_data, masked_positions)
-        x = self.layer_norm(self.dense(x))
+    def call(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Predicts words: float [predictions, dim] to logits [predictions, words]."""
+        x = self.layer_norm(self.dense(outputs))
         logits = tf.matmul(x, self.embedding_table, transpose_b=True)
-        logits = fused.add_bias(logits, fused.read(self.bias))
-        shape = [*tf.unstack(tf.shape(masked_positions)), logits.shape[-1]]
-        return tf.reshape(logits, shape)
+        if fused.active():
+            # The gradient of this bias is a sum over all masked tokens of a batch.
+            return fused.add_bias(logits, fused.read(self.bias))
+        return tf.nn.bias_add(logits, self.bias)

@@ -84,7 +84,7 @@ class SentenceModel(tf.Module):
                 name=name,
             )
             width = self.config.hidden_size * width_factor
-            head(tf.zeros([1, 1, width]), tf.zeros([1, 1], tf.int32))
+            head(tf.zeros([1, width]))
             head.layer_norm.epsilon = self.config.layer_norm_epsilon
             self.parts[name] = head
         return self.parts[name]

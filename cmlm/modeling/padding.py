@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Optional
 
 import tensorflow as tf
 
@@ -32,6 +33,7 @@ class Padding:
 
     def __init__(self, mask: tf.Tensor, heads: int):
         self._heads, self.mask = heads, mask
+        self._seq = tf.shape(mask)[1]
 
     def remove(self, x: tf.Tensor) -> tf.Tensor:
         """From all tokens, [batch * seq, dim], to the computed ones, [tokens, dim]."""
@@ -51,10 +53,26 @@ class Padding:
         shape = [batch, columns, 3, self._heads, self._size(merged)]
         return tf.unstack(tf.transpose(tf.reshape(merged, shape), [2, 0, 3, 1, 4]))
 
-    def join_heads(self, mixed: tf.Tensor) -> tf.Tensor:
-        """From [batch, heads, columns, size] to [tokens, heads * size]."""
+    def join_heads(
+        self, mixed: tf.Tensor, read: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        """From [batch, heads, columns, size] to [tokens, heads * size].
+
+        Args:
+            mixed: the heads' outputs.
+            read: int32 [tokens], the numbers of the tokens to return; None: of all.
+        """
         width = self._heads * mixed.shape[-1]
-        return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, width])
+        joined = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, width])
+        return joined if read is None else tf.gather(joined, read)
+
+    def numbers(self, tokens: tf.Tensor) -> tf.Tensor:
+        """The numbers of real tokens among the computed ones, int32 [tokens].
+
+        Args:
+            tokens: int32 [tokens, 2], text and position of each.
+        """
+        return tokens[:, 0] * self._seq + tokens[:, 1]
 
     def _size(self, merged: tf.Tensor) -> int:
         """The width of a head."""
@@ -80,17 +98,14 @@ class Unpadding(Padding):
         real = mask > 0
         # A pooling may read the first output of a row without tokens.
         real |= (tf.range(seq) == 0) & ~tf.reduce_any(real, axis=1, keepdims=True)
-        real = tf.cast(tf.reshape(real, [-1]), tf.int32)
-        count, size = tf.reduce_sum(real), tf.size(real)
-        # The real tokens first, in their order, and then the padding.
-        place = tf.where(real > 0, tf.cumsum(real) - 1, count + tf.cumsum(1 - real) - 1)
-        # More columns need a token of padding that stands for them.
-        columns = tf.where(count < size, _rounded_up(seq, 8, 4), seq)
-        count = tf.minimum(_rounded_up(count + 1, 16, 16), size)
-        self._tokens = tf.math.invert_permutation(place)[:count]
+        self._tokens, place = real_first(tf.reshape(real, [-1]))
+        count = tf.size(self._tokens)
         self._place = tf.minimum(place, count - 1)
+        # More columns need a token of padding that stands for them.
+        columns = tf.where(tf.reduce_all(real), seq, _rounded_up(seq, 8, 4))
         more = [[0, 0], [0, columns - seq]]
         super().__init__(tf.pad(mask, more), heads)
+        self._seq = seq
         place = tf.reshape(self._place, [batch, seq])
         place = tf.pad(place, more, constant_values=count - 1)
         # From the computed tokens to the heads, and back.
@@ -113,10 +128,35 @@ class Unpadding(Padding):
             _gather(tf.reshape(merged, [-1, size]), self._split, self._unsplit)
         )
 
-    def join_heads(self, mixed):
+    def join_heads(self, mixed, read=None):
         size = mixed.shape[-1]
-        joined = _gather(tf.reshape(mixed, [-1, size]), self._join, self._unjoin)
+        heads = tf.reshape(mixed, [-1, size])
+        if read is None:
+            joined = _gather(heads, self._join, self._unjoin)
+        else:
+            joined = tf.gather(heads, tf.gather(self._join, read))
         return tf.reshape(joined, [-1, self._heads * size])
+
+    def numbers(self, tokens):
+        return tf.gather(self._place, super().numbers(tokens))
+
+
+def real_first(real: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Numbers elements so that the real ones come first and padding after them.
+
+    Args:
+        real: bool [size], False for padding.
+
+    Returns:
+        int32 [count], the elements to compute: the real ones and as much padding as
+        rounds up their number, but at least one if there is any. And int32 [size], the
+        number of each element.
+    """
+    real = tf.cast(real, tf.int32)
+    count = tf.reduce_sum(real)
+    place = tf.where(real > 0, tf.cumsum(real) - 1, count + tf.cumsum(1 - real) - 1)
+    count = tf.minimum(_rounded_up(count + 1, 16, 16), tf.size(real))
+    return tf.math.invert_permutation(place)[:count], place
 
 
 def _gather(x: tf.Tensor, there: tf.Tensor, back: tf.Tensor) -> tf.Tensor:

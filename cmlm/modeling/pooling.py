@@ -24,6 +24,7 @@ class Pooling:
         description: the text for model cards.
         reduce: maps token vectors, float32 [batch, seq, dim], and mask, float32 [batch,
             seq], to float32 [batch, dim].
+        first_only: whether `reduce` reads the first token alone.
         through_pooler: whether BERT's pooler, a dense layer with tanh, follows.
         sentence_transformers: the name of `reduce` in sentence-transformers' pooling
             configuration, `pooling_mode_NAME`; "" if it has no such mode.
@@ -32,6 +33,7 @@ class Pooling:
 
     description: str
     reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    first_only: bool = False
     through_pooler: bool = False
     sentence_transformers: str = ""
     last_ops: tuple[str, ...] = ()
@@ -70,12 +72,14 @@ POOLINGS: dict[str, Pooling] = {
     "cls": Pooling(
         "vector of [CLS]",
         _first,
+        first_only=True,
         sentence_transformers="cls_token",
         last_ops=("StridedSlice",),
     ),
     "pooler": Pooling(
         "[CLS] through BERT's pooler, a dense layer with tanh",
         _first,
+        first_only=True,
         through_pooler=True,
         sentence_transformers="cls_token",
         last_ops=("Tanh",),

@@ -4,28 +4,59 @@ Model Garden's block multiplies with einsum, adds biases, casts and drops in ope
 of their own. This module reads the weights of the same Keras layers and writes the same
 function with products of two dimensions and the pieces of `fused`. Names and gradients
 of the weights are those of the Keras layers, and so are the states of dropout; its
-draws differ. Where `padding` says so, the products leave out padding.
+draws differ. Where `padding` says so, the products leave out padding. Outputs that
+nobody reads are not computed.
 `tests/test_training_graph.py` compares the two forms.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Optional
 
 import tensorflow as tf
 
 from cmlm.common.keras import keras
 from cmlm.modeling import fused, layers
-from cmlm.modeling.padding import padding_of
+from cmlm.modeling.padding import Padding, padding_of
 
 # Added to the score of a padded token: its softmax is 0.
 _MASKED = -1e9
 
 
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """The arguments that all blocks share.
+
+    Attributes:
+        padding: the treatment of padding.
+        mask: float32 [batch, 1, 1, columns], added to the scores of attention.
+        exact_gelu: whether the blocks' activation is the exact GELU.
+        training: whether dropout is on.
+    """
+
+    padding: Padding
+    mask: tf.Tensor
+    exact_gelu: bool
+    training: bool
+
+    def kept(self, dropout, shape) -> Optional[tf.Tensor]:
+        """Draws the elements that a Keras layer of dropout keeps; None: all."""
+        if not (self.training and dropout.rate):
+            return None
+        return fused.kept(dropout._random_generator._generator, shape, dropout.rate)
+
+
 def encode(
-    bert: keras.layers.Layer, embeddings: tf.Tensor, mask: tf.Tensor, exact_gelu: bool
+    bert: keras.layers.Layer,
+    embeddings: tf.Tensor,
+    mask: tf.Tensor,
+    exact_gelu: bool,
+    training: bool,
+    read: Optional[tf.Tensor] = None,
 ) -> list[tf.Tensor]:
-    """Norms the embeddings and runs the Transformer blocks, with dropout.
+    """Norms the embeddings and runs the Transformer blocks.
 
     Args:
         bert: Model Garden's encoder.
@@ -33,36 +64,48 @@ def encode(
             positions and types.
         mask: int32 [batch, seq], 1 for a real token.
         exact_gelu: whether the blocks' activation is the exact GELU.
+        training: whether dropout is on.
+        read: int32 [tokens, 2], text and position of the outputs that are read; None:
+            all are.
 
     Returns:
         The output of every block, float32 [batch, seq, dim]. The outputs at padding
-        are arbitrary.
+        are arbitrary. With `read`, the last block's output is [tokens, dim].
     """
     shape = tf.shape(embeddings)
     heads = bert.transformer_layers[0]._attention_layer._query_dense.kernel.shape[1]
     padding = padding_of(mask, heads)
+    mask = tf.cast(padding.mask, tf.float32)
+    mask = (1.0 - mask)[:, tf.newaxis, tf.newaxis] * _MASKED
+    batch = _Batch(padding, mask, exact_gelu, training)
     x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, embeddings.shape[-1]])
-    x = _normed_embeddings(bert, padding.remove(x))
+    x = _normed_embeddings(bert, padding.remove(x), batch)
     if bert._embedding_projection is not None:
         x = tf.cast(bert._embedding_projection(x), tf.float32)
     for_product = tf.cast(x, _type(bert.transformer_layers[0]))
-    mask = tf.cast(padding.mask, tf.float32)
-    mask = (1.0 - mask)[:, tf.newaxis, tf.newaxis] * _MASKED
+
+    def padded(x):
+        return tf.reshape(padding.restore(x), [*tf.unstack(shape[:2]), x.shape[-1]])
+
     outputs = []
-    for block in bert.transformer_layers:
-        x, for_product = _block(block, x, for_product, mask, padding, exact_gelu)
-        padded = padding.restore(x)
-        outputs.append(tf.reshape(padded, [shape[0], shape[1], x.shape[-1]]))
-    return outputs
+    *blocks, last = bert.transformer_layers
+    for block in blocks:
+        x, for_product = _block(block, x, for_product, batch)
+        outputs.append(padded(x))
+    if read is None:
+        x, _ = _block(last, x, for_product, batch)
+        return [*outputs, padded(x)]
+    x, _ = _block(last, x, for_product, batch, padding.numbers(read))
+    return [*outputs, x]
 
 
-def _normed_embeddings(bert: keras.layers.Layer, x: tf.Tensor) -> tf.Tensor:
+def _normed_embeddings(bert, x, batch: _Batch) -> tf.Tensor:
     """Layer norm and dropout of embeddings, float32 [tokens, width]."""
     norm, dropout = bert._embedding_norm_layer, bert._embedding_dropout
     return fused.norm_dropout(
         x,
         *(fused.read(norm.gamma), fused.read(norm.beta), norm.epsilon),
-        *(_kept(dropout, tf.shape(x)), fused.exact_rate(dropout.rate)),
+        *(batch.kept(dropout, tf.shape(x)), fused.exact_rate(dropout.rate)),
     )
 
 
@@ -72,21 +115,26 @@ def _type(block) -> tf.DType:
 
 
 def _block(
-    block, x, for_product, mask, padding, exact_gelu
+    block, x, for_product, batch: _Batch, read: Optional[tf.Tensor] = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """One block: [tokens, dim] in float32 and in the products' type, to the same."""
+    """One block: [tokens, dim] in float32 and in the products' type, to the same.
+
+    With `read`, int32 [some], only the outputs of these tokens are computed.
+    """
     dtype = _type(block)
-    found = _attention(block._attention_layer, for_product, mask, padding)
+    found = _attention(block._attention_layer, for_product, batch, read)
+    if read is not None:
+        x = tf.gather(x, read)
     output = block._attention_layer._output_dense
     kernel = tf.reshape(fused.read(output.kernel), [-1, x.shape[-1]])
     x, for_product = _norm(
         *(block._attention_layer_norm, block._attention_dropout, x),
-        *(tf.matmul(found, tf.cast(kernel, dtype)), output.bias),
+        *(tf.matmul(found, tf.cast(kernel, dtype)), output.bias, batch),
     )
     dense, last = block._intermediate_dense, block._output_dense
     inner = tf.matmul(for_product, tf.cast(fused.read(dense.kernel), dtype))
     kernel = tf.cast(fused.read(last.kernel), dtype)
-    if exact_gelu:
+    if batch.exact_gelu:
         inner = fused.gelu_product(inner, fused.read(dense.bias), kernel)
     else:
         inner = fused.add_bias(inner, fused.read(dense.bias))
@@ -94,12 +142,12 @@ def _block(
         inner = tf.matmul(inner, kernel)
     return _norm(
         *(block._output_layer_norm, block._output_dropout, x),
-        *(inner, last.bias),
+        *(inner, last.bias, batch),
     )
 
 
-def _norm(norm, dropout, x, y, bias) -> tuple[tf.Tensor, tf.Tensor]:
-    kept = _kept(dropout, tf.shape(y))
+def _norm(norm, dropout, x, y, bias, batch: _Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    kept = batch.kept(dropout, tf.shape(y))
     return fused.residual_norm(
         x,
         y,
@@ -112,7 +160,7 @@ def _norm(norm, dropout, x, y, bias) -> tuple[tf.Tensor, tf.Tensor]:
     )
 
 
-def _attention(layer, x, mask, padding) -> tf.Tensor:
+def _attention(layer, x, batch: _Batch, read) -> tf.Tensor:
     """[tokens, heads * size], the heads' outputs side by side."""
     dtype, width = x.dtype, x.shape[-1]
     parts = (layer._query_dense, layer._key_dense, layer._value_dense)
@@ -126,7 +174,7 @@ def _attention(layer, x, mask, padding) -> tf.Tensor:
         [tf.reshape(fused.read(part.bias), [heads * size]) for part in parts], axis=0
     )
     every = fused.add_bias(tf.matmul(x, tf.cast(kernel, dtype)), bias)
-    query, key, value = padding.split_heads(every)
+    query, key, value = batch.padding.split_heads(every)
     scores = tf.matmul(query, key, transpose_b=True)
     scale = 1.0 / math.sqrt(size)
     if isinstance(layer._softmax, layers.RelativeSoftmax):
@@ -135,18 +183,12 @@ def _attention(layer, x, mask, padding) -> tf.Tensor:
     plain = isinstance(dropout, keras.layers.Dropout)
     found = fused.attention_probabilities(
         scores,
-        mask,
+        batch.mask,
         scale,
-        _kept(dropout, tf.shape(scores)) if plain else None,
+        batch.kept(dropout, tf.shape(scores)) if plain else None,
         fused.exact_rate(dropout.rate),
     )
     if not plain:
         # DropHead.
-        found = tf.cast(dropout(found, training=True), dtype)
-    return padding.join_heads(tf.matmul(found, value))
-
-
-def _kept(dropout, shape):
-    if not dropout.rate:
-        return None
-    return fused.kept(dropout._random_generator._generator, shape, dropout.rate)
+        found = tf.cast(dropout(found, training=batch.training), dtype)
+    return batch.padding.join_heads(tf.matmul(found, value), read)

@@ -310,7 +310,7 @@ class EmbeddingObjective(Objective):
             "input_mask": tf.reshape(mask, [-1, length]),
         }
         encoder = encoder or self.model.encoder
-        vectors = encoder(inputs, training=training)["default"]
+        vectors = encoder.sentence_vector(inputs, training=training)
         vectors = tf.cast(vectors, tf.float32)
         return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
 

@@ -80,19 +80,29 @@ class CmlmObjective(MaskedTextObjective):
         )
 
     def loss(self, batch):
-        logits = self.conditional(batch, training=True)
-        loss, loss_metric, accuracy = self.masked_metrics(batch, logits)
+        masked = self.predictions(batch)
+        vectors = self.conditional.sentence_vector(batch, training=True)
+        logits = self.conditional.predict_masked(
+            batch, vectors, masked.tokens, training=True
+        )
+        loss, loss_metric, accuracy = self.masked_metrics(masked, logits)
         return loss, {"loss": loss_metric, "accuracy": accuracy}
 
     def evaluate(self, batch):
+        masked = self.predictions(batch)
+
+        def metrics(vectors):
+            logits = self.conditional.predict_masked(
+                batch, vectors, masked.tokens, training=False
+            )
+            return self.masked_metrics(masked, logits)
+
         vectors = self.conditional.sentence_vector(batch, training=False)
-        logits = self.conditional.predict_masked(batch, vectors, training=False)
-        _, loss, accuracy = self.masked_metrics(batch, logits)
+        _, loss, accuracy = metrics(vectors)
         # Each sentence gets the vector of the row before it: a sentence of about the
         # same length from elsewhere in the text.
         shuffled = tf.roll(vectors, shift=1, axis=0)
-        logits = self.conditional.predict_masked(batch, shuffled, training=False)
-        _, shuffled_loss, shuffled_accuracy = self.masked_metrics(batch, logits)
+        _, shuffled_loss, shuffled_accuracy = metrics(shuffled)
         return {
             "loss": loss,
             "accuracy": accuracy,

@@ -20,17 +20,15 @@ def masked_lm(
     """Cross-entropy of masked words, -sum_t w_t log p(y_t), in nats.
 
     Args:
-        logits: float [batch, predictions, vocab_size].
-        labels: int32 [batch, predictions], the original words.
-        weights: float [batch, predictions], 1 for a prediction and 0 for padding.
+        logits: float [predictions, vocab_size].
+        labels: int32 [predictions], the original words.
+        weights: float [predictions], 1 for a prediction and 0 for padding.
 
     Returns:
         The summed loss and the number of correct predictions, float32 scalars.
     """
     if fused.active():
-        rows = tf.reshape(logits, [-1, logits.shape[-1]])
-        loss, right = fused.cross_entropy(rows, tf.reshape(labels, [-1]))
-        weights = tf.reshape(weights, [-1])
+        loss, right = fused.cross_entropy(logits, labels)
     else:
         logits = tf.cast(logits, tf.float32)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

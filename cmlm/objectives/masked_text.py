@@ -7,6 +7,8 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.data import masking
+from cmlm.modeling import predictions
+from cmlm.modeling.predictions import Predictions
 from cmlm.objectives import losses
 from cmlm.objectives.base import Metric, Objective, ObjectiveConfig
 
@@ -32,12 +34,20 @@ class MaskedTextObjective(Objective):
     def normalizer(self, batch):
         return tf.reduce_sum(batch["masked_lm_weights"])
 
+    @staticmethod
+    def predictions(batch: dict[str, tf.Tensor]) -> Predictions:
+        """Lists the predictions of a batch of `masking.mask_tokens`."""
+        return predictions.of_batch(
+            batch["masked_lm_positions"],
+            batch["masked_lm_ids"],
+            batch["masked_lm_weights"],
+        )
+
+    @staticmethod
     def masked_metrics(
-        self, batch: dict[str, tf.Tensor], logits: tf.Tensor
+        masked: Predictions, logits: tf.Tensor
     ) -> tuple[tf.Tensor, Metric, Metric]:
         """Returns the summed loss, and loss and accuracy as metrics."""
-        count = tf.reduce_sum(batch["masked_lm_weights"])
-        loss, right = losses.masked_lm(
-            logits, batch["masked_lm_ids"], batch["masked_lm_weights"]
-        )
+        count = tf.reduce_sum(masked.weights)
+        loss, right = losses.masked_lm(logits, masked.labels, masked.weights)
         return loss, (loss, count), (right, count)

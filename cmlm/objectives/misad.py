@@ -20,6 +20,7 @@ from cmlm.data import (
     word_pieces,
 )
 from cmlm.errors import UserError
+from cmlm.modeling import predictions
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import losses, misad_inputs
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
@@ -237,17 +238,18 @@ class MisadObjective(MaskedTextObjective):
         inside = (column >= start) & (column < end)
         masked = tf.where(inside, self.tokenizer.mask_id, words)
         mask = tf.repeat(batch["input_mask"], n_spans, axis=0)
-        outputs = self.model.encoder(
-            {"input_word_ids": masked, "input_mask": mask}, training=False
-        )
         positions = start + tf.range(spans.MAX_TOKENS)
         used = tf.cast(positions < end, tf.float32)
         positions = tf.minimum(positions, tf.shape(ids)[1] - 1)
-        logits = self.masked_lm(outputs["sequence_output"], positions)
-        right = tf.gather(words, positions, batch_dims=1)
-        negative = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            right, tf.cast(logits, tf.float32)
+        tokens = predictions.all_tokens(positions)
+        outputs = self.model.encoder.read(
+            {"input_word_ids": masked, "input_mask": mask}, tokens, training=False
         )
+        logits = self.masked_lm(outputs)
+        negative = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            tf.gather_nd(words, tokens), tf.cast(logits, tf.float32)
+        )
+        negative = tf.reshape(negative, tf.shape(positions))
         scores = tf.math.divide_no_nan(
             tf.reduce_sum(tf.exp(-negative) * used, axis=1), tf.reduce_sum(used, axis=1)
         )
@@ -285,14 +287,14 @@ class MisadObjective(MaskedTextObjective):
             vectors[name] = tf.cast(outputs["default"], tf.float32)
             if "masked_lm_ids" not in inputs:
                 continue
-            logits = self.masked_lm(
-                outputs["sequence_output"], inputs["masked_lm_positions"]
+            masked = predictions.of_batch(
+                inputs["masked_lm_positions"],
+                inputs["masked_lm_ids"],
+                batch["masked_lm_weights"],
             )
-            labels = {
-                "masked_lm_ids": inputs["masked_lm_ids"],
-                "masked_lm_weights": batch["masked_lm_weights"],
-            }
-            loss, loss_metric, accuracy = self.masked_metrics(labels, logits)
+            sequence = outputs["sequence_output"]
+            logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
+            loss, loss_metric, accuracy = self.masked_metrics(masked, logits)
             terms.append(loss)
             if name == "sentence":
                 metrics |= {"loss": loss_metric, "accuracy": accuracy}

@@ -43,9 +43,9 @@ class MlmObjective(MaskedTextObjective):
         )
 
     def _metrics(self, batch, training):
-        sequence = self.model.encoder(batch, training=training)["sequence_output"]
-        logits = self.masked_lm(sequence, batch["masked_lm_positions"])
-        return self.masked_metrics(batch, logits)
+        masked = self.predictions(batch)
+        outputs = self.model.encoder.read(batch, masked.tokens, training=training)
+        return self.masked_metrics(masked, self.masked_lm(outputs))
 
     def loss(self, batch):
         loss, loss_metric, accuracy = self._metrics(batch, training=True)

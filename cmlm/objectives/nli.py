@@ -66,13 +66,13 @@ class NliObjective(Objective):
         """float32 [rows, languages, dim]."""
         ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
         shape = tf.shape(ids)
-        vectors = self.model.encoder(
+        vectors = self.model.encoder.sentence_vector(
             {
                 "input_word_ids": tf.reshape(ids, [-1, shape[2]]),
                 "input_mask": tf.reshape(mask, [-1, shape[2]]),
             },
             training=training and self.config.train_encoder,
-        )["default"]
+        )
         width = self.model.config.hidden_size
         return tf.reshape(tf.cast(vectors, tf.float32), [shape[0], -1, width])
 

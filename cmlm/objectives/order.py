@@ -57,8 +57,9 @@ class OrderObjective(MlmObjective):
         """Returns the two summed losses, float32 [2], and all metrics."""
         outputs = self.model.encoder(batch, training=training)
         sequence = outputs["sequence_output"]
-        logits = self.masked_lm(sequence, batch["masked_lm_positions"])
-        masked, masked_loss, accuracy = self.masked_metrics(batch, logits)
+        masked = self.predictions(batch)
+        logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
+        loss, masked_loss, accuracy = self.masked_metrics(masked, logits)
         logits = tf.cast(self.head(sequence, training=training), tf.float32)
         label = batch["order_label"]
         order = tf.reduce_sum(
@@ -66,7 +67,7 @@ class OrderObjective(MlmObjective):
         )
         right = tf.argmax(logits, axis=-1, output_type=label.dtype) == label
         count = tf.cast(tf.size(label), tf.float32)
-        return tf.stack([masked, order]), {
+        return tf.stack([loss, order]), {
             "loss": masked_loss,
             "accuracy": accuracy,
             "order_loss": (order, count),
