@@ -110,7 +110,8 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     found.add(identity.fingerprint(trained))
     trained.tokenizer.vocab = trained.tokenizer.vocab[::-1]
     found.add(identity.fingerprint(trained))
-    for rules in (Rules(False), Rules(True, False), Rules(dotless_i=True)):
+    other = [Rules(max_word_bytes=100), Rules(max_word_characters=100)]
+    for rules in (Rules(False), Rules(True, False), Rules(dotless_i=True), *other):
         trained.tokenizer.rules = rules
         found.add(identity.fingerprint(trained))
     # With the same weights, other vectors.
@@ -118,7 +119,7 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     found.add(identity.fingerprint(trained))
     trained.config.model.num_attention_heads = 1
     found.add(identity.fingerprint(trained))
-    assert len(found) == 10
+    assert len(found) == 12
 
 
 def test_command_replaces_an_export_only_when_told_to(source, tmp_path):

@@ -195,6 +195,18 @@ def test_random_spans_have_geometric_lengths(tokenizer):
     np.testing.assert_allclose(shares, want / want.sum(), atol=0.08)
 
 
+def test_random_spans_hold_no_special_token(tokenizer):
+    text = [f"{WORDS[0]} unknown unknown " + " ".join(WORDS[1:5])]
+    ids = tokenizer.encode(tf.constant(text), SEQ).to_tensor(PAD)
+    ids = tf.repeat(ids, 400, axis=0)
+    ends = spans.RandomSpans(tokenizer)(ids, tf.constant([1, 2])).numpy()
+    rows, starts = np.nonzero(ends)
+    found = set(zip(starts.tolist(), ends[rows, starts].tolist(), strict=True))
+    # [CLS] w ? ? w w w w [SEP]: each run of words that leaves one out.
+    runs = {(a, b) for a in range(4, 8) for b in range(a + 1, 9)}
+    assert found == {(1, 2), *runs}
+
+
 def test_drawn_spans_are_some_of_those_found():
     ends = tf.constant([[0, 3, 4, 0, 6], [0] * 5, [0, 0, 3, 0, 0]])
     seen = set()

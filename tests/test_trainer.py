@@ -6,7 +6,10 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.keras import keras
+from cmlm.config import experiment
 from cmlm.errors import UserError
+from cmlm.training import metrics_log, reporting
+from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.trainer import Trainer
 from cmlm.training.validation import Validator
@@ -291,6 +294,57 @@ def test_the_shuffled_neighbour_is_the_row_before(one_device):
     gain = shuffled["cmlm/loss"] - metrics["cmlm/loss"]
     np.testing.assert_allclose(metrics["cmlm/conditioning_gain"], gain, atol=1e-4)
     assert abs(gain) > 1e-3
+
+
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_a_row_alone_has_no_wrong_neighbour(one_device):
+    batch = toys.pair_batch(batch=5)
+    objective = build(one_device, [batch]).objectives["cmlm"]
+    without = objective.evaluate({key: value[:4] for key, value in batch.items()})
+    alone = objective.evaluate({key: value[4:] for key, value in batch.items()})
+    for name in ("shuffled_loss", "shuffled_accuracy", "conditioning_gain"):
+        assert float(without[name][1]) > 0
+        np.testing.assert_array_equal(alone[name], [0, 0])
+    assert float(alone["loss"][1]) > 0
+
+
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_a_row_of_metrics_weighs_each_step_once(one_device, batches, tmp_path):
+    """The steps of two loops, of which each objective takes part in some."""
+    trainer = build(one_device, batches, names=("cmlm", "mlm"))
+    trainer.schedule = "interleaved"
+    trainer.objectives["mlm"].config.train_data.global_batch_size = 2
+    trainer.seed = 2
+    drawn = [trainer.active(step)[0] for step in range(6)]
+    assert [drawn[:2].count("mlm"), drawn[2:].count("mlm")] == [1, 3]
+    settings = experiment.TrainerConfig(train_steps=6, summary_interval=6)
+    pace = reporting.Pace(settings, 0)
+    reporter = reporting.Reporter(str(tmp_path), settings, trainer, pace)
+    totals = {}
+    for steps in (2, 4):
+        pace.next_loop(trainer.step)
+        metrics = trainer.train(steps)
+        for key, (total, count) in trainer.totals.items():
+            totals.setdefault(key, []).append((total, count))
+        reporter.trained(metrics)
+    (row,) = metrics_log.read_metrics(str(tmp_path / "metrics.jsonl"))
+    for name in ("cmlm", "mlm"):
+        total, count = np.sum(totals[f"{name}/loss"], axis=0)
+        np.testing.assert_allclose(row[f"train/{name}/loss"], total / count, rtol=1e-6)
+    assert trainer.examples_seen == 8 * drawn.count("cmlm") + 2 * drawn.count("mlm")
+    assert row["train/examples_per_second"] > 0
+
+
+def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_path):
+    trainer = build(one_device, batches)
+    settings = experiment.TrainerConfig(
+        best_checkpoint_metric="cmlm/loss", best_checkpoint_comparison="lower"
+    )
+    best = BestCheckpoint(str(tmp_path), settings, trainer)
+    kept = [best.offer({"cmlm/loss": loss}) for loss in (np.nan, 3.0, np.inf, 5.0, 2.0)]
+    assert [bool(remark) for remark in kept] == [False, True, False, False, True]
 
 
 def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):

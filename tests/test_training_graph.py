@@ -186,6 +186,16 @@ def test_bfloat16_sums_over_many_rows():
         gradient = tape.gradient(y, bias, tf.ones_like(y))
         slope = 1.0 if piece is fused.add_bias else 0.5
         np.testing.assert_allclose(gradient, [5000 * slope] * 3, rtol=4e-3)
+    layer = keras.layers.Dense(3, dtype="mixed_bfloat16")
+    layer.build([None, 2])
+    for shape in ([5000, 2], [50, 100, 2]):
+        with fused.training(), tf.GradientTape() as tape:
+            y = fused.dense(layer, tf.ones(shape, tf.bfloat16))
+        assert y.shape == (*shape[:-1], 3)
+        want = layer(tf.ones([1, 2]))[0]
+        np.testing.assert_array_equal(tf.reshape(y, [-1, 3])[0], want)
+        gradient = tape.gradient(y, layer._trainable_weights[1], tf.ones_like(y))
+        np.testing.assert_allclose(gradient, [5000] * 3, rtol=4e-3)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

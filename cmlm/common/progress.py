@@ -37,7 +37,7 @@ class ProgressLine:
         Args:
             step: number of finished updates.
             metrics: name to value, in display order.
-            examples_per_step: global batch size, summed over objectives.
+            examples_per_step: the mean over the last steps, of all objectives together.
         """
         now = time.monotonic()
         self._window.append((now, step))

@@ -285,10 +285,34 @@ def sort_by_length(
     }
 
 
+def with_columns(
+    batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
+) -> dict[str, tf.Tensor]:
+    """Gives a column of padding to tensors without any.
+
+    The last batch of a validation may leave a replica without rows. Its tensors are
+    [0, 0] then, and an encoder reads at least [CLS].
+
+    Args:
+        batch: tensors whose names are in `columns`.
+        columns: see `COLUMNS`.
+    """
+
+    def padded(value):
+        last = tf.cast(tf.shape(value)[-1] == 0, tf.int32)
+        return tf.pad(value, [*[[0, 0]] * (value.shape.rank - 1), [0, last]])
+
+    return {
+        # Where TensorFlow knows that there are columns, it keeps the shape.
+        name: value if columns[name] is None or value.shape[-1] else padded(value)
+        for name, value in batch.items()
+    }
+
+
 def trim(
     batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
 ) -> dict[str, tf.Tensor]:
-    """Drops the columns that are padding in every row of a batch.
+    """Drops the columns that are padding in every row of a batch, except the first.
 
     Args:
         batch: tensors whose names are in `columns`.
@@ -299,6 +323,8 @@ def trim(
         for mask in {columns[name] for name in batch}
         if mask is not None
     }
+    # The largest of no rows is the least integer.
+    widths = {mask: tf.maximum(width, 1) for mask, width in widths.items()}
     return {
         name: value if columns[name] is None else value[..., : widths[columns[name]]]
         for name, value in batch.items()

@@ -185,6 +185,8 @@ def ordered_pairs(
                 tf.where(right, second, first),
             )
         else:
+            # A pair alone has no wrong second sentence.
+            right |= tf.size(first) < 2
             second = tf.where(right, second, tf.roll(second, shift=1, axis=0))
         return {
             **features.masked_pair(first, second, feed, masking_config, mask_seed),

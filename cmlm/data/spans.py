@@ -34,13 +34,13 @@ class RandomSpans:
     def __call__(
         self, ids: tf.Tensor, seed: tf.Tensor, marks: tf.RaggedTensor | None = None
     ) -> tf.Tensor:
-        """Draws a span at every token that leaves room for it.
+        """Draws a span at every token that leaves room for it, of ordinary tokens.
 
         Arguments and result: see `NgramFinder.__call__`; `marks` is unused.
         """
         del marks
-        ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
-        n_tokens = tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1, keepdims=True)
+        special = tf.gather(tf.constant(self._tokenizer.is_special), ids)
+        n_tokens = tf.reduce_sum(tf.cast(~special, tf.int32), axis=1, keepdims=True)
         shape = tf.shape(ids)
         drawn = tf.random.stateless_categorical(
             tf.constant(self._logits[np.newaxis], tf.float32),
@@ -48,10 +48,14 @@ class RandomSpans:
             seed,
             dtype=tf.int32,
         )
-        ends = tf.range(shape[1]) + tf.reshape(drawn, shape) + 1
-        # The tokens have the positions 1 to n_tokens; a span has fewer tokens.
-        fits = (ends <= n_tokens + 1) & (ends - tf.range(shape[1]) < n_tokens)
-        return tf.where(ordinary & fits, ends, 0)
+        start = tf.range(shape[1])
+        ends = start + tf.reshape(drawn, shape) + 1
+        # Special tokens before each position: [SEP] ends the tokens, and [UNK] may
+        # stand among them. A span has none, and fewer tokens than its sentence.
+        before = tf.cumsum(tf.pad(tf.cast(special, tf.int32), [[0, 0], [1, 0]]), axis=1)
+        within = tf.gather(before, tf.minimum(ends, shape[1]), batch_dims=1)
+        fits = (within == before[:, :-1]) & (ends - start < n_tokens)
+        return tf.where(fits & (ends <= shape[1]), ends, 0)
 
     def possible(
         self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None

@@ -84,6 +84,8 @@ def _other_rules(rules: Rules) -> list:
     """The rules that BERT's own vocabularies lack; [] for those, as it always was."""
     usual = Rules(rules.lower_case)
     names = ("strip_accents", "dotless_i", "normalization", "style")
-    if all(getattr(rules, name) == getattr(usual, name) for name in names):
-        return []
-    return [getattr(rules, name) for name in names]
+    found = []
+    for group in (names, ("max_word_bytes", "max_word_characters")):
+        if any(getattr(rules, name) != getattr(usual, name) for name in group):
+            found += [getattr(rules, name) for name in group]
+    return found

@@ -218,7 +218,7 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
             return {"read_output": outputs[-1]}
         return {
             "sequence_output": outputs[-1],
-            "pooled_output": self.pooler_layer(outputs[-1][:, 0]),
+            "pooled_output": fused.dense(self.pooler_layer, outputs[-1][:, 0]),
             "encoder_outputs": outputs,
         }
 
@@ -375,7 +375,10 @@ class EncoderNetwork(keras.Model):
         return tf.reduce_mean(self.projection(vectors), axis=1)
 
     def _pool(self, tokens: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        return pooling.pool(self.pooling, tokens, mask, self.bert.pooler_layer)
+        def pooler(vectors):
+            return fused.dense(self.bert.pooler_layer, vectors)
+
+        return pooling.pool(self.pooling, tokens, mask, pooler)
 
     def _token_outputs(self, inputs, training) -> dict:
         ids = inputs["input_word_ids"]

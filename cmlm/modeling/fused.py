@@ -160,6 +160,24 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     return tf.nn.bias_add(x, tf.cast(bias, x.dtype)), gradient
 
 
+def dense(layer, x: tf.Tensor) -> tf.Tensor:
+    """The output of a Keras layer; a training step adds its bias by `add_bias`.
+
+    Args:
+        layer: a Dense layer, or an EinsumDense layer of the last axis.
+        x: float [..., width].
+
+    Returns:
+        [..., units].
+    """
+    if not active():
+        return layer(x)
+    rows = tf.reshape(tf.cast(x, layer.compute_dtype), [-1, x.shape[-1]])
+    y = tf.matmul(rows, tf.cast(read(layer.kernel), rows.dtype))
+    y = layer.activation(add_bias(y, read(layer.bias)))
+    return tf.reshape(y, [*tf.unstack(tf.shape(x))[:-1], y.shape[-1]])
+
+
 def column_sums(x: tf.Tensor) -> tf.Tensor:
     """The sums over the rows of [rows, width], float32 [width].
 

@@ -180,7 +180,12 @@ class ViewProjection(keras.layers.Layer):
         Returns:
             float [batch, num_views, dim]; view 0 is `vectors`.
         """
-        views = [vectors] + [network(vectors) for network in self._networks]
+        views = [vectors]
+        for network in self._networks:
+            view = vectors
+            for layer in network.layers:
+                view = fused.dense(layer, view)
+            views.append(view)
         return tf.stack(views, axis=1)
 
     def get_config(self) -> dict:
@@ -197,9 +202,8 @@ class MaskedLM(nlp_layers.MaskedLM):
 
     def call(self, outputs: tf.Tensor) -> tf.Tensor:
         """Predicts words: float [predictions, dim] to logits [predictions, words]."""
-        x = self.layer_norm(self.dense(outputs))
+        x = self.layer_norm(fused.dense(self.dense, outputs))
         logits = tf.matmul(x, self.embedding_table, transpose_b=True)
         if fused.active():
-            # The gradient of this bias is a sum over all masked tokens of a batch.
             return fused.add_bias(logits, fused.read(self.bias))
         return tf.nn.bias_add(logits, self.bias)

@@ -81,7 +81,7 @@ def encode(
     x = tf.reshape(tf.cast(embeddings, tf.float32), [-1, embeddings.shape[-1]])
     x = _normed_embeddings(bert, padding.remove(x), batch)
     if bert._embedding_projection is not None:
-        x = tf.cast(bert._embedding_projection(x), tf.float32)
+        x = tf.cast(fused.dense(bert._embedding_projection, x), tf.float32)
     for_product = tf.cast(x, _type(bert.transformer_layers[0]))
 
     def padded(x):

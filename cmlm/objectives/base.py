@@ -245,6 +245,12 @@ class Objective(tf.Module, abc.ABC):
         """Drops columns that are padding in every row of a micro-batch."""
         return batch if self.static_shapes else batches.trim(batch, self.columns)
 
+    def with_columns(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Gives columns to the batch of a replica without rows."""
+        if self.static_shapes:
+            return batch
+        return batches.with_columns(batch, self.columns)
+
     @abc.abstractmethod
     def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:
         """Sums the loss of a batch or micro-batch in training mode.
@@ -304,15 +310,17 @@ class EmbeddingObjective(Objective):
             float32 [rows, texts, dim].
         """
         ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
-        rows, length = tf.shape(ids)[0], tf.shape(ids)[-1]
+        # Not -1: a replica of a validation may have no rows.
+        rows, texts = tf.shape(ids)[0], tf.reduce_prod(tf.shape(ids)[1:-1])
+        flat = [rows * texts, tf.shape(ids)[-1]]
         inputs = {
-            "input_word_ids": tf.reshape(ids, [-1, length]),
-            "input_mask": tf.reshape(mask, [-1, length]),
+            "input_word_ids": tf.reshape(ids, flat),
+            "input_mask": tf.reshape(mask, flat),
         }
         encoder = encoder or self.model.encoder
         vectors = encoder.sentence_vector(inputs, training=training)
         vectors = tf.cast(vectors, tf.float32)
-        return tf.reshape(vectors, [rows, -1, vectors.shape[-1]])
+        return tf.reshape(vectors, [rows, texts, vectors.shape[-1]])
 
     @abc.abstractmethod
     def embedding_loss(

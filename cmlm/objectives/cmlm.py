@@ -100,13 +100,19 @@ class CmlmObjective(MaskedTextObjective):
         vectors = self.conditional.sentence_vector(batch, training=False)
         _, loss, accuracy = metrics(vectors)
         # Each sentence gets the vector of the row before it: a sentence of about the
-        # same length from elsewhere in the text.
+        # same length from elsewhere in the text. A row that stands alone has no other
+        # one, and does not count.
         shuffled = tf.roll(vectors, shift=1, axis=0)
-        _, shuffled_loss, shuffled_accuracy = metrics(shuffled)
+        counts = tf.cast(tf.shape(vectors)[0] > 1, tf.float32)
+        _, *others = metrics(shuffled)
+        shuffled_loss, shuffled_accuracy = (
+            (counts * total, counts * count) for total, count in others
+        )
+        gain = shuffled_loss[0] - counts * loss[0]
         return {
             "loss": loss,
             "accuracy": accuracy,
             "shuffled_loss": shuffled_loss,
             "shuffled_accuracy": shuffled_accuracy,
-            "conditioning_gain": (shuffled_loss[0] - loss[0], loss[1]),
+            "conditioning_gain": (gain, shuffled_loss[1]),
         }

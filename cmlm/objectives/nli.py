@@ -7,6 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.data import nli, pair_pipelines
+from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Objective, ObjectiveConfig
 
@@ -65,16 +66,17 @@ class NliObjective(Objective):
     def _vectors(self, batch, side, training):
         """float32 [rows, languages, dim]."""
         ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
-        shape = tf.shape(ids)
+        rows, languages, length = tf.unstack(tf.shape(ids))
+        flat = [rows * languages, length]
         vectors = self.model.encoder.sentence_vector(
             {
-                "input_word_ids": tf.reshape(ids, [-1, shape[2]]),
-                "input_mask": tf.reshape(mask, [-1, shape[2]]),
+                "input_word_ids": tf.reshape(ids, flat),
+                "input_mask": tf.reshape(mask, flat),
             },
             training=training and self.config.train_encoder,
         )
         width = self.model.config.hidden_size
-        return tf.reshape(tf.cast(vectors, tf.float32), [shape[0], -1, width])
+        return tf.reshape(tf.cast(vectors, tf.float32), [rows, languages, width])
 
     def _scores(self, batch, training):
         """Loss and correctness (0 or 1), float32 [rows, languages, languages]."""
@@ -82,7 +84,7 @@ class NliObjective(Objective):
         v = self._vectors(batch, "hypothesis", training)[:, tf.newaxis]
         u, v = u + tf.zeros_like(v), v + tf.zeros_like(u)
         features = tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
-        logits = tf.cast(self.classifier(features), tf.float32)
+        logits = tf.cast(fused.dense(self.classifier, features), tf.float32)
         label = tf.broadcast_to(
             batch["nli_label"][:, tf.newaxis, tf.newaxis], tf.shape(logits)[:-1]
         )

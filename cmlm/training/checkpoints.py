@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 
@@ -127,7 +128,9 @@ class BestCheckpoint:
                 )
             return ""
         value, best = metrics[self._metric], float(self._value.numpy())
-        if best == best and self._sign * value <= self._sign * best:
+        if not math.isfinite(value):
+            return ""
+        if math.isfinite(best) and self._sign * value <= self._sign * best:
             return ""
         self._value.assign(value)
         self._manager.save(self._trainer.step)

@@ -101,9 +101,11 @@ class ReplicaGradients:
     def _cached(self, batch, scale, variables):
         """Gradient caching (Gao et al., 2021, https://arxiv.org/abs/2101.06983).
 
-        With vectors z and weights w, dL/dw = sum_i dL/dz_i dz_i/dw. The first factor
-        needs all vectors but no activations. The second factor needs the activations of
-        one side of one micro-batch at a time.
+        With vectors z and weights w, the gradient of the encoder is
+        sum_i dL/dz_i dz_i/dw. The first factor needs all vectors but no activations.
+        The second factor needs the activations of one side of one micro-batch at a
+        time. Weights that the loss itself has, such as a map to a teacher's vectors,
+        get their gradient with the first factor.
         """
         objective, passes = self._objective, 2 * self.micro_batches
         dropout = self._model.dropout_state()
@@ -119,7 +121,11 @@ class ReplicaGradients:
             tape.watch(vectors)
             loss, metrics = objective.embedding_loss(vectors, batch)
             scaled = tf.reduce_sum(loss * scale)
-        upstream = tape.gradient(scaled, vectors)
+        upstream, *gradients = tape.gradient(scaled, [vectors, *variables])
+        gradients = [
+            zeros if gradient is None else tf.convert_to_tensor(gradient)
+            for zeros, gradient in zip(_zeros(variables), gradients, strict=True)
+        ]
         metrics = self._rows(metrics)
 
         self._model.replay_dropout(dropout)
@@ -141,8 +147,7 @@ class ReplicaGradients:
                 begin = end
             return i + 1, gradients
 
-        zeros = _zeros(variables)
-        _, gradients = self._for_each(add_micro_batch, zeros)
+        _, gradients = self._for_each(add_micro_batch, gradients)
         return gradients, metrics
 
     def _for_each(self, body, *start):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from cmlm.common import distributed, progress
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
-from cmlm.training import metrics_log
+from cmlm.training import metrics_log, validation
 from cmlm.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -81,9 +81,8 @@ class Reporter:
             os.path.join(directory, model_dir.TENSORBOARD),
             start,
         )
-        self._rows: list[tuple[int, Mapping[str, float]]] = []
-        self._examples = 0
-        self._row_start = time.monotonic()
+        self._begin_row()
+        self._loop_examples = trainer.examples_seen
         self._gains: dict[str, float] = {}
         # A TPU program cannot call back into Python.
         if not distributed.is_static(trainer.strategy):
@@ -100,10 +99,8 @@ class Reporter:
         """Reports a loop of training steps. Call it after each loop."""
         trainer, settings = self._trainer, self._settings
         step, before = trainer.step, self._pace.last[1]
-        examples = sum(
-            trainer.objectives[name].global_batch_size
-            for name in trainer.active(max(step - 1, 0))
-        )
+        examples, self._loop_examples = self._loop_examples, trainer.examples_seen
+        examples = (self._loop_examples - examples) / max(step - before, 1)
         shown = {
             key: value
             for key, value in metrics.items()
@@ -112,25 +109,31 @@ class Reporter:
         shown |= {**self._gains, "lr": trainer.learning_rate}
         self._line.update(step, shown, examples)
 
-        self._rows.append((step - before, metrics))
-        self._examples += examples * (step - before)
+        validation.add_totals(self._totals, trainer.totals)
         done = step >= settings.train_steps
         if step % settings.summary_interval == 0 or done:
             self._write_row()
 
     def stopped(self) -> None:
         """Writes the metrics so far. Call it before a signal ends the run."""
-        if self._rows:
+        if self._totals:
             self._write_row()
 
     def _write_row(self) -> None:
         step, rate = self._trainer.step, self._trainer.learning_rate
         seconds = max(time.monotonic() - self._row_start, 1e-9)
-        row = {f"train/{key}": value for key, value in _weighted(self._rows).items()}
+        means = validation.means(self._totals)
+        row = {f"train/{key}": value for key, value in means.items()}
         row["train/learning_rate"] = rate
-        row["train/examples_per_second"] = self._examples / seconds
+        examples = self._trainer.examples_seen - self._row_examples
+        row["train/examples_per_second"] = examples / seconds
         self._log.write(step, row)
-        self._rows, self._examples, self._row_start = [], 0, time.monotonic()
+        self._begin_row()
+
+    def _begin_row(self) -> None:
+        self._totals: dict[str, list[float]] = {}
+        self._row_examples = self._trainer.examples_seen
+        self._row_start = time.monotonic()
 
     def validated(self, metrics: Mapping[str, float], kept: str) -> None:
         """Reports a validation.
@@ -159,13 +162,3 @@ class Reporter:
         logger.info("validation at step %s: %s%s", f"{step:,}", text, kept)
         # Validation is not part of the measured training time.
         self._row_start = time.monotonic()
-
-
-def _weighted(rows: list[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Means of metrics over loops, weighted by the steps of each loop."""
-    totals: dict[str, tuple[float, int]] = {}
-    for steps, metrics in rows:
-        for key, value in metrics.items():
-            total, count = totals.get(key, (0.0, 0))
-            totals[key] = (total + steps * value, count + steps)
-    return {key: total / count for key, (total, count) in totals.items()}

@@ -24,7 +24,7 @@ from cmlm.objectives import Objective
 from cmlm.training import finite
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.gradients import ReplicaGradients
-from cmlm.training.validation import Validator, means
+from cmlm.training.validation import Validator, add_totals, means
 
 
 class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
@@ -53,6 +53,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         batches_seen: the number of batches that each objective has consumed, as int64
             variables.
         validator: validates the same objectives.
+        totals: the sum and the count of each metric in the last call of `train`.
 
     Raises:
         UserError: batch sizes do not divide evenly, see `ReplicaGradients`.
@@ -72,6 +73,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         fused_layers: str = "auto",
     ):
         _keep_sums_in_loops()
+        self.totals: dict[str, list[float]] = {}
         self.model = model
         self.objectives = dict(objectives)
         self.optimizer = optimizer
@@ -163,11 +165,17 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             stop = start + 1
             while stop < end and self.active(stop) == names:
                 stop += 1
-            for key, (total, count) in self._run(names, stop - start).items():
-                entry = totals.setdefault(key, [0.0, 0.0])
-                entry[0] += total
-                entry[1] += count
+            add_totals(totals, self._run(names, stop - start))
+        self.totals = totals
         return means(totals)
+
+    @property
+    def examples_seen(self) -> int:
+        """The number of training examples so far, over all objectives and replicas."""
+        return sum(
+            int(seen.numpy()) * self.objectives[name].global_batch_size
+            for name, seen in self.batches_seen.items()
+        )
 
     def _run(self, names: tuple[str, ...], num_steps: int) -> dict:
         for name in names:

@@ -18,7 +18,8 @@ class Validator:
         objectives: the objectives by name.
         strategy: the strategy whose replicas share each batch.
         micro_batch_size: examples that a replica holds at a time; 0: its whole share of
-            a batch. Losses and accuracies do not depend on it.
+            a batch. Losses and accuracies do not depend on it; those with a shuffled
+            neighbour depend on the neighbours of a micro-batch.
         examples: examples of one validation, for each objective, rounded up to whole
             batches; -1: all held-out examples.
     """
@@ -65,10 +66,8 @@ class Validator:
                 # The second, where tf.functions run eagerly.
                 except (tf.errors.OutOfRangeError, StopIteration):
                     break
-                for key, (total, count) in metrics.items():
-                    entry = totals.setdefault(f"{name}/{key}", [0.0, 0.0])
-                    entry[0] += float(total)
-                    entry[1] += float(count)
+                metrics = {f"{name}/{key}": each for key, each in metrics.items()}
+                add_totals(totals, metrics)
         return means(totals)
 
     def _batches(self, name: str) -> int | None:
@@ -103,6 +102,7 @@ class Validator:
 
     def _metrics(self, objective: Objective, batch) -> dict[str, tf.Tensor]:
         """The metrics of a replica's share: name to [sum, count], float32 [2]."""
+        batch = objective.with_columns(batch)
 
         def rows_metrics(rows):
             return _stacked(objective.evaluate(rows))
@@ -158,6 +158,16 @@ class Validator:
             parallel_iterations=1,
         )
         return tf.nest.pack_sequence_as(first, totals)
+
+
+def add_totals(
+    totals: dict[str, list[float]], more: Mapping[str, Iterable[float]]
+) -> None:
+    """Adds the (sum, count) of each metric to `totals`, in place."""
+    for key, (total, count) in more.items():
+        entry = totals.setdefault(key, [0.0, 0.0])
+        entry[0] += float(total)
+        entry[1] += float(count)
 
 
 def means(totals: Mapping[str, list[float]]) -> dict[str, float]:
