@@ -2,7 +2,7 @@
 
     import cmlm
 
-    encoder = cmlm.load("OUT")  # an export, a model_dir, a Hugging Face folder, ...
+    encoder = cmlm.load("MODEL")  # an export, a model_dir, a Hugging Face folder, ...
     vectors = encoder.encode(["a sentence", "another"])  # float32 [2, dim]
     encoder.similarity(["a sentence"], ["another"])  # cosines, float32 [1, 1]
     cosines, rows = encoder.search(["a query"], ["a text", "another"], k=1)

@@ -1,9 +1,9 @@
 """Encodes a file of sentences, one sentence a line.
 
-    python -m cmlm.encode --model=OUT --input=sentences.txt --output=vectors.npy
-    python -m cmlm.encode --model=OUT --input=sentences.txt --query='How are you?'
+    python -m cmlm.encode --model=MODEL --input=sentences.txt --output=vectors.npy
+    python -m cmlm.encode --model=MODEL --input=sentences.txt --query='How are you?'
 
-    python -m cmlm.encode --model=OUT --input='en/*.txt.gz' --output=FOLDER --workers=0
+    python -m cmlm.encode --model=MODEL --input='en/*.gz' --output=FOLDER --workers=0
 
 The first command writes float32 [lines, dim], a vector for every line, empty lines
 included, in the order of the file; numpy.load reads it. The second command prints the

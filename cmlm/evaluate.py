@@ -1,6 +1,6 @@
 """Scores encoders on public test sets.
 
-    python -m cmlm.evaluate --model=OUT [--model=OTHER ...] --data_dir=DIR \\
+    python -m cmlm.evaluate --model=MODEL [--model=OTHER ...] --data_dir=DIR \\
         --tasks=sts,senteval --output=report
 
 DIR holds the sets as they are distributed, each in the folder itself or in a subfolder

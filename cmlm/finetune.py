@@ -1,12 +1,12 @@
 """Fine-tunes an encoder for your labels, tasks of GLUE or Amazon reviews; scores it.
 
-    python -m cmlm.finetune --model=OUT --task=file:train.tsv --dev=dev.tsv \\
+    python -m cmlm.finetune --model=MODEL --task=file:train.tsv --dev=dev.tsv \\
         --predict=new.tsv --output=tuned
     python -m cmlm.finetune --model=tuned --predict=newer.tsv --output=answers
 
-    python -m cmlm.finetune --model=OUT --task=rte --data_dir=glue --seeds=0,1,2 \\
+    python -m cmlm.finetune --model=MODEL --task=rte --data_dir=glue --seeds=0,1,2 \\
         --output=rte
-    python -m cmlm.finetune --model=OUT --task=glue --data_dir=glue --output=glue_dev
+    python -m cmlm.finetune --model=MODEL --task=glue --data_dir=glue --output=glue_dev
 
 Your files are .tsv or .csv. Their first line names the columns: `text`, or `text1` and
 `text2`; and `label` (a class), `labels` (any number of classes, separated by |) or

@@ -1,10 +1,11 @@
 """Mines translation pairs and hard negatives, and filters a bitext, with an encoder.
 
-    python -m cmlm.mine --model=OUT --source='de/*.txt.gz' --target='en/*.txt.gz' \\
+    python -m cmlm.mine --model=MODEL --source='de/*.txt.gz' --target='en/*.txt.gz' \\
         --output=mined.tsv
     python -m cmlm.mine --model=WEAKER --bitext='de-en/*.tsv.gz' --hard_negatives=3 \\
         --output=hard.tsv
-    python -m cmlm.mine --model=OUT --bitext='de-en/*.tsv.gz' --score --output=good.tsv
+    python -m cmlm.mine --model=MODEL --bitext='de-en/*.tsv.gz' --score \\
+        --output=good.tsv
 
 The output is a bitext for cmlm.train --bitext_data: source TAB target, then one column
 for each hard negative.

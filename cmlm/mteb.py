@@ -3,7 +3,7 @@
     import mteb
     from cmlm.mteb import MtebEncoder
 
-    model = MtebEncoder("OUT")
+    model = MtebEncoder("MODEL")
     mteb.evaluate(model, mteb.get_tasks(tasks=["STSBenchmark"]))
 
 This module needs Python 3.12 and `pip install 'cmlm[mteb]'`, which installs torch. No

@@ -1,8 +1,8 @@
 """Fits the principal components of each language, which PCR removes from vectors.
 
-    python -m cmlm.pcr --model=OUT --text=de=german.txt.gz --text='fr=fr/*.txt' \\
+    python -m cmlm.pcr --model=MODEL --text=de=german.txt.gz --text='fr=fr/*.txt' \\
         --output=pcr.npz
-    python -m cmlm.pcr --model=OUT --vectors=de=de.npy --vectors=fr=fr.npy \\
+    python -m cmlm.pcr --model=MODEL --vectors=de=de.npy --vectors=fr=fr.npy \\
         --output=pcr.npz
     python -m export.tfhub --model_dir=RUN --export_dir=OUT --pcr=pcr.npz
 
@@ -20,7 +20,10 @@ from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
-    "model", None, "An export or a model_dir; best: may precede a model_dir."
+    "model",
+    None,
+    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), or "
+    "weights of another program.",
 )
 flags.DEFINE_multi_string(
     "text", [], "LANGUAGE=FILES: files, globs or a list of them; repeatable."
@@ -49,7 +52,10 @@ _ROWS_AT_ONCE = 16_384
 
 def main(_) -> None:
     if not FLAGS.model:
-        raise UserError("--model is not given; allowed: an export or a model_dir")
+        raise UserError(
+            "--model is not given; allowed: an export, a model_dir, or weights of "
+            "another program"
+        )
     if not FLAGS.output or not FLAGS.output.endswith(".npz"):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a path that ends in .npz"

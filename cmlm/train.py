@@ -4,10 +4,9 @@
     python -m cmlm.train --flagfile=configs/en_small.flags \\
         --train_data='corpus/*.txt.gz' --model_dir=/tmp/my_encoder
 
-Text has one sentence a line and a blank line between documents. The same command
-resumes a stopped run. To train on several workers, start this command on each of them,
-with its own TF_CONFIG, --distribution_strategy=multi_worker_mirrored and a --model_dir
-that all of them see.
+Text has one sentence a line and a blank line between documents. --flagfile names a
+complete experiment (`cmlm configs` lists the files); flags after it override its
+values. The same command resumes a stopped run. docs/training.md starts several workers.
 """
 
 import contextlib

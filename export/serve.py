@@ -1,6 +1,6 @@
 """Serves an export on this machine, to try it before it has a server.
 
-    python -m export.serve --model=OUT --port=8501
+    python -m export.serve --model=EXPORT --port=8501
 
 answers as TensorFlow Serving does: REST at --port, gRPC at --grpc_port. The page at
 http://localhost:8501/ compares two sentences and finds neighbours. --model is the
