@@ -130,3 +130,40 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
         for path in (tmp_path / "stopped", tmp_path / "stopped" / "stages" / "1-layers")
     }
     assert len(vocabularies) == 1
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.large
+@pytest.mark.parametrize("source", ["vocab_file", "init_checkpoint"])
+def test_a_stage_takes_a_tokenizer_json_from_the_stage_before(text, tmp_path, source):
+    words = sorted(set(open(text).read().lower().split()))
+    tokens = [*vocabulary_file.SPECIAL_TOKENS, *words]
+    ids = {token: number for number, token in enumerate(tokens)}
+    values = {
+        "normalizer": {"type": "BertNormalizer", "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "BertProcessing",
+            "cls": ["[CLS]", ids["[CLS]"]],
+            "sep": ["[SEP]", ids["[SEP]"]],
+        },
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": ids},
+    }
+    config = toys.run_config(
+        text, **{"model.num_layers": 2, "trainer.stacking_steps": "[1]"}
+    )
+    config.vocabulary.file = vocabulary_file.write_json(values, str(tmp_path))
+    first, last = stages.plan(config, str(tmp_path / "run"))
+    if source == "init_checkpoint":
+        # The vocabulary comes with the weights, and no setting names it.
+        begun = engine.build(first.config.replace(), str(tmp_path / "begun"))
+        engine.train(begun, validate=False)
+        config.init_checkpoint, config.vocabulary.file = begun.directory, ""
+        first, last = stages.plan(config, str(tmp_path / "run"))
+    engine.train(engine.build(first.config, first.directory), validate=False)
+    built = engine.build(last.config, last.directory, last.stacked_on)
+    assert built.config.vocabulary.file == f"{first.directory}/tokenizer.json"
+    assert [path.name for path in (tmp_path / "run").glob("*.json")] == [
+        "tokenizer.json"
+    ]
+    assert built.config.model.vocab_size == len(tokens)

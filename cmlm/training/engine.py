@@ -22,6 +22,7 @@ import tensorflow as tf
 from cmlm.common import distributed, workers
 from cmlm.common.keras import keras
 from cmlm.config import experiment
+from cmlm.data import vocabulary_file
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest, optimization, stacking
@@ -74,11 +75,12 @@ def build(
 
     Args:
         config: validated. The values that depend on the data and on the machine are
-            filled in place: size and rules of the vocabulary, the steps of a run in
-            epochs, the precision `auto`.
+            filled in place: file, size and rules of the vocabulary, the steps of a run
+            in epochs, the precision `auto`.
         directory: the model_dir.
-        stacked_on: directory of a trained model with fewer layers. A run without a
-            checkpoint starts from it, see `modeling.stacking`.
+        stacked_on: directory of a trained model with fewer layers, whose vocabulary the
+            run takes. A run without a checkpoint starts from its weights, see
+            `modeling.stacking`.
         strategy: the result of `distributed.build_strategy`, or None to build it here.
         writes: whether the run writes; a run that only validates does not.
 
@@ -100,6 +102,9 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
     if writes:
         workers.on_chief(strategy, lambda: latest.repair(directory))
     tasks = Evals(config, strategy)
+    if stacked_on:
+        # Only a finished stage shows whether its vocabulary is a tokenizer.json.
+        config.vocabulary.file = vocabulary_file.find(stacked_on)
     data, tokenizer = inputs.prepare(config, directory, strategy)
     workers.on_chief(strategy, lambda: agreement.refuse_other_model(config, directory))
     # Makes dropout layers draw from tf.random.Generators, whose state can be set.

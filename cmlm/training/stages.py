@@ -10,7 +10,6 @@ import dataclasses
 import os
 
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.data import vocabulary_file
 from cmlm.modeling import latest
 
 # The directory of all stages but the last, in the model_dir.
@@ -54,8 +53,7 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         own.trainer.stacking_steps = ()
         before = planned[-1].directory if planned else None
         if before:
-            # The first stage learns the vocabulary; weights come from the stage before.
-            own.vocabulary.file = vocabulary_file.find(before)
+            # Weights and vocabulary come from the stage before, see `engine.build`.
             own.init_checkpoint = ""
         is_last = number == len(steps)
         layers = f"{own.model.num_layers}-layers"
