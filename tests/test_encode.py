@@ -134,13 +134,23 @@ def test_a_lone_surrogate_is_an_unknown_character(encoder):
     ("sentences", "said"),
     [
         ("a sentence", "single string"),
-        (["a", None], "item 1 is NoneType"),
-        ([b"a"], "0"),
+        (b"a sentence", "single string"),
+        (["a", None], "item 1 of sentences is NoneType"),
+        ([b"a"], "item 0 of sentences is bytes"),
+        ((text for text in "ab"), "is a generator; allowed: a list of str"),
     ],
 )
 def test_what_is_no_list_of_str_is_refused(encoder, sentences, said):
     with pytest.raises(TypeError, match=said):
         encoder.encode(sentences)
+
+
+def test_an_array_of_strings_is_a_list(encoder):
+    texts = ["the cat", "a"]
+    encoded = encoder.encode(np.array(texts))
+    np.testing.assert_array_equal(encoded, encoder.encode(texts))
+    assert list(encoder.lengths(np.array(texts))) == list(encoder.lengths(texts))
+    assert encoder.encode(np.array([], str)).shape == (0, encoder.dim)
 
 
 def test_lengths_are_those_before_the_cut(encoder):

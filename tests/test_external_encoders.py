@@ -72,6 +72,27 @@ def test_stored_vectors_are_an_encoder(tmp_path):
         external.StoredVectors(str(text), str(npy))
 
 
+@pytest.fixture(params=["served", "stored"])
+def encoder(request, tmp_path):
+    if request.param == "served":
+        url = request.getfixturevalue("server")
+        return opening.open_encoder(f"{url}/v1/models/toy")
+    text, npy = tmp_path / "a.txt", tmp_path / "a.npy"
+    text.write_text("a\nbcd\n")
+    np.save(npy, np.array([[1, 1], [3, 1]], np.float32))
+    return opening.open_encoder(f"vectors:{text}:{npy}")
+
+
+def test_a_single_string_is_refused_and_an_array_is_a_list(encoder):
+    with pytest.raises(TypeError, match="sentences is a single string; allowed: a list"):
+        encoder.encode("a")
+    with pytest.raises(TypeError, match="item 1 of sentences is int"):
+        encoder.encode(["a", 3])
+    encoded = encoder.encode(np.array(["a", "bcd"]))
+    np.testing.assert_array_equal(encoded, [[1, 1], [3, 1]])
+    assert encoder.encode(np.array([], str)).shape == (0, 2)
+
+
 def test_a_vector_that_is_not_finite_is_refused_with_its_text(tmp_path):
     text, npy = tmp_path / "a.txt", tmp_path / "a.npy"
     text.write_text("one\ntwo\n")

@@ -78,6 +78,19 @@ def test_search_in_few_texts_and_equal_ones(encoder):
         encoder.search(["ab"], ["ab"], k=0)
 
 
+@pytest.mark.parametrize("single", ["a cat", ""])
+def test_a_single_string_is_not_taken_apart(encoder, single):
+    for name, given in (("queries", (single, ["a"])), ("corpus", (["a"], single))):
+        with pytest.raises(TypeError, match=f"{name} is a single string; allowed: a"):
+            encoder.search(*given)
+    # `encode` refuses it, because it sees what `similarity` was given.
+    seen = []
+    encoder = type(encoder)()
+    encoder.encode = lambda texts, normalize: seen.append(texts) or np.ones([1, 2])
+    encoder.similarity(single, ["b"])
+    assert seen == [single, ["b"]]
+
+
 def test_names_of_sentence_transformers():
     import tensorflow as tf
 

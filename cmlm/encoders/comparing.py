@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cmlm.common import arrays
+from cmlm.encoders.sentences import check_sentences
 from cmlm.mining import exact
 
 
@@ -24,6 +25,9 @@ class Comparing:
 
         Returns:
             float32 [n, m], from -1 to 1.
+
+        Raises:
+            TypeError: `a` or `b` is neither vectors nor a list of str.
         """
         return self._unit(a) @ self._unit(b).T
 
@@ -49,15 +53,23 @@ class Comparing:
             order of their rows.
 
         Raises:
+            TypeError: `queries` or `corpus` is neither vectors nor a list of str.
             ValueError: `k` is below 1.
         """
         if k < 1:
             raise ValueError(f"k is {k}; allowed: at least 1")
+        for name, texts in (("queries", queries), ("corpus", corpus)):
+            if not _is_vectors(texts):
+                check_sentences(texts, name)
         if not (len(queries) and len(corpus)):
             return exact.nothing(len(queries), min(k, len(corpus)))
         return exact.nearest(self._unit(queries), self._unit(corpus), k)
 
     def _unit(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
-        if isinstance(texts, np.ndarray) and texts.dtype.kind == "f":
+        if _is_vectors(texts):
             return arrays.unit_length(texts)
-        return self.encode(list(texts), normalize=True)
+        return self.encode(texts, normalize=True)
+
+
+def _is_vectors(texts: Sequence[str] | np.ndarray) -> bool:
+    return isinstance(texts, np.ndarray) and texts.dtype.kind == "f"

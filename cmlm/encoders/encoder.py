@@ -11,6 +11,7 @@ from cmlm.common import arrays, threads
 from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import LEAST_TOKENS, MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
+from cmlm.encoders.sentences import check_sentences, to_bytes
 
 _LENGTHS_AT_ONCE = 4096
 
@@ -79,10 +80,10 @@ class Encoder(Comparing):
             raise ValueError(f"batch_tokens is {batch_tokens}; allowed: at least 1")
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
         progress = progress if show_progress_bar is None else show_progress_bar
-        _check_sentences(sentences)
+        check_sentences(sentences)
         distinct: dict[str, int] = {}
         rows = [distinct.setdefault(text, len(distinct)) for text in sentences]
-        texts = _to_bytes(distinct)
+        texts = to_bytes(distinct)
         lengths = np.minimum(self._count(texts), self.seq_length)
         vectors = np.empty([len(texts), self.dim], np.float32)
         if progress is None:
@@ -108,8 +109,8 @@ class Encoder(Comparing):
         Returns:
             int32 [len(sentences)]; `encode` cuts sentences above `seq_length`.
         """
-        _check_sentences(sentences)
-        return self._count(_to_bytes(sentences))
+        check_sentences(sentences)
+        return self._count(to_bytes(sentences))
 
     def _count(self, texts: list[bytes]) -> np.ndarray:
         counts = [
@@ -117,18 +118,3 @@ class Encoder(Comparing):
             for start in range(0, len(texts), _LENGTHS_AT_ONCE)
         ]
         return np.concatenate([np.zeros(0, np.int32), *counts])
-
-
-def _check_sentences(sentences: Sequence[str]) -> None:
-    if isinstance(sentences, (str, bytes)):
-        raise TypeError("encode takes a list of str; this is a single string")
-    for row, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            kind = type(sentence).__name__
-            raise TypeError(f"encode takes a list of str; item {row} is {kind}")
-
-
-def _to_bytes(sentences) -> list[bytes]:
-    # A lone surrogate has no UTF-8 form; the graph replaces its bytes, like all invalid
-    # bytes.
-    return [text.encode("utf-8", "surrogatepass") for text in sentences]

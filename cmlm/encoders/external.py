@@ -20,6 +20,7 @@ import numpy as np
 from cmlm.common import arrays, files
 from cmlm.encoders import model_server
 from cmlm.encoders.comparing import Comparing
+from cmlm.encoders.sentences import check_sentences
 from cmlm.errors import UserError
 
 PREFIXES = ("http://", "https://", "grpc://", "vectors:")
@@ -64,11 +65,13 @@ class ExternalEncoder(Comparing, abc.ABC):
             float32 [len(sentences), dim], in the order of `sentences`.
 
         Raises:
+            TypeError: `sentences` is not a list of str.
             UserError: a vector is not finite.
         """
         del progress, batch_tokens, show_progress_bar
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
-        if not sentences:
+        check_sentences(sentences)
+        if not len(sentences):
             return np.zeros([0, self.dim], np.float32)
         encoded = self._encode(sentences)
         arrays.check_finite(encoded, sentences, self.name)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cmlm.encoders.sentences import check_sentences, to_bytes
 from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
 from cmlm.errors import UserError
 
@@ -64,9 +65,13 @@ class ModelServer(abc.ABC):
             is then unknown.
 
         Raises:
+            TypeError: `sentences` or `languages` is not a list of str.
             UserError: an argument is not allowed, or the server cannot be reached or
                 refuses the request.
         """
+        check_sentences(sentences)
+        if languages is not None:
+            check_sentences(languages, "languages")
         if signature not in TEXT_SIGNATURES:
             allowed = ", ".join(sorted(TEXT_SIGNATURES))
             raise UserError(f"signature is {signature!r}; allowed: {allowed}")
@@ -79,7 +84,7 @@ class ModelServer(abc.ABC):
             raise UserError(
                 f"got {len(languages)} languages for {len(sentences)} sentences"
             )
-        texts = [text.encode("utf-8", "surrogatepass") for text in sentences]
+        texts = to_bytes(sentences)
         vectors = [np.zeros([0, 0], np.float32)]
         for rows in _requests(texts):
             inputs = {"text": texts[rows]}
