@@ -105,9 +105,13 @@ def test_mistakes_are_one_line(connect, addresses):
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_a_single_string_is_refused_before_any_request(scheme):
     server = model_server.connect(f"{scheme}://localhost:{servers._free_port()}")
-    with pytest.raises(TypeError, match="sentences is a single string; allowed: a list"):
+    with pytest.raises(
+        TypeError, match="sentences is a single string; allowed: a list"
+    ):
         server.encode("Hi!")
-    with pytest.raises(TypeError, match="languages is a single string; allowed: a list"):
+    with pytest.raises(
+        TypeError, match="languages is a single string; allowed: a list"
+    ):
         server.encode(["a", "b"], "pcr", "de")
 
 

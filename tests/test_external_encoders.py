@@ -84,7 +84,9 @@ def encoder(request, tmp_path):
 
 
 def test_a_single_string_is_refused_and_an_array_is_a_list(encoder):
-    with pytest.raises(TypeError, match="sentences is a single string; allowed: a list"):
+    with pytest.raises(
+        TypeError, match="sentences is a single string; allowed: a list"
+    ):
         encoder.encode("a")
     with pytest.raises(TypeError, match="item 1 of sentences is int"):
         encoder.encode(["a", 3])

@@ -135,6 +135,12 @@ def test_half_of_the_pairs_are_not_as_in_the_text(text, tokenizer, wrong):
     assert 0.3 * N < right < 0.7 * N
 
 
+def test_a_pair_that_is_alone_is_a_right_one(text, tokenizer):
+    alone = dataclasses.replace(feed(text, tokenizer), batch_size=1)
+    dataset = masked_pipelines.ordered_pairs(alone, MaskingConfig(), "random")
+    assert all(row["order_label"] for row in rows(dataset))
+
+
 @pytest.mark.parametrize(
     "first, second, lengths",
     [
