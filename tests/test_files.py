@@ -1,7 +1,9 @@
 """Files are found, streamed, and written whole or not at all."""
 
+import bz2
 import concurrent.futures
 import gzip
+import logging
 import os
 import resource
 import subprocess
@@ -91,6 +93,42 @@ def test_open_text_drops_the_byte_order_mark_and_replaces_bad_bytes(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfcaf\xe9\n")
     with files.open_text(str(path)) as stream:
         assert stream.read() == "caf\ufffd\n"
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (
+            "One.\nTwo.\n".encode("utf-16"),
+            "text.txt is UTF-16; allowed: UTF-8, as",
+        ),
+        (b"One.\nTw\0o.\n", "text.txt is not text: line 2 has a NUL byte"),
+        (
+            b"ok\n" * 8 + b"caf\xe9\n" * 11,
+            "text.txt is not UTF-8: 11 of its 19 lines",
+        ),
+    ],
+    ids=["utf-16", "nul", "latin-1"],
+)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress])
+def test_text_in_another_encoding_is_refused(tmp_path, pack, content, said):
+    ending = {gzip.compress: ".gz", bz2.compress: ".bz2"}.get(pack, "")
+    path = tmp_path / f"text.txt{ending}"
+    path.write_bytes(pack(content))
+    with pytest.raises(UserError) as error, files.open_text(str(path)) as lines:
+        list(lines)
+    assert said.replace("text.txt", path.name) in str(error.value)
+
+
+def test_a_few_bad_bytes_have_one_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("cmlm"), "propagate", True)
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufffd is a character\n".encode() * 9 + b"caf\xe9\n")
+    for _ in range(2):
+        with files.open_text(str(path)) as lines:
+            assert list(lines)[-1] == "caf\ufffd\n"
+    said = "text.txt is UTF-8 in part: 1 of its 10 lines have invalid bytes"
+    assert [said in record.message for record in caplog.records] == [True]
 
 
 def test_a_broken_gzip_file_is_named(tmp_path):

@@ -153,6 +153,9 @@ def test_json(tmp_path):
         UserError, match="line 1 has no text 'body'; its fields: text, id"
     ):
         read(path, "json", text_field="body")
+    with pytest.raises(UserError, match="line 1 has no text 'body'"):
+        sources.check_beginning(str(path), "json", "body")
+    sources.check_beginning(str(path), "json")
 
 
 DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10"

@@ -7,9 +7,12 @@ directory that is being written gets its final name when it is complete.
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
+import functools
 import gzip
 import io
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -22,7 +25,16 @@ from cmlm.errors import UserError
 
 # A longer line is not a sentence, and would have to fit into memory.
 MAX_LINE_CHARACTERS = 1_000_000
+# Every web corpus has some broken bytes. A larger share of lines means another
+# encoding, unless the lines are few.
+MAX_INVALID_SHARE = 0.1
+_FEW_INVALID = 10
+# Stands for invalid bytes until its line is counted: no UTF-8 decodes to it.
+_INVALID, _REPLACED = "\udcff", "\ufffd"
+codecs.register_error("cmlm.invalid", lambda error: (_INVALID, error.end))
 _BLOCK = 1 << 20
+
+logger = logging.getLogger(__name__)
 
 
 def expand(patterns: str) -> list[str]:
@@ -179,24 +191,66 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
         raise UserError(f"{path} is not a whole bzip2 file: {error}") from error
 
 
-class _BoundedLines(io.TextIOWrapper):
-    """Text with a limit on line length, so that an endless line cannot fill memory."""
+def refuse_utf16(path: str, begin: bytes) -> None:
+    """Raises UserError if the first bytes of a file are the mark of UTF-16."""
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(
+            f"{path} is UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > "
+            "NEW` writes it"
+        )
+
+
+def nul_byte(path: str, number: int) -> UserError:
+    """Returns the error for a line with a NUL byte."""
+    return UserError(f"{path} is not text: line {number} has a NUL byte")
+
+
+class _Lines(io.TextIOWrapper):
+    """Lines of UTF-8 text, with a limit on their length and on the invalid ones.
+
+    An endless line cannot fill memory, and text in another encoding does not pass.
+    """
 
     def __init__(self, stream: BinaryIO, path: str, limit: int):
-        super().__init__(stream, encoding="utf-8-sig", errors="replace", newline="\n")
-        self._path, self._limit, self._number = path, limit, 0
+        super().__init__(stream, "utf-8-sig", "cmlm.invalid", newline="\n")
+        self._path, self._limit = path, limit
+        self._number = self._invalid = 0
+
+    def read(self, size: int = -1) -> str:
+        return super().read(size).replace(_INVALID, _REPLACED)
 
     def __next__(self) -> str:
         line = self.readline(self._limit + 1)
+        if not line:
+            self._check_encoding()
+            raise StopIteration
         self._number += 1
         if len(line) > self._limit and not line.endswith("\n"):
             raise UserError(
                 f"{self._path} line {self._number} is longer than {self._limit:,} "
                 "characters, the limit"
             )
-        if not line:
-            raise StopIteration
+        if "\0" in line:
+            raise nul_byte(self._path, self._number)
+        if _INVALID in line:
+            self._invalid += 1
+            line = line.replace(_INVALID, _REPLACED)
         return line
+
+    def _check_encoding(self) -> None:
+        if not self._invalid:
+            return
+        found = f"{self._invalid:,} of its {self._number:,} lines have invalid bytes"
+        most = max(MAX_INVALID_SHARE * self._number, _FEW_INVALID)
+        if self._invalid > most:
+            raise UserError(f"{self._path} is not UTF-8: {found}")
+        _warn(self._path, found)
+
+
+@functools.cache
+def _warn(path: str, found: str) -> None:
+    """Warns once about a file that is read twice."""
+    logger.warning("%s is UTF-8 in part: %s", path, found)
 
 
 @contextlib.contextmanager
@@ -207,8 +261,8 @@ def open_text(
 ) -> Iterator[TextIO]:
     """Opens UTF-8 text, plain or packed, for streaming; bad bytes become U+FFFD.
 
-    Only a line feed ends a line, as in tf.data: U+2028 and a lone carriage return stay
-    inside their line.
+    A few lines with bad bytes get a warning. Only a line feed ends a line, as in
+    tf.data: U+2028 and a lone carriage return stay inside their line.
 
     Args:
         path: the file.
@@ -216,11 +270,13 @@ def open_text(
         for_tensorflow: see `open_bytes`.
 
     Raises:
-        UserError: the file cannot be read or is damaged; or, while reading, a line is
-            too long.
+        UserError: the file cannot be read, is damaged or is UTF-16; or, while reading,
+            a line is too long or has a NUL byte; or, at the end, more than a tenth of
+            the lines, and more than ten, are not UTF-8.
     """
     with open_bytes(path, for_tensorflow) as stream:
-        yield _BoundedLines(stream, path, max_line_characters)
+        refuse_utf16(path, stream.peek(2))
+        yield _Lines(stream, path, max_line_characters)
 
 
 @contextlib.contextmanager

@@ -8,14 +8,12 @@ from typing import BinaryIO
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.common.files import MAX_LINE_CHARACTERS
+from cmlm.common.files import MAX_INVALID_SHARE, MAX_LINE_CHARACTERS
 from cmlm.errors import UserError
 
 # Typical compression ratio of gzip on text, to estimate the share of a file that was
 # read.
 _GZIP_RATIO = 3.0
-# Every web corpus has some broken bytes; a larger share means another encoding.
-MAX_INVALID_SHARE = 0.1
 # Sentences of a text that hardly is one document, and the share of documents of one
 # sentence that hardly are documents.
 _LONG_DOCUMENT = 1_000
@@ -160,10 +158,10 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
         # The limit bounds the memory for a file without line ends.
         while line := stream.readline(4 * MAX_LINE_CHARACTERS):
             number += 1
-            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise UserError(f"{path} is UTF-16; allowed: UTF-8")
+            if number == 1:
+                files_lib.refuse_utf16(path, line)
             if b"\0" in line:
-                raise UserError(f"{path} is not text: line {number} has a NUL byte")
+                raise files_lib.nul_byte(path, number)
             length = len(line)
             if length > MAX_LINE_CHARACTERS or length > report.longest_line:
                 length = _characters(line, stream)

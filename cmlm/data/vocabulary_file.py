@@ -73,8 +73,8 @@ def load(path: str) -> list[str]:
 
     Raises:
         UserError: the file is missing or empty, has an empty line or a repeated token,
-            or lacks one of BERT's special tokens, or has a token with NUL or above
-            `MAX_TOKEN_CHARACTERS`; or see `tokenizer_file.read`.
+            or lacks one of BERT's special tokens, or has a token above
+            `MAX_TOKEN_CHARACTERS`; or see `files.open_text`, `tokenizer_file.read`.
     """
     if is_json(path):
         return tokenizer_file.read(path).tokens
@@ -94,8 +94,6 @@ def load(path: str) -> list[str]:
     for number, token in enumerate(tokens, 1):
         if not token:
             raise UserError(f"vocabulary {path}: line {number} is empty")
-        if "\0" in token:
-            raise UserError(f"vocabulary {path}: line {number} has the character NUL")
         if len(token) > MAX_TOKEN_CHARACTERS:
             raise UserError(
                 f"vocabulary {path}: line {number} has {len(token):,} characters; "

@@ -67,6 +67,8 @@ def run(
     Raises:
         UserError: no document is left, or a file or option is wrong.
     """
+    # A wrong layout or field shows here and not at the end of a long run.
+    sources.check_beginning(settings.paths[0], settings.layout, settings.text_field)
     local = beam_runner.is_local(beam_options)
     readers = (workers or machine.processors()) if local else _READERS_ELSEWHERE
     size = size_of(settings.paths)

@@ -38,7 +38,8 @@ def split(
                 path, target, layout, language, progress=True
             )
         if not totals["sentences"]:
-            raise UserError("--input contains no sentence")
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            raise UserError(f"--input: no sentence in {paths[0]}{more}")
     return totals
 
 

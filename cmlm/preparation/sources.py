@@ -91,6 +91,18 @@ def read(
         counts.update(of_file)
 
 
+def check_beginning(path: str, layout: str, text_field: str = "text") -> None:
+    """Reads the first document of a file.
+
+    Args:
+        path, layout, text_field: as for `read`.
+
+    Raises:
+        UserError: the beginning of the file has another format.
+    """
+    next(read(path, layout, collections.Counter(), text_field), None)
+
+
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
     try:
