@@ -39,6 +39,7 @@ from werkzeug.routing import BaseConverter, Map, Rule
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from cmlm.encoders.model_server import json_string
 from cmlm.errors import UserError
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -234,6 +235,8 @@ class Server:
             by_row = "instances" in asked
             name = asked.get("signature_name") or DEFAULT_SIGNATURE
             outputs = self._model.predict(name, self._inputs(asked, name))
+        except RecursionError:
+            return _json({"error": "the request has too many nested lists"}, 400)
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
             reason = getattr(error, "message", None) or str(error)
             return _json({"error": reason}, 400)
@@ -287,15 +290,26 @@ def _array(name: str, value: Any, dtype: int) -> np.ndarray:
     """One input of a signature.
 
     Raises:
-        ValueError: the values are of another type.
+        ValueError: the values are of another type, or outside of its range.
     """
     dtype = tf.as_dtype(dtype)
-    array = np.array(value, dtype.as_numpy_dtype)
     if dtype == tf.string:
+        array = np.array(value, object)
         for each in array.flat:
             if not isinstance(each, (bytes, str)):
                 raise ValueError(f"{name} has {each!r}; allowed: strings")
-    return array
+        return array
+    array = np.array(value)
+    # numpy would round fractions, and wrap numbers around.
+    if dtype.is_integer and array.size:
+        if array.dtype.kind not in "iu":
+            raise ValueError(f"{name} has values that are not {dtype.name}")
+        if array.min() < dtype.min or array.max() > dtype.max:
+            raise ValueError(
+                f"{name} has a number outside of {dtype.name}; allowed: {dtype.min} to "
+                f"{dtype.max}"
+            )
+    return array.astype(dtype.as_numpy_dtype)
 
 
 def _from_json(value: Any) -> Any:
@@ -309,14 +323,7 @@ def _from_json(value: Any) -> Any:
 def _to_json(array: np.ndarray) -> Any:
     if array.dtype != object:
         return array.tolist()
-    return [_text(value) for value in array.tolist()]
-
-
-def _text(value: bytes) -> str | dict[str, str]:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(value).decode()}
+    return [json_string(value) for value in array.tolist()]
 
 
 def _signatures(model: SessionModel) -> get_model_metadata_pb2.SignatureDefMap:

@@ -79,6 +79,7 @@ def test_state_and_signatures(server):
         (":predict", b'{"inputs": {"text": ["a"], "more": ["b"]}}', 400),
         (":predict", b'{"inputs": [["a"], ["b", "c"]]}', 400),
         (":predict", b'{"instances": [3]}', 400),
+        (":predict", b"[" * 100_000, 400),
         (":predict", b'{"instances": [{"text": "a"}, {}]}', 400),
         (":classify", b"{}", 404),
         ("/versions/2:predict", b'{"inputs": ["a"]}', 404),
@@ -96,6 +97,23 @@ def test_a_number_in_the_place_of_a_text_is_named(server):
     body = b'{"instances": ["a", 3]}'
     _, answer = ask(f"{server.rest}/v1/models/cmlm:predict", body)
     assert answer["error"] == "text has 3; allowed: strings"
+
+
+@pytest.mark.parametrize(
+    "number, reason",
+    [
+        (2**40, "input_word_ids has a number outside of int32"),
+        (2**70, "input_word_ids has values that are not int32"),
+        (1.7, "input_word_ids has values that are not int32"),
+        (True, "input_word_ids has values that are not int32"),
+    ],
+)
+def test_numbers_are_neither_rounded_nor_wrapped_around(server, number, reason):
+    inputs = {"input_word_ids": [[number]], "input_mask": [[1]]}
+    inputs["input_type_ids"] = [[0]]
+    body = json.dumps({"signature_name": "tensors", "inputs": inputs}).encode()
+    code, answer = ask(f"{server.rest}/v1/models/cmlm:predict", body)
+    assert code == 400 and answer["error"].startswith(reason)
 
 
 def test_requests_at_once_have_their_own_answers(server):

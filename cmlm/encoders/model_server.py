@@ -147,13 +147,14 @@ class RestServer(ModelServer):
 def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
     """Returns a request of the Predict API in the columnar format."""
     columns = {
-        name: [_json_string(value) for value in values]
+        name: [json_string(value) for value in values]
         for name, values in inputs.items()
     }
     return json.dumps({"signature_name": signature, "inputs": columns}).encode()
 
 
-def _json_string(value: bytes) -> str | dict[str, str]:
+def json_string(value: bytes) -> str | dict[str, str]:
+    """Returns a string of the REST interface; bytes that are not UTF-8 as base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:
