@@ -15,6 +15,7 @@ quickthought  neighbours find each other among the 64 of the step
 shuffled      CMLM on the same text, its sentences shuffled over all documents
 one_view      CMLM with one projection of the sentence's vector instead of 15 (table 7)
 fewer_masks   CMLM with 40 masks for 256 tokens instead of 80 (table 10)
+both          CMLM and QuickThought, 64 pairs of neighbours each
 
 `start` is --model itself. All vectors are means over tokens. Every arm and seed adds a
 JSON line to --results; a second start skips the lines that are there, so other --steps
@@ -44,6 +45,11 @@ _SENTEVAL = ("mr", "mpqa", "trec", "sick-e")
 # Batches are sorted by length, so micro-batches hold less padding.
 _MICRO = "trainer.micro_batch_size=16"
 _CMLM = ["task.cmlm.train_data.seq_length=64", _MICRO]
+_QUICKTHOUGHT = [
+    "task.quickthought.weight=1",
+    "task.quickthought.train_data.global_batch_size=64",
+    "task.quickthought.train_data.seq_length=64",
+]
 ARMS = {
     "mlm": [
         *("task.cmlm.weight=0", "task.mlm.weight=1", "task.mlm.masking.rate=0.15"),
@@ -55,13 +61,10 @@ ARMS = {
     "shuffled": _CMLM,
     "one_view": [*_CMLM, "model.num_views=1"],
     "fewer_masks": [*_CMLM, "task.cmlm.masking.rate=0.15625"],
-    "quickthought": [
-        *("task.cmlm.weight=0", "task.quickthought.weight=1"),
-        "task.quickthought.train_data.global_batch_size=64",
-        "task.quickthought.train_data.seq_length=64",
-    ],
+    "quickthought": ["task.cmlm.weight=0", *_QUICKTHOUGHT],
+    "both": [*_CMLM, *_QUICKTHOUGHT],
 }
-_OBJECTIVE = dict.fromkeys(("shuffled", "one_view", "fewer_masks"), "cmlm")
+_OBJECTIVE = dict.fromkeys(("shuffled", "one_view", "fewer_masks", "both"), "cmlm")
 
 
 def _train(name: str, flagfile: str, start: str, text: str, *overrides: str) -> str:
