@@ -43,10 +43,14 @@ def _dispatch() -> None:
     if name in COMMANDS:
         sys.argv = [f"cmlm {name}", *arguments]
         runpy.run_module(COMMANDS[name], run_name="__main__", alter_sys=True)
+    elif name == "configs" and not arguments:
+        print("\n".join(flagfiles.names()))
+    elif name in ("configs", "settings") and {"--help", "-h"} & set(arguments):
+        _help()
+    elif name == "configs":
+        raise UserError(f"cmlm configs {' '.join(arguments)}; allowed: no argument")
     elif name == "settings":
         _settings(arguments)
-    elif name == "configs":
-        print("\n".join(flagfiles.names()))
     elif name in ("help", "--help", "-h", "--version"):
         _help()
     else:
@@ -81,7 +85,9 @@ def _settings(arguments: list[str]) -> None:
 
     found = listing.settings(*arguments)
     if not found:
-        raise UserError(f"no setting has {arguments[0]!r} in its name")
+        closest = listing.closest(arguments[0])
+        meant = f"; did you mean {closest}?" if closest else ""
+        raise UserError(f"no setting has {arguments[0]!r} in its name{meant}")
     print("\n".join(map(str, found)))
 
 

@@ -187,7 +187,16 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     program = sys.modules["__main__"]
     program.__doc__ = (program.__doc__ or "").replace("%", "%%")
     try:
-        arguments = flags.FLAGS(flagfiles.expand(argv))
+        expanded = flagfiles.expand(argv)
+        missing = flagfiles.missing(expanded)
+        if missing is not None:
+            closest = flagfiles.closest(missing)
+            meant = f"; did you mean {closest}?" if closest else ""
+            raise flags.Error(
+                f"--flagfile={missing}: there is no such file; allowed: a file, or a "
+                f"name that `cmlm configs` lists{meant}"
+            )
+        arguments = flags.FLAGS(expanded)
     except SystemExit:
         # Only the help flags exit here; absl uses code 1 for them.
         sys.exit(0)

@@ -45,7 +45,7 @@ flags.DEFINE_string(
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 flags.DEFINE_bool("normalize", False, "Scale every vector to length 1.")
 flags.DEFINE_multi_string(
-    "query", [], "Print the lines of --input nearest to this sentence; repeatable."
+    "query", [], "Print the lines of --input nearest to this sentence"
 )
 flags.DEFINE_integer(
     "neighbours", 3, "How many lines to print for each --query.", lower_bound=1
@@ -57,6 +57,9 @@ reading_flags.define_workers()
 FLAGS = flags.FLAGS
 # Of the search for equal lines.
 _MEMORY = 2 << 30
+# Names of files, which --output would make folders.
+_OTHER_FILES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".npz", ".gz", ".bin")
+_OTHER_FILES += (".pt", ".h5", ".pkl", ".parquet", ".safetensors")
 
 
 def main(_) -> None:
@@ -66,6 +69,10 @@ def main(_) -> None:
         raise UserError("--input is not given; allowed: a .txt or .txt.gz file")
     if not FLAGS.output and not FLAGS.query:
         raise UserError("no output; allowed: --output=FILE.npy, --query='a sentence'")
+    if FLAGS.output and FLAGS.output.endswith(_OTHER_FILES):
+        raise UserError(
+            f"--output is {FLAGS.output}; allowed: an .npy file, or a folder for shards"
+        )
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
         if FLAGS.query or FLAGS.overwrite:
             raise UserError(

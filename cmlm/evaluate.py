@@ -47,7 +47,7 @@ flags.DEFINE_multi_string(
     "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
     "of another program, http://HOST:8501/v1/models/NAME, vectors:TXT:NPY, or "
     "languages:en=MODEL,fr=MODEL for an encoder of each language. NAME=MODEL names the "
-    "model in tables. Repeatable.",
+    "model in tables",
 )
 flags.DEFINE_string("data_dir", None, "The folder of test sets.")
 flags.DEFINE_list(
@@ -83,7 +83,7 @@ flags.DEFINE_multi_string(
     "group",
     [],
     "NAME=fr,es,it: average every task that is scored by language over these languages "
-    "too. Repeatable.",
+    "too",
 )
 flags.DEFINE_string("output", None, "The folder or the .json file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")

@@ -110,6 +110,8 @@ def main(_) -> None:
     if predicts_only:
         predict(output)
         return
+    if not own and not os.path.isdir(FLAGS.data_dir):
+        raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
     chosen = catalogue.find_tasks(FLAGS.task, FLAGS.dev, FLAGS.predict)
     settings = training.Settings(
         epochs=FLAGS.epochs,

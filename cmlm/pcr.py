@@ -25,11 +25,9 @@ flags.DEFINE_string(
     "An export, a model_dir (best:, untrained:, bow: or both: may precede it), or "
     "weights of another program.",
 )
+flags.DEFINE_multi_string("text", [], "LANGUAGE=FILES: files, globs or a list of them")
 flags.DEFINE_multi_string(
-    "text", [], "LANGUAGE=FILES: files, globs or a list of them; repeatable."
-)
-flags.DEFINE_multi_string(
-    "vectors", [], "LANGUAGE=FILE.npy, float [n, dim], instead of text; repeatable."
+    "vectors", [], "LANGUAGE=FILE.npy, float [n, dim], instead of text"
 )
 flags.DEFINE_integer(
     "components", 1, "Components of each language; the paper removes 1.", lower_bound=1

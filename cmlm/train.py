@@ -109,11 +109,11 @@ flags.DEFINE_bool(
     False,
     "Print the resolved configuration as YAML and stop. Needs no data.",
 )
-flags.DEFINE_multi_string("config_file", [], "YAML file with settings; repeatable.")
+flags.DEFINE_multi_string("config_file", [], "YAML file with settings")
 flags.DEFINE_multi_string(
     "params_override",
     [],
-    "Settings as a.b.c=value, separated by commas. Repeatable; the last one wins.",
+    "Settings as a.b.c=value, separated by commas; the last one wins",
 )
 flags.DEFINE_enum(
     "distribution_strategy",
@@ -266,6 +266,12 @@ def _train_stages(planned, strategy) -> int | None:
         # The last stage is always built, so that the command can describe the run.
         if is_done and stage is not planned[-1]:
             continue
+        if is_done:
+            print(
+                f"the run has all of its {stage.config.trainer.train_steps:,} steps; "
+                "with a larger trainer.train_steps it goes on",
+                file=sys.stderr,
+            )
         code = _train(stage, strategy)
         if code:
             return code

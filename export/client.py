@@ -30,7 +30,7 @@ flags.DEFINE_enum(
     "The signature to ask for; docs/serving.md explains each.",
 )
 flags.DEFINE_string("language", None, "Language of all sentences, for --signature=pcr.")
-flags.DEFINE_multi_string("text", [], "A sentence; repeatable.")
+flags.DEFINE_multi_string("text", [], "A sentence")
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
 flags.DEFINE_string("output", None, "The .npy file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from cmlm.encoders.signatures import TENSORS
 from cmlm.modeling.encoder import EncoderNetwork
-
-INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def build(
@@ -42,11 +41,11 @@ def build(
     def call(inputs, training=False):
         return encoder(inputs, training=training)
 
-    inputs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
+    inputs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in TENSORS}
     traced = [call.get_concrete_function(inputs, training=on) for on in (True, False)]
 
     @tf.function(
-        input_signature=[inputs[name] for name in INPUTS],
+        input_signature=[inputs[name] for name in TENSORS],
         autograph=False,
     )
     def serving_default(input_word_ids, input_mask, input_type_ids):

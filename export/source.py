@@ -66,10 +66,18 @@ def open_trained():
         UserError: the encoder does not exist, is damaged or has weights that are not
             finite.
     """
+    import tensorflow as tf
+
     from cmlm.encoders import opening
     from cmlm.encoders.trained import resolve_seq_length
 
     reading = reading_flags.reading()
+    checkpoint = inputs()["--checkpoint"]
+    if checkpoint and not tf.io.gfile.exists(f"{checkpoint}.index"):
+        raise UserError(
+            f"--checkpoint is {checkpoint}; allowed: latest, best, or the path of a "
+            "checkpoint without .index"
+        )
     if FLAGS["from"].value:
         trained = opening.open_trained(FLAGS["from"].value, reading)
     else:

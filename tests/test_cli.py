@@ -104,7 +104,8 @@ def test_help_shows_the_docstring_and_only_our_flags(run):
         ("--number=three", ["number", "three"]),
         ("--mode=show", ["mode", "show", "print|import"]),
         ("number=3", ["number=3", "--name=value"]),
-        ("--flagfile=nowhere.flags", ["flagfile", "nowhere.flags"]),
+        ("--flagfile=nowhere.flags", ["nowhere.flags: there is no such file", "cmlm"]),
+        ("--flagfile=configs/en_smal.flags", ["did you mean en_small?"]),
     ],
 )
 def test_mistake_in_a_flag_is_one_line(run, argument, parts):

@@ -230,6 +230,15 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
             opening.open_encoder(model)
 
 
+def test_only_a_name_of_the_hub_gets_the_command_to_download(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="hf download exports/frist"):
+        opening.open_encoder("exports/frist")
+    (tmp_path / "exports" / "first").mkdir(parents=True)
+    with pytest.raises(UserError, match="exports/frist does not exist; allowed: an"):
+        opening.open_encoder("exports/frist")
+
+
 # --------------------------------------------------------------------- files
 
 
@@ -325,6 +334,15 @@ def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
         refused = commands.run(*command, *arguments)
         assert refused.returncode == 1
         assert reason in refused.stderr.splitlines()[-1], refused.stderr
+
+
+def test_the_name_of_another_file_is_no_folder(tmp_path):
+    result = commands.run(
+        *("cmlm.encode", "--model=nothing", "--input=a.txt", "--output=vectors.txt"),
+        cwd=tmp_path,
+    )
+    assert result.returncode == 1
+    assert "--output is vectors.txt; allowed: an .npy file, or a" in result.stderr
 
 
 # ------------------------------------------------- vectors that cannot be right

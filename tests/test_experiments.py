@@ -227,6 +227,14 @@ def test_a_size_beside_a_preset_wins():
         ("trainer.optimizer.type=sgd", "type is 'sgd'; allowed: lamb, adamw"),
         ("trainer.optimizer.learning_rate=abc", "is 'abc'; allowed: a number"),
         ("trainer.micro_batch_size=-1", "micro_batch_size is -1; allowed: at least 0"),
+        (
+            "model.type_vocab_size=1,task.tlm.weight=1",
+            "model.type_vocab_size is 1; allowed: at least 2 for task.tlm",
+        ),
+        (
+            "model.type_vocab_size=1,task.sop.weight=1",
+            "model.type_vocab_size is 1; allowed: at least 2 for task.sop",
+        ),
         ("task.cmlm.weight=-1", "task.cmlm.weight is -1.0; allowed: at least 0"),
         ("task.cmlm.weight=0", "every objective has weight 0"),
         (

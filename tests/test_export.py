@@ -151,6 +151,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
     )
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert_refused(result, "--seq_length is 38; allowed: 3 to 37", tmp_path, [])
+    result = export_command(
+        f"--model_dir={source}", f"--export_dir={tmp_path / 'out'}", "--checkpoint=bset"
+    )
+    said = "--checkpoint is bset; allowed: latest, best, or the path of a checkpoint"
+    assert_refused(result, said, tmp_path, [])
 
 
 # ----------------------------------------------------------------- bad input

@@ -173,6 +173,8 @@ def test_settings_are_listed_with_type_default_and_meaning(monkeypatch, capsys):
     assert "task.scored.loss" in names and len(names) < 20
     with pytest.raises(UserError, match="no setting has 'warmth' in its name"):
         run_console(monkeypatch, capsys, "settings", "warmth")
+    with pytest.raises(UserError, match="did you mean model.pooling"):
+        run_console(monkeypatch, capsys, "settings", "poolling")
     with pytest.raises(UserError, match="allowed: one pattern"):
         run_console(monkeypatch, capsys, "settings", "a", "b")
 

@@ -223,6 +223,9 @@ def test_dropout_keeps_its_share():
     # Six standard deviations.
     assert abs(1 - kept.mean() - rate) < 6 * math.sqrt(0.09 / kept.size)
     assert fused.kept(random, tf.constant([4]), 0.0) is None
+    # The quotient of a kept element stays finite.
+    assert fused.exact_rate(0.9999999) < 1
+    fused.kept(random, tf.constant([4]), 0.9999999)
 
 
 @pytest.mark.large

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,22 @@ def names() -> list[str]:
         for name in files
         if name.endswith(".flags")
     )
+
+
+def closest(name: str) -> str:
+    """Returns the name of the shipped flagfile that resembles a name most, or ""."""
+    asked = name.removeprefix("configs/").removesuffix(".flags")
+    found = difflib.get_close_matches(asked, names(), n=1)
+    return found[0] if found else ""
+
+
+def missing(arguments: Sequence[str]) -> str | None:
+    """Returns the first flagfile among expanded arguments that does not exist."""
+    for argument in arguments:
+        match = _FLAGFILE.fullmatch(argument)
+        if match and find(match[1].strip()) is None:
+            return match[1].strip()
+    return None
 
 
 def find(path: str) -> str | None:

@@ -172,6 +172,12 @@ class ExperimentConfig(hyperparams.Config):
             )
         limit = self.model.max_position_embeddings - self.model.num_views
         for name, objective in enabled.items():
+            if self.model.type_vocab_size < objective.segments:
+                raise fields.refused(
+                    "model.type_vocab_size",
+                    self.model.type_vocab_size,
+                    f"at least {objective.segments} for task.{name}",
+                )
             seq_length = objective.train_data.seq_length
             if seq_length > limit:
                 raise fields.refused(

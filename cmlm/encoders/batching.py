@@ -115,11 +115,14 @@ def map_in_batches(
 def _batch_starts(descending: tf.Tensor) -> tf.Tensor:
     """Where the batches begin among rows of falling lengths, int32 [n]: int32 [b]."""
     count = tf.size(descending)
+    ascending = -descending[tf.newaxis]
 
     def next_start(start, i, starts):
         width = tf.maximum(descending[start], 1)
-        near = tf.math.count_nonzero(10 * descending >= NEARLY * width, dtype=tf.int32)
-        size = tf.minimum(near - start, MOST_TOKENS // width)
+        shortest = (NEARLY * width + 9) // 10
+        end = tf.raw_ops.UpperBound(sorted_inputs=ascending, values=[[-shortest]])
+        near = end[0, 0] - start
+        size = tf.minimum(near, MOST_TOKENS // width)
         size = tf.maximum(size, tf.maximum(LEAST_TOKENS // width, 1))
         return start + size, i + 1, starts.write(i, start)
 

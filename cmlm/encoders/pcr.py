@@ -73,7 +73,7 @@ class PrincipalComponents:
 
     def remove_from(self, vectors: np.ndarray, language: str) -> np.ndarray:
         """Vectors [n, dim] of a language without its components, if it has any."""
-        known = self.languages.get(language)
+        known = self.languages.get(language.lower())
         return vectors if known is None else remove(vectors, known.components)
 
     def check_model(self, fingerprint: str, dim: int, path: str) -> None:

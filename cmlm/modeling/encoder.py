@@ -44,7 +44,8 @@ class EncoderConfig(hyperparams.Config):
     """The shape of the encoder, and the pooling of its sentence vectors.
 
     Attributes:
-        preset: a row of `PRESETS`; fills every shape below that is not set.
+        preset: the size of a published encoder; fills every shape below that is not
+            set.
         num_layers: number of Transformer layers.
         hidden_size: width of token and sentence vectors.
         embedding_size: width of the embeddings and their layer norm; 0: `hidden_size`.
@@ -53,7 +54,7 @@ class EncoderConfig(hyperparams.Config):
             objective `cmlm` cannot train such an encoder.
         num_attention_heads: must divide `hidden_size`.
         intermediate_size: width of the feed-forward layers.
-        hidden_activation: one of `ACTIVATIONS`; `gelu` is the exact GELU.
+        hidden_activation: `gelu` is the exact GELU.
         layer_norm_epsilon: added to the variance; BERT's 1e-12.
         dropout_rate: dropout of embeddings and of the output of each sub-layer.
         attention_dropout_rate: dropout of attention probabilities.
@@ -69,8 +70,8 @@ class EncoderConfig(hyperparams.Config):
         initializer_range: standard deviation of the truncated normal distribution that
             weights are drawn from.
         vocab_size: rows of the embedding table; 0 takes the size of the vocabulary.
-        pooling: a key of `pooling.POOLINGS`; or `source`, the pooling of the weights
-            that the run starts from, and mean if they state none.
+        pooling: how token vectors become a sentence vector; `source` takes the pooling
+            of the weights that the run starts from, and mean if they state none.
         normalized: whether the Hugging Face folder that the weights come from scales
             vectors to length 1. `default` is not scaled; a folder that is written for
             Hugging Face keeps the module.

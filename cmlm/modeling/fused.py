@@ -469,7 +469,12 @@ def _drop(values: tf.Tensor, kept: Sequence[tf.Tensor], rate: float) -> tf.Tenso
 
 def exact_rate(rate: float) -> float:
     """The rate of `kept`: the nearest one that `_BITS` random bits can draw."""
-    return round(rate * 2**_BITS) / 2**_BITS
+    return _dropped_draws(rate) / 2**_BITS
+
+
+def _dropped_draws(rate: float) -> int:
+    """The draws that drop an element, of 2**_BITS; one at least keeps it."""
+    return min(round(rate * 2**_BITS), 2**_BITS - 1)
 
 
 def kept(generator, shape: tf.Tensor, rate: float) -> Optional[tf.Tensor]:
@@ -486,7 +491,7 @@ def kept(generator, shape: tf.Tensor, rate: float) -> Optional[tf.Tensor]:
     # Two draws from each 32 bits: half of the time goes into making bits.
     bits = generator.uniform_full_int([(count + 1) // 2], tf.int32)
     bits = tf.reshape(tf.bitcast(bits, tf.int16), [-1])[:count]
-    lowest = round(rate * 2**_BITS) - 2 ** (_BITS - 1)
+    lowest = _dropped_draws(rate) - 2 ** (_BITS - 1)
     return tf.reshape(bits >= tf.constant(lowest, tf.int16), shape)
 
 

@@ -45,6 +45,11 @@ class ObjectiveConfig(hyperparams.Config):
     validation_data: str = ""
 
     @property
+    def segments(self) -> int:
+        """Texts of one sequence; each has its own segment."""
+        return 1
+
+    @property
     def is_enabled(self) -> bool:
         """Whether the objective takes part in the run."""
         return self.weight != 0

@@ -20,6 +20,10 @@ class OrderConfig(MaskedTextConfig):
     The loss is the sum of the mean over masked words and the mean over pairs.
     """
 
+    @property
+    def segments(self):
+        return 2
+
     def check_data(self, data: Data) -> None:
         super().check_data(data)
         require_neighbours(data)

@@ -17,6 +17,10 @@ class TlmConfig(MaskedTextConfig):
         default_factory=bitext.BitextDataConfig
     )
 
+    @property
+    def segments(self):
+        return 2
+
 
 class TlmObjective(MlmObjective):
     """TLM of XLM, https://arxiv.org/abs/1901.07291, as LaBSE trains it.

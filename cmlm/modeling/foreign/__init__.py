@@ -80,9 +80,10 @@ def _file(path: str) -> Optional[Source]:
 
 def _download(path: str) -> str:
     """The command that downloads a model of the Hugging Face Hub, or ""."""
-    if not _HUB_NAME.fullmatch(path):
+    owner, folder = os.path.split(path)
+    # `exports/frist` beside a folder `exports` is a mistyped path.
+    if not _HUB_NAME.fullmatch(path) or (owner and tf.io.gfile.isdir(owner)):
         return ""
-    folder = os.path.basename(path)
     return (
         f"a model of the Hugging Face Hub is downloaded by `hf download {path} "
         f"--local-dir={folder}` (pip install huggingface_hub); "
