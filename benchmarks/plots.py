@@ -92,13 +92,15 @@ def conditioning_gain() -> Figure:
 
 
 def scaling() -> Figure:
-    """The validations of the longest run, and the line a + b log10(tokens)."""
+    """The validations of each seed; the longest run's line a + b log10(tokens)."""
     figure, axes = _axes("million tokens", "conditioning gain, nats per masked word")
-    longest = max(_rows("cmlm_scaling"), key=lambda row: row["steps"])
-    of_a_step = longest["million_tokens"] / longest["steps"]
-    tokens = [int(step) * of_a_step for step in longest["gains"]]
-    gains = list(longest["gains"].values())
-    axes.scatter(tokens, gains, color=_COLOURS[0], zorder=3)
+    # A later row of a seed has the validations of its earlier rows, too.
+    runs = {row["seed"]: row for row in _rows("cmlm_scaling")}
+    for (seed, row), colour in zip(runs.items(), _COLOURS[2:], strict=False):
+        of_a_step = row["million_tokens"] / row["steps"]
+        tokens = [int(step) * of_a_step for step in row["gains"]]
+        gains = list(row["gains"].values())
+        axes.scatter(tokens, gains, s=14, color=colour, label=f"seed {seed}", zorder=3)
     fit = statistics.linear_regression([math.log10(x) for x in tokens], gains)
     ends = (min(tokens), 1000)
     axes.plot(
