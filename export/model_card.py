@@ -13,7 +13,7 @@ import re
 import tensorflow as tf
 
 from cmlm.common import versions
-from cmlm.data import builtin, languages
+from cmlm.data import bitext, builtin, languages
 from cmlm.encoders import model_dir
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
@@ -108,12 +108,15 @@ def render(
 
 def _header(tongues: list[str]) -> list[str]:
     """The YAML header that the hub reads, without unknown values."""
-    named = [tongue for tongue in tongues if re.fullmatch(r"[a-z]{2,3}", tongue)]
+    # The hub knows languages without their script or region: `zh` of `zh-Hant`.
+    codes = dict.fromkeys(re.split("[-_]", tongue)[0].lower() for tongue in tongues)
+    # In quotes, because YAML reads `no` as false.
+    named = [f'- "{code}"' for code in codes if re.fullmatch(r"[a-z]{2,3}", code)]
     return [
         "---",
         "library_name: sentence-transformers",
         "pipeline_tag: sentence-similarity",
-        *(["language:", *(f"- {tongue}" for tongue in named)] if named else []),
+        *(["language:", *named] if named else []),
         "tags:",
         "- sentence-transformers",
         "- feature-extraction",
@@ -146,9 +149,10 @@ def _languages(trained: TrainedEncoder) -> list[str]:
         if data.input_path == builtin.PYTHON_DOCS:
             named = ["en"]
         else:
-            # `en`, or `en-de` for bitext.
-            keys = "-".join(languages.split(data.input_path))
-            named = [tongue for tongue in keys.split("-") if tongue]
+            named = [key for key in languages.split(data.input_path) if key]
+            if isinstance(data, bitext.BitextDataConfig):
+                # `en-de` is a pair there; `pt-br` of a text is one language.
+                named = "-".join(named).split("-") if named else []
         if not named and getattr(data, "raw_layout", ""):
             named = [data.raw_language]
         found.update(dict.fromkeys(named))

@@ -5,6 +5,7 @@ else needs PyTorch: docs/log/exports.md has the comparison.
 """
 
 import json
+import re
 from pathlib import Path
 
 import commands
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+import yaml
 
 from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
@@ -149,10 +151,15 @@ def test_card_says_what_the_run_says(tmp_path):
         f"- tensorflow {tf.__version__}",
     ):
         assert said in card
-    data = trained.config.task.cmlm.train_data
-    data.input_path = "en-de=a.tsv,en-fr=b.tsv"
+    task = trained.config.task
+    task.cmlm.train_data.input_path = "no=a.txt,pt-br=b.txt,zh-Hant=c.txt"
+    task.bitext.weight = 1.0
+    task.bitext.train_data.input_path = "en-de=a.tsv,en-fr=b.tsv"
     card = model_card.render(trained, 37, True, False)
-    assert "language:\n- en\n- de\n- fr\n" in card
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert set(header["language"]) == {*("no", "pt", "zh"), *("en", "de", "fr")}
+    (row,) = re.findall(r"\| languages \| (.*) \|", card)
+    assert set(row.split(", ")) == {*("no", "pt-br", "zh-Hant"), *("en", "de", "fr")}
     # For TF Hub: another usage, no header of the other hub.
     plain = model_card.render(trained, 37, False, False)
     assert "hub.load" in plain and "library_name" not in plain
