@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from cmlm.encoders import external, opening
+from cmlm.encoders import external, model_server, opening
 from cmlm.errors import UserError
 
 
@@ -17,10 +17,19 @@ class Server(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         length = int(self.headers["Content-Length"])
         texts = json.loads(self.rfile.read(length))["inputs"]["text"]
-        found = self.path == "/v1/models/toy:predict"
+        rows = [[float(len(text)), 1.0] for text in texts]
+        outputs = {
+            "toy": rows,
+            "foreign": {"pooled": rows, "all": rows},
+            "short": rows[1:],
+            "flat": [1.0 for _ in rows],
+            "words": texts,
+        }
+        name = self.path.removeprefix("/v1/models/").removesuffix(":predict")
+        found = name in outputs
         answer = {"error": "Servable not found"}
         if found:
-            answer = {"outputs": [[float(len(text)), 1.0] for text in texts]}
+            answer = {"outputs": outputs[name]}
         self.send_response(200 if found else 404)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
@@ -50,6 +59,21 @@ def test_a_model_server_is_an_encoder(server):
         opening.open_encoder(f"{server}/v1/models/other")
     with pytest.raises(UserError, match="HOST:PORT/v1/models/NAME"):
         opening.open_encoder(server)
+
+
+@pytest.mark.parametrize(
+    "model, said",
+    [
+        ("foreign", "gave the outputs all, pooled; allowed: default"),
+        ("short", r"default has the shape \[0\]; allowed: \[1, dim\]"),
+        ("flat", r"default has the shape \[1\]; allowed: \[1, dim\]"),
+        ("words", "an output is no array of numbers: "),
+    ],
+)
+def test_an_answer_of_another_kind_of_model_is_refused(server, model, said):
+    encoder = model_server.connect(server, model)
+    with pytest.raises(UserError, match=f"{server}, model {model}: .*{said}"):
+        encoder.encode(["a"])
 
 
 def test_stored_vectors_are_an_encoder(tmp_path):

@@ -66,8 +66,8 @@ class ModelServer(abc.ABC):
 
         Raises:
             TypeError: `sentences` or `languages` is not a list of str.
-            UserError: an argument is not allowed, or the server cannot be reached or
-                refuses the request.
+            UserError: an argument is not allowed, the server cannot be reached or
+                refuses the request, or its answer holds no vector for each sentence.
         """
         check_sentences(sentences)
         if languages is not None:
@@ -90,8 +90,26 @@ class ModelServer(abc.ABC):
             inputs = {"text": texts[rows]}
             if languages is not None:
                 inputs["language"] = [name.encode() for name in languages[rows]]
-            vectors.append(self.predict(signature, inputs)[row.output])
+            vectors.append(self._vectors(signature, inputs))
         return np.concatenate(vectors[1:] or vectors)
+
+    def _vectors(self, signature: str, inputs: dict[str, list[bytes]]) -> np.ndarray:
+        """Sends one request; returns float [n, dim] after a check of its shape."""
+        name, outputs = (
+            TEXT_SIGNATURES[signature].output,
+            self.predict(signature, inputs),
+        )
+        if name not in outputs:
+            raise self._refused(
+                f"signature {signature} gave the outputs {', '.join(sorted(outputs))}; "
+                f"allowed: {name}"
+            )
+        found, count = outputs[name], len(inputs["text"])
+        if found.ndim != 2 or len(found) != count:
+            raise self._refused(
+                f"{name} has the shape {list(found.shape)}; allowed: [{count}, dim]"
+            )
+        return found
 
     @abc.abstractmethod
     def predict(
@@ -138,10 +156,13 @@ class RestServer(ModelServer):
             # The server omits the name of a single output.
             outputs = {TEXT_SIGNATURES[signature].output: outputs}
         types = {"language_index": np.int32}
-        return {
-            name: np.array(value, types.get(name, np.float32))
-            for name, value in outputs.items()
-        }
+        try:
+            return {
+                name: np.array(value, types.get(name, np.float32))
+                for name, value in outputs.items()
+            }
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._refused(f"an output is no array of numbers: {error}") from error
 
 
 def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
