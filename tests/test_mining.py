@@ -357,6 +357,21 @@ def test_a_folder_with_a_wrong_description_is_refused(tmp_path, name, value, sai
         encoded.read(f"{tmp_path}/folder", "--source")
 
 
+def test_a_folder_with_vectors_of_another_text_is_refused(tmp_path):
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    for path, lines in ((folder, "a\nb\nc\n"), (other, "c\nb\na\n")):
+        (tmp_path / "a.txt").write_text(lines)
+        arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
+        encoded.write(str(path), *arguments)
+    # Where the text is another one now, its vectors go with it.
+    with pytest.raises(UserError, match=f"^{folder} holds another text than --input"):
+        encoded.write(str(folder), *arguments)
+    shutil.rmtree(folder / "texts")
+    shutil.copytree(other / "texts", folder / "texts")
+    with pytest.raises(UserError, match=f"vectors of another text .*delete {folder}$"):
+        encoded.read(str(folder), "--source")
+
+
 def test_what_is_no_vector_is_named(tmp_path):
     class Broken(Encoder):
         def encode(self, sentences, progress):

@@ -61,7 +61,9 @@ def write(
         UserError: the folder holds another text or vectors of another model.
     """
     lines = functools.partial(texts.read_lines, paths)
-    found = texts.gather(lines, os.path.join(directory, _TEXTS), name, memory)
+    found = texts.gather(
+        lines, os.path.join(directory, _TEXTS), name, memory, whole=directory
+    )
     encoded = vectors.encode(
         found,
         encoder,
@@ -80,7 +82,7 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
         name: the text's name in messages.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: a file is missing or damaged, or the vectors are of another text.
     """
     found = Texts(os.path.join(directory, _TEXTS), name)
     encoded = Vectors(os.path.join(directory, _VECTORS))
@@ -90,6 +92,11 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
         raise UserError(
             f"{path} has shape={list(encoded.shape)}; allowed: "
             f"[{len(found)}, {encoded.dim}], a vector for each distinct line"
+        )
+    if json_files.field(encoded.about, "texts", str, path) != found.digest:
+        raise UserError(
+            f"{directory} holds vectors of another text than its {_TEXTS}: delete "
+            f"{directory}"
         )
     missing = encoded.missing()
     if missing:

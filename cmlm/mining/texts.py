@@ -1,4 +1,7 @@
-"""The distinct lines of a text on disk; memory use does not grow with the text."""
+"""The distinct lines of a text on disk, mapped from there.
+
+To find the distinct lines takes 9 bytes of memory for each line, and the memory limit.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,11 @@ class Texts:
 
 
 def gather(
-    lines: Callable[[], Iterable[str]], directory: str, name: str, memory: int
+    lines: Callable[[], Iterable[str]],
+    directory: str,
+    name: str,
+    memory: int,
+    whole: str = "",
 ) -> Texts:
     """Writes the distinct lines of a text in the order of their first occurrence.
 
@@ -118,6 +125,8 @@ def gather(
             reused.
         name: the text's name in messages.
         memory: the memory limit in bytes.
+        whole: the folder that holds the directory and other files of this text, for
+            messages; "": the directory itself.
 
     Raises:
         UserError: the text is empty or changes while it is read, or the directory
@@ -129,8 +138,8 @@ def gather(
         count = sum(1 for _ in _hashed(lines(), digest, name, known[0]))
         if (count, digest.hexdigest()) != known:
             raise UserError(
-                f"{directory} holds another text than {name} now: name another "
-                "directory or delete it"
+                f"{whole or directory} holds another text than {name} now: name "
+                "another directory or delete it"
             )
         return Texts(directory, name)
     with files.atomic_directory(directory) as temporary:
@@ -252,7 +261,8 @@ def _number(keys: np.ndarray, rows: np.ndarray, at_once: int) -> int:
     for start in blocks:
         block = rows[start : start + _BLOCK]
         is_first[start : start + _BLOCK] = block == np.arange(start, start + len(block))
-    number = np.cumsum(is_first, dtype=np.int64) - 1
+    number = np.cumsum(is_first, dtype=np.int64)
+    number -= 1
     for start in blocks:
         rows[start : start + _BLOCK] = number[rows[start : start + _BLOCK]]
     return int(number[-1]) + 1
