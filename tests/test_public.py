@@ -56,6 +56,25 @@ def test_similarity_is_the_cosine(encoder):
     np.testing.assert_array_equal(encoder.similarity(x, y), encoder.similarity(a, b))
 
 
+@pytest.mark.parametrize("k", [1, 2, 5, 30, 120, 149, 150])
+def test_equal_cosines_are_in_the_order_of_their_rows(k):
+    random = np.random.default_rng(1)
+    queries = np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 0, 2]]
+    # Quarters, so that products are equal exactly.
+    corpus = (random.integers(0, 4, [150, 4]) / 4).astype(np.float32)
+    corpus[:4] = 0, 0, 0, 0
+    want = np.argsort(-(queries @ corpus.T), axis=1, kind="stable")[:, :k]
+    for search in (exact.nearest, exact._by_numpy):
+        found = search(queries, corpus, k)
+        np.testing.assert_array_equal(found.rows, want)
+        cosines = np.take_along_axis(queries @ corpus.T, want, 1)
+        np.testing.assert_array_equal(found.cosines, cosines)
+        few = search(
+            queries[:1], np.array([[0], [0], [0], [0.5]], np.float32) * queries[:1], 2
+        )
+        assert few.rows.tolist() == [[3, 0]]
+
+
 def test_search_is_exact_with_and_without_faiss():
     random = np.random.default_rng(0)
     queries = comparing.arrays.unit_length(random.normal(size=[7, 5]))

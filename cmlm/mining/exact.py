@@ -11,7 +11,7 @@ _COSINES_AT_ONCE = 1 << 24
 
 
 class Found(NamedTuple):
-    """The nearest texts of each query, the nearest first.
+    """The nearest texts of each query, the nearest first; equal cosines by row.
 
     Attributes:
         cosines: float32 [n, k].
@@ -33,7 +33,15 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
         if error.name != "faiss":
             raise
         return _by_numpy(queries, corpus, k)
-    return Found(*index.in_order(*index.knn(queries, corpus, k)))
+    # One more shows whether the last cosine occurs outside of the k rows, too. There
+    # FAISS keeps any of its rows, except for k = 1.
+    more = min(k + 1, len(corpus)) if k > 1 else k
+    cosines, rows = index.in_order(*index.knn(queries, corpus, more))
+    tied = np.flatnonzero(cosines[:, k - 1] == cosines[:, k]) if more > k else []
+    found = Found(cosines[:, :k].copy(), rows[:, :k].copy())
+    if len(tied):
+        found.cosines[tied], found.rows[tied] = _by_numpy(queries[tied], corpus, k)
+    return found
 
 
 def nothing(queries: int, k: int) -> Found:
@@ -47,8 +55,18 @@ def _by_numpy(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
     parts = []
     for start in range(0, len(queries), at_once):
         cosines = queries[start : start + at_once] @ corpus.T
-        rows = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
+        # The next one after the k nearest is at place k, where there is one.
+        last = min(k, len(corpus) - 1)
+        rows = np.argpartition(-cosines, last, axis=1)[:, : last + 1]
         best = np.take_along_axis(cosines, rows, 1)
+        if last == k:
+            rows, best, after = rows[:, :k], best[:, :k], best[:, k]
+            for query in np.flatnonzero(best.min(axis=1) == after):
+                # Only here does another row share the last cosine.
+                above = np.flatnonzero(cosines[query] > after[query])
+                equal = np.flatnonzero(cosines[query] == after[query])
+                rows[query] = [*above, *equal[: k - len(above)]]
+                best[query] = cosines[query][rows[query]]
         order = np.lexsort((rows, -best), axis=1)
         parts.append([np.take_along_axis(each, order, 1) for each in (best, rows)])
     return Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
