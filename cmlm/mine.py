@@ -162,6 +162,10 @@ def main(_) -> None:
 
     # ------------------------------------------------------ inputs and model
     work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
+    if not locks.is_local(work_dir):
+        raise UserError(
+            f"--work_dir is {work_dir}; allowed: a directory that every worker mounts"
+        )
     texts = ("source", "target", "bitext", "pool")
     written = {"--output": FLAGS.output}
     if mining or FLAGS.score:

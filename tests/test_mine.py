@@ -179,6 +179,10 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
     bitext = f"--bitext={corpus}/bitext.tsv"
     cases = [
         ([output, source, target], "--model is not given"),
+        (
+            [bad_model, "--output=gs://bucket/a.tsv", source, target],
+            "--work_dir is gs://bucket/a.tsv.work; allowed: a directory that every",
+        ),
         ([model, output], "either --source and --target, or --bitext"),
         ([model, output, source], "--target is not given"),
         ([model, output, source, bitext], "either --source and --target, or"),
