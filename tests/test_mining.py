@@ -18,6 +18,7 @@ from cmlm.mining import (
     compressed,
     encoded,
     index,
+    jobs,
     margins,
     negatives,
     neighbours,
@@ -617,6 +618,23 @@ def test_margins_by_hand():
     )
     with pytest.raises(ValueError, match="allowed: ratio, distance, absolute"):
         margins.score(cosines, of_x, of_y, "ratios")
+
+
+@pytest.mark.parametrize("mistake", ["another model", "too many neighbours"])
+def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
+    for name in "ab":
+        (tmp_path / name).write_text(f"{name}\n{name}{name}\n")
+    k, said = 3, "the target side has 2 distinct sentences; 3 neighbours"
+    target = [f"{tmp_path}/b"]
+    if mistake == "another model":
+        other, k, said = Encoder(fingerprint="b"), 1, "holds vectors of .*--model"
+        encoded.write(f"{tmp_path}/folder", target, "--target", other, MEMORY)
+        target = f"{tmp_path}/folder"
+    encoder, settings = Encoder(), neighbours.Search("flat", memory=MEMORY)
+    job = jobs.Job(encoder, f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings)
+    with pytest.raises(UserError, match=said):
+        jobs.mine_pairs(job, [f"{tmp_path}/a"], target, k, "ratio", "max", 0, True)
+    assert encoder.asked == []
 
 
 # ------------------------------------------------------------------ negatives

@@ -71,35 +71,28 @@ class Job:
         print(f"index: {searcher.kind}", file=sys.stderr)
         return searcher
 
-    def text(self, name: str, given: Sequence[str] | str) -> Texts:
-        """Returns the distinct lines of a side.
+    def side(
+        self, name: str, given: Sequence[str] | str
+    ) -> tuple[Texts, vectors.Vectors | None]:
+        """Returns the distinct lines of a side, and the vectors that it brings.
 
         Args:
             name: the name of the side.
             given: its files, or a folder that `encoded.write` has filled.
-        """
-        if not isinstance(given, str):
-            return self.gather(lambda: texts.read_lines(given), name, f"--{name}")
-        text, _ = encoded.read(given, f"--{name}")
-        self._say(text)
-        return text
-
-    def vectors_of(
-        self, name: str, given: Sequence[str] | str, text: Texts
-    ) -> vectors.Vectors:
-        """Returns the vectors of a side; `name` and `given` as for `text`.
 
         Raises:
             UserError: another model made the vectors of the folder.
         """
         if not isinstance(given, str):
-            return self.encode(name, text)
-        _, stored = encoded.read(given, f"--{name}")
+            lines = functools.partial(texts.read_lines, given)
+            return self.gather(lines, name, f"--{name}"), None
+        text, stored = encoded.read(given, f"--{name}")
+        self._say(text)
         model = stored.about["model"]
         own = model if self.encoder is None else vectors.identity(self.encoder)
         if own != model:
             raise UserError(f"{given} holds vectors of {model}; --model is {own}")
-        return stored
+        return text, stored
 
     @staticmethod
     def _say(text: Texts) -> None:
@@ -132,7 +125,7 @@ def mine_pairs(
 
     Args:
         job: the shared settings.
-        sources, targets: the files of the two texts, or folders, see `Job.text`.
+        sources, targets: the files of the two texts, or folders, see `Job.side`.
         k: the number of neighbours of each sentence, for the margin.
         margin, retrieval, one_to_one: see `pairs.mine`.
         threshold: the lowest score; None: `pairs.THRESHOLDS[margin]`.
@@ -141,14 +134,21 @@ def mine_pairs(
         Lines that describe the written files.
 
     Raises:
-        UserError: no pair reaches the threshold.
+        UserError: a side has fewer than k distinct sentences, the sides have vectors
+            of different models, or no pair reaches the threshold.
     """
-    given = {"source": sources, "target": targets}
-    # A mistake in either text is found before hours of encoding.
-    both = {name: job.text(name, of) for name, of in given.items()}
+    # A mistake in either side is found before hours of encoding.
+    given = {
+        name: job.side(name, of)
+        for name, of in (("source", sources), ("target", targets))
+    }
+    needed = pairs_lib.needed(retrieval, margin)
+    for queries, searched in (("source", "target"), ("target", "source")):
+        if queries in needed:
+            neighbours.check_size(searched, len(given[searched][0]), k)
     sides = {
-        name: (text, job.vectors_of(name, given[name], text))
-        for name, text in both.items()
+        name: (text, job.encode(name, text) if stored is None else stored)
+        for name, (text, stored) in given.items()
     }
     models = [stored.about["model"] for _, stored in sides.values()]
     if models[0] != models[1]:
@@ -156,11 +156,9 @@ def mine_pairs(
             f"--source holds vectors of {models[0]}, --target of {models[1]}: encode"
             " both with one model"
         )
-    source, target = both.values()
+    source, target = (text for text, _ in given.values())
     searcher = job.searcher(sides)
-    found = {
-        side: searcher.find(side, k) for side in pairs_lib.needed(retrieval, margin)
-    }
+    found = {side: searcher.find(side, k) for side in needed}
     if threshold is None:
         threshold = pairs_lib.THRESHOLDS[margin]
     pairs = pairs_lib.mine(

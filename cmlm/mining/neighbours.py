@@ -41,6 +41,15 @@ class Search:
     memory: int = 2 << 30
 
 
+def check_size(side: str, rows: int, k: int) -> None:
+    """Raises UserError if a side is too small for a search of k neighbours."""
+    if k > rows:
+        raise UserError(
+            f"the {side} side has {rows} distinct sentences; {k} neighbours need at "
+            "least as many"
+        )
+
+
 class Found:
     """The neighbours of all queries, on disk.
 
@@ -129,11 +138,7 @@ class Searcher:
         """
         other = "target" if side == "source" else "source"
         queries, pool = self._sides[side], self._sides[other]
-        if k > len(pool):
-            raise UserError(
-                f"the {other} side has {len(pool)} distinct sentences; {k} neighbours "
-                "need at least as many"
-            )
+        check_size(other, len(pool), k)
         # The index is opened only if a block is missing.
         index = None
         directory = os.path.join(self._directory, f"{side}-{k}")
