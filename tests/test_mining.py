@@ -658,7 +658,7 @@ def test_negatives_are_near_and_wrong(tmp_path):
     cosines, rows = brute_force(sides[0].read(0, 6), sides[1].read(0, 9), 9)
     for skip, limit in itertools.product((0, 1), (1.0, 0.2)):
         got = negatives.choose(
-            *(source, target, pool, found, 2, skip, limit, str(tmp_path))
+            *(source, target, pool, found, 2, skip, limit, str(tmp_path), sides)
         )
         for number, word in enumerate(words):
             known = {word, f"{word}!"} | ({"rouge!"} if word == "red" else set())
@@ -673,3 +673,38 @@ def test_negatives_are_near_and_wrong(tmp_path):
                 assert pool.take(got[number]) == want
     with pytest.raises(UserError, match="pool has 9 distinct .* at least 10"):
         negatives.neighbours_for(8, 1, 9)
+
+
+@pytest.mark.parametrize("kind", ["too near", "translations", "equal"])
+def test_negatives_behind_the_first_neighbours_are_found(
+    tmp_path, kind, monkeypatch, capsys
+):
+    """The nearest 60 texts of the pool are none that a source may get."""
+    monkeypatch.setattr(negatives, "_POOL_AT_ONCE", 32)
+    monkeypatch.setattr(negatives, "_SOURCES_AT_ONCE", 1)
+    angles = np.linspace(0, np.pi / 2, 100)
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    if kind == "equal":
+        # The product of this vector with itself is above 1 in float32.
+        rows = np.float32([[1.0000002, 0]] * 60 + [[0.5, 0]] * 40)
+    limit = {"too near": 0.5 * (rows[59, 0] + rows[60, 0])}.get(kind, 1.0)
+    pairs_of = range(60) if kind == "translations" else range(1)
+    bitext = [(f"source {n}", f"text {row}") for n in range(3) for row in pairs_of]
+    pool = gather([f"text {row}" for row in range(100)], tmp_path / "pool")
+    source = gather([a for a, _ in bitext], tmp_path / "source")
+    target = gather([b for _, b in bitext], tmp_path / "target")
+    sides = [
+        stored(rows[[0, 0, 0]], tmp_path / "source-v"),
+        stored(rows, tmp_path / "pool-v"),
+    ]
+    settings = neighbours.Search("flat", memory=MEMORY)
+    searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
+    found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool)))
+    arguments = (source, target, pool, found, 2, 1, limit, str(tmp_path), sides)
+    want = [[2, 3]] * 3 if kind == "equal" else [[61, 62]] * 3
+    assert negatives.choose(*arguments).tolist() == want
+    if kind != "equal":
+        # With little time, the first ones only.
+        got = negatives.choose(*arguments, most_cosines=299)
+        assert got.tolist() == [[61, 62]] * 2 + [[-1, -1]]
+        assert "1 sources with too few negatives among 19" in capsys.readouterr().err

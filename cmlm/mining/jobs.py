@@ -228,11 +228,18 @@ def mine_negatives(
         pool = job.gather(lambda: texts.read_lines(pool_files), "pool", "--pool")
         sides = {"bitext-1": source, "pool": pool}
     k = negatives.neighbours_for(count, skip, len(pool))
-    found = job.searcher(
-        {name: (side, job.encode(name, side)) for name, side in sides.items()}
-    ).find("source", k)
+    both = {name: (side, job.encode(name, side)) for name, side in sides.items()}
+    found = job.searcher(both).find("source", k)
     rows = negatives.choose(
-        source, target, pool, found, count, skip, max_cosine, job.work_dir
+        source,
+        target,
+        pool,
+        found,
+        count,
+        skip,
+        max_cosine,
+        job.work_dir,
+        tuple(stored for _, stored in both.values()),
     )
     written = 0
     with files.atomic_text(job.output) as file:

@@ -7,7 +7,10 @@ nearest to the source, and the known translations are removed.
 
 from __future__ import annotations
 
+import array
 import os
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,9 +19,14 @@ from cmlm.errors import UserError
 from cmlm.mining import storage
 from cmlm.mining.neighbours import Found
 from cmlm.mining.texts import Texts
+from cmlm.mining.vectors import Vectors
 
 # Extra neighbours to find, because some neighbours are known translations.
 _SPARE = 16
+# More comparisons of sources with the whole pool would take hours on one core.
+MOST_COSINES = 10**11
+# The cosines of so many sources and texts take 64 MB.
+_SOURCES_AT_ONCE, _POOL_AT_ONCE = 1024, 16_384
 
 
 def neighbours_for(count: int, skip: int, pool: int) -> int:
@@ -50,12 +58,15 @@ def choose(
     skip: int,
     max_cosine: float,
     directory: str,
+    vectors: tuple[Vectors, Vectors],
+    most_cosines: int = MOST_COSINES,
 ) -> np.ndarray:
     """Chooses hard negatives for each distinct source.
 
     A candidate is dropped if it equals the source or one of its targets in the bitext,
     or if its cosine is above `max_cosine` (it may be a translation). The nearest `skip`
-    of the other candidates are left out, and the next `count` are taken.
+    of the other candidates are left out, and the next `count` are taken. If the found
+    neighbours are too few for that, the source is compared with the whole pool.
 
     Args:
         source, target: the columns of the bitext, with the same number of lines.
@@ -65,6 +76,9 @@ def choose(
         skip: the number of nearest candidates to leave out.
         max_cosine: the highest cosine of a negative with its source.
         directory: the directory for the file of the result.
+        vectors: the unit vectors of `source` and of `pool`.
+        most_cosines: the most comparisons with the whole pool; the other sources of
+            this kind stay without negatives, and a line on stderr counts them.
 
     Returns:
         Rows of the pool, int64 [len(source), count], the nearest first. A source with
@@ -75,21 +89,85 @@ def choose(
     )
     lines = np.argsort(source.rows, kind="stable")
     borders = np.searchsorted(source.rows[lines], np.arange(len(source) + 1))
+
+    def known_to(own: int) -> set[str]:
+        of_source = lines[borders[own] : borders[own + 1]]
+        return {*source.take([own]), *target.take(target.rows[of_source])}
+
+    def take(own: int, candidates: np.ndarray, known: set[str]) -> bool:
+        """Chooses from candidates, the nearest first; False if they are too few."""
+        wrong = [
+            row
+            for row, text in zip(candidates, pool.take(candidates), strict=True)
+            if text not in known
+        ][skip : skip + count]
+        chosen[own] = wrong if len(wrong) == count else -1
+        return len(wrong) == count
+
+    short, left_out = array.array("q"), 0
     with progress.bar(len(source), "choosing negatives") as bar:
         for start, cosines, rows in found.blocks():
-            for own, (near, candidates) in enumerate(
-                zip(cosines, rows, strict=True), start
+            allowed = (rows >= 0) & (_cut(cosines) <= max_cosine)
+            for own, (fits, candidates) in enumerate(
+                zip(allowed, rows, strict=True), start
             ):
-                allowed = candidates[(candidates >= 0) & (near <= max_cosine)]
-                known = set(source.take([own]))
-                of_source = lines[borders[own] : borders[own + 1]]
-                known.update(target.take(target.rows[of_source]))
-                texts = pool.take(allowed)
-                wrong = [
-                    row
-                    for row, text in zip(allowed.tolist(), texts, strict=True)
-                    if text not in known
-                ][skip : skip + count]
-                chosen[own] = wrong if len(wrong) == count else -1
+                if take(own, candidates[fits], known_to(own)):
+                    continue
+                if len(candidates) == len(pool) and candidates.min() >= 0:
+                    continue  # The neighbours are the whole pool.
+                if (len(short) + 1) * len(pool) <= most_cosines:
+                    short.append(own)
+                else:
+                    left_out += 1
             bar.update(len(rows))
+    if left_out:
+        print(
+            f"{left_out:,} sources with too few negatives among {rows.shape[1]} "
+            "neighbours were not compared with the whole pool",
+            file=sys.stderr,
+        )
+    with progress.bar(len(short), "choosing from the whole pool") as bar:
+        for first in range(0, len(short), _SOURCES_AT_ONCE):
+            part = short[first : first + _SOURCES_AT_ONCE]
+            known = [known_to(own) for own in part]
+            # So many are enough, whichever of the known texts are in the pool.
+            needs = [count + skip + len(texts) for texts in known]
+            queries = vectors[0].take(np.array(part))
+            near = _nearest_allowed(queries, vectors[1], needs, max_cosine)
+            for each in zip(part, near, known, strict=True):
+                take(*each)
+            bar.update(len(part))
     return chosen
+
+
+def _cut(cosines: np.ndarray) -> np.ndarray:
+    """Cuts cosines at 1, which rounding exceeds for equal vectors."""
+    return np.minimum(cosines, np.float32(1))
+
+
+def _nearest_allowed(
+    queries: np.ndarray, pool: Vectors, needs: Sequence[int], max_cosine: float
+) -> list[np.ndarray]:
+    """Finds for each query the nearest rows that are not nearer than `max_cosine`.
+
+    Args:
+        queries: unit vectors, float32 [n, dim].
+        pool: the vectors to search.
+        needs: the number of rows for each query.
+        max_cosine: the highest cosine.
+
+    Returns:
+        Rows of the pool for each query, int64 [up to its need], the nearest first.
+    """
+    best = [(np.empty(0, np.float32), np.empty(0, np.int64))] * len(needs)
+    for first in range(0, len(pool), _POOL_AT_ONCE):
+        cosines = _cut(queries @ pool.read(first, first + _POOL_AT_ONCE).T)
+        for own, need in enumerate(needs):
+            values, rows = best[own]
+            lowest = values[-1] if len(values) == need else -np.inf
+            near = (cosines[own] <= max_cosine) & (cosines[own] > lowest)
+            values = np.append(values, cosines[own][near])
+            rows = np.append(rows, first + np.flatnonzero(near))
+            order = np.lexsort((rows, -values))[:need]
+            best[own] = values[order], rows[order]
+    return [rows for _, rows in best]
