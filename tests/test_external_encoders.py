@@ -9,15 +9,18 @@ import pytest
 
 from cmlm.encoders import external, model_server, opening
 from cmlm.errors import UserError
+from cmlm.mining import texts, vectors
 
 
 class Server(http.server.BaseHTTPRequestHandler):
     """Answers as a model server: the length of a text, and 1."""
 
+    last = 1.0
+
     def do_POST(self):
         length = int(self.headers["Content-Length"])
         texts = json.loads(self.rfile.read(length))["inputs"]["text"]
-        rows = [[float(len(text)), 1.0] for text in texts]
+        rows = [[float(len(text)), self.last] for text in texts]
         outputs = {
             "toy": rows,
             "foreign": {"pooled": rows, "all": rows},
@@ -117,6 +120,47 @@ def test_a_single_string_is_refused_and_an_array_is_a_list(encoder):
     encoded = encoder.encode(np.array(["a", "bcd"]))
     np.testing.assert_array_equal(encoded, [[1, 1], [3, 1]])
     assert encoder.encode(np.array([], str)).shape == (0, 2)
+
+
+def test_mining_goes_on_with_vectors_of_the_same_model_only(
+    server, tmp_path, monkeypatch
+):
+    lines = texts.gather(lambda: iter(["a", "bc"]), f"{tmp_path}/t", "--source", 1000)
+
+    def encode(model, directory):
+        encoder = opening.open_encoder(model)
+        return vectors.encode(lines, encoder, f"{tmp_path}/{directory}").read(0, 2)
+
+    served = f"{server}/v1/models/toy"
+    first = encode(served, "served")
+    # Rounding, as on another processor.
+    monkeypatch.setattr(Server, "last", 1.0001)
+    np.testing.assert_array_equal(encode(served, "served"), first)
+    monkeypatch.setattr(Server, "last", 2.0)
+    with pytest.raises(
+        UserError, match="run .model: the vectors of its server changed"
+    ):
+        encode(served, "served")
+    # A directory of version 0.1.0 has no probe.
+    about = tmp_path / "served" / "about.json"
+    former = json.loads(about.read_text())
+    del former["model"]["probe"]
+    about.write_text(json.dumps(former))
+    encode(served, "served")
+
+    text, npy = tmp_path / "a.txt", tmp_path / "a.npy"
+    text.write_text("a\nbc\n")
+    np.save(npy, np.eye(2))
+    stored = f"vectors:{text}:{npy}"
+    first = encode(stored, "stored")
+    np.testing.assert_array_equal(encode(stored, "stored"), first)
+    for change in (
+        lambda: np.save(npy, np.eye(2)[::-1]),
+        lambda: (np.save(npy, np.eye(2)), text.write_text("bc\na\n")),
+    ):
+        change()
+        with pytest.raises(UserError, match="run .model: checksums .*, now "):
+            encode(stored, "stored")
 
 
 def test_a_vector_that_is_not_finite_is_refused_with_its_text(tmp_path):

@@ -259,7 +259,7 @@ def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
     directory = tmp_path / "vectors"
     vectors.encode(lines, Encoder(), str(directory))
     for encoder, said in (
-        (Encoder(fingerprint="b"), "'fingerprint': 'a'.*'fingerprint': 'b'"),
+        (Encoder(fingerprint="b"), "model: fingerprint a, now b"),
         (Encoder(dim=9), r"shape \[3, 8\], now \[3, 9\]"),
     ):
         with pytest.raises(UserError, match=f"another run .*{said}.*another directory"):

@@ -30,7 +30,7 @@ def write(directory: str, names: Iterable[str], path: str) -> None:
         names: files and folders in it, relative to it.
         path: the file to write.
     """
-    found = {name: _sum(path) for name, path in _walk(directory, names)}
+    found = {name: of_file(path) for name, path in _walk(directory, names)}
     with files.atomic_text(path) as file:
         json.dump(found, file, indent=1, sort_keys=True)
         file.write("\n")
@@ -78,7 +78,7 @@ def check(
         if name.startswith(under):
             own = os.path.join(directory, name)
             try:
-                same = _sum(own, row[0] if name in grows else math.inf) == row
+                same = of_file(own, row[0] if name in grows else math.inf) == row
             except tf.errors.OpError as error:
                 raise UserError(f"{own} cannot be read: {error.message}") from error
             if not same:
@@ -98,8 +98,13 @@ def _walk(directory: str, names: Iterable[str]):
                 yield os.path.relpath(own, directory), own
 
 
-def _sum(path: str, at_most: float = math.inf) -> list:
-    """Returns [bytes, CRC-32 as 8 hexadecimal digits] of the first bytes of a file."""
+def of_file(path: str, at_most: float = math.inf) -> list:
+    """Returns [bytes, CRC-32 as 8 hexadecimal digits] of a file, or of its beginning.
+
+    Args:
+        path: the file.
+        at_most: the number of bytes to read.
+    """
     size = crc = 0
     with tf.io.gfile.GFile(path, "rb") as file:
         while chunk := file.read(min(_CHUNK_BYTES, max(at_most - size, 0))):

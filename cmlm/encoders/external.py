@@ -14,16 +14,20 @@ from __future__ import annotations
 import abc
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from cmlm.common import arrays, files
+from cmlm.common import arrays, checksums, files
 from cmlm.encoders import model_server
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences
 from cmlm.errors import UserError
 
 PREFIXES = ("http://", "https://", "grpc://", "vectors:")
+# Some numbers of some vectors tell the models of a server apart.
+_PROBES = ("A red house.", "Where is the station?", "Das ist gut.", "2 + 2 = 4")
+_PROBE_NUMBERS = 16
 _MODEL = re.compile(r"(.+?)/v1/models/([^/:]+)(?:/versions/(\d+))?")
 
 
@@ -78,6 +82,13 @@ class ExternalEncoder(Comparing, abc.ABC):
         return arrays.unit_length(encoded) if normalize else encoded
 
     @abc.abstractmethod
+    def marks(self) -> dict[str, Any]:
+        """Returns what tells its vectors from others under the same `info`.
+
+        The values are those of JSON; see `mining.vectors.identity`.
+        """
+
+    @abc.abstractmethod
     def _encode(self, sentences: Sequence[str]) -> np.ndarray:
         """Encodes at least one sentence and returns float32 [n, dim]."""
 
@@ -104,6 +115,10 @@ class ServedEncoder(ExternalEncoder):
         self.dim = self._encode([""]).shape[1]
         self.info = {"server": address, "dim": self.dim}
 
+    def marks(self):
+        vectors = self.encode(_PROBES, normalize=True)[:, :_PROBE_NUMBERS]
+        return {"probe": vectors.astype(float).round(6).tolist()}
+
     def _encode(self, sentences: Sequence[str]) -> np.ndarray:
         return self._server.encode(sentences)
 
@@ -129,9 +144,14 @@ class StoredVectors(ExternalEncoder):
             )
         self.name = f"vectors:{text}:{npy}"
         self._text = text
+        self._npy = npy
         self._rows = {line: row for row, line in enumerate(lines)}
         self.dim = shape[1]
         self.info = {"vectors": npy, "dim": self.dim}
+
+    def marks(self):
+        paths = [*files.expand(self._text), self._npy]
+        return {"checksums": [checksums.of_file(path) for path in paths]}
 
     def _encode(self, sentences: Sequence[str]) -> np.ndarray:
         missing = [text for text in sentences if text not in self._rows]

@@ -88,10 +88,13 @@ class Job:
             return self.gather(lines, name, f"--{name}"), None
         text, stored = encoded.read(given, f"--{name}")
         self._say(text)
-        model = stored.about["model"]
-        own = model if self.encoder is None else vectors.identity(self.encoder)
-        if own != model:
-            raise UserError(f"{given} holds vectors of {model}; --model is {own}")
+        if self.encoder is not None:
+            own = vectors.identity(self.encoder)
+            changed = vectors.difference(stored.about["model"], own)
+            if changed:
+                raise UserError(
+                    f"{given} holds vectors of another model than --model ({changed})"
+                )
         return text, stored
 
     @staticmethod
@@ -151,10 +154,10 @@ def mine_pairs(
         for name, (text, stored) in given.items()
     }
     models = [stored.about["model"] for _, stored in sides.values()]
-    if models[0] != models[1]:
+    if changed := vectors.difference(*models):
         raise UserError(
-            f"--source holds vectors of {models[0]}, --target of {models[1]}: encode"
-            " both with one model"
+            f"--source and --target hold vectors of two models ({changed}): encode both"
+            " with one model"
         )
     source, target = (text for text, _ in given.values())
     searcher = job.searcher(sides)

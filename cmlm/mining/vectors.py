@@ -21,6 +21,8 @@ SHARD_ROWS = 16_384
 # Sentences in a call of the model: enough for batches of similar length, and few enough
 # for a smooth progress bar.
 _AT_ONCE = 4096
+# The largest difference of numbers in unit vectors that counts as rounding.
+_ROUNDING = 5e-4
 
 # Opens a model; pickle can send it to another process.
 Reopen = Callable[[], DescribedEncoder]
@@ -177,13 +179,10 @@ def fill(
     if there is None:
         os.makedirs(directory, exist_ok=True)
         storage.write_json(path, about)
-    elif there != about:
-        key = next(
-            key for key in {**about, **there} if there.get(key) != about.get(key)
-        )
+    elif changed := difference(there, about):
         raise UserError(
-            f"{directory} holds vectors of another run ({key} {_short(there.get(key))},"
-            f" now {_short(about.get(key))}): name another directory or delete it"
+            f"{directory} holds vectors of another run ({changed}): name another "
+            "directory or delete it"
         )
     filled = Vectors(directory)
     missing = filled.missing()
@@ -232,8 +231,9 @@ def _is_there(directory: str, about: dict, shard: int) -> bool:
 def identity(encoder: DescribedEncoder) -> dict:
     """Returns the part of an encoder's description that identifies its vectors.
 
-    This is the fingerprint with the sequence length and any precision below float32,
-    or the whole description of an encoder without a fingerprint.
+    This is the fingerprint with the sequence length and any precision below float32.
+    An encoder without a fingerprint has its whole description instead, with its `marks`
+    (see `encoders.external`). `difference` compares two identities.
     """
     if "fingerprint" in encoder.info:
         length = getattr(encoder, "seq_length", None)
@@ -241,7 +241,43 @@ def identity(encoder: DescribedEncoder) -> dict:
         if encoder.info.get("precision") == "bfloat16":
             found["precision"] = "bfloat16"
         return found
-    return encoder.info
+    marks = getattr(encoder, "marks", None)
+    return {**encoder.info, **(marks() if marks else {})}
+
+
+def difference(there: dict, now: dict) -> str:
+    """Names the first difference of two descriptions of vectors.
+
+    Numbers of `probe`, vectors of a server's model, may differ by rounding. Directories
+    of version 0.1.0 have no probe; they are compared without it.
+
+    Args:
+        there: the description in a directory.
+        now: the description of this run.
+
+    Returns:
+        "KEY VALUE, now VALUE", or "" for equal descriptions.
+    """
+    for key in {**now, **there}:
+        old, new = there.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            inner = difference(old, new)
+            if inner:
+                return f"{key}: {inner}"
+        elif key == "probe":
+            if None not in (old, new) and not _nearly_equal(old, new):
+                return "the vectors of its server changed"
+        elif old != new:
+            return f"{key} {_short(old)}, now {_short(new)}"
+    return ""
+
+
+def _nearly_equal(old, new) -> bool:
+    try:
+        one, other = (np.asarray(rows, np.float64) for rows in (old, new))
+    except (ValueError, TypeError):
+        return False
+    return one.shape == other.shape and bool(np.all(np.abs(one - other) <= _ROUNDING))
 
 
 def checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
