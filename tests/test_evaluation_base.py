@@ -234,6 +234,14 @@ def test_damaged_files_are_refused(tmp_path):
     path.write_text('a,"b,\nc"\nd,e,f\n')
     with pytest.raises(UserError, match="line 2: 3 columns; allowed: 2"):
         source.csv(str(path), 2)
+    path.write_bytes('a\u2028b,c\x85d\x0c\r\n"e\r\nf",g\n'.encode())
+    assert source.csv(str(path), 2) == [["a\u2028b", "c\x85d\x0c"], ["e\r\nf", "g"]]
+    path.write_text('a,b\n"c,d\ne,f\n')
+    with pytest.raises(UserError, match="file, line 2: .*each quote closed"):
+        source.csv(str(path), 2)
+    path.write_text(f"a,b\nc,{'d' * 200_000}\n")
+    with pytest.raises(UserError, match="file, line 2: .*at most 131,072 characters"):
+        source.csv(str(path), 2)
     with pytest.raises(UserError, match="not line by line: a 1 lines, b 2 lines"):
         reading.check_parallel({"a": ["x"], "b": ["x", "y"]})
     with pytest.raises(UserError, match="b, line 2: no sentence"):

@@ -117,6 +117,8 @@ def test_the_mining_index_finds_the_same(collection, tmp_path):
         ("q9\tx1\thigh", "line 2 is .*; allowed: query, document and a whole number"),
         ("nobody\tx1\t1", "line 2: query 'nobody' is not in queries.jsonl"),
         ("q9\tnothing\t1", "line 2: document 'nothing' is not in"),
+        ("q9\tx\r1\t1\nq8\tx1\t1", "line 2"),
+        ('q9\t"x1\t1\nq8\tx1\t1', "line 2: .*each quote closed"),
         ("q9\tx1\t0", "no document with a grade above 0"),
     ],
 )

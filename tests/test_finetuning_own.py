@@ -183,6 +183,18 @@ def test_a_file_of_another_form_is_named(tmp_path, text, said):
         labelled.find_task(str(path), dev=str(path))
 
 
+@pytest.mark.parametrize(
+    "cell", ['"It broke, he said', "one\rtwo", "x" * 200_000], ids=lambda cell: cell[:4]
+)
+def test_damaged_csv_swallows_no_rows(tmp_path, cell):
+    path = tmp_path / "train.csv"
+    path.write_text(
+        f"label,text\npos,good\nneg,{cell}\npos,fine\nneg,bad\n", newline=""
+    )
+    with pytest.raises(UserError, match="train.csv, line 3: .*each quote closed"):
+        labelled.find_task(str(path), dev=str(path))
+
+
 def test_a_file_too_small_to_hold_out_asks_for_another(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text("text\tlabel\nx\ta\nx\tb\n")

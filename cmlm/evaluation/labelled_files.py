@@ -16,13 +16,13 @@ Other columns are left alone.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 
 from cmlm.common import files
 from cmlm.errors import UserError
+from cmlm.evaluation import reading
 
 TEXTS = (("text",), ("text1", "text2"))
 LABELS = ("label", "labels", "score")
@@ -33,10 +33,9 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the cells of each line that is not empty."""
     with files.open_text(path) as lines:
         if path.removesuffix(".gz").endswith(".csv"):
-            table = csv.reader(lines)
-            for cells in table:
+            for number, cells in reading.csv_rows(path, lines):
                 if cells:
-                    yield table.line_num, cells
+                    yield number, cells
             return
         for number, line in enumerate(lines, 1):
             if line.strip("\r\n"):
@@ -72,7 +71,7 @@ def read(
     """Yields where an example stands, its texts and its label ("" without one).
 
     Raises:
-        UserError: a column is missing, or a text or label is empty.
+        UserError: a column is missing, a row is not CSV, or a text or label is empty.
     """
     names = _header(path)
     wanted = [*texts, *([column] if with_labels else [])]

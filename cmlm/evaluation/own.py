@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import io
 import os
@@ -202,8 +201,8 @@ class RetrievalFiles(base.Task[Retrieval]):
         qrels = find(os.path.join("qrels", f"{self._part}.tsv"))
         places = {name: row for row, name in enumerate(documents)}
         judged: dict[str, dict[int, int]] = {}
-        table = csv.reader(io.StringIO(source.text(qrels)), delimiter="\t")
-        for number, row in enumerate(table, 1):
+        lines = io.StringIO(source.text(qrels), newline="")
+        for number, row in reading.csv_rows(qrels, lines, "\t"):
             if number == 1 or not row:
                 continue
             where = f"{qrels}, line {number}"

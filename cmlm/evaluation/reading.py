@@ -6,9 +6,10 @@ import contextlib
 import csv
 import glob
 import hashlib
+import io
 import json
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from cmlm.common import files
 from cmlm.errors import UserError
@@ -166,13 +167,45 @@ class DataDir:
         """Reads comma-separated rows of exactly `columns` columns, quoted with `"`.
 
         Raises:
-            UserError: a row has another number of columns.
+            UserError: a row has another number of columns, or is not CSV.
         """
-        rows = list(csv.reader(self.text(path).splitlines(keepends=True)))
+        # Unlike splitlines(), this breaks at line ends only, and keeps them in cells.
+        lines = io.StringIO(self.text(path), newline="")
+        rows = [cells for _, cells in csv_rows(path, lines)]
         if not rows:
             raise UserError(f"{path} is empty")
         _check_columns(path, rows, columns, columns)
         return rows
+
+
+def csv_rows(
+    path: str, lines: Iterable[str], delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the first line's number and the cells of each row, quoted with `"`.
+
+    Args:
+        path: the file, for messages.
+        lines: its lines, with their line ends.
+        delimiter: the character between cells.
+
+    Raises:
+        UserError: a row is not CSV. A quote that nothing closes is one such damage:
+            the row would swallow all later rows.
+    """
+    table = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        number = table.line_num + 1
+        try:
+            cells = next(table, None)
+        except csv.Error as error:
+            raise UserError(
+                f"{path}, line {number}: {error}; allowed: CSV with each quote closed, "
+                "line breaks in quotes only, and cells of at most "
+                f"{csv.field_size_limit():,} characters"
+            ) from error
+        if cells is None:
+            return
+        yield number, cells
 
 
 def reason(error: UserError) -> str:
