@@ -85,16 +85,45 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
     assert scores["own_threshold"] == 1
     assert scores["recall_cosine_forward"] == 100
     assert 50 <= scores["f1_cosine"] <= 100
+    assert len(task.remarks(data)) == 2
     for end in ("zh", "en"):
         text = (folder / f"zh-en.dev.{end}").read_text()
-        (folder / f"zh-en.training.{end}").write_text(text)
-    write(folder / "zh-en.training.gold", ["zh-5\ten-5"])
+        (folder / f"zh-en.test.{end}").write_text(text)
+    write(folder / "zh-en.test.gold", ["zh-5\ten-5"])
     _, data = read("bucc", folder)
-    assert data["zh-en"].training.gold == {(5, 5)}
+    assert data["zh-en"].scored.gold == {(5, 5)} and len(data["zh-en"].tuning.gold) == 3
     assert task.score(data, model.encode)["own_threshold"] == 0
+    assert task.remarks(data) == [
+        "scored files: zh-en.test with the threshold of zh-en.dev"
+    ]
     write(folder / "zh-en.dev.gold", ["zh-0\ten-9"])
     with pytest.raises(UserError, match="line 1: no sentence 'en-9'"):
         read("bucc", folder)
+
+
+@pytest.mark.parametrize(
+    "there, scored",
+    [
+        (("sample", "training"), ["training"]),
+        (("dev", "sample", "training"), ["training"]),
+        (("sample", "test", "training"), ["test", "training"]),
+        (("dev", "sample", "test"), ["test", "dev"]),
+        (("other", "sample"), ["other"]),
+        (("sample",), ["sample"]),
+    ],
+)
+def test_bucc_archives_with_several_gold_files(bucc, there, scored):
+    """In the folder of the pair; the sample is scored only if nothing else is there."""
+    folder, _ = bucc
+    for path in folder.glob("zh-en.dev.*"):
+        for name in there:
+            copy = folder / "bucc2018" / "zh-en" / path.name.replace("dev", name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(path.read_text())
+        path.unlink()
+    task, data = read("bucc", folder)
+    assert data["zh-en"].names == [f"zh-en.{name}" for name in scored]
+    assert task.remarks(data)[0].startswith(f"scored files: zh-en.{scored[0]}")
 
 
 # --------------------------------------------------------------------- words

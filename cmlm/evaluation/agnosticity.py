@@ -102,7 +102,11 @@ class LanguageAgnosticity(base.Task[Pool]):
 
 
 class PawsX(LanguageAgnosticity):
-    """Files `test-de.tsv` and `dev-de.tsv`: the first sentence of each pair."""
+    """Files `test-de.tsv` and `dev-de.tsv`: the first sentence of each pair.
+
+    These are the files that XTREME's script makes out of PAWS-X, without a header. The
+    layout of PAWS-X's own archive (`x-final/de/test_2k.tsv`) is not read.
+    """
 
     name = "pawsx"
     languages = ("de", "en", "es", "fr", "ja", "ko", "zh")

@@ -5,10 +5,13 @@ other side, by cosine (the papers) or by ratio margin with 4 neighbours. The pai
 reach a threshold are the answer. `forward` searches the second language (English in
 BUCC) for each sentence of the first language, `backward` the reverse (LaBSE, table 3).
 
-The threshold has the best F1 on the `training` files if there are other files to score.
-Otherwise it has the best F1 on the scored files themselves, which flatters the result,
-as in LASER's `bucc.py` and LaBSE's table 3 (on the training set); `own_threshold` is
-then 1. A sentence that occurs twice counts as one.
+If a pair has `test` files with gold, they are scored, with the threshold of the best F1
+on its `training`, else `dev`, else `sample` files. (XTREME calls the training files
+`test` and the sample `dev`.) Otherwise the `training` files are scored as in the papers
+(LaBSE, table 3, and LASER's `bucc.py`): their threshold has the best F1 on these files
+themselves, which flatters the result; `own_threshold` is then 1. Pairs without training
+files have `dev`, other or `sample` files scored in the same way. A sentence that occurs
+twice counts as one.
 """
 
 from __future__ import annotations
@@ -24,7 +27,11 @@ from cmlm.errors import UserError
 from cmlm.evaluation import base, reading, search
 
 _NEIGHBOURS = 4
-_TRAINING = "training"
+# The names of files: which give the threshold of test files, and which are scored.
+_TEST = "test"
+_TUNING = ("training", "dev", "sample")
+_SCORED = (_TEST, "training", "dev")
+_LAST = "sample"
 
 
 @dataclasses.dataclass
@@ -43,14 +50,24 @@ class Corpus:
 
 @dataclasses.dataclass
 class Split:
-    """The files to score, and the files that give the threshold, if any."""
+    """The files to score, and the files that give the threshold, if any.
+
+    Attributes:
+        scored, tuning: the texts.
+        names: the names of these files without their ends, such as `zh-en.test`.
+    """
 
     scored: Corpus
-    training: Corpus | None
+    tuning: Corpus | None
+    names: list[str]
 
 
 class Bucc(base.PartedTask[Split]):
-    """Files `zh-en.dev.zh`, `.en` and `.gold`, rows of `id<TAB>...`."""
+    """Files `zh-en.dev.zh`, `.en` and `.gold`, rows of `id<TAB>...`.
+
+    They lie in `bucc2018/`, or in a folder for each pair as in BUCC's own archives:
+    `bucc2018/zh-en/zh-en.training.gold`.
+    """
 
     main_metric = "f1"
     shown_metrics = tuple(
@@ -66,33 +83,42 @@ class Bucc(base.PartedTask[Split]):
     languages = ("de", "en", "fr", "ru", "zh")
 
     def find_parts(self, source: reading.DataDir) -> dict[str, list[str]]:
+        paths: list[str] = []
+        for pattern in ("*-*/*-*.*.gold", "*-*.*.gold"):
+            try:
+                paths += source.matching(pattern, within="bucc2018")
+            except reading.MissingData as error:
+                missing = error
+        if not paths:
+            raise missing
         parts: dict[str, list[str]] = {}
-        for path in source.matching("*-*.*.gold", within="bucc2018"):
+        for path in paths:
             stem = re.sub(r"\.gold(\.gz)?$", "", path)
             pair = os.path.basename(stem).split(".")[0]
             parts.setdefault(pair, []).append(stem)
         return parts
 
     def read_part(self, source: reading.DataDir, part: str, where: list[str]) -> Split:
-        languages = part.split("-")
-        training = [stem for stem in where if stem.endswith("." + _TRAINING)]
-        scored = [stem for stem in where if stem not in training] or training
-        corpora = [_corpus(source, scored[0], languages)]
-        if training and training != scored:
-            corpora.append(_corpus(source, training[0], languages))
-        return Split(corpora[0], corpora[1] if len(corpora) > 1 else None)
+        chosen = _chosen(where)
+        corpora = [_corpus(source, stem, part.split("-")) for stem in chosen]
+        names = [os.path.basename(stem) for stem in chosen]
+        return Split(corpora[0], corpora[1] if len(corpora) > 1 else None, names)
 
     def part_sentences(self, data: Split) -> Iterable[str]:
-        for corpus in filter(None, (data.scored, data.training)):
+        for corpus in filter(None, (data.scored, data.tuning)):
             yield from corpus.first
             yield from corpus.second
 
     def remarks(self, data: dict[str, Split]) -> list[str]:
-        own = ", ".join(part for part, split in data.items() if not split.training)
-        return [
-            f"{own}: without training files, the thresholds are tuned on the scored "
-            "pairs themselves, which flatters the result"
-        ] * bool(own)
+        said = [" with the threshold of ".join(split.names) for split in data.values()]
+        own = ", ".join(part for part, split in data.items() if not split.tuning)
+        remarks = [f"scored files: {', '.join(said)}"]
+        if own:
+            remarks.append(
+                f"{own}: the thresholds are tuned on the scored pairs themselves, "
+                "which flatters the result"
+            )
+        return remarks
 
     def score_part(
         self, part: str, data: Split, vectors: base.Vectors
@@ -100,11 +126,10 @@ class Bucc(base.PartedTask[Split]):
         languages = part.split("-")
         proposed = _proposals(data.scored, vectors, languages)
         thresholds = None
-        if data.training:
-            trained = _proposals(data.training, vectors, languages)
+        if data.tuning:
+            tuned = _proposals(data.tuning, vectors, languages)
             thresholds = {
-                key: best_threshold(*trained[key], len(data.training.gold))
-                for key in trained
+                key: best_threshold(*tuned[key], len(data.tuning.gold)) for key in tuned
             }
         scores: dict[str, float] = {}
         count = len(data.scored.gold)
@@ -124,6 +149,15 @@ class Bucc(base.PartedTask[Split]):
             for name in names
         }
         return {**means, **scores, "own_threshold": float(thresholds is None)}
+
+
+def _chosen(stems: list[str]) -> list[str]:
+    """The files of a pair to score, and those that give the threshold, if any."""
+    named = {stem.rpartition(".")[2]: stem for stem in stems}
+    others = [name for name in named if name != _LAST]
+    scored = next(name for name in (*_SCORED, *others, _LAST) if name in named)
+    tuning = [name for name in _TUNING if scored == _TEST and name in named]
+    return [named[name] for name in (scored, *tuning[:1])]
 
 
 def _proposals(
