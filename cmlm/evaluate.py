@@ -23,9 +23,10 @@ For encoders of other programs, --sentences=FILE writes the sentences of the tas
 --pcr=FILE removes the principal components that cmlm.pcr fitted, in every task that
 knows the languages of its sentences.
 
-The command names a missing or damaged data set, or language of a set, scores the rest,
-and exits with code 1. With --output, the same command resumes a killed run: until the
-end, the directory OUTPUT.work holds the scores, in scores.csv and other files.
+The command names a missing or damaged data set, or language of a set, and a task that a
+model cannot be scored on; it scores the rest, and exits with code 1. With --output, the
+same command resumes a killed run: until the end, the directory OUTPUT.work holds the
+scores, in scores.csv and other files.
 
 --list_tasks=tr lists the tasks in a language.
 """
@@ -159,7 +160,7 @@ def main(_) -> int | None:
 
     # ----------------------------------------------------- scoring, results
     with outputs.work_directory(work_dir if tasks else None) as work_dir:
-        models = score_models(tasks, work_dir) if tasks else {}
+        models = score_models(tasks, work_dir, failed) if tasks else {}
         scored = next(iter(models.values()))["scores"] if models else {}
         described = {item.task.name: catalogue.describe(item) for item in tasks}
         own_groups = averages.own_groups(groups, described)
@@ -212,15 +213,18 @@ def groups_of(values: list[str]) -> dict[str, list[str]]:
     return groups
 
 
-def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
+def score_models(
+    tasks, work_dir: str | None, failed: dict[str, str]
+) -> dict[str, dict]:
     """Scores each --model.
 
     Args:
         tasks: the tasks with their data.
         work_dir: the directory for the scores of a killed run, or None.
+        failed: gets a message for each task that a model cannot be scored on.
 
     Returns:
-        The entry of results.json for each model.
+        The entry of results.json for each model with scores.
     """
     import threadpoolctl
 
@@ -261,10 +265,16 @@ def score_models(tasks, work_dir: str | None) -> dict[str, dict]:
                 with files.atomic_text(path) as file:
                     report.write_csv(file, {"models": scored})
 
+        unscored: dict[str, str] = {}
         with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
             result = run.score(
-                encoder, tasks, cache_of(encoder), True, tell, change, kept
+                encoder, tasks, cache_of(encoder), True, tell, change, kept, unscored
             )
+        for task, reason in unscored.items():
+            failed[f"{task} of {name}"] = reason
+            print(f"{name}: {task}: {reason}", file=sys.stderr)
+        if not result.scores:
+            continue
         models[f"{name} + PCR" if removed else name] = {
             **info_of(encoder),
             **({"pcr": removed} if removed else {}),

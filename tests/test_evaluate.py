@@ -462,6 +462,17 @@ def test_a_deviation_over_runs_replaces_those_over_seeds():
     assert found == {"accuracy": 83, "accuracy_std": pytest.approx(13**0.5)}
 
 
+def test_the_mean_of_models_is_over_tasks_that_all_have():
+    runs = [
+        {"scores": {"a": {"x": 1.0}, "b": {"x": 2.0}}, "averages": {"m": 1.0}},
+        {"scores": {"b": {"x": 4.0}}, "averages": {}},
+    ]
+    for order in (runs, runs[::-1]):
+        found = run.mean_of(order)
+        assert list(found["scores"]) == ["b"] and found["scores"]["b"]["x"] == 3
+        assert found["averages"] == {}
+
+
 @pytest.mark.large
 def test_mean_of_models_is_that_of_runs_with_different_seeds(tmp_path, tatoeba):
     first = model_dirs.write(tmp_path / "first", **{"model.num_layers": 1})

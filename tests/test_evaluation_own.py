@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, own, run, search
+from cmlm.evaluation import catalogue, classifier, own, run, search
 from cmlm.evaluation.reading import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.mining import neighbours
@@ -172,6 +172,46 @@ def test_classes_come_from_the_training_file(tmp_path):
     (tmp_path / "test.tsv").write_text("text\tlabel\nx\td\n")
     with pytest.raises(UserError, match="line 2: label 'd'; allowed: a, b, c"):
         task.read(DataDir(str(tmp_path)))
+
+
+def write_classes(path, counts):
+    rows = [f"{path.stem} {c} {n}\t{c}" for c, count in counts for n in range(count)]
+    path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+
+
+@pytest.mark.filterwarnings("ignore:The least populated class")
+@pytest.mark.parametrize("names", [["train"], ["train", "test"]])
+def test_the_smallest_classes_that_suffice_for_folds(tmp_path, names, monkeypatch):
+    monkeypatch.setattr(classifier, "GRID", (1.0,))  # One value of C saves time.
+    paths = [f"{name}.tsv" for name in names]
+    most, least = (12, 3) if names == ["train"] else (10, 2)
+    write_classes(tmp_path / "test.tsv", [("a", 2), ("b", 2)])
+    task = own.ClassificationFiles(paths)
+    write_classes(tmp_path / "train.tsv", [("b", most), ("a", least)])
+    assert 0 <= scores(task, tmp_path)["accuracy"] <= 100
+    for counts in ([("a", 50), ("b", least - 1)], [("a", most - 1), ("b", most - 1)]):
+        write_classes(tmp_path / "train.tsv", counts)
+        said = f"train.tsv has {counts[0][1]} examples of 'a' and {counts[1][1]} of 'b'"
+        with pytest.raises(UserError, match=said):
+            task.read(DataDir(str(tmp_path)))
+
+
+def test_a_task_without_a_score_leaves_the_others(tmp_path):
+    """SentEval's MR with too few reviews for folds."""
+    for name in ("rt-polarity.pos", "rt-polarity.neg"):
+        (tmp_path / "MR").mkdir(exist_ok=True)
+        (tmp_path / "MR" / name).write_text("one\ntwo\n")
+    (tmp_path / "pairs.tsv").write_text("a\tb\t1\na\tc\t0\n")
+    names = ["mr", "pairs:pairs.tsv"]
+    tasks, failed = run.read(catalogue.select(names), str(tmp_path))
+    assert not failed
+    with pytest.raises(UserError, match="largest class has 2 examples"):
+        run.score(Hashed(), tasks)
+    found = run.score(Hashed(), tasks, failed=failed)
+    assert list(found.scores) == ["pairs:pairs.tsv"]
+    assert failed["mr"].startswith(
+        "the largest class has 2 examples; allowed: at least"
+    )
 
 
 def test_names_of_models(tmp_path):

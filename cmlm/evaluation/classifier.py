@@ -31,6 +31,10 @@ GRID = tuple(2.0**power for power in range(-2, 4))
 FOLDS_GRID = tuple(2.0**power for power in range(-1, 6))
 STRENGTHS = tuple(10.0**power for power in range(-5, -1))
 FOLDS = 10
+# The examples that the largest class and the next one need, so that each fold is
+# trained on two classes: for folds of a training set, and for folds in each of these.
+OF_FOLDS = (FOLDS, 2)
+OF_NESTED_FOLDS = (FOLDS + 2, 3)
 # The names of classifiers and what reports call them.
 LOGISTIC = "logistic"
 ABOUT = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, labelled_files, metrics, reading, search
+from cmlm.evaluation import base, classifier, labelled_files, metrics, reading, search
 from cmlm.evaluation.senteval import ClassificationTask
 from cmlm.evaluation.senteval_files import Examples, Parts
 
@@ -54,6 +55,7 @@ class ClassificationFiles(ClassificationTask):
                 if len(found) < 2:
                     raise UserError(f"{path} has the labels {found}; allowed: several")
                 classes = {label: number for number, label in enumerate(found)}
+                self._check_folds(path, [label for _, _, label in rows[part]])
         return {
             part: Examples(
                 [texts for _, texts, _ in found],
@@ -66,6 +68,19 @@ class ClassificationFiles(ClassificationTask):
             )
             for part, found in rows.items()
         }
+
+    def _check_folds(self, path: str, labels: Sequence[str]) -> None:
+        if "dev" in self._paths:
+            return
+        is_nested = "test" not in self._paths
+        needed = classifier.OF_NESTED_FOLDS if is_nested else classifier.OF_FOLDS
+        (first, most), (second, next_most) = Counter(labels).most_common(2)
+        if most < needed[0] or next_most < needed[1]:
+            raise UserError(
+                f"{path} has {most} examples of {first!r} and {next_most} of "
+                f"{second!r}; allowed for its folds: at least {needed[0]} of the "
+                f"largest class and {needed[1]} of the next; or TRAIN:DEV:TEST"
+            )
 
 
 @dataclasses.dataclass

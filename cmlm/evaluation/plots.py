@@ -325,13 +325,14 @@ def _by_part(
     for task, about in results["tasks"].items():
         start = f"{about['main_metric']}/"
         for name, model in results["models"].items():
+            scored = model["scores"].get(task, {})
             parts = {
                 metric.removeprefix(start): value
-                for metric, value in model["scores"][task].items()
+                for metric, value in scored.items()
                 if metric.startswith(start)
             }
             # Tables show subsets and kinds of questions; figures do not.
-            if "parts" in model["scores"][task] and len(parts) > 2:
+            if "parts" in scored and len(parts) > 2:
                 found.setdefault((task, about["main_metric"]), {})[name] = parts
     return found
 

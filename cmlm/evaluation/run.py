@@ -132,6 +132,7 @@ def score(
     report: Callable[[Task, dict[str, float]], None] | None = None,
     change: Change | None = None,
     kept: Kept | None = None,
+    failed: dict[str, str] | None = None,
 ) -> ModelScores:
     """Scores a model.
 
@@ -144,9 +145,12 @@ def score(
         change: applied to the vectors of a language, such as principal component
             removal.
         kept: the scores of a killed run, which this run completes.
+        failed: gets a message for each task that this model cannot be scored on; the
+            other tasks are scored. None: the first such task raises its error.
 
     Raises:
-        UserError: the model does not return a finite vector for each sentence.
+        UserError: the model does not return a finite vector for each sentence, or
+            cannot be scored on a task.
     """
     texts = sentences(tasks)
     if kept and not cache_dir:
@@ -171,7 +175,13 @@ def score(
             about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
             outcome = kept.read(item.task.name, about) if kept else None
             if outcome is None:
-                outcome = _score(item, vectors)
+                try:
+                    outcome = _score(item, vectors)
+                except UserError as error:
+                    if failed is None:
+                        raise
+                    failed[task.name] = str(error)
+                    continue
                 if kept:
                     outcome = kept.write(item.task.name, about, outcome)
             outcomes[item.task.name] = outcome
@@ -214,10 +224,12 @@ def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Returns:
         An entry of results.json. Each metric is the mean over the runs, and
         `METRIC_std` the standard deviation (n - 1), in place of a run's own deviation
-        over the seeds of its classifier.
+        over the seeds of its classifier. A task that a run lacks is left out.
     """
     scores: dict[str, dict[str, float]] = {}
     for task, first in models[0]["scores"].items():
+        if not all(task in model["scores"] for model in models):
+            continue
         scores[task] = {}
         for metric in first:
             name, slash, part = metric.partition("/")
@@ -230,5 +242,6 @@ def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     averaged = {
         name: float(np.mean([model["averages"][name] for model in models]))
         for name in models[0]["averages"]
+        if all(name in model["averages"] for model in models)
     }
     return {"runs": len(models), "scores": scores, "averages": averaged, "figures": {}}
