@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from encoders import Table
+import testsets
+from encoders import Table, WordCounts
 from scipy.linalg import orthogonal_procrustes
 from sklearn.linear_model import LogisticRegression
 
@@ -687,3 +688,19 @@ def test_the_next_sentence_is_found_by_hand(tmp_path):
     write(path, ["a", "A", "b", "B"])
     with pytest.raises(UserError, match="1 documents with different second sentences"):
         read(f"neighbours:{path}", tmp_path)
+
+
+# ----------------------------------------------------------------- languages
+
+
+@pytest.mark.parametrize("family", ["analogy", "geometry", "linking"])
+def test_english_sets_ask_for_english_vectors(tmp_path, family):
+    """So that an encoder for each language, and --pcr, know what they read."""
+    write(tmp_path / "questions-words.txt", [": x", "a b c d", "b a d c"])
+    found, _ = run.read(catalogue.select([family]), testsets.write(tmp_path))
+    assert len(found) == len(catalogue.FAMILIES[family])
+    assert run.score({"en": WordCounts()}, found).scores
+    (tmp_path / "own.txt").write_text("one\ntwo\n")
+    own, _ = run.read(catalogue.select([f"geometry:{tmp_path}/own.txt"]), str(tmp_path))
+    with pytest.raises(UserError, match="asks for language ''"):
+        run.score({"en": WordCounts()}, own)

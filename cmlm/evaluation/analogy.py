@@ -67,7 +67,7 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
         self, data: dict[str, Questions], vectors: base.Vectors
     ) -> dict[str, float]:
         scores = {
-            f"accuracy/{name}": closed_accuracy(vectors(group.texts), group.rows)
+            f"accuracy/{name}": closed_accuracy(vectors(group.texts, "en"), group.rows)
             for name, group in data.items()
         }
         levels = dict.fromkeys(name.split("-")[0] for name in data)
@@ -111,7 +111,7 @@ class GoogleAnalogy(base.Task[dict[str, Questions]]):
     ) -> dict[str, float]:
         texts = list(dict.fromkeys(self.sentences(data)))
         row_of = {text: row for row, text in enumerate(texts)}
-        everything = vectors(texts)
+        everything = vectors(texts, "en")
         right = {}
         for name, group in data.items():
             renumbered = np.array([row_of[text] for text in group.texts])

@@ -47,8 +47,13 @@ class Strings:
 
 
 class Geometry(base.Task[Strings]):
-    """Isotropy and mean vector of STS-B's training sentences."""
+    """Isotropy and mean vector of STS-B's training sentences.
 
+    Attributes:
+        language: the language of the strings, "" if it is unknown.
+    """
+
+    language = "en"
     name = "geometry"
     main_metric = "isotropy"
     shown_metrics = ("mean_vector_norm", "isotropy_unit", "mean_vector_norm_unit")
@@ -78,7 +83,7 @@ class Geometry(base.Task[Strings]):
         return [*data.texts, *data.first, *data.second]
 
     def score(self, data: Strings, vectors: base.Vectors) -> dict[str, float]:
-        raw = vectors(data.texts)
+        raw = vectors(data.texts, self.language)
         unit = search.unit_length(raw)
         cosines = random_cosines(unit, self.seeds[0])
         return {
@@ -91,10 +96,13 @@ class Geometry(base.Task[Strings]):
         }
 
     def figures(self, data: Strings, vectors: base.Vectors) -> dict[str, Any]:
-        unit = search.unit_length(vectors(data.texts))
+        unit = search.unit_length(vectors(data.texts, self.language))
         kinds = {"random pairs": random_cosines(unit, self.seeds[0])}
         if data.first:
-            similar = metrics.cosine(vectors(data.first), vectors(data.second))
+            first, second = (
+                vectors(side, self.language) for side in (data.first, data.second)
+            )
+            similar = metrics.cosine(first, second)
             kinds[f"pairs with a human score of {_SIMILAR} to 5"] = similar
         edges = np.linspace(-1, 1, _BINS + 1)
         return {
@@ -114,6 +122,7 @@ class GeometryFiles(Geometry):
             trained on.
     """
 
+    language = ""
     protocol = (
         "IS (0 to 1, equation 2) and MVN (equation 3) of Mirror-BERT, raw vectors of "
         "the given strings; unit: vectors of length 1"

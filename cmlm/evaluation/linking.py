@@ -114,8 +114,8 @@ def link(data: Linking, vectors: base.Vectors) -> dict[str, float]:
     """`accuracy` and `accuracy@5` of mentions and a dictionary, times 100."""
     parts = [part for mention in data.mentions for part in mention]
     _, found = search.nearest(
-        search.unit_length(vectors(parts)),
-        search.unit_length(vectors(data.names)),
+        search.unit_length(vectors(parts, "en")),
+        search.unit_length(vectors(data.names, "en")),
         _TOP,
     )
     counts = [len(mention) for mention in data.mentions]
