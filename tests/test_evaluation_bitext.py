@@ -163,6 +163,21 @@ def test_un_corpus_through_the_index(tmp_path):
         task.read(reading.DataDir(str(tmp_path)))
 
 
+def test_the_un_corpus_has_one_file_a_language(tmp_path):
+    (tmp_path / "un").mkdir()
+    for name in ("UNv1.0.devset", "UNv1.0.testset"):
+        for language in ("en", "es"):
+            (tmp_path / "un" / f"{name}.{language}").write_text("one\ntwo\n")
+    (task,) = catalogue.select(["un"])
+    said = "'es' has the files .*devset.es and .*testset.es; allowed: one file a lang"
+    with pytest.raises(UserError, match=said):
+        task.read(reading.DataDir(str(tmp_path)))
+    (tmp_path / "un" / "UNv1.0.testset.es").rename(
+        tmp_path / "un" / "UNv1.0.testset.fr"
+    )
+    assert sorted(task.read(reading.DataDir(str(tmp_path)))) == ["es", "fr"]
+
+
 def test_files_of_ones_own(tmp_path):
     (tmp_path / "a.tsv").write_text("one\teins\tmore\ntwo\tzwei\n")
     for language, lines in {"en": "one\ntwo\n", "de": "eins\nzwei\n"}.items():
@@ -174,6 +189,13 @@ def test_files_of_ones_own(tmp_path):
     (tmp_path / "f.fr").write_text("un\ndeux\ntrois\n")
     assert list(bitext.BitextFiles(["f.en", "f.de", "f.fr"]).read(source)) == ["f.de"]
     assert re.match("not line by line: .*f.en 2 .*f.fr 3", str(source.left_out["f.fr"]))
+    paths = [f"{language}/test.txt" for language in ("en", "de", "fr")]
+    for path in paths:
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(f"{path} 1\n{path} 2\n")
+    parts = bitext.BitextFiles(paths).read(source)
+    assert list(parts) == [str(tmp_path / path) for path in paths[1:]]
+    assert [part.second[0] for part in parts.values()] == [f"{p} 1" for p in paths[1:]]
     source = reading.DataDir(str(tmp_path))
     (tmp_path / "a.tsv").write_text("one\teins\ntwo\t\n")
     with pytest.raises(UserError, match="column 2, line 2: no sentence"):

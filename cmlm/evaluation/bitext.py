@@ -177,8 +177,9 @@ class UnCorpus(base.PartedTask[Bitext]):
 
     Ziemski et al., 2016; LaBSE, section 4.1: 11.3 million sentences a side in 86,000
     documents. The files `un/NAME.en`, `un/NAME.fr` and so on are aligned line by line,
-    plain or packed: the corpus's own `UNv1.0.6way.*`, or a part of it. A line that is
-    blank on one side is left out.
+    plain or packed: the corpus's own `UNv1.0.6way.*`, or a part of it. A language has
+    one NAME, as in LaBSE's corpus of one file a language. A line that is blank on one
+    side is left out.
 
     Equal sentences count as one candidate: an answer is right if its text is the
     translation. Up to 10**10 cosines (100,000 sentences a side) the search is exact; a
@@ -196,13 +197,20 @@ class UnCorpus(base.PartedTask[Bitext]):
     languages = ("ar", "en", "es", "fr", "ru", "zh")
 
     def find_parts(self, source: reading.DataDir) -> dict[str, tuple[str, str]]:
-        parts = {}
+        parts: dict[str, tuple[str, str]] = {}
+        stems: dict[str, str] = {}
         for english in source.matching(os.path.join("un", "*.en")):
             stem = re.sub(r"\.en(\.gz)?$", "", english)
             for path in source.matching(f"{os.path.relpath(stem, source.path)}.??"):
                 language = re.search(r"\.(\w\w)(\.gz)?$", path).group(1)
-                if language != "en":
-                    parts[language] = (path, english)
+                if language == "en":
+                    continue
+                if stems.setdefault(language, stem) != stem:
+                    raise UserError(
+                        f"un: {language!r} has the files {stems[language]}.{language} "
+                        f"and {stem}.{language}; allowed: one file a language"
+                    )
+                parts[language] = (path, english)
         if not parts:
             raise reading.MissingData("un/*.en has no file in another language beside")
         return parts
@@ -252,7 +260,8 @@ class BitextFiles(Retrieval):
     """The user's own bitext: one TSV of two columns, or files aligned line by line.
 
     With more than two files, the first file is the pivot, like English in FLORES and
-    NTREX: each other file forms a part with it.
+    NTREX: each other file forms a part with it. A part has the name of the file, or its
+    path if names repeat.
 
     Args:
         paths: paths relative to the working directory or to the folder of test sets.
@@ -266,7 +275,12 @@ class BitextFiles(Retrieval):
         paths = [source.find(os.path.abspath(path), path) for path in self._paths]
         if len(paths) == 1:
             return {paths[0]: (paths[0],)}
-        return {os.path.basename(path): (paths[0], path) for path in paths[1:]}
+        names = [os.path.basename(path) for path in paths[1:]]
+        if len(set(names)) < len(names):
+            names = paths[1:]
+        return {
+            name: (paths[0], path) for name, path in zip(names, paths[1:], strict=True)
+        }
 
     def read_part(
         self, source: reading.DataDir, part: str, where: tuple[str, ...]
