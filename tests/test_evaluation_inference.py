@@ -55,6 +55,18 @@ def write_by_language(folder):
     write(folder / "xnli" / "test-labels.txt", [LABELS[row % 3] for row in range(12)])
 
 
+def write_labels_beside(folder):
+    """By language, with the labels of the test files in their third column."""
+    write_by_language(folder)
+    (folder / "xnli" / "test-labels.txt").unlink()
+    for language in ("en", "de"):
+        rows = [
+            "\t".join([*pair, LABELS[row % 3]])
+            for row, pair in enumerate(pairs(language, 12))
+        ]
+        write(folder / "xnli" / f"test-{language}.tsv", rows)
+
+
 class Words:
     """A vector says which label its sentence names."""
 
@@ -63,7 +75,9 @@ class Words:
         return np.array([[label in text for label in LABELS] for text in texts], float)
 
 
-@pytest.mark.parametrize("layout", [write_published, write_by_language])
+@pytest.mark.parametrize(
+    "layout", [write_published, write_by_language, write_labels_beside]
+)
 def test_xnli_learns_english_and_is_tested_on_all(tmp_path, layout):
     layout(tmp_path)
     task, data = read("xnli", tmp_path)
@@ -124,6 +138,9 @@ def test_damage_is_named(tmp_path):
     write_by_language(tmp_path)
     write(tmp_path / "xnli" / "test-labels.txt", ["neutral"])
     with pytest.raises(UserError, match="not line by line"):
+        read("xnli", tmp_path)
+    (tmp_path / "xnli" / "test-labels.txt").unlink()
+    with pytest.raises(reading.MissingData, match="missing: .*test-labels.txt"):
         read("xnli", tmp_path)
     write_published(tmp_path)
     path = tmp_path / "XNLI-1.0" / "xnli.dev.tsv"

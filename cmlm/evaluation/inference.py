@@ -6,9 +6,10 @@ https://aclanthology.org/D17-1070). For XNLI (Conneau et al., 2018,
 https://aclanthology.org/D18-1269) it learns from English and is tested on every
 language.
 
-Published figures come from training on 390,000 to 550,000 pairs. The classifier here
-learns from the training file if there is one, and otherwise from the 2,490 (XNLI) or
-9,842 (SNLI) pairs of the development set; the result `train_pairs` says which.
+Published figures come from training on 390,000 to 550,000 pairs. Here the classifier of
+XNLI learns from the 2,490 English pairs of the development set. That of SNLI learns
+from the training file if there is one, and otherwise from the 9,842 pairs of the
+development set; the result `train_pairs` says which.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class _Inference(transfer.TransferTask):
 class Xnli(_Inference):
     """XNLI-1.0's `xnli.dev.tsv` and `xnli.test.tsv`, or a file for each language.
 
-    A file for each language is `dev-LANGUAGE.tsv` (premise, hypothesis, label) or
-    `test-LANGUAGE.tsv`, whose labels may stand in `test-labels.txt`.
+    A file for each language is `dev-LANGUAGE.tsv` or `test-LANGUAGE.tsv` (premise,
+    hypothesis, label). The labels of all test files may stand in `test-labels.txt`
+    instead, a label a line.
     """
 
     name = "xnli"
@@ -128,20 +130,26 @@ def _column(head: list[str], name: str, path: str) -> int:
 
 
 def _by_language(source: reading.DataDir, part: str, which: str) -> dict[str, Examples]:
-    labels = None
+    labels = missing = None
     if part == "test":
-        path = source.find("test-labels.txt", within="xnli")
-        labels = source.lines(path)
+        try:
+            labels = source.lines(source.find("test-labels.txt", within="xnli"))
+        except reading.MissingData as error:
+            missing = error
     found = {}
     for path in source.matching(f"{part}-{which}.tsv", within="xnli"):
         language = os.path.basename(path).removesuffix(".gz")
         language = language.removeprefix(f"{part}-").removesuffix(".tsv")
         with source.part(language):
-            rows = source.table(path, 2 if labels else 3)
+            rows = source.table(path, 2)
             if labels:
                 reading.check_line_counts({path: rows, "test-labels.txt": labels})
                 both = zip(rows, labels, strict=True)
                 rows = [[*row[:2], label] for row, label in both]
+            elif missing and max(map(len, rows)) < 3:
+                raise missing
+            else:
+                rows = [row[:3] for row in source.table(path, 3)]
             found[language] = _examples(enumerate(rows, 1), path)
     return found
 
