@@ -10,7 +10,7 @@ from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, classifier, own, run, search
 from cmlm.evaluation.reading import DataDir
 from cmlm.evaluation.store import Store
-from cmlm.mining import neighbours
+from cmlm.mining import index, neighbours
 
 DIM = 8
 
@@ -59,7 +59,7 @@ def collection(tmp_path):
         grades[query["_id"]] = {
             f"x{n}": int(random.integers(0, 3)) for n in chosen if n >= 5
         }
-    # A query of which nothing is relevant has no score.
+    # A query of which nothing is relevant scores 0.
     grades[queries[-1]["_id"]] = {"x7": 0}
     lines = [
         f"{query}\t{document}\t{grade}\n"
@@ -84,6 +84,8 @@ def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
             [grades[query["_id"]].get(row["_id"], 0) for row in documents]
         )
         if not relevance.any():
+            for values in want.values():
+                values.append(0)
             continue
         cosines = pool @ search.unit_length(encode([query["text"]]))[0]
         # The document that is the query itself is last.
@@ -96,6 +98,14 @@ def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
         want["mrr@10"].append(1 / (hits[0] + 1) if len(hits) else 0)
     assert got == pytest.approx({k: 100 * np.mean(v) for k, v in want.items()})
     assert 0 < got["ndcg@10"] < got["recall@100"] < 100
+
+
+def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatch):
+    folder, *_ = collection
+    want, chosen = scores(own.RetrievalFiles([str(folder)]), tmp_path), []
+    monkeypatch.setattr(index, "choose", lambda *_: chosen.append("auto") or "ivf")
+    assert scores(own.RetrievalFiles([str(folder)]), tmp_path) == want
+    assert not chosen, "the size does not choose the index"
 
 
 def test_the_mining_index_finds_the_same(collection, tmp_path):

@@ -171,7 +171,7 @@ class Retrieval:
         queries: the text of each judged query, [n], and `query_ids`.
         documents: the text of each document, [m], and `document_ids`.
         judgements: for each query, the grade of the rows of `documents` that are
-            relevant, above 0.
+            relevant, above 0; empty if all its grades are 0.
     """
 
     queries: list[str]
@@ -195,8 +195,9 @@ class RetrievalFiles(base.Task[Retrieval]):
     main_metric = "ndcg@10"
     shown_metrics = ("recall@10", "recall@100", "mrr@10")
     protocol = (
-        "nDCG@10 of the cosine as trec_eval computes it, x 100; a document with the id "
-        "of its query is left out, as in BEIR"
+        "nDCG@10 of the cosine as trec_eval computes it, x 100; as in BEIR, a document "
+        "with the id of its query is left out, and a query without a relevant document "
+        "counts as 0"
     )
 
     def __init__(self, paths: Sequence[str]):
@@ -230,9 +231,10 @@ class RetrievalFiles(base.Task[Retrieval]):
                 raise UserError(f"{where}: query {query!r} is not in queries.jsonl")
             if document not in places:
                 raise UserError(f"{where}: document {document!r} is not in {path}")
+            relevant = judged.setdefault(query, {})
             if grade > 0:
-                judged.setdefault(query, {})[places[document]] = grade
-        if not judged:
+                relevant[places[document]] = grade
+        if not any(judged.values()):
             raise UserError(f"{qrels} has no document with a grade above 0")
         return Retrieval(
             [queries[name] for name in judged],
@@ -272,16 +274,17 @@ def _rank_scores(ranked: Sequence[int], relevant: Mapping[int, int]) -> dict:
 
     Args:
         ranked: documents, the best first.
-        relevant: the grades of relevant documents, above 0.
+        relevant: the grades of relevant documents, above 0. Without any, all metrics
+            are 0.
     """
     grades = [relevant.get(document, 0) for document in ranked[:10]]
     best = sorted(relevant.values(), reverse=True)[:10]
     first = next((i for i, grade in enumerate(grades, 1) if grade), 0)
     return {
-        "ndcg@10": _dcg(grades) / _dcg(best),
+        "ndcg@10": _dcg(grades) / _dcg(best) if relevant else 0.0,
         **{
             f"recall@{k}": sum(document in relevant for document in ranked[:k])
-            / len(relevant)
+            / max(len(relevant), 1)
             for k in (10, _DEPTH)
         },
         "mrr@10": 1 / first if first else 0.0,

@@ -70,11 +70,14 @@ def nearest_of_pool(
     Args:
         queries, pool: unit vectors, as for `nearest_on_disk`, [n] and [m].
         k: the number of rows, at most m.
-        settings: the kind of index; None: `auto`.
+        settings: the kind of index; None: `flat`, which is exact and reads the pool in
+            parts of bounded memory.
 
     Returns:
         Rows of the pool, int64 [n, k], the nearest first.
     """
+    _, neighbours = _indexes()
+    settings = settings or neighbours.Search(kind="flat")
     with scratch.directory() as directory:
         searcher = _searcher(queries, pool, directory, settings)
         blocks = searcher.find("source", k).blocks()
