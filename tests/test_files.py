@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cmlm import cli
 from cmlm.common import files, outputs, scratch
+from cmlm.data import line_files
 from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -174,6 +175,20 @@ def test_what_tensorflow_cannot_unpack_is_named_before(tmp_path, content, said):
     assert lines == gzip.decompress(packed).splitlines(keepends=True)
     unpacked = tf.data.TextLineDataset(path, "GZIP").as_numpy_iterator()
     assert [line + b"\n" for line in unpacked] == lines
+
+
+def test_what_tensorflow_does_not_unpack_is_refused(tmp_path):
+    path = str(tmp_path / "text.txt.bz2")
+    (tmp_path / "text.txt.bz2").write_bytes(bz2.compress(b"One.\n"))
+    said = "text.txt.bz2 is bzip2; allowed for training: plain text or .gz"
+    for opened in (files.open_bytes, files.open_text):
+        with pytest.raises(UserError, match=said), opened(path, for_tensorflow=True):
+            pass
+    # The inspection of a large corpus does not come as far as this file.
+    with pytest.raises(UserError, match=said):
+        line_files.named([path])
+    with files.open_text(path) as lines:
+        assert list(lines) == ["One.\n"]
 
 
 def test_damage_that_only_tensorflow_meets_is_one_line(tmp_path, capsys):

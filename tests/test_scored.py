@@ -1,5 +1,7 @@
 """Training on one's own labels: scored pairs, queries and passages."""
 
+import bz2
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,6 +52,15 @@ def test_a_line_without_a_score_is_named(scored, text, said):
     config, path = scored
     path.write_text(text)
     with pytest.raises(UserError, match=said):
+        load(config)
+
+
+def test_a_bzip2_file_is_refused(scored):
+    config, path = scored
+    packed = path.with_suffix(".tsv.bz2")
+    packed.write_bytes(bz2.compress(LINES.encode()))
+    config.train_data.input_path = str(packed)
+    with pytest.raises(UserError, match="scored.tsv.bz2 is bzip2; allowed for train"):
         load(config)
 
 

@@ -160,12 +160,14 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
 
     Args:
         path: the file.
-        for_tensorflow: whether to refuse what `tf.data` refuses later: zeros behind the
-            data of a gzip file.
+        for_tensorflow: whether to refuse what `tf.data` cannot read later: a bzip2
+            file, and zeros behind the data of a gzip file.
 
     Raises:
         UserError: the file cannot be read, or is a damaged gzip or bzip2 file.
     """
+    if for_tensorflow:
+        refuse_bzip2(path)
     try:
         with _GFileStream(path, "rb") as raw:
             if path.endswith(".gz"):
@@ -189,6 +191,12 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
         if error.errno is not None or not path.endswith(".bz2"):
             raise
         raise UserError(f"{path} is not a whole bzip2 file: {error}") from error
+
+
+def refuse_bzip2(path: str) -> None:
+    """Raises UserError for a bzip2 file, which `tf.data` reads without unpacking it."""
+    if path.endswith(".bz2"):
+        raise UserError(f"{path} is bzip2; allowed for training: plain text or .gz")
 
 
 def refuse_utf16(path: str, begin: bytes) -> None:

@@ -111,7 +111,7 @@ def count_columns(files: list[str]) -> int:
     the first 1,000 lines of each file contain no good line.
     """
     for path in files:
-        with files_lib.open_text(path) as lines:
+        with files_lib.open_text(path, for_tensorflow=True) as lines:
             for line in itertools.islice(lines, 1000):
                 cells = [cell.strip() for cell in line.rstrip("\r\n").split("\t")]
                 if len(cells) >= 2 and all(cells):

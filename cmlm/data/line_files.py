@@ -30,7 +30,13 @@ def named(paths: Sequence[str]) -> tf.data.Dataset:
     Returns:
         Dataset of (string [], the path; int64 [], the bytes of the unpacked text modulo
         2^32 that a gzip file states, or -1 for a plain file).
+
+    Raises:
+        UserError: a file is bzip2. An inspection opens only the first files of a large
+            corpus.
     """
+    for path in paths:
+        files.refuse_bzip2(path)
     with concurrent.futures.ThreadPoolExecutor(_TRAILERS_AT_ONCE) as threads:
         lengths = list(threads.map(_stated_length, paths))
     return tf.data.Dataset.from_tensor_slices(

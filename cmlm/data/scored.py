@@ -60,7 +60,7 @@ def scores(files: list[str]) -> Iterator[float]:
         UserError: a line does not have two sentences and a number.
     """
     for path in files:
-        with files_lib.open_text(path) as lines:
+        with files_lib.open_text(path, for_tensorflow=True) as lines:
             for number, line in enumerate(lines, 1):
                 cells = [cell.strip() for cell in line.rstrip("\r\n").split("\t")]
                 if cells == [""]:
