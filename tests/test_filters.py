@@ -3,6 +3,7 @@
 import collections
 import gzip
 
+import pycld2
 import pytest
 
 from cmlm.preparation import filters
@@ -86,6 +87,14 @@ def test_identified_languages_have_modern_codes():
     known = filters.identified_languages()
     assert {"he", "jv", "zh", "sw"} <= set(known)
     assert not {"iw", "jw", "zh-Hant", "un"} & set(known)
+
+
+@pytest.mark.parametrize("letters", ["ⵜⴰⵎⴰⵣⵉⵖⵜ", "ᨅᨔ ᨕᨘᨁᨗ", "𐌰𐍄𐍄𐌰 𐌿𐌽𐍃𐌰𐍂"])
+def test_a_script_is_not_a_language(letters):
+    text = f"{letters} " * 20
+    reliable, _, found = pycld2.detect(text)
+    assert reliable and found[0][1].startswith("xx-")
+    assert filters.identify(text) is None
 
 
 def test_languages_of_real_paragraphs(shared_data):

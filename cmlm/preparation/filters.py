@@ -7,6 +7,7 @@ for each reason to the counter, and returns the lines to keep.
 from __future__ import annotations
 
 import collections
+import functools
 import re
 
 # LaBSE, section 3.1: it drops lines under 10 and over 5,000 characters.
@@ -141,21 +142,26 @@ def identify(text: str) -> str | None:
         text: a document; its first 20,000 characters are used.
 
     Returns:
-        The ISO 639 code, or None if CLD2 is not sure.
+        The ISO 639 code, or None if CLD2 is not sure, or names only the script, as
+        xx-Goth.
     """
     import pycld2
 
     sample = _NOT_CHARACTERS.sub(" ", _NOT_TEXT.sub(" ", text[:_SAMPLE]))
     reliable, _, found = pycld2.detect(sample)
     code = found[0][1]
-    if not reliable or code == "un":
-        return None
-    return _MODERN.get(code, code)
+    code = _MODERN.get(code, code)
+    return code if reliable and code in _identified() else None
 
 
 def identified_languages() -> list[str]:
     """All codes that `identify` can return."""
+    return sorted(_identified())
+
+
+@functools.cache
+def _identified() -> frozenset[str]:
     import pycld2
 
     known = {c for n, c in pycld2.LANGUAGES if n in pycld2.DETECTED_LANGUAGES}
-    return sorted({_MODERN.get(c, c) for c in known if not c.startswith("xx")})
+    return frozenset(_MODERN.get(c, c) for c in known if not c.startswith("xx"))
