@@ -90,6 +90,31 @@ def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
     assert counts == {"invalid UTF-8 replaced": 1}
 
 
+def test_nul_is_replaced_and_counted(tmp_path):
+    write_wet(tmp_path / "a.wet.gz", ["Page\0one.\n", "Page two.\n"])
+    (tmp_path / "a.json").write_text(json.dumps({"text": "One.\nT\0wo\0."}) + "\n")
+    (tmp_path / "a.tsv").write_bytes(b"Y\0es.\tJa.\n")
+    (tmp_path / "a.txt").write_bytes(b"One.\n\nT\0wo.\n\n")
+    for name, layout, expected in [
+        ("a.wet.gz", "wet", [["Page\ufffdone."], ["Page two."]]),
+        ("a.json", "json", [["One.", "T\ufffdwo\ufffd."]]),
+        ("a.tsv", "tsv", [["Y\ufffdes.\tJa."]]),
+        ("a.txt", "lines", [["One."], ["T\ufffdwo."]]),
+    ]:
+        documents, counts = read(tmp_path / name, layout)
+        assert documents == expected and counts["NUL replaced"] == 1
+
+
+@pytest.mark.parametrize("layout", ["lines", "wrapped", "wikitext", "tsv", "json"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_utf16_is_refused(tmp_path, layout, pack):
+    path = tmp_path / ("a.txt" if pack is bytes else "a.txt.gz")
+    path.write_bytes(pack('{"text": "One.\tTwo."}\n'.encode("utf-16")))
+    said = f"{path.name} is not of layout {layout}: it is UTF-16; allowed: UTF-8, as"
+    with pytest.raises(UserError, match=said):
+        read(path, layout)
+
+
 @pytest.mark.parametrize("name", ["missing.txt", "a_file/below.txt"])
 def test_the_size_of_a_file_that_has_vanished_is_an_error(tmp_path, name):
     (tmp_path / "a_file").write_text("0123456789")

@@ -7,6 +7,7 @@ rest of a file that unpacks to hundreds of times its size.
 
 from __future__ import annotations
 
+import codecs
 import collections
 import contextlib
 import functools
@@ -74,10 +75,11 @@ def read(
         unpacked = raw_lines.Unpacked(raw, path, None if part else progress)
         lines = raw_lines.Lines(unpacked, of_file)
         try:
+            _refuse_utf16(lines)
             documents = LAYOUTS[layout](lines, text_field, of_file)
             for position, document in enumerate(documents):
                 if position % parts == part:
-                    yield position, document(counts)
+                    yield position, _without_nul(document(counts), counts)
             damage = unpacked.damage
         except raw_lines.Damaged as error:
             damage = unpacked.damage or str(error)
@@ -89,6 +91,24 @@ def read(
         of_file[f"damaged file: {path}: {damage}"] += 1
     if not part:
         counts.update(of_file)
+
+
+def _refuse_utf16(lines: raw_lines.Lines) -> None:
+    """Raises _WrongFormat if the first bytes are the mark of UTF-16."""
+    marks = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+    if lines.stream.peek(2).startswith(marks):
+        raise _WrongFormat(
+            "it is UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > NEW`"
+            " writes it"
+        )
+
+
+def _without_nul(lines: list[str], counts: Counts) -> list[str]:
+    """Replaces NUL by U+FFFD and counts the document: training refuses NUL."""
+    if not any("\0" in line for line in lines):
+        return lines
+    counts["NUL replaced"] += 1
+    return [line.replace("\0", "\ufffd") for line in lines]
 
 
 def check_beginning(path: str, layout: str, text_field: str = "text") -> None:
