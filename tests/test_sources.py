@@ -226,6 +226,24 @@ def test_wikipedia_gives_the_prose_of_articles(tmp_path):
     assert any(name.startswith("damaged file: ") for name in counts)
 
 
+@pytest.mark.parametrize(
+    "markup, paragraphs",
+    [
+        ("{{Infobox\n|a=\n* one\n* two}}\nAnts live.", ["Ants live."]),
+        ("Ants<ref>See\n* this.</ref> live.\nHere.", ["Ants live.", "Here."]),
+        ("* one {{x|\n* y\n}} two\nAnts live.\n# n\n", ["Ants live."]),
+        ("* one\n** two <ref>A\nnote.</ref> three\n\nAnts.", ["Ants."]),
+        ("A.\n; term: its\n: meaning\nB: C; *d.\n*e", ["A.", "B: C; *d."]),
+        ("<div>\n* one\nAnts live.\n</div>\n== * ==\n* two", ["Ants live."]),
+        ("* [[File:a.jpg|thumb|One.\n* two]] three\n'''Ants'''.", ["Ants."]),
+        ("{{lang|de}}: A colon.\n{|\n* x\n|}\n* y", [": A colon."]),
+        ("<!-- a -->\n* one <!-- \n --> two\nAnts.<br>\n* three", ["Ants."]),
+    ],
+)
+def test_list_items_go_and_the_prose_around_them_stays(markup, paragraphs):
+    assert sources.wikitext_paragraphs(markup) == paragraphs
+
+
 def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_MAX_PAGE", 3 << 20)
     pages = [PAGE % (1, 0, 1, "", "Bees fly."), PAGE % (2, 0, 2, "", "x" * (9 << 20))]

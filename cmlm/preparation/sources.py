@@ -222,7 +222,8 @@ def _page(data: bytes, counts: Counts) -> list[str]:
 
 
 # ------------------------------------------------------------------- Wikipedia
-_LIST_ITEM = re.compile(r"^[*#:;].*$", re.MULTILINE)
+# The marks of list items, each a tag of its own for mwparserfromhell.
+_LIST_MARKS = frozenset("*#:;")
 # `strip_code` would keep the text inside these tags.
 _NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "code"}
 _FILE_OR_CATEGORY = re.compile(r"^\s*:?\s*[^\W\d_][\w ]*:", re.UNICODE)
@@ -275,13 +276,38 @@ def wikitext_paragraphs(markup: str) -> list[str]:
     """The paragraphs of an article: no templates, tables, lists, notes or headings."""
     import mwparserfromhell
 
-    code = mwparserfromhell.parse(_LIST_ITEM.sub("", markup))
+    code = mwparserfromhell.parse(markup)
+    _drop_list_items(code)
     for node in code.ifilter(recursive=True, matches=_is_no_prose):
         try:
             code.remove(node)
         except ValueError:  # inside a node that was already removed
             continue
     return [" ".join(line.split()) for line in _nonempty(code.strip_code())]
+
+
+def _drop_list_items(code) -> None:
+    """Drops everything from the mark of a list item to the end of its line.
+
+    A template or note is one node: one that ends in a later line goes with its item,
+    and one that contains list items stays whole.
+    """
+    from mwparserfromhell import nodes
+
+    kept, in_item = [], False
+    for node in code.nodes:
+        is_tag = isinstance(node, nodes.Tag)
+        in_item |= is_tag and node.wiki_markup in _LIST_MARKS
+        if in_item:
+            text = str(node) if isinstance(node, nodes.Text) else ""
+            _, end, rest = text.partition("\n")
+            if not end:
+                continue
+            node, in_item = nodes.Text(end + rest), False
+        elif is_tag and node.contents:
+            _drop_list_items(node.contents)
+        kept.append(node)
+    code.nodes = kept
 
 
 def _is_no_prose(node) -> bool:
