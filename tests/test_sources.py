@@ -244,6 +244,34 @@ def test_list_items_go_and_the_prose_around_them_stays(markup, paragraphs):
     assert sources.wikitext_paragraphs(markup) == paragraphs
 
 
+@pytest.mark.parametrize(
+    "link, text",
+    [
+        ("[[Star Wars: Episode IV – A New Hope|Star Wars]]", "Star Wars"),
+        ("[[Batman: Year One]]", "Batman: Year One"),
+        ("[[Ameise|ants]]", "ants"),
+        ("[[File:a.jpg|thumb|A [[nest]].]]", ""),
+        ("[[Image: a.jpg|A nest.]]", ""),
+        ("[[category: Insects]]", ""),
+        ("[[ :Category:Insects]]", ""),
+        ("[[Datei:a.jpg|mini]]", ""),
+        ("[[Datei: a.jpg|mini]]", ""),
+        ("[[चित्र:a.jpg|nest]]", ""),
+        ("[[Benutzer_Diskussion: Ameise]]", ""),
+        ("[[de:Ameise]]", ""),
+    ],
+)
+def test_links_to_pages_of_other_kinds_go(tmp_path, link, text):
+    names = ["", "Datei", "चित्र", "Benutzer Diskussion"]
+    namespaces = "".join(
+        f'<namespace key="{i}">{n}</namespace>' for i, n in enumerate(names)
+    )
+    dump = DUMP.replace('<namespace key="1">Talk</namespace>', namespaces)
+    path = tmp_path / "a.xml"
+    path.write_text(dump % (PAGE % (1, 0, 1, "", f"See {link} here.")))
+    assert read(path, "wikipedia")[0] == [[f"See {text} here.".replace("  ", " ")]]
+
+
 def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_MAX_PAGE", 3 << 20)
     pages = [PAGE % (1, 0, 1, "", "Bees fly."), PAGE % (2, 0, 2, "", "x" * (9 << 20))]

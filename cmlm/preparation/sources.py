@@ -18,7 +18,7 @@ import os
 import re
 import tempfile
 import xml.etree.ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from cmlm.common import beam_runner
@@ -226,7 +226,10 @@ def _page(data: bytes, counts: Counts) -> list[str]:
 _LIST_MARKS = frozenset("*#:;")
 # `strip_code` would keep the text inside these tags.
 _NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "code"}
-_FILE_OR_CATEGORY = re.compile(r"^\s*:?\s*[^\W\d_][\w ]*:", re.UNICODE)
+# `File:A.jpg` or `de:Ameise`. Behind a space a colon is part of a title, unless the
+# name before it is a namespace of the wiki.
+_PREFIX = re.compile(r"\s*:?\s*[^\W\d_][\w ]*:(?! )")
+_NAMESPACES = frozenset(("file", "image", "category", "media"))
 
 
 def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
@@ -235,7 +238,9 @@ def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docu
 
     text = io.TextIOWrapper(_Pages(lines.stream), "utf-8", "replace", newline="\n")
     try:
-        for page in mwxml.Dump.from_file(text).pages:
+        dump = mwxml.Dump.from_file(text)
+        namespaces = [each.name for each in dump.site_info.namespaces or ()]
+        for page in dump.pages:
             if page.namespace or page.redirect:
                 counts["redirect or no article"] += 1
                 continue
@@ -243,7 +248,7 @@ def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docu
                 if len(revision.text or "") > raw_lines.MAX_BYTES:
                     counts[f"record over {raw_lines.MAX_BYTES >> 20} MB"] += 1
                 else:
-                    yield functools.partial(_article, revision.text or "")
+                    yield functools.partial(_article, revision.text or "", namespaces)
     except (mwxml.errors.MalformedXML, xml.etree.ElementTree.ParseError) as error:
         first = " ".join(str(error).split())[:100]
         raise _WrongFormat(f"not a complete MediaWiki dump ({first})") from error
@@ -268,17 +273,26 @@ class _Pages(io.BufferedIOBase):
         return data
 
 
-def _article(markup: str, _: Counts) -> list[str]:
-    return wikitext_paragraphs(markup)
+def _article(markup: str, namespaces: list[str], _: Counts) -> list[str]:
+    return wikitext_paragraphs(markup, namespaces)
 
 
-def wikitext_paragraphs(markup: str) -> list[str]:
-    """The paragraphs of an article: no templates, tables, lists, notes or headings."""
+def wikitext_paragraphs(markup: str, namespaces: Iterable[str] = ()) -> list[str]:
+    """The paragraphs of an article: no templates, tables, lists, notes or headings.
+
+    Args:
+        markup: the wikitext.
+        namespaces: the names of the wiki's namespaces in its language, such as `Datei`;
+            links to their pages are dropped. English names are known.
+    """
     import mwparserfromhell
 
+    known = _NAMESPACES.union(map(str.casefold, filter(None, namespaces)))
     code = mwparserfromhell.parse(markup)
     _drop_list_items(code)
-    for node in code.ifilter(recursive=True, matches=_is_no_prose):
+    for node in code.ifilter(
+        recursive=True, matches=lambda node: _is_no_prose(node, known)
+    ):
         try:
             code.remove(node)
         except ValueError:  # inside a node that was already removed
@@ -310,16 +324,19 @@ def _drop_list_items(code) -> None:
     code.nodes = kept
 
 
-def _is_no_prose(node) -> bool:
+def _is_no_prose(node, namespaces: frozenset[str]) -> bool:
     from mwparserfromhell import nodes
 
     if isinstance(node, nodes.Heading):
         return True
     if isinstance(node, nodes.Tag):
         return str(node.tag).strip().lower() in _NO_PROSE
-    return isinstance(node, nodes.Wikilink) and bool(
-        _FILE_OR_CATEGORY.match(str(node.title))
-    )
+    if not isinstance(node, nodes.Wikilink):
+        return False
+    title = str(node.title)
+    name, colon, _ = title.strip(": \n").partition(":")
+    name = " ".join(name.replace("_", " ").split()).casefold()
+    return bool(colon and name in namespaces or _PREFIX.match(title))
 
 
 # ------------------------------------------------------------------- bitext
