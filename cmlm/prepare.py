@@ -31,7 +31,8 @@ json use length and duplicate_documents, bitext uses duplicate_lines:
     language             CLD2 identifies documents; --language names those to keep
     duplicate_documents  keeps the first of equal documents
     near_duplicates      MinHash: keeps the first of documents that share 80 % of their
-                         runs of five words
+                         runs of five words (of five characters in scripts without
+                         spaces)
     duplicate_lines      keeps the first of equal lines
 
 The output is OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on, and OUTPUT/stats.json.

@@ -250,6 +250,26 @@ def test_near_duplicates_fall_and_their_lines_stay_free(tmp_path):
     assert stats["dropped"]["write"]["documents"]["en"] == {"near duplicate": 1}
 
 
+@pytest.mark.parametrize("first", ["一", "ぁ", "ก"])
+def test_near_duplicates_fall_in_scripts_without_spaces(tmp_path, first):
+    generator = random.Random(1)
+    letters = [chr(ord(first) + i) for i in range(40)]
+    long, other = (
+        ["".join(generator.choices(letters, k=12)) for _ in range(40)] for _ in "ab"
+    )
+    copy = [
+        letters[0] + line[1:] if i % 10 == 5 else line for i, line in enumerate(long)
+    ]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join("\n".join(d) for d in (long, copy, other)) + "\n")
+    output = tmp_path / "output"
+    output.mkdir()
+    chosen = settings([path], steps=("near_duplicates",), shards=1)
+    _, stats = prepare(chosen, output)
+    assert stats["languages"]["en"]["documents"] == 2
+    assert stats["dropped"]["write"]["documents"]["en"] == {"near duplicate": 1}
+
+
 def test_languages_go_to_directories_of_their_own(tmp_path):
     english = "This is the first paragraph of an English text about nothing at all."
     german = "Das ist der erste Absatz eines deutschen Textes über gar nichts."

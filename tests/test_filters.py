@@ -52,10 +52,32 @@ def test_c4_documents(lines, reason):
 
 
 @pytest.mark.parametrize(
-    "line, number", [("two words", 2), ("", 0), ("他进入了学院", 3), ("ab 他进 cd", 3)]
+    "line, number",
+    [
+        ("two words", 2),
+        ("", 0),
+        ("他进入了学院", 3),
+        ("ab 他进 cd", 3),
+        ("\uf900\ufaff", 1),
+        ("한국어 문장 입니다", 3),
+    ],
 )
 def test_words(line, number):
     assert filters.words(line) == number
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        (" two\twords ", ["two", "words"]),
+        ("ab他进 cd", ["ab", "他", "进", "cd"]),
+        ("ไทย", ["ไ", "ท", "ย"]),
+        ("한국어 문장", ["한국어", "문장"]),
+        ("", []),
+    ],
+)
+def test_separated(text, found):
+    assert filters.separated(text) == found
 
 
 def test_length_has_both_limits_inside():

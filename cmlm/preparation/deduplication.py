@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from cmlm.preparation import documents
+from cmlm.preparation import documents, filters
 
 # A line of a document, or the document itself (line 0): its fingerprint, its owner, the
 # index of its language and its number of sentences.
@@ -100,7 +100,7 @@ def signature(text: str) -> tuple[list[int], np.ndarray] | None:
     """The MinHash of a document.
 
     Args:
-        text: the whole document.
+        text: the whole document. In scripts without spaces a character is a word.
 
     Returns:
         The fingerprints of the BANDS bands and the values, uint16 [PERMUTATIONS]; None
@@ -108,9 +108,7 @@ def signature(text: str) -> tuple[list[int], np.ndarray] | None:
     """
     from datasketch import MinHash
 
-    words = text.split()
-    if len(words) == 1:  # a script without spaces
-        words = list(text)
+    words = filters.separated(text)
     if len(words) < RUN:
         return None
     sketch = MinHash(num_perm=PERMUTATIONS, seed=1)

@@ -33,7 +33,7 @@ _TERMINAL = ".!?…。！？．｡।॥؟۔։።၊။។៕᠃᙮\"'”’»�
 _TERMINAL_ENDS = frozenset(_TERMINAL) - set("()（）")
 _SENTENCE_END = re.compile(r"[.!?…。！？．｡।॥؟۔։።။។᠃᙮]+")
 # Scripts without spaces: Thai, Lao, Khmer, Myanmar, Tibetan, Han, kana.
-_UNSPACED = re.compile("[฀-໿ༀ-႟ក-៿぀-ヿ㐀-鿿豈-﫿]")
+_UNSPACED = re.compile("[฀-໿ༀ-႟ក-៿぀-ヿ㐀-鿿\uf900-\ufaff]")
 # Thai and Lao do not use a full stop.
 _UNSTOPPED = re.compile("[฀-໿]")
 _CHARACTERS_A_WORD = 2
@@ -46,6 +46,11 @@ def words(line: str) -> int:
         return len(line.split())
     spaced = len(_UNSPACED.sub(" ", line).split())
     return spaced + unspaced // _CHARACTERS_A_WORD
+
+
+def separated(text: str) -> list[str]:
+    """Splits a text into words, and scripts without spaces into characters."""
+    return _UNSPACED.sub(r" \g<0> ", text).split()
 
 
 def c4_lines(lines: list[str], counts: collections.Counter) -> list[str]:
