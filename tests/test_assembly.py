@@ -159,6 +159,17 @@ def test_a_limit_keeps_a_random_part_of_whole_documents(corpus, tmp_path):
     assert sorted(texts(other)) != sorted(kept)
 
 
+def test_a_line_may_have_more_sentences_than_two_bytes_count():
+    spread = spreading.Spread(settings([], steps=(), max_sentences=1))
+    spread.start_bundle()
+    line = "\t".join(["a"] * 70_000)
+    list(spread.process(documents.Document(1, "en", [line])))
+    sent = list(spread.finish_bundle())
+    (block,) = (s.value.value[1] for s in sent if getattr(s, "tag", "") == spread.ROWS)
+    (rows,) = np.frombuffer(block, deduplication.ROWS)
+    assert rows["sentences"] == 70_000
+
+
 def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
     made, paths = corpus
     secret = made[1][0][0]

@@ -1,6 +1,6 @@
 """Arrays of fingerprints of documents and lines, and the search for repeated ones.
 
-Workers exchange arrays and no text: a line costs 24 bytes. The document with the
+Workers exchange arrays and no text: a line costs 26 bytes. The document with the
 smallest number stays, so the result does not depend on the distribution of the work.
 """
 
@@ -15,7 +15,7 @@ from cmlm.preparation import documents, filters
 # A line of a document, or the document itself (line 0): its fingerprint, its owner, the
 # index of its language and its number of sentences.
 _OWNER = [("number", "<u8"), ("language", "<u2")]
-ROWS = np.dtype([("print", "<u8"), *_OWNER, ("line", "<u4"), ("sentences", "<u2")])
+ROWS = np.dtype([("print", "<u8"), *_OWNER, ("line", "<u4"), ("sentences", "<u4")])
 
 # Near-duplicates: MinHash (Broder, 1997) of runs of words, in bands (LSH). Documents
 # that share a part s of their runs meet with probability 1 - (1 - s^8)^16: 0.95 at 0.8.
