@@ -203,8 +203,11 @@ def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_pa
     for name in names[2:]:
         packed = (tmp_path / "marked" / name).read_bytes()
         assert gzip.decompress(packed) == want
-    with pytest.raises(UserError, match="--input names 2 files 0.txt; allowed with"):
-        ngrams.check_names([*given, "elsewhere/0.txt"])
+    for name in ("0.txt", "a.txt.gz", "b.txt.bz2"):
+        want = name.replace("bz2", "gz")
+        said = f"--input names 2 files for {want}; allowed with --marked_output: diff"
+        with pytest.raises(UserError, match=said):
+            ngrams.check_names([*given, f"elsewhere/{name}"])
 
 
 def test_units_do_not_cross_punctuation():

@@ -261,10 +261,7 @@ def _collect(
             with contextlib.ExitStack() as stack:
                 file = None
                 if marked_directory:
-                    name = os.path.basename(path)
-                    if name.endswith(".bz2"):
-                        name = name.removesuffix(".bz2") + ".gz"
-                    name = os.path.join(marked_directory, name)
+                    name = os.path.join(marked_directory, _marked_name(path))
                     file = stack.enter_context(files_lib.atomic_text(name))
                 for document, ngrams in documents:
                     kept.update(ngrams.items())
@@ -281,17 +278,20 @@ def _write_marked(document, ngrams, config, file) -> None:
     file.write("\n")
 
 
-def check_names(paths: list[str]) -> None:
-    """Raises UserError if two texts have the same file name.
+def _marked_name(path: str) -> str:
+    """The name of a marked text; it is packed by gzip if the text is packed."""
+    name = os.path.basename(path)
+    return name.removesuffix(".bz2") + ".gz" if name.endswith(".bz2") else name
 
-    The marked texts get the same names in one directory.
-    """
-    names = collections.Counter(map(os.path.basename, paths))
+
+def check_names(paths: list[str]) -> None:
+    """Raises UserError if the marked texts of two texts would have the same name."""
+    names = collections.Counter(map(_marked_name, paths))
     for name, count in names.items():
         if count > 1:
             raise UserError(
-                f"--input names {count} files {name}; allowed with --marked_output: "
-                "different file names"
+                f"--input names {count} files for {name}; allowed with "
+                "--marked_output: different file names"
             )
 
 
