@@ -18,6 +18,8 @@ at white space and punctuation, and each Chinese character is a word. Thai, Japa
 other languages without spaces need --unit=pieces and the vocabulary of the run.
 """
 
+import contextlib
+
 from absl import flags
 
 from cmlm import cli
@@ -127,17 +129,17 @@ def main(_) -> None:
         tokenizer = settings.tokenizer(FLAGS.vocab_file)
     units = Units(rules, tokenizer)
     paths = files.expand(FLAGS.input)
-    if FLAGS.marked_output:
-        ngrams.check_names(paths)
+    with contextlib.ExitStack() as stack:
         # After a kill between the two names, a later run may replace them.
-        with (
-            outputs.named_together(FLAGS.output),
-            files.atomic_directory(FLAGS.marked_output, overwrite=True) as directory,
-        ):
-            found = ngrams.extract(paths, units, config, directory)
-            number = ngram_files.write(found, FLAGS.output)
-    else:
-        number = ngram_files.write(ngrams.extract(paths, units, config), FLAGS.output)
+        begin = stack.enter_context(outputs.named_together(FLAGS.output))
+        directory = None
+        if FLAGS.marked_output:
+            ngrams.check_names(paths)
+            directory = stack.enter_context(
+                files.atomic_directory(FLAGS.marked_output, overwrite=True)
+            )
+        found = ngrams.extract(paths, units, config, directory)
+        number = ngram_files.write(found, FLAGS.output, begin if directory else None)
     print(f"{number:,} n-grams of {len(paths):,} files")
     print(FLAGS.output)
     if FLAGS.marked_output:

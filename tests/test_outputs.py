@@ -182,7 +182,8 @@ def test_a_kill_between_the_two_renames_of_an_export_loses_nothing(
 def test_half_of_a_pair_may_be_replaced_by_the_same_command(tmp_path):
     pair = {"--output": f"{tmp_path}/o/m.tsv", "scores": f"{tmp_path}/o/m.scores"}
     outputs.check(pair, {})
-    with outputs.named_together(pair["--output"]):
+    with outputs.named_together(pair["--output"]) as begin:
+        begin()
         Path(pair["scores"]).touch()
         # Here a kill leaves the sign.
         outputs.check(pair, {})
@@ -191,10 +192,29 @@ def test_half_of_a_pair_may_be_replaced_by_the_same_command(tmp_path):
     assert os.listdir(tmp_path / "o") == ["m.scores"]
 
 
+def test_the_sign_stands_only_while_outputs_get_their_names(tmp_path, caplog):
+    output, sign = tmp_path / "m.tsv", tmp_path / "m.tsv.naming"
+    with outputs.named_together(str(output)) as begin:
+        assert not sign.exists()
+        begin()
+        assert sign.exists()
+    output.touch()
+    # A killed run has left its sign: the next one that succeeds takes it away.
+    sign.touch()
+    with pytest.raises(ZeroDivisionError), outputs.named_together(str(output)):
+        raise ZeroDivisionError
+    outputs.check({"--output": str(output)}, {})
+    assert f"{output} is replaced: a run was killed" in caplog.text
+    with outputs.named_together(str(output)):
+        pass
+    with pytest.raises(UserError, match="m.tsv exists"):
+        outputs.check({"--output": str(output)}, {})
+
+
 def test_a_directory_that_takes_no_file_is_named_with_the_output(capsys):
     def write():
-        with outputs.named_together("/proc/n.tsv"):
-            pass
+        with outputs.named_together("/proc/n.tsv") as begin:
+            begin()
 
     with pytest.raises(SystemExit):
         cli.guard(write)

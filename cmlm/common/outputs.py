@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -71,7 +71,9 @@ def check(
     for output in [*replaced.values(), *kept.values()]:
         tidy(followed(output))
     # A killed run had these outputs to itself, and has named some of them.
-    overwrite = overwrite or any(_exists(_sign(path)) for path in replaced.values())
+    for output in [path for path in replaced.values() if _exists(_sign(path))]:
+        logger.warning("%s is replaced: a run was killed while it named this", output)
+        overwrite = True
     for output in replaced.values():
         refuse_existing(output, overwrite)
 
@@ -91,22 +93,33 @@ def refuse_existing(path: str, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def named_together(path: str) -> Iterator[None]:
-    """Surrounds the moment in which several outputs get their names.
+def named_together(path: str) -> Iterator[Callable[[], None]]:
+    """Surrounds the writing of outputs that get their names one after the other.
 
-    If the process is killed there, the same command may replace them: `check` sees the
-    sign that this leaves.
+    If the process is killed between the names, the next run may replace them: `check`
+    sees the sign that this leaves, and a run that succeeds removes it.
 
     Args:
         path: one of the outputs.
+
+    Yields:
+        A function to call when all outputs are written, before the first gets its name.
     """
-    tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    try:
+    ended = False
+
+    def begin() -> None:
+        nonlocal ended
+        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+        ended = True
         with tf.io.gfile.GFile(_sign(path), "w") as file:
             file.write("this file goes when the outputs have their names\n")
-        yield
+
+    try:
+        yield begin
+        ended = True
     finally:
-        if tf.io.gfile.exists(_sign(path)):
+        # A run that fails earlier leaves the sign of a killed one.
+        if ended and tf.io.gfile.exists(_sign(path)):
             tf.io.gfile.remove(_sign(path))
 
 

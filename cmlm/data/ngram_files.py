@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
@@ -14,8 +14,17 @@ from cmlm.errors import UserError
 MARK = "\t"
 
 
-def write(ngrams: Iterable[tuple[str, float]], path: str) -> int:
+def write(
+    ngrams: Iterable[tuple[str, float]],
+    path: str,
+    before_naming: Callable[[], None] | None = None,
+) -> int:
     """Writes n-grams and their scores atomically; returns their number.
+
+    Args:
+        ngrams: n-grams and scores.
+        path: the file to write.
+        before_naming: called when all is written, before the file gets its name.
 
     Raises:
         UserError: `ngrams` is empty.
@@ -30,6 +39,8 @@ def write(ngrams: Iterable[tuple[str, float]], path: str) -> int:
                 f"no n-gram is left for {path}: lower --min_count or --threshold, or "
                 "give more text"
             )
+        if before_naming:
+            before_naming()
     return number
 
 

@@ -175,7 +175,7 @@ def mine_pairs(
     if not len(pairs):
         raise UserError(f"no pair scores {threshold:g} or more: lower --threshold")
     with (
-        outputs.named_together(job.output),
+        outputs.named_together(job.output) as begin,
         files.atomic_text(job.output) as file,
         files.atomic_text(scores_path(job.output)) as scores,
     ):
@@ -185,6 +185,7 @@ def mine_pairs(
             part = pairs.where(slice(start, start + _LINES_AT_ONCE))
             columns = (source.take(part.source), target.take(part.target))
             file.writelines(f"{a}\t{b}\n" for a, b in zip(*columns, strict=True))
+        begin()
     return [
         f"{job.output}  {len(pairs):,} pairs with a score ({margin}) of "
         f"{threshold:g} or more, the best first",
@@ -303,7 +304,7 @@ def score_pairs(
     reached = np.zeros(len(_STEPS), np.int64)
     written = 0
     with (
-        outputs.named_together(job.output),
+        outputs.named_together(job.output) as begin,
         files.atomic_text(job.output) as file,
         files.atomic_text(scores_path(job.output)) as scores,
     ):
@@ -319,6 +320,7 @@ def score_pairs(
             raise UserError(
                 f"no pair has a cosine of {threshold:g} or more: lower --threshold"
             )
+        begin()
     shares = "  ".join(
         f"{step:g}: {number / lines.lines:.1%}"
         for step, number in zip(_STEPS, reached.tolist(), strict=True)
