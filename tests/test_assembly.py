@@ -143,20 +143,38 @@ def test_order_within_a_shard_is_that_of_the_input(corpus, tmp_path):
         assert all(document in remaining for document in texts({name: found[name]}))
 
 
-def test_a_limit_keeps_a_random_part_of_whole_documents(corpus, tmp_path):
+def test_a_limit_keeps_a_random_part_of_whole_documents_but_one(corpus, tmp_path):
     made, paths = corpus
     chosen = settings(paths, max_sentences=100)
     found, stats = prepare(chosen, tmp_path)
     kept = texts(found)
-    assert 80 < sum(map(len, kept)) <= 100
+    assert sum(map(len, kept)) == 100
     expected = {tuple(d) for d in unique(made)}
-    assert {tuple(d) for d in kept} <= expected
+    others = [d for d in kept if tuple(d) not in expected]
+    assert len(others) <= 1
+    for cut in others:
+        assert any(whole[: len(cut)] == tuple(cut) for whole in expected)
     assert stats["dropped"]["write"]["documents"]["en"]["over --max_sentences"] > 0
     assert len(found) == 3
 
     (tmp_path / "other").mkdir()
     other, _ = prepare(dataclasses.replace(chosen, seed=1), tmp_path / "other")
     assert sorted(texts(other)) != sorted(kept)
+
+
+@pytest.mark.parametrize(
+    "layout, limit, kept", [("tsv", 500, 500), ("tsv", 9999, 1500), ("lines", 501, 501)]
+)
+def test_a_limit_below_the_first_document_cuts_it(tmp_path, layout, limit, kept):
+    path, output = tmp_path / "a.txt", tmp_path / "output"
+    output.mkdir()
+    tab, language = {"tsv": ("\t", "en-de"), "lines": (" ", "en")}[layout]
+    path.write_text("".join(f"One {i}.{tab}Eins {i}.\n" for i in range(1500)))
+    chosen = settings([path], layout=layout, languages=(language,), steps=())
+    found, stats = prepare(dataclasses.replace(chosen, max_sentences=limit), output)
+    text = b"".join(map(gzip.decompress, found.values())).decode()
+    assert len(list(filter(None, text.split("\n")))) == kept
+    assert stats["languages"][language]["sentences"] == kept
 
 
 def test_a_line_may_have_more_sentences_than_two_bytes_count():

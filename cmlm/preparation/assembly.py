@@ -111,14 +111,20 @@ def build(
     # ---------------------------------------------------- limits, shards
     limits = []
     if settings.max_sentences:
+        kept = {"rows": rows, **decided} | "lines kept" >> beam.CoGroupByKey()
+        cuts = pvalue.AsDict(
+            kept
+            | "histogram" >> beam.ParDo(writing.Histogram(settings))
+            | "histogram of a language" >> beam.CombinePerKey(writing.add_histograms)
+            | "cut of the limit"
+            >> beam.Map(writing.cut_of_limit, settings.max_sentences)
+        )
         limits.append(
             pvalue.AsDict(
-                {"rows": rows, **decided}
-                | "lines kept" >> beam.CoGroupByKey()
-                | "histogram" >> beam.ParDo(writing.Histogram(settings))
-                | "histogram of a language"
-                >> beam.CombinePerKey(writing.add_histograms)
-                | "limit" >> beam.Map(writing.limit, settings.max_sentences)
+                kept
+                | "sizes" >> beam.ParDo(writing.SizesInCut(settings), cuts)
+                | "sizes of a language" >> beam.CombinePerKey(writing.join_sizes)
+                | "limit" >> beam.Map(writing.limit, cuts, settings.seed)
             )
         )
     text = {"text": spill("text", spread.text), **decided}

@@ -15,8 +15,15 @@ from cmlm.preparation import deduplication, documents, repeats, spreading
 from cmlm.preparation.settings import Settings
 from cmlm.preparation.steps import count_name
 
-# A language's limit cuts at one of this many steps of `documents.scatter`.
+# A language's limit lies in one of this many steps of `documents.scatter`, the cuts.
+# The documents of that cut are then ordered one by one.
 _CUTS = 4096
+# A document in the cut of the limit, and its sentences.
+_SIZES = np.dtype([("number", "<u8"), ("sentences", "<u8")])
+# Where a limit ends: the number of the last document, and its sentences that stay.
+Limit = tuple[int, int]
+NO_LIMIT: Limit = (-1, 0)
+_OVER = "over --max_sentences"
 
 
 class Histogram(beam.DoFn):
@@ -34,11 +41,14 @@ class Histogram(beam.DoFn):
         yield element[0] >> spreading.SHARD_BITS, counts.astype(np.int64).tobytes()
 
 
-def _cuts(numbers: np.ndarray, seed: int) -> np.ndarray:
+def _order(numbers: np.ndarray, seed: int) -> np.ndarray:
     # The seed differs from the seed of the shards, so that a limit empties none of
     # them.
-    scattered = documents.scatter(numbers, seed + 1) >> np.uint64(52)
-    return scattered.astype(np.int64)
+    return documents.scatter(numbers, seed + 1)
+
+
+def _cuts(numbers: np.ndarray, seed: int) -> np.ndarray:
+    return (_order(numbers, seed) >> np.uint64(52)).astype(np.int64)
 
 
 def add_histograms(histograms: Iterable[bytes]) -> bytes:
@@ -49,11 +59,77 @@ def add_histograms(histograms: Iterable[bytes]) -> bytes:
     return total.tobytes()
 
 
-def limit(element: tuple[int, bytes], maximum: int) -> tuple[int, int]:
-    """(language, histogram) to (language, first cut above the maximum)."""
+def cut_of_limit(
+    element: tuple[int, bytes], maximum: int
+) -> tuple[int, tuple[int, int]]:
+    """(language, histogram) to (language, (first cut above the maximum, rest)).
+
+    The rest is the number of sentences that stay of this cut.
+    """
     language, histogram = element
     total = np.cumsum(np.frombuffer(histogram, np.int64))
-    return language, int(np.searchsorted(total, maximum, side="right"))
+    cut = int(np.searchsorted(total, maximum, side="right"))
+    return language, (cut, maximum - int(total[cut - 1]) if cut else maximum)
+
+
+class SizesInCut(beam.DoFn):
+    """Rows of a shard to (language, SIZES of the documents in the cut of the limit)."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+
+    def process(self, element, cuts):
+        language = element[0] >> spreading.SHARD_BITS
+        cut, _ = cuts[language]
+        for rows in repeats.kept_rows(element[1]):
+            rows = rows[_cuts(rows["number"], self._settings.seed) == cut]
+            sizes = np.empty(len(rows), _SIZES)
+            sizes["number"] = rows["number"]
+            sizes["sentences"] = 1 if self._settings.is_bitext else rows["sentences"]
+            yield language, sizes.tobytes()
+
+
+def join_sizes(sizes: Iterable[bytes]) -> bytes:
+    """Joins SIZES."""
+    return b"".join(sizes)
+
+
+def limit(
+    element: tuple[int, bytes], cuts: dict[int, tuple[int, int]], seed: int
+) -> tuple[int, Limit]:
+    """(language, SIZES of the cut of the limit) to (language, Limit).
+
+    Args:
+        element: the language and the documents, in any order; one with several rows
+            counts as a whole.
+        cuts: the results of `cut_of_limit`, by language.
+        seed: the seed of the preparation.
+    """
+    language, sizes = element
+    sizes = np.frombuffer(sizes, _SIZES)
+    sizes = sizes[np.argsort(_order(sizes["number"], seed), kind="stable")]
+    total = np.cumsum(sizes["sentences"].astype(np.int64))
+    _, rest = cuts[language]
+    place = int(np.searchsorted(total, rest, side="right"))
+    if place == len(sizes):
+        return language, NO_LIMIT
+    number = sizes["number"][place]
+    first = int(np.argmax(sizes["number"] == number))
+    return language, (int(number), rest - int(total[first - 1]) if first else rest)
+
+
+def first_sentences(lines: list[str], number: int, is_bitext: bool) -> list[str]:
+    """Returns the first sentences or, of a bitext, the first pairs of a document."""
+    if is_bitext:
+        return lines[:number]
+    kept = []
+    for line in lines:
+        sentences = line.split("\t")[:number]
+        if not sentences:
+            break
+        number -= len(sentences)
+        kept.append("\t".join(sentences))
+    return kept
 
 
 class WriteShard(beam_runner.CountingDoFn):
@@ -66,7 +142,7 @@ class WriteShard(beam_runner.CountingDoFn):
         key, groups = element
         index = key >> spreading.SHARD_BITS
         language = self._settings.language_table[index]
-        limit = limits[index] if limits else None
+        limit = limits.get(index, NO_LIMIT) if limits else NO_LIMIT
         kept = self._kept(groups, language, limit)
         first = next(kept, None)
         if first is not None:
@@ -74,9 +150,10 @@ class WriteShard(beam_runner.CountingDoFn):
             self._write(language, shard, itertools.chain([first], kept))
         yield from ()
 
-    def _kept(self, groups, language: str, limit: int | None) -> Iterator[list[str]]:
+    def _kept(self, groups, language: str, limit: Limit) -> Iterator[list[str]]:
         """Yields the remaining lines of each document in order; counts the others."""
         reasons: dict[int, str] = {}
+        last, rest = limit
         for reason in reversed(repeats.DOCUMENT_REASONS):
             numbers = repeats.rows_of(groups, reason)["number"].tolist()
             reasons |= dict.fromkeys(numbers, reason)
@@ -93,13 +170,20 @@ class WriteShard(beam_runner.CountingDoFn):
                 text = left
             if not text:
                 self._drop("documents", language, "no line left")
-            elif limit is not None and self._cut(number) >= limit:
-                self._drop("documents", language, "over --max_sentences")
-            else:
+            elif last < 0 or number != last and self._precedes(number, last):
                 yield text
+            elif number == last and rest:
+                left = first_sentences(text, rest, self._settings.is_bitext)
+                self._drop("lines", language, _OVER, len(text) - len(left))
+                yield left
+            else:
+                self._drop("documents", language, _OVER)
 
-    def _cut(self, number: int) -> int:
-        return int(_cuts(np.array([number], np.uint64), self._settings.seed)[0])
+    def _precedes(self, number: int, other: int) -> bool:
+        """Whether a document comes before another one in the order of the limit."""
+        numbers = np.array([number, other], np.uint64)
+        own, others = _order(numbers, self._settings.seed).tolist()
+        return own < others
 
     def _drop(self, unit: str, language: str, reason: str, amount: int = 1) -> None:
         if amount:
