@@ -65,6 +65,12 @@ class Settings:
             return self.languages or tuple(filters.identified_languages())
         return self.languages
 
+    @property
+    def _split_by(self) -> tuple[str, ...]:
+        """The languages whose rules split evaluation data into sentences."""
+        codes = [part for code in self.languages for part in code.split("-")]
+        return tuple(dict.fromkeys(codes)) or ("en",)
+
     def document_steps(self) -> list[steps.Step]:
         """The transforms that work on single documents, in order."""
         chosen: list[steps.Step] = [steps.Pairs()] if self.is_bitext else []
@@ -79,7 +85,9 @@ class Settings:
         if not self.is_bitext:
             chosen.append(steps.Split())
         if self.remove_sentences_of:
-            chosen.append(steps.Guard(self.remove_sentences_of, self.is_bitext))
+            chosen.append(
+                steps.Guard(self.remove_sentences_of, self.is_bitext, self._split_by)
+            )
         return chosen
 
 

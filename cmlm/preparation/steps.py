@@ -183,24 +183,38 @@ class Guard(Step):
     do not matter.
 
     Args:
-        paths: files with one sentence per line, or several separated by tabs; plain or
-            packed.
+        paths: files with one text per line, or several separated by tabs; plain or
+            packed. A text of several sentences counts as a whole and by sentence.
         whole_lines: whether to drop the whole line, as pairs need.
+        languages: whose rules find the sentences of the files.
     """
 
     name = "guard"
 
-    def __init__(self, paths: tuple[str, ...], whole_lines: bool):
+    def __init__(
+        self, paths: tuple[str, ...], whole_lines: bool, languages: tuple[str, ...]
+    ):
         self._paths, self._whole_lines = paths, whole_lines
+        self._languages = languages
 
     def setup(self):
         self._prints = frozenset(
-            documents.loose_fingerprint(cell)
+            documents.loose_fingerprint(text)
             for path in self._paths
             for _, lines in sources.read(path, "lines", collections.Counter())
             for line in lines
-            for cell in {line, *line.split("\t")}
-            if any(map(str.isalpha, cell))
+            for text in self._texts(line)
+            if any(map(str.isalpha, text))
+        )
+
+    def _texts(self, line: str) -> set[str]:
+        """The line, its cells, and the sentences of each cell."""
+        cells = line.split("\t")
+        return {line, *cells}.union(
+            sentence
+            for cell in cells
+            for language in self._languages
+            for sentence in sentences.split(cell, language)
         )
 
     def apply(self, document, dropped):
