@@ -59,3 +59,14 @@ def test_words_of_a_small_language_are_counted_up():
     assert german / total == pytest.approx(0.2008, abs=0.001)
     assert counts["the"] == 900
     assert counts["of"] == 100 + round(counts["der"] / 9)
+
+
+def test_each_language_adds_its_most_frequent_words():
+    """The third word of both languages would be the most frequent one of all."""
+    counted = {
+        language: words.WordCounts(collections.Counter({a: 9, b: 8, "both": 7}), 24)
+        for language, a, b in (("en", "a", "b"), ("de", "c", "d"))
+    }
+    assert words.smooth(counted, 0.3)["both"] == 14
+    assert words.smooth_and_cut(counted, 0.3, 2) == {"a": 9, "c": 9}
+    assert words.smooth_and_cut(counted, 0.3, 3) == {"both": 14, "a": 9, "c": 9}

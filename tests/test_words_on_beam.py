@@ -57,7 +57,7 @@ def expected(paths, lower_case=True, number=1000):
         name: words.count(of, Rules(lower_case), ANY) for name, of in paths.items()
     }
     totals = {name: counts.total for name, counts in counted.items()}
-    return dict(words.most_frequent(words.smooth(counted, 0.3), number)), totals
+    return dict(words.smooth_and_cut(counted, 0.3, number)), totals
 
 
 @pytest.mark.parametrize("lower_case, number", [(True, 1000), (False, 7)])

@@ -86,14 +86,16 @@ def learn(
     Raises:
         UserError: the text has no words.
     """
+    number = learner_words(config.size)
     counted = {
+        # The other words would only take memory.
         language: words_lib.count(paths, config.rules(), config.max_text_bytes).top(
-            learner_words(config.size)
+            number
         )
         for language, paths in files.items()
     }
     totals = {language: counts.total for language, counts in counted.items()}
-    counts = words_lib.smooth(counted, config.sampling_exponent)
+    counts = words_lib.smooth_and_cut(counted, config.sampling_exponent, number)
     return learn_and_write(counts, totals, config, output_path, origin(config, files))
 
 

@@ -143,3 +143,17 @@ def smooth(
             {word: round(number * factor) for word, number in counted.counts.items()}
         )
     return summed
+
+
+def smooth_and_cut(
+    by_language: Mapping[str, WordCounts], exponent: float, number: int
+) -> collections.Counter:
+    """Smooths the counts of the most frequent words, see `smooth`.
+
+    Args:
+        by_language: the counted words.
+        exponent: see `factors`.
+        number: number of most frequent words to add of each language, and to return.
+    """
+    most = {language: counted.top(number) for language, counted in by_language.items()}
+    return collections.Counter(dict(most_frequent(smooth(most, exponent), number)))

@@ -1,7 +1,8 @@
 """Counts the words of a corpus of any size on Apache Beam, by the rules of `words`.
 
     ranges of files -> lines -> words of 1,024 lines -> sums by language and word
-        -> times the language's factor -> sums by word -> the most frequent ones
+        -> the most frequent ones of each language -> times the language's factor
+        -> sums by word -> the most frequent ones
 
 Only the most frequent words return to this process, whatever the size of the corpus.
 All sums are sums of integers, so the division of the work does not change the result.
@@ -40,13 +41,13 @@ def count_and_smooth(
     beam_options: str = "",
     workers: int = 0,
 ) -> tuple[collections.Counter, dict[str, int]]:
-    """Counts words by language and smooths the counts like `words.smooth`.
+    """Counts words by language and smooths the counts like `words.smooth_and_cut`.
 
     Args:
         paths: text in the training format, by language.
         rules: the case of words, and their accents.
         exponent: exponent of the smoothing.
-        number: number of most frequent words to return.
+        number: number of most frequent words to add of each language, and to return.
         work_path: prefix of temporary files; workers on other machines must see them.
         beam_options, workers: see `beam_runner.run`.
 
@@ -93,6 +94,13 @@ def count_and_smooth(
         )
         (
             counted
+            | "ByLanguage"
+            >> beam.MapTuple(
+                lambda key, count: (key[0], (key[1], count))
+            ).with_output_types(tuple[str, tuple[str, int]])
+            | "TopOfLanguage"
+            >> beam.combiners.Top.SmallestPerKey(number, key=words.by_frequency)
+            | "Flatten" >> beam.FlatMapTuple(_flatten)
             | "Scale"
             >> beam.Map(_scale, beam.pvalue.AsSingleton(factors)).with_output_types(
                 tuple[str, int]
@@ -120,6 +128,13 @@ def _starts(path: str) -> range:
     """Returns the first byte of each range of a file."""
     size = tf.io.gfile.stat(path).length
     return range(0, 1 if path.endswith(".gz") else max(size, 1), _RANGE_BYTES)
+
+
+def _flatten(
+    language: str, found: list[tuple[str, int]]
+) -> Iterator[tuple[tuple[str, str], int]]:
+    for word, count in found:
+        yield (language, word), count
 
 
 def _scale(item: tuple[tuple[str, str], int], factors: dict[str, float]):
