@@ -73,7 +73,8 @@ def open_trained():
 
     reading = reading_flags.reading()
     checkpoint = inputs()["--checkpoint"]
-    if checkpoint and not tf.io.gfile.exists(f"{checkpoint}.index"):
+    places = (checkpoint, f"{checkpoint}.index") if checkpoint else ()
+    if places and not any(map(tf.io.gfile.exists, places)):
         raise UserError(
             f"--checkpoint is {checkpoint}; allowed: latest, best, or the path of a "
             "checkpoint without .index"

@@ -156,6 +156,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
     )
     said = "--checkpoint is bset; allowed: latest, best, or the path of a checkpoint"
     assert_refused(result, said, tmp_path, [])
+    # A folder with a checkpoint is one, so the next mistake is named.
+    result = export_command(
+        *(f"--model_dir={source}", f"--checkpoint={source}", "--seq_length=38"),
+        f"--export_dir={tmp_path / 'out'}",
+    )
+    assert_refused(result, "--seq_length is 38; allowed: 3 to 37", tmp_path, [])
 
 
 # ----------------------------------------------------------------- bad input
