@@ -7,12 +7,9 @@ directory that is being written gets its final name when it is complete.
 from __future__ import annotations
 
 import bz2
-import codecs
 import contextlib
-import functools
 import gzip
 import io
-import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -20,21 +17,12 @@ from typing import BinaryIO, TextIO
 
 import tensorflow as tf
 
-from cmlm.common import locks, outputs, packing
+from cmlm.common import locks, outputs, packing, utf8
 from cmlm.errors import UserError
 
 # A longer line is not a sentence, and would have to fit into memory.
 MAX_LINE_CHARACTERS = 1_000_000
-# Every web corpus has some broken bytes. A larger share of lines means another
-# encoding, unless the lines are few.
-MAX_INVALID_SHARE = 0.1
-_FEW_INVALID = 10
-# Stands for invalid bytes until its line is counted: no UTF-8 decodes to it.
-_INVALID, _REPLACED = "\udcff", "\ufffd"
-codecs.register_error("cmlm.invalid", lambda error: (_INVALID, error.end))
 _BLOCK = 1 << 20
-
-logger = logging.getLogger(__name__)
 
 
 def expand(patterns: str) -> list[str]:
@@ -199,68 +187,6 @@ def refuse_bzip2(path: str) -> None:
         raise UserError(f"{path} is bzip2; allowed for training: plain text or .gz")
 
 
-def refuse_utf16(path: str, begin: bytes) -> None:
-    """Raises UserError if the first bytes of a file are the mark of UTF-16."""
-    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(
-            f"{path} is UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > "
-            "NEW` writes it"
-        )
-
-
-def nul_byte(path: str, number: int) -> UserError:
-    """Returns the error for a line with a NUL byte."""
-    return UserError(f"{path} is not text: line {number} has a NUL byte")
-
-
-class _Lines(io.TextIOWrapper):
-    """Lines of UTF-8 text, with a limit on their length and on the invalid ones.
-
-    An endless line cannot fill memory, and text in another encoding does not pass.
-    """
-
-    def __init__(self, stream: BinaryIO, path: str, limit: int):
-        super().__init__(stream, "utf-8-sig", "cmlm.invalid", newline="\n")
-        self._path, self._limit = path, limit
-        self._number = self._invalid = 0
-
-    def read(self, size: int = -1) -> str:
-        return super().read(size).replace(_INVALID, _REPLACED)
-
-    def __next__(self) -> str:
-        line = self.readline(self._limit + 1)
-        if not line:
-            self._check_encoding()
-            raise StopIteration
-        self._number += 1
-        if len(line) > self._limit and not line.endswith("\n"):
-            raise UserError(
-                f"{self._path} line {self._number} is longer than {self._limit:,} "
-                "characters, the limit"
-            )
-        if "\0" in line:
-            raise nul_byte(self._path, self._number)
-        if _INVALID in line:
-            self._invalid += 1
-            line = line.replace(_INVALID, _REPLACED)
-        return line
-
-    def _check_encoding(self) -> None:
-        if not self._invalid:
-            return
-        found = f"{self._invalid:,} of its {self._number:,} lines have invalid bytes"
-        most = max(MAX_INVALID_SHARE * self._number, _FEW_INVALID)
-        if self._invalid > most:
-            raise UserError(f"{self._path} is not UTF-8: {found}")
-        _warn(self._path, found)
-
-
-@functools.cache
-def _warn(path: str, found: str) -> None:
-    """Warns once about a file that is read twice."""
-    logger.warning("%s is UTF-8 in part: %s", path, found)
-
-
 @contextlib.contextmanager
 def open_text(
     path: str,
@@ -283,8 +209,8 @@ def open_text(
             the lines, and more than ten, are not UTF-8.
     """
     with open_bytes(path, for_tensorflow) as stream:
-        refuse_utf16(path, stream.peek(2))
-        yield _Lines(stream, path, max_line_characters)
+        utf8.refuse_utf16(path, stream.peek(2))
+        yield utf8.Lines(stream, path, max_line_characters)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from typing import BinaryIO
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.common.files import MAX_INVALID_SHARE, MAX_LINE_CHARACTERS
+from cmlm.common import utf8
+from cmlm.common.files import MAX_LINE_CHARACTERS
 from cmlm.errors import UserError
 
 # Typical compression ratio of gzip on text, to estimate the share of a file that was
@@ -159,9 +160,9 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
         while line := stream.readline(4 * MAX_LINE_CHARACTERS):
             number += 1
             if number == 1:
-                files_lib.refuse_utf16(path, line)
+                utf8.refuse_utf16(path, line)
             if b"\0" in line:
-                raise files_lib.nul_byte(path, number)
+                raise utf8.nul_byte(path, number)
             length = len(line)
             if length > MAX_LINE_CHARACTERS or length > report.longest_line:
                 length = _characters(line, stream)
@@ -192,7 +193,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
                 break
     end_document()
     report.invalid_lines += invalid
-    if invalid > MAX_INVALID_SHARE * number:
+    if invalid > utf8.MAX_INVALID_SHARE * number:
         raise UserError(
             f"{path} is not UTF-8: {invalid:,} of its {number:,} lines have invalid"
             f" bytes, line {first_invalid} first"

@@ -7,7 +7,6 @@ rest of a file that unpacks to hundreds of times its size.
 
 from __future__ import annotations
 
-import codecs
 import collections
 import contextlib
 import functools
@@ -21,7 +20,7 @@ import xml.etree.ElementTree
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_runner, utf8
 from cmlm.data import sentences
 from cmlm.errors import UserError
 from cmlm.preparation import raw_lines
@@ -95,12 +94,8 @@ def read(
 
 def _refuse_utf16(lines: raw_lines.Lines) -> None:
     """Raises _WrongFormat if the first bytes are the mark of UTF-16."""
-    marks = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
-    if lines.stream.peek(2).startswith(marks):
-        raise _WrongFormat(
-            "it is UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > NEW`"
-            " writes it"
-        )
+    if utf8.is_utf16(lines.stream.peek(2)):
+        raise _WrongFormat(f"it is {utf8.UTF16}")
 
 
 def _without_nul(lines: list[str], counts: Counts) -> list[str]:

@@ -1,0 +1,87 @@
+"""Lines of UTF-8 text; text in another encoding is refused or named."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import io
+import logging
+from typing import BinaryIO
+
+from cmlm.errors import UserError
+
+# Every web corpus has some broken bytes. A larger share of lines means another
+# encoding, unless the lines are few.
+MAX_INVALID_SHARE = 0.1
+_FEW_INVALID = 10
+# Stands for invalid bytes until its line is counted: no UTF-8 decodes to it.
+_INVALID, _REPLACED = "\udcff", "\ufffd"
+codecs.register_error("cmlm.invalid", lambda error: (_INVALID, error.end))
+# The predicate of messages about a file in UTF-16.
+UTF16 = "UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > NEW` writes it"
+
+logger = logging.getLogger(__name__)
+
+
+def is_utf16(begin: bytes) -> bool:
+    """Whether the first bytes of a file are the mark of UTF-16."""
+    return begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
+def refuse_utf16(path: str, begin: bytes) -> None:
+    """Raises UserError if the first bytes of a file are the mark of UTF-16."""
+    if is_utf16(begin):
+        raise UserError(f"{path} is {UTF16}")
+
+
+def nul_byte(path: str, number: int) -> UserError:
+    """Returns the error for a line with a NUL byte."""
+    return UserError(f"{path} is not text: line {number} has a NUL byte")
+
+
+class Lines(io.TextIOWrapper):
+    """Lines of UTF-8 text, with a limit on their length and on the invalid ones.
+
+    An endless line cannot fill memory, and text in another encoding does not pass.
+    """
+
+    def __init__(self, stream: BinaryIO, path: str, limit: int):
+        super().__init__(stream, "utf-8-sig", "cmlm.invalid", newline="\n")
+        self._path, self._limit = path, limit
+        self._number = self._invalid = 0
+
+    def read(self, size: int = -1) -> str:
+        return super().read(size).replace(_INVALID, _REPLACED)
+
+    def __next__(self) -> str:
+        line = self.readline(self._limit + 1)
+        if not line:
+            self._check_encoding()
+            raise StopIteration
+        self._number += 1
+        if len(line) > self._limit and not line.endswith("\n"):
+            raise UserError(
+                f"{self._path} line {self._number} is longer than {self._limit:,} "
+                "characters, the limit"
+            )
+        if "\0" in line:
+            raise nul_byte(self._path, self._number)
+        if _INVALID in line:
+            self._invalid += 1
+            line = line.replace(_INVALID, _REPLACED)
+        return line
+
+    def _check_encoding(self) -> None:
+        if not self._invalid:
+            return
+        found = f"{self._invalid:,} of its {self._number:,} lines have invalid bytes"
+        most = max(MAX_INVALID_SHARE * self._number, _FEW_INVALID)
+        if self._invalid > most:
+            raise UserError(f"{self._path} is not UTF-8: {found}")
+        _warn(self._path, found)
+
+
+@functools.cache
+def _warn(path: str, found: str) -> None:
+    """Warns once about a file that is read twice."""
+    logger.warning("%s is UTF-8 in part: %s", path, found)
