@@ -188,14 +188,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     program.__doc__ = (program.__doc__ or "").replace("%", "%%")
     try:
         expanded = flagfiles.expand(argv)
-        missing = flagfiles.missing(expanded)
-        if missing is not None:
-            closest = flagfiles.closest(missing)
-            meant = f"; did you mean {closest}?" if closest else ""
-            raise flags.Error(
-                f"--flagfile={missing}: there is no such file; allowed: a file, or a "
-                f"name that `cmlm configs` lists{meant}"
-            )
+        fault = flagfiles.fault(expanded)
+        if fault:
+            raise flags.Error(fault)
         arguments = flags.FLAGS(expanded)
     except SystemExit:
         # Only the help flags exit here; absl uses code 1 for them.

@@ -1,7 +1,8 @@
 """The exception for mistakes that the user can correct."""
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 
 
 class UserError(ValueError):
@@ -19,6 +20,22 @@ def advised(advice: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{error}; {advice}") from error
+
+
+def did_you_mean(
+    name: str, known: Iterable[str] | Mapping[str, str], most: int = 1
+) -> str:
+    """Returns "did you mean A or B? " with the names most like an unknown one, or "".
+
+    Args:
+        name: the unknown name.
+        known: the names; or for each spelling the name to show.
+        most: the most names to show.
+    """
+    near = difflib.get_close_matches(name, list(known), n=most)
+    if isinstance(known, Mapping):
+        near = [known[each] for each in near]
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 _SHOWN_CHARACTERS = 100

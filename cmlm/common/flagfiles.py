@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
+
+from cmlm.errors import did_you_mean
 
 SHIPPED = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
 _FLAGFILE = re.compile(r"--?flagfile=(.*)", re.S)
@@ -27,20 +28,19 @@ def names() -> list[str]:
     )
 
 
-def closest(name: str) -> str:
-    """Returns the name of the shipped flagfile that resembles a name most, or ""."""
-    asked = name.removeprefix("configs/").removesuffix(".flags")
-    found = difflib.get_close_matches(asked, names(), n=1)
-    return found[0] if found else ""
-
-
-def missing(arguments: Sequence[str]) -> str | None:
-    """Returns the first flagfile among expanded arguments that does not exist."""
+def fault(arguments: Sequence[str]) -> str:
+    """Names the first flagfile among expanded arguments that does not exist, or ""."""
     for argument in arguments:
         match = _FLAGFILE.fullmatch(argument)
         if match and find(match[1].strip()) is None:
-            return match[1].strip()
-    return None
+            name = match[1].strip()
+            asked = name.removeprefix("configs/").removesuffix(".flags")
+            return (
+                f"--flagfile={name}: there is no such file; "
+                f"{did_you_mean(asked, names())}allowed: a file, or a name that `cmlm "
+                "configs` lists"
+            )
+    return ""
 
 
 def find(path: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 import inspect
 import re
@@ -54,15 +53,6 @@ def settings(pattern: str = "") -> list[Setting]:
     found = _walk(ExperimentConfig(), "")
     part = f"*{pattern.lower()}*"
     return [each for each in found if fnmatch.fnmatchcase(each.name.lower(), part)]
-
-
-def closest(name: str) -> str:
-    """Returns the setting whose name resembles a name most, or ""."""
-    names = {each.name for each in settings()}
-    # The last part of a name may stand for the whole.
-    ends = {full.rpartition(".")[2]: full for full in sorted(names)}
-    found = difflib.get_close_matches(name, [*names, *ends], n=1)
-    return ends.get(found[0], found[0]) if found else ""
 
 
 def _walk(config: Any, prefix: str) -> Iterator[Setting]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from cmlm.errors import UserError
+from cmlm.errors import UserError, did_you_mean
 from cmlm.evaluation import (
     agnosticity,
     analogy,
@@ -123,8 +122,7 @@ def of_language(language: str) -> list[base.Task]:
 def _meant(name: str, catalogue: dict[str, base.Task]) -> str:
     """The names that resemble an unknown one, as "did you mean ...? ", or ""."""
     known = [*FAMILIES, *catalogue, *_ALIASES, *(f"{of}:FILE" for of in ON_FILES)]
-    near = difflib.get_close_matches(name.lower(), known, n=3)
-    return f"did you mean {' or '.join(near)}? " if near else ""
+    return did_you_mean(name.lower(), known, most=3)
 
 
 def _parted(catalogue: dict[str, base.Task]) -> dict[str, base.DivisibleTask]:
