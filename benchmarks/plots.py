@@ -96,11 +96,15 @@ def scaling() -> Figure:
     figure, axes = _axes("million tokens", "conditioning gain, nats per masked word")
     # A later row of a seed has the validations of its earlier rows, too.
     runs = {row["seed"]: row for row in _rows("cmlm_scaling")}
-    for (seed, row), colour in zip(runs.items(), _COLOURS[2:], strict=False):
+
+    def points(row):
         of_a_step = row["million_tokens"] / row["steps"]
         tokens = [int(step) * of_a_step for step in row["gains"]]
-        gains = list(row["gains"].values())
-        axes.scatter(tokens, gains, s=14, color=colour, label=f"seed {seed}", zorder=3)
+        return tokens, list(row["gains"].values())
+
+    for (seed, row), colour in zip(runs.items(), _COLOURS[2:], strict=False):
+        axes.scatter(*points(row), s=14, color=colour, label=f"seed {seed}", zorder=3)
+    tokens, gains = points(max(runs.values(), key=lambda row: row["steps"]))
     fit = statistics.linear_regression([math.log10(x) for x in tokens], gains)
     ends = (min(tokens), 1000)
     axes.plot(

@@ -12,6 +12,7 @@ other program writes their vectors to the .npy file.
 from __future__ import annotations
 
 import abc
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -81,11 +82,12 @@ class ExternalEncoder(Comparing, abc.ABC):
         arrays.check_finite(encoded, sentences, self.name)
         return arrays.unit_length(encoded) if normalize else encoded
 
+    @functools.cached_property
     @abc.abstractmethod
     def marks(self) -> dict[str, Any]:
-        """Returns what tells its vectors from others under the same `info`.
+        """What tells its vectors from others under the same `info`, values of JSON.
 
-        The values are those of JSON; see `mining.vectors.identity`.
+        See `mining.vectors.identity`.
         """
 
     @abc.abstractmethod
@@ -115,6 +117,7 @@ class ServedEncoder(ExternalEncoder):
         self.dim = self._encode([""]).shape[1]
         self.info = {"server": address, "dim": self.dim}
 
+    @functools.cached_property
     def marks(self):
         vectors = self.encode(_PROBES, normalize=True)[:, :_PROBE_NUMBERS]
         return {"probe": vectors.astype(float).round(6).tolist()}
@@ -149,6 +152,7 @@ class StoredVectors(ExternalEncoder):
         self.dim = shape[1]
         self.info = {"vectors": npy, "dim": self.dim}
 
+    @functools.cached_property
     def marks(self):
         paths = [*files.expand(self._text), self._npy]
         return {"checksums": [checksums.of_file(path) for path in paths]}

@@ -95,10 +95,8 @@ class ModelServer(abc.ABC):
 
     def _vectors(self, signature: str, inputs: dict[str, list[bytes]]) -> np.ndarray:
         """Sends one request; returns float [n, dim] after a check of its shape."""
-        name, outputs = (
-            TEXT_SIGNATURES[signature].output,
-            self.predict(signature, inputs),
-        )
+        name = TEXT_SIGNATURES[signature].output
+        outputs = self.predict(signature, inputs)
         if name not in outputs:
             raise self._refused(
                 f"signature {signature} gave the outputs {', '.join(sorted(outputs))}; "

@@ -241,8 +241,7 @@ def identity(encoder: DescribedEncoder) -> dict:
         if encoder.info.get("precision") == "bfloat16":
             found["precision"] = "bfloat16"
         return found
-    marks = getattr(encoder, "marks", None)
-    return {**encoder.info, **(marks() if marks else {})}
+    return {**encoder.info, **getattr(encoder, "marks", {})}
 
 
 def difference(there: dict, now: dict) -> str:
