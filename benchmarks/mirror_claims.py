@@ -3,7 +3,7 @@
     python benchmarks/mirror_claims.py --model=minilm --data_dir=EVAL \\
         --strings=10k.txt --output=DIR --results=docs/results/mirror_sentence.jsonl
 
-Arms of Liu et al., 2021 (https://arxiv.org/abs/2104.08027, tables 1, 6 and 8), at equal
+Arms of Liu et al., 2021 (https://arxiv.org/abs/2104.08027, tables 1, 7 and 8), at equal
 steps from the same weights: `none` (the two views are equal), `span`, `dropout`,
 `both`, `drophead` (a span and dropped heads) and `controlled` (no span, and one dropout
 mask for both views). `before` is the start itself. --words takes

@@ -17,7 +17,7 @@ s3          half CMLM, then both           own_replica     negatives of the own 
 s2_staged   bitext, from where cmlm ended  s3_staged       both, from there
 nli         --nli_data, for --nli_steps, from where s3_staged ended
 
-(Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 3.2; Feng et al., 2020,
+(Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 4; Feng et al., 2020,
 https://arxiv.org/abs/2007.01852, sections 2 and 5). Each row has Tatoeba's accuracy,
 STS in several languages, and the sentiment of reviews in languages that its classifier
 was not trained on. Runs go on where they were stopped, and a second start skips the

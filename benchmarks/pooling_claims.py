@@ -4,9 +4,9 @@
         --data_dir=EVAL --output=DIR --results=docs/results/pooling.jsonl
 
 Each model, trained before, is read by the mean, the maximum and [CLS] (Yang et al.,
-2020, https://arxiv.org/abs/2012.14388, table 9, which does so with CMLM and with
-BERT-base). Every model and pooling adds a JSON line to --results; a second start skips
-the lines that are there. --table prints them as Markdown, and runs nothing.
+2020, https://arxiv.org/abs/2012.14388, table 9, which most likely does so with
+CMLM and BERT-base). Every model and pooling adds a JSON line to --results; a second
+start skips the lines that are there. --table prints them as Markdown, and runs nothing.
 """
 
 import functools

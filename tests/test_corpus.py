@@ -45,7 +45,10 @@ def test_report_ends_at_its_limit_and_says_so(tmp_path):
         (b"\n \n\t\n", "a.txt is empty"),
         (b"text\n\x00\x01\x02\n", "a.txt is not text: line 2 has a NUL byte"),
         ("One.\nTwo.\n".encode("utf-16"), "a.txt is UTF-16"),
-        (b"ok\nok\ncaf\xe9\n\xe4h\n", "a.txt is not UTF-8: 2 of its 4 .* line 3"),
+        (
+            b"ok\n" * 2 + b"caf\xe9\n" * 11,
+            "a.txt is not UTF-8: 11 of its 13 .* line 3 first; .*iconv -f LATIN1",
+        ),
         (
             b"One.\nTwo.\n" + b"x" * 10_000_000 + b"\nThree.\n",
             "a.txt line 3 has 10,000,000 characters; .*python -m cmlm.prepare",

@@ -232,7 +232,8 @@ def test_damaged_files_are_refused(tmp_path):
     with pytest.raises(UserError, match="is empty"):
         source.lines(str(path))
     path.write_text('a,"b,\nc"\nd,e,f\n')
-    with pytest.raises(UserError, match="line 2: 3 columns; allowed: 2"):
+    # Line 2 ends the first row.
+    with pytest.raises(UserError, match="line 3: 3 columns; allowed: 2"):
         source.csv(str(path), 2)
     path.write_bytes('a\u2028b,c\x85d\x0c\r\n"e\r\nf",g\n'.encode())
     assert source.csv(str(path), 2) == [["a\u2028b", "c\x85d\x0c"], ["e\r\nf", "g"]]

@@ -12,7 +12,7 @@ from cmlm.errors import UserError
 
 # Every web corpus has some broken bytes. A larger share of lines means another
 # encoding, unless the lines are few.
-MAX_INVALID_SHARE = 0.1
+_MAX_INVALID_SHARE = 0.1
 _FEW_INVALID = 10
 # Stands for invalid bytes until its line is counted: no UTF-8 decodes to it.
 _INVALID, _REPLACED = "\udcff", "\ufffd"
@@ -39,6 +39,23 @@ def nul_byte(path: str, number: int) -> UserError:
     return UserError(f"{path} is not text: line {number} has a NUL byte")
 
 
+def refuse_other_encoding(path: str, invalid: int, lines: int, first: int) -> None:
+    """Raises UserError if a file has so many invalid lines that it is not UTF-8.
+
+    Args:
+        path: the file.
+        invalid: number of its lines with invalid bytes.
+        lines: number of all its lines.
+        first: number of the first invalid line.
+    """
+    if invalid > max(_MAX_INVALID_SHARE * lines, _FEW_INVALID):
+        raise UserError(
+            f"{path} is not UTF-8: {invalid:,} of its {lines:,} lines have invalid"
+            f" bytes, line {first} first; if it is Latin-1, `iconv -f LATIN1 -t UTF-8"
+            " OLD > NEW` converts it"
+        )
+
+
 class Lines(io.TextIOWrapper):
     """Lines of UTF-8 text, with a limit on their length and on the invalid ones.
 
@@ -48,7 +65,7 @@ class Lines(io.TextIOWrapper):
     def __init__(self, stream: BinaryIO, path: str, limit: int):
         super().__init__(stream, "utf-8-sig", "cmlm.invalid", newline="\n")
         self._path, self._limit = path, limit
-        self._number = self._invalid = 0
+        self._number = self._invalid = self._first_invalid = 0
 
     def read(self, size: int = -1) -> str:
         return super().read(size).replace(_INVALID, _REPLACED)
@@ -68,17 +85,20 @@ class Lines(io.TextIOWrapper):
             raise nul_byte(self._path, self._number)
         if _INVALID in line:
             self._invalid += 1
+            self._first_invalid = self._first_invalid or self._number
             line = line.replace(_INVALID, _REPLACED)
         return line
 
     def _check_encoding(self) -> None:
         if not self._invalid:
             return
-        found = f"{self._invalid:,} of its {self._number:,} lines have invalid bytes"
-        most = max(MAX_INVALID_SHARE * self._number, _FEW_INVALID)
-        if self._invalid > most:
-            raise UserError(f"{self._path} is not UTF-8: {found}")
-        _warn(self._path, found)
+        refuse_other_encoding(
+            self._path, self._invalid, self._number, self._first_invalid
+        )
+        _warn(
+            self._path,
+            f"{self._invalid:,} of its {self._number:,} lines have invalid bytes",
+        )
 
 
 @functools.cache

@@ -193,11 +193,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
                 break
     end_document()
     report.invalid_lines += invalid
-    if invalid > utf8.MAX_INVALID_SHARE * number:
-        raise UserError(
-            f"{path} is not UTF-8: {invalid:,} of its {number:,} lines have invalid"
-            f" bytes, line {first_invalid} first"
-        )
+    utf8.refuse_other_encoding(path, invalid, number, first_invalid)
 
 
 def _characters(line: bytes, stream: BinaryIO) -> int:

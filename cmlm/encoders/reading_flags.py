@@ -36,7 +36,8 @@ def define() -> None:
         "seq_length",
         None,
         "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
-        "Default: the length of the training, at most the positions of the encoder.",
+        "Default: the limit that the starting weights state, else the length of the "
+        "training; at most the positions of the encoder.",
     )
 
 

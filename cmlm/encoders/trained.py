@@ -17,8 +17,8 @@ from cmlm.modeling.model import SentenceModel
 class Reading:
     """The reading of sentence vectors from trained weights; None keeps the run's value.
 
-    CMLM's ablations of pooling (appendix A) and `proj` (section 5.1) are readings of
-    one trained encoder.
+    CMLM's ablation `proj` (section 5.1) and, most likely, its ablations of pooling
+    (appendix A) are readings of one trained encoder.
 
     Attributes:
         pooling: a key of `pooling.POOLINGS`.

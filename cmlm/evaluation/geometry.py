@@ -3,8 +3,9 @@
 Liu et al., 2021 (Mirror-BERT), https://arxiv.org/abs/2104.08027, section 4.4 (equation
 2, figure 7, table 9) and appendix E (equation 3, table 14): the isotropy score IS and
 the mean vector norm MVN of raw vectors, on the strings that the model was trained on.
-The default strings are the first 10,000 distinct sentences of STS-B's training set, the
-paper's sentences; `geometry:FILE` takes a list of strings, one a line.
+The default strings are the first 10,000 distinct sentences of STS-B's training set;
+most of the sample that the paper published is among them. `geometry:FILE` takes a list
+of strings, such as that sample, one a line.
 
 The printed formula does not give the printed IS. For raw vectors the first eigenvector
 alone gives exp(-2 MVN), about 1e-12 for the paper's MVN of 13.79, but the paper prints

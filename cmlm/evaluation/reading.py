@@ -160,7 +160,7 @@ class DataDir:
             UserError: a row has fewer columns.
         """
         rows = [line.split("\t") for line in self.lines(path, **kwargs)]
-        _check_columns(path, rows, columns)
+        _check_columns(path, enumerate(rows, 1), columns)
         return rows
 
     def csv(self, path: str, columns: int) -> list[list[str]]:
@@ -171,11 +171,11 @@ class DataDir:
         """
         # Unlike splitlines(), this breaks at line ends only, and keeps them in cells.
         lines = io.StringIO(self.text(path), newline="")
-        rows = [cells for _, cells in csv_rows(path, lines)]
-        if not rows:
+        numbered = list(csv_rows(path, lines))
+        if not numbered:
             raise UserError(f"{path} is empty")
-        _check_columns(path, rows, columns, columns)
-        return rows
+        _check_columns(path, numbered, columns, columns)
+        return [cells for _, cells in numbered]
 
 
 def csv_rows(
@@ -214,9 +214,12 @@ def reason(error: UserError) -> str:
 
 
 def _check_columns(
-    path: str, rows: Sequence[list[str]], lowest: int, highest: int | None = None
+    path: str,
+    numbered: Iterable[tuple[int, list[str]]],
+    lowest: int,
+    highest: int | None = None,
 ) -> None:
-    for number, row in enumerate(rows, 1):
+    for number, row in numbered:
         if len(row) < lowest or (highest and len(row) > highest):
             wanted = f"{lowest}" if highest else f"at least {lowest}"
             raise UserError(

@@ -216,7 +216,8 @@ def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over runs of one recipe, with deviations.
 
     CMLM's table 1 averages five runs, and table 11 prints their deviations. SST and
-    SICK have fixed splits, so only the encoder's training seed changes their scores.
+    SICK have fixed splits, so with the classifier `logistic` only the encoder's
+    training seed changes their scores.
 
     Args:
         models: the results of each run, as `ModelScores.as_dict` returns them.
