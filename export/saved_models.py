@@ -147,8 +147,7 @@ def compare(
         ids = row[tf.newaxis]
         inputs = {"input_word_ids": ids, "input_mask": tf.ones_like(ids)}
         expected.append(trained.encoder(inputs, training=False)["default"][0])
-    expected = np.array(expected)
-    arrays.check_finite(expected, _CHECKED_SENTENCES, trained.checkpoint)
+    expected = arrays.checked(expected, _CHECKED_SENTENCES, trained.checkpoint)
 
     def load(name):
         return tf.saved_model.load(os.path.join(directory, name))

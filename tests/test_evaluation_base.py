@@ -99,12 +99,17 @@ def test_a_full_disk_is_named_and_does_no_harm(tmp_path, largest, name):
     ("vectors_of", "said"),
     [
         (lambda texts: np.full([len(texts), 2], np.nan), "'bad (one|two)' is not fin"),
-        (lambda texts: np.zeros([1, 2]), "shape"),
+        (lambda texts: np.full([len(texts), 2], 1e30), "'bad (one|two)' is not fin"),
+        (lambda texts: np.zeros([1, 2]), r"shape \[1, 2\]; allowed: \[2, dim\]"),
+        (lambda texts: np.zeros([2]), r"shape \[2\]; allowed: \[2, dim\]"),
     ],
 )
 def test_vectors_that_are_none_are_refused(vectors_of, said):
     class Broken:
+        name = "my_run"
         encode = staticmethod(vectors_of)
+
+    said = f"^my_run: .*{said}"
 
     with store.Store(Broken()) as vectors, pytest.raises(UserError, match=said):
         vectors.add(["bad one", "bad two"])

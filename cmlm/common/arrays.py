@@ -119,23 +119,37 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
 
 
-def check_finite(vectors: np.ndarray, sentences: Sequence[str], model: str) -> None:
-    """Makes sure that vectors have a length.
+def checked(
+    vectors: np.ndarray, sentences: Sequence[str], model: str, dim: int = 0
+) -> np.ndarray:
+    """Makes sure that a model returned a vector, with a length, for each sentence.
 
     Args:
-        vectors: float [n, dim].
-        sentences: n texts, for the message.
+        vectors: what the model returned, float [n, dim].
+        sentences: n texts.
         model: the name of the model, for the message.
+        dim: the width of a vector; 0 allows any.
+
+    Returns:
+        The vectors, float32 [n, dim].
 
     Raises:
-        UserError: a vector has NaN or infinity, or its length exceeds float32. The
-            message names the model and the first such text.
+        UserError: the shape is another one; or a vector has NaN or infinity, or its
+            length exceeds float32. The message names the model and the first such text.
     """
     with np.errstate(over="ignore", invalid="ignore"):
+        vectors = np.asarray(vectors, np.float32)
+        shape = vectors.shape
+        if len(shape) != 2 or shape != (len(sentences), dim or shape[1]):
+            raise UserError(
+                f"{model}: vectors of shape {list(shape)}; allowed: "
+                f"[{len(sentences)}, {dim or 'dim'}]"
+            )
         lengths = np.einsum("ij,ij->i", vectors, vectors)
     if not np.isfinite(lengths).all():
         text = sentences[int(np.argmin(np.isfinite(lengths)))]
         raise UserError(f"{model}: the vector of {text[:60]!r} is not finite")
+    return vectors
 
 
 def map_npy(path: str) -> np.ndarray:

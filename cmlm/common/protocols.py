@@ -19,6 +19,11 @@ class SentenceEncoder(Protocol):
         """
 
 
+def name_of(encoder: SentenceEncoder) -> str:
+    """The name of an encoder in messages: its attribute `name`, if it has one."""
+    return getattr(encoder, "name", "the model")
+
+
 class DescribedEncoder(SentenceEncoder, Protocol):
     """A sentence encoder with a description, so that mining can reuse its vectors.
 

@@ -98,7 +98,7 @@ class Encoder(Comparing):
         with progress_bar(len(texts), disable=not progress) as bar:
             for count in threads.each(encode_rows, batches):
                 bar.update(count)
-        arrays.check_finite(vectors, list(distinct), self.name)
+        arrays.checked(vectors, list(distinct), self.name)
         if normalize:
             vectors = arrays.unit_length(vectors)
         return vectors if len(distinct) == len(rows) else vectors[rows]

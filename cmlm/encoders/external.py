@@ -71,15 +71,16 @@ class ExternalEncoder(Comparing, abc.ABC):
 
         Raises:
             TypeError: `sentences` is not a list of str.
-            UserError: a vector is not finite.
+            UserError: a vector is not finite or has another width.
         """
         del progress, batch_tokens, show_progress_bar
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
         check_sentences(sentences)
         if not len(sentences):
             return np.zeros([0, self.dim], np.float32)
-        encoded = self._encode(sentences)
-        arrays.check_finite(encoded, sentences, self.name)
+        encoded = arrays.checked(
+            self._encode(sentences), sentences, self.name, self.dim
+        )
         return arrays.unit_length(encoded) if normalize else encoded
 
     @functools.cached_property
@@ -92,7 +93,7 @@ class ExternalEncoder(Comparing, abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, sentences: Sequence[str]) -> np.ndarray:
-        """Encodes at least one sentence and returns float32 [n, dim]."""
+        """Encodes at least one sentence and returns float [n, dim]."""
 
 
 class ServedEncoder(ExternalEncoder):
@@ -165,8 +166,7 @@ class StoredVectors(ExternalEncoder):
                 f"{missing[0][:60]!r}; write it by cmlm.evaluate --sentences"
             )
         rows = [self._rows[text] for text in sentences]
-        with np.errstate(over="ignore"):
-            return np.asarray(self._matrix[rows], np.float32)
+        return self._matrix[rows]
 
 
 def open_encoder(model: str) -> ExternalEncoder:

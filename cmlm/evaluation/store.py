@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import checksums, files, json_files, locks, scratch
+from cmlm.common import arrays, checksums, files, json_files, locks, scratch
 from cmlm.common.progress import bar as progress_bar
-from cmlm.common.protocols import SentenceEncoder
+from cmlm.common.protocols import SentenceEncoder, name_of
 from cmlm.errors import UserError
 
 _KEY_BYTES = 16
@@ -177,20 +177,9 @@ class Store:
         return StoredVectors(self._path("vectors"), shape, rows, language, self._change)
 
     def _append(self, keys: list[bytes], texts: list[str]) -> None:
-        vectors = np.asarray(self._encoder.encode(texts), np.float32)
-        if vectors.ndim != 2 or len(vectors) != len(texts):
-            raise UserError(
-                f"the model gave an array of shape {vectors.shape} for {len(texts)} "
-                "sentences"
-            )
-        if self._dim and vectors.shape[1] != self._dim:
-            raise UserError(
-                f"the model gave vectors of width {vectors.shape[1]}; earlier vectors "
-                f"have width {self._dim}"
-            )
-        if not np.isfinite(vectors).all():
-            row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
-            raise UserError(f"the vector of {texts[row][:60]!r} is not finite")
+        vectors = arrays.checked(
+            self._encoder.encode(texts), texts, name_of(self._encoder), self._dim
+        )
         if not self._dim:
             self._dim = vectors.shape[1]
             self._extend("shape.json", json.dumps({"dim": self._dim}).encode())

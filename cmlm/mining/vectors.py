@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cmlm.common import arrays, json_files
-from cmlm.common.protocols import DescribedEncoder
+from cmlm.common.protocols import DescribedEncoder, name_of
 from cmlm.common.tasks import HERE, Task, Workers
 from cmlm.errors import UserError, shown
 from cmlm.mining import storage
@@ -287,16 +287,8 @@ def checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
     """
     # The encoder's own scaling could hide non-finite numbers, so the rows are scaled
     # here.
-    rows = np.asarray(encoder.encode(sentences, progress=False), np.float32)
-    if rows.shape != (len(sentences), encoder.dim):
-        raise UserError(
-            f"the model returned an array of shape {list(rows.shape)}; expected "
-            f"{[len(sentences), encoder.dim]}"
-        )
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        text = sentences[int(np.argmin(finite))]
-        raise UserError(f"the vector of {text[:60]!r} is not finite")
+    rows = encoder.encode(sentences, progress=False)
+    rows = arrays.checked(rows, sentences, name_of(encoder), encoder.dim)
     return arrays.unit_length(rows)
 
 

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays
@@ -19,7 +18,6 @@ from cmlm.data import teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
-from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.base import ObjectiveConfig
 from cmlm.objectives.distill import DistillConfig, word_of
@@ -115,8 +113,12 @@ def _prepare(
                     if key not in writer
                 }
                 if missing:
-                    vectors = _encode(teacher, list(missing.values()))
-                    writer.append(list(missing), vectors)
+                    texts_left = list(missing.values())
+                    vectors = teacher.encode(texts_left, normalize=True, progress=False)
+                    vectors = arrays.checked(
+                        vectors, texts_left, objective.teacher, teacher.dim
+                    )
+                    writer.append(list(missing), arrays.unit_length(vectors))
                 bar.update(len(keys))
         found = writer.finish(texts)
     logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
@@ -140,14 +142,6 @@ def _batches(
         )
         for keys, texts in batches.as_numpy_iterator():
             yield keys.tolist(), [text.decode("utf-8", "replace") for text in texts]
-
-
-def _encode(teacher, texts: list[str]) -> np.ndarray:
-    vectors = teacher.encode(texts, normalize=True, progress=False)
-    if not np.isfinite(vectors).all():
-        row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
-        raise UserError(f"the teacher's vector of {texts[row][:60]!r} is not finite")
-    return arrays.unit_length(vectors)
 
 
 def _fingerprint(info: Mapping) -> str:
