@@ -140,6 +140,26 @@ def test_an_encoder_for_each_language():
             vectors(["c"], "fr")
 
 
+def test_a_store_that_cannot_open_closes_those_before_it(monkeypatch):
+    opened = []
+
+    class Second(store.Store):
+        def __init__(self, *args, **kwargs):
+            if opened:
+                raise UserError("the disk is full")
+            super().__init__(*args, **kwargs)
+            opened.append(self)
+
+        def __exit__(self, *error):
+            super().__exit__(*error)
+            opened.append("closed")
+
+    monkeypatch.setattr(store, "Store", Second)
+    with pytest.raises(UserError, match="the disk is full"):
+        store.LanguageStores({"en": WordCounts(), "de": WordCounts()})
+    assert opened[1:] == ["closed"]
+
+
 # -------------------------------------------------------------------- search
 
 

@@ -65,17 +65,10 @@ class StoredVectors:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """The vectors of some rows, float32 [len(rows), dim]."""
-        # Mapped for this call only: a mapped file counts as memory of the process.
-        stored = np.memmap(self._path, "<f4", "r", shape=self._file_shape)
-        own = self._rows[rows]
-        # Rows in the file's order need one pass over the file, from front to back.
-        order = np.argsort(own, kind="stable")
-        vectors = np.empty([len(own), self.dim], np.float32)
-        vectors[order] = stored[own[order]]
+        vectors = _take(self._path, self._file_shape, self._rows[rows])
         if self._change:
             vectors = self._change(vectors, self._language)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+        return arrays.unit_length(vectors)
 
 
 class Store:
@@ -158,23 +151,22 @@ class Store:
         self.add(sentences)
         if not len(sentences):
             return np.zeros([0, self._dim], np.float32)
-        shape = (len(self._rows), self._dim)
-        stored = np.memmap(self._path("vectors"), "<f4", "r", shape=shape)
-        rows = np.array([self._rows[_key(text)] for text in sentences])
-        # Rows in the file's order need one pass over the file, from front to back.
-        order = np.argsort(rows, kind="stable")
-        vectors = np.empty([len(rows), self._dim], np.float32)
-        vectors[order] = stored[rows[order]]
+        vectors = _take(self._path("vectors"), self._shape, self._rows_of(sentences))
         return self._change(vectors, language) if self._change else vectors
 
     def stored(self, sentences: Sequence[str], language: str = "") -> StoredVectors:
         """The unit vectors of sentences, for sets that do not fit into memory."""
         self.add(sentences)
-        rows = np.fromiter(
-            (self._rows[_key(text)] for text in sentences), np.int64, len(sentences)
-        )
-        shape = (len(self._rows), self._dim)
-        return StoredVectors(self._path("vectors"), shape, rows, language, self._change)
+        path, rows = self._path("vectors"), self._rows_of(sentences)
+        return StoredVectors(path, self._shape, rows, language, self._change)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return len(self._rows), self._dim
+
+    def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
+        rows = (self._rows[_key(text)] for text in sentences)
+        return np.fromiter(rows, np.int64, len(sentences))
 
     def _append(self, keys: list[bytes], texts: list[str]) -> None:
         vectors = arrays.checked(
@@ -245,11 +237,12 @@ class LanguageStores:
     """
 
     def __init__(self, encoders: Mapping[str, SentenceEncoder], progress: bool = False):
-        self._stack = contextlib.ExitStack()
-        self._stores = {
-            language: self._stack.enter_context(Store(encoder, progress=progress))
-            for language, encoder in encoders.items()
-        }
+        with contextlib.ExitStack() as stack:
+            self._stores = {
+                language: stack.enter_context(Store(encoder, progress=progress))
+                for language, encoder in encoders.items()
+            }
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> LanguageStores:
         return self
@@ -278,6 +271,17 @@ class LanguageStores:
                 f"{', '.join(self._stores)}"
             )
         return self._stores[language]
+
+
+def _take(path: str, shape: tuple[int, int], rows: np.ndarray) -> np.ndarray:
+    """Reads rows of a file of float32 [n, dim], in any order."""
+    # Mapped for this call only: a mapped file counts as memory of the process.
+    stored = np.memmap(path, "<f4", "r", shape=shape)
+    # Rows in the file's order need one pass over the file, from front to back.
+    order = np.argsort(rows, kind="stable")
+    vectors = np.empty([len(rows), shape[1]], np.float32)
+    vectors[order] = stored[rows[order]]
+    return vectors
 
 
 def _key(text: str) -> bytes:
