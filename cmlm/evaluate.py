@@ -250,7 +250,7 @@ def score_models(
             kept = Kept(
                 work_dir,
                 {
-                    "model": identity(encoder, sentences),
+                    "model": identity(encoder),
                     "pcr": removed,
                     "versions": versions.installed(),
                 },

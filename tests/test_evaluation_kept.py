@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from encoders import WordCounts
 
+from cmlm.encoders import external
 from cmlm.evaluation import base, kept, run
 
 TEXTS = {"one": ["a b", "c"], "two": ["c", "d e"], "three": ["f"]}
@@ -82,19 +83,16 @@ def test_scores_of_anything_else_are_not_taken(tmp_path, change):
     assert other[0].task.scored == 1
 
 
-def test_a_model_without_a_fingerprint_is_identified_by_vectors():
-    class Served(WordCounts):
-        seq_length = None
-        info = {"server": "http://localhost"}
+def test_stored_vectors_are_identified_by_every_row(tmp_path):
+    (tmp_path / "texts").write_text("".join(f"{n}\n" for n in range(100)))
+    rows = np.ones([100, 4], np.float32)
 
-    class Other(Served):
-        def encode(self, sentences, **kwargs):
-            return super().encode(sentences, **kwargs) + 1
+    def stored():
+        np.save(tmp_path / "rows.npy", rows)
+        return external.StoredVectors(f"{tmp_path}/texts", f"{tmp_path}/rows.npy")
 
-    texts = TEXTS["one"]
-    one = kept.identity(Served(), texts)
-    assert one == kept.identity(Served(), texts) != kept.identity(Other(), texts)
-    both = {"en": Served(), "de": Served()}
-    assert kept.identity(both, texts) == {"en": one, "de": one}
-    Served.info = {"fingerprint": "ab" * 32}
-    assert "probe" not in kept.identity(Served(), texts)
+    one = kept.identity(stored())
+    assert kept.identity(stored()) == one
+    assert kept.identity({"en": stored()}) == {"en": one}
+    rows[99, 3] = 2
+    assert kept.identity(stored()) != one

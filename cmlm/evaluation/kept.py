@@ -9,15 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.mining import storage
-
-# Sentences whose vectors identify a model without a fingerprint.
-_PROBES = 32
 
 
 class Kept:
@@ -57,19 +54,16 @@ class Kept:
         return os.path.join(self._directory, f"{_digest([name, about])}.json")
 
 
-def identity(encoder, sentences: Sequence[str]) -> dict[str, Any]:
+def identity(encoder) -> dict[str, Any]:
     """Identifies the vectors of an encoder, or of the encoders of several languages.
 
     This is its description with its fingerprint. An encoder without a fingerprint, such
-    as a server, adds a hash of the vectors of some sentences.
+    as a server, has `marks` instead (see `encoders.external`).
     """
     if isinstance(encoder, Mapping):
-        return {name: identity(part, sentences) for name, part in encoder.items()}
-    about = {**encoder.info, "seq_length": encoder.seq_length}
-    if not encoder.info.get("fingerprint"):
-        vectors = encoder.encode(list(sentences[:_PROBES]))
-        about["probe"] = hashlib.sha256(vectors.tobytes()).hexdigest()
-    return about
+        return {name: identity(part) for name, part in encoder.items()}
+    marks = getattr(encoder, "marks", {})
+    return {**encoder.info, "seq_length": encoder.seq_length, **marks}
 
 
 def _digest(about: Any) -> str:
