@@ -359,7 +359,7 @@ def test_entity_linking_in_folds_and_tables(tmp_path):
     assert data.mentions == [["awake+ache"], ["ache"]]
     assert task.score(data, Table(vectors).encode)["accuracy"] == 50
     write(table, [head.replace("Term", "Word"), "7\tache\t1\tIt does."])
-    with pytest.raises(UserError, match="no column 'Term'; it has ID, Word, General"):
+    with pytest.raises(UserError, match="'ID', 'Word', 'General.*; allowed: Term, "):
         read("cometa", tmp_path)
     write(folder / name.format(1), ["2||ache||more"])
     found, failed = run.read(catalogue.select(["askapatient"]), str(tmp_path))

@@ -19,7 +19,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cmlm.errors import UserError
 from cmlm.evaluation import averages, reading, transfer
 from cmlm.evaluation.senteval_files import Examples
 
@@ -108,10 +107,8 @@ class Snli(_Inference):
 def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:
     """Reads XNLI-1.0's file of all languages; its first row names the columns."""
     head, *rows = source.table(path, 8)
-    places = [
-        _column(head, name, path)
-        for name in ("language", "sentence1", "sentence2", "gold_label")
-    ]
+    wanted = ("language", "sentence1", "sentence2", "gold_label")
+    places = reading.columns(head, wanted, path)
     found: dict[str, list] = {}
     for number, row in enumerate(rows, 2):
         language, *example = (row[place] for place in places)
@@ -121,12 +118,6 @@ def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:
         with source.part(language):
             parts[language] = _examples(examples, path)
     return parts
-
-
-def _column(head: list[str], name: str, path: str) -> int:
-    if name not in head:
-        raise UserError(f"{path} has no column {name}: its first row names them")
-    return head.index(name)
 
 
 def _by_language(source: reading.DataDir, part: str, which: str) -> dict[str, Examples]:

@@ -75,13 +75,7 @@ def read(
     """
     names = _header(path)
     wanted = [*texts, *([column] if with_labels else [])]
-    for name in wanted:
-        if name not in names:
-            raise UserError(
-                f"{path}, line 1 has the columns {', '.join(map(repr, names))}; "
-                f"allowed: {', '.join(wanted)}"
-            )
-    places = [names.index(name) for name in wanted]
+    places = reading.columns(names, wanted, path)
     is_empty = True
     for number, cells in itertools.islice(_rows(path), 1, None):
         is_empty = False

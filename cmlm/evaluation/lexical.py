@@ -121,16 +121,14 @@ def _language(
     (name,) = [name for name, short in _LANGUAGES.items() if short == code]
     head, *rows = source.table(path, 10)
     wanted = ("SIMLEX_IDS", name, f"{name}_IN_SOURCE", f"{name}_SCORE")
-    for column in wanted:
-        if column not in head:
-            raise UserError(f"{path}, line 1: no column {column!r}")
+    places = reading.columns(head, wanted, path)
     words: dict[str, dict[str, str]] = {}
     scores: dict[str, float] = {}
     for line, row in enumerate(rows, 2):
         where = f"{path}, line {line}, {name}"
         if len(row) != len(head):
             raise UserError(f"{where}: {len(row)} columns; allowed: {len(head)}")
-        ids, forms, shown, given = (row[head.index(column)] for column in wanted)
+        ids, forms, shown, given = (row[place] for place in places)
         pairs, values = ids.split(), given.split()
         if len(pairs) != len(values) or not all(map(_PLACE.fullmatch, pairs)):
             raise UserError(
@@ -147,9 +145,9 @@ def _language(
             words.setdefault(pair, {})[place] = word
             scores[pair] = reading.parse_score(value, 0, 6, where)
     return {
-        pair: (places["1"], places["2"], scores[pair])
-        for pair, places in words.items()
-        if len(places) == 2
+        pair: (found["1"], found["2"], scores[pair])
+        for pair, found in words.items()
+        if len(found) == 2
     }
 
 

@@ -222,13 +222,12 @@ class Cometa(EntityLinking):
         dictionary = source.find("COMETA_id_sf_dictionary.txt", within="cometa")
         names = _names(source, dictionary)
         head, *rows = source.table(path, 2)
-        columns = [_column(head, name, path) for name in ("Term", "General SNOMED ID")]
+        term, concept = reading.columns(head, ("Term", "General SNOMED ID"), path)
         for number, row in enumerate(rows, 2):
             if len(row) != len(head):
                 raise UserError(
                     f"{path}, line {number}: {len(row)} columns; allowed: {len(head)}"
                 )
-        term, concept = columns
         return Linking(
             [[row[term].strip()] for row in rows],
             [_identifiers(row[concept]) for row in rows],
@@ -236,12 +235,6 @@ class Cometa(EntityLinking):
             list(names.values()),
             True,
         )
-
-
-def _column(head: list[str], name: str, path: str) -> int:
-    if name not in head:
-        raise UserError(f"{path} has no column {name!r}; it has {', '.join(head)}")
-    return head.index(name)
 
 
 def _two_columns(source: reading.DataDir, path: str) -> Iterator[tuple[str, str]]:

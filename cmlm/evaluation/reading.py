@@ -227,6 +227,28 @@ def _check_columns(
             )
 
 
+def columns(head: Sequence[str], names: Sequence[str], path: str) -> list[int]:
+    """Finds named columns in a file's first line.
+
+    Args:
+        head: the cells of the line.
+        names: the wanted names.
+        path: the file, for the message.
+
+    Returns:
+        The place of each name in `head`.
+
+    Raises:
+        UserError: a name is missing.
+    """
+    if not set(names) <= set(head):
+        found = ", ".join(map(repr, head)) or "none"
+        raise UserError(
+            f"{path}, line 1 has the columns {found}; allowed: {', '.join(names)}"
+        )
+    return [head.index(name) for name in names]
+
+
 def check_line_counts(columns: Mapping[str, Sequence[str]]) -> None:
     """Checks that files have the same number of lines.
 

@@ -56,13 +56,7 @@ class GlueTask(Task):
             names: Sequence[str] = self.columns if with_labels else ()
             if not names:
                 _, names = next(rows, (1, []))
-            missing = [column for column in wanted if column not in names]
-            if missing:
-                raise UserError(
-                    f"{path}, line 1: no column {', '.join(map(repr, missing))}; "
-                    f"{self.name} needs {', '.join(map(repr, wanted))}"
-                )
-            places = [names.index(column) for column in wanted]
+            places = reading.columns(names, wanted, path)
             index = next((names.index(name) for name in _INDEX if name in names), None)
             for line, columns in rows:
                 if len(columns) <= max(places):
