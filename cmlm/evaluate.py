@@ -305,11 +305,11 @@ def components_of(name: str, encoder):
         return None, None
     import tensorflow as tf
 
-    from cmlm.encoders import pcr
+    from cmlm.encoders import components_file
 
     if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
         raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
-    fitted = pcr.load(FLAGS.pcr)
+    fitted = components_file.load(FLAGS.pcr)
     fitted.check_model(encoder.info["fingerprint"], encoder.dim, FLAGS.pcr)
 
     with tf.io.gfile.GFile(FLAGS.pcr, "rb") as file:

@@ -8,7 +8,7 @@
 
 Text is monolingual, one sentence a line. Vectors must come from the same model; write
 them by cmlm.encode without --normalize. The output names its model, and other models
-refuse it. cmlm/encoders/pcr.py describes the method.
+refuse it. cmlm/common/components.py describes the method.
 """
 
 import sys
@@ -64,7 +64,8 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders import opening, pcr
+        from cmlm.common.components import SecondMoment
+        from cmlm.encoders import components_file, opening
 
     outputs.check(
         {"--output": FLAGS.output},
@@ -79,7 +80,7 @@ def main(_) -> None:
             language, equals, path = value.partition("=")
             if not equals or not path:
                 raise UserError(f"--{flag} is {value}; allowed: LANGUAGE=FILES")
-            language = pcr.check_language(language)
+            language = components_file.check_language(language)
             if language in sources:
                 raise UserError(f"--{flag} is {value}; {language} is given twice")
             sources[language] = (flag, files.expand(path))
@@ -94,7 +95,7 @@ def main(_) -> None:
     # -------------------------------------------------------------- fitting
     fitted = {}
     for language, (flag, paths) in sources.items():
-        moment = pcr.SecondMoment(encoder.dim)
+        moment = SecondMoment(encoder.dim)
         read = _encode_text if flag == "text" else _read_vectors
         try:
             for vectors in read(paths, encoder, FLAGS.max_sentences or sys.maxsize):
@@ -108,9 +109,9 @@ def main(_) -> None:
             f"{shares} of the squared length of their vectors along the components",
             file=sys.stderr,
         )
-    pcr.save(
+    components_file.save(
         FLAGS.output,
-        pcr.PrincipalComponents(encoder.info["fingerprint"], fitted),
+        components_file.PrincipalComponents(encoder.info["fingerprint"], fitted),
     )
 
     # -------------------------------------------------------------- results

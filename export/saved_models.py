@@ -13,8 +13,8 @@ from cmlm.common import arrays, checksums, files, scratch, versions
 from cmlm.data import rules as rules_lib
 from cmlm.data import vocabulary_file
 from cmlm.encoders import identity, opening
+from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
-from cmlm.encoders.pcr import PrincipalComponents
 from cmlm.encoders.signatures import SIGNATURES
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError

@@ -7,10 +7,10 @@ Invalid UTF-8 bytes count as U+FFFD. The vector of an empty string is the vector
 [CLS] [SEP].
 
 `pcr` and `pcr_tensors` exist if the export was made with --pcr. They remove the
-principal components of a string's language (see cmlm/encoders/pcr.py). Languages are
-compared in lower case. A language without components has the index -1 and **keeps its
-vector unchanged**: a server that batches requests would otherwise fail all of them for
-one unknown language. The same holds for an index out of range.
+principal components of a string's language (see cmlm/common/components.py). Languages
+are compared in lower case. A language without components has the index -1 and **keeps
+its vector unchanged**: a server that batches requests would otherwise fail all of them
+for one unknown language. The same holds for an index out of range.
 
 Loaded in Python, the model has two more functions: `model(text)`, which is `default`,
 and `model.lengths(text)`, int32 [n], the number of tokens of each sentence before any
@@ -26,9 +26,10 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays
-from cmlm.encoders import batching, pcr
+from cmlm.common.components import remove
+from cmlm.encoders import batching
+from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
-from cmlm.encoders.pcr import PrincipalComponents
 from cmlm.encoders.signatures import SIGNATURES, Signature
 
 _INDEX = "language_index"
@@ -166,7 +167,7 @@ OUTPUTS = {
         },
         lambda vectors, components: arrays.unit_length(vectors),
     ),
-    "pcr": Output(_without_components, pcr.remove),
+    "pcr": Output(_without_components, remove),
 }
 
 

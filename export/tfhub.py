@@ -33,7 +33,7 @@ def main(_) -> None:
     source.check("export_dir")
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders import identity, pcr
+        from cmlm.encoders import components_file, identity
         from cmlm.encoders.trained import describe_cut
         from export import model_card, saved_models
 
@@ -48,7 +48,7 @@ def main(_) -> None:
         model, seq_length = source.open_trained()
         components = None
         if FLAGS.pcr:
-            components = pcr.load(FLAGS.pcr)
+            components = components_file.load(FLAGS.pcr)
             components.check_model(
                 identity.fingerprint(model),
                 model.config.model.hidden_size,

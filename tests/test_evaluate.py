@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from cmlm.encoders import opening, pcr
+from cmlm.encoders import components_file, opening
 from cmlm.errors import UserError
 from cmlm.evaluation import (
     classifier,
@@ -423,7 +423,7 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     source = model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1})
     trained = opening.open_trained(source)
     fitted = model_dirs.fit(trained)
-    pcr.save(str(tmp_path / "pcr.npz"), fitted)
+    components_file.save(str(tmp_path / "pcr.npz"), fitted)
     output = tmp_path / "out.json"
     result = evaluate(
         *(*tatoeba, f"--model={source}", f"--pcr={tmp_path / 'pcr.npz'}"),

@@ -14,8 +14,7 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.data import vocabulary_file
 from cmlm.data.rules import Rules
-from cmlm.encoders import identity, model_dir, opening
-from cmlm.encoders import pcr as principal_components
+from cmlm.encoders import components_file, identity, model_dir, opening
 from cmlm.errors import UserError
 from export import model_card, saved_models
 from export import source as source_flags
@@ -198,10 +197,10 @@ def test_a_fingerprint_that_could_be_a_path_is_refused(toy_export, tmp_path, nam
 def test_components_of_another_model_are_refused(toy_export, old_export, tmp_path):
     pcr = str(tmp_path / "pcr.npz")
     fingerprint = "ab" * 32
-    other = principal_components.PrincipalComponents(
+    other = components_file.PrincipalComponents(
         fingerprint, toy_export.components.languages
     )
-    principal_components.save(pcr, other)
+    components_file.save(pcr, other)
     result = overwrite(toy_export.source, old_export, f"--pcr={pcr}")
     assert_refused(
         result, "was fitted with another model", tmp_path, ["out", "pcr.npz"]

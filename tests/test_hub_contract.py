@@ -19,9 +19,10 @@ import tensorflow as tf
 import tensorflow_hub as hub
 import tensorflow_text as tf_text
 
+from cmlm.common.components import remove
 from cmlm.common.keras import keras
 from cmlm.data import tokenization
-from cmlm.encoders import pcr as principal_components
+from cmlm.encoders import components_file
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDER = "CMLM_OLDER_PYTHON"
@@ -73,7 +74,7 @@ def older(toy_export, tmp_path_factory) -> Path:
         pytest.skip(f"{OLDER} names no Python with this project on an older TensorFlow")
     folder = tmp_path_factory.mktemp("older")
     pcr = str(folder / "pcr.npz")
-    principal_components.save(pcr, toy_export.components)
+    components_file.save(pcr, toy_export.components)
     done = subprocess.run(
         [
             *(interpreter, "-m", "export.tfhub"),
@@ -142,7 +143,7 @@ def test_vectors_are_the_checkpoints(loaded):
     components = made.components.languages["de"].components
     np.testing.assert_allclose(
         found["pcr"],
-        principal_components.remove(np.array(expected), components),
+        remove(np.array(expected), components),
         atol=1e-5,
     )
 

@@ -7,7 +7,7 @@ import model_dirs
 import numpy as np
 import pytest
 
-from cmlm.encoders import identity, opening, pcr
+from cmlm.encoders import components_file, identity, opening
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,7 +39,7 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "de: 50 sentences" in done.stderr and "fr: 30 sentences" in done.stderr
-    fitted = pcr.load(str(output))
+    fitted = components_file.load(str(output))
     # The fingerprint of the checkpoint that was exported.
     assert fitted.fingerprint == identity.fingerprint(toy_export.trained)
     assert list(fitted.languages) == ["de", "fr"]

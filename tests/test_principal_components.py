@@ -7,8 +7,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from cmlm.encoders import pcr
-from cmlm.encoders.pcr import PrincipalComponents, SecondMoment
+from cmlm.common.components import SecondMoment, remove
+from cmlm.encoders import components_file
+from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.errors import UserError
 
 
@@ -49,13 +50,13 @@ def test_removal_by_hand():
     np.testing.assert_allclose(found.components, [[0.6, 0.8]], atol=1e-7)
     assert found.shares == pytest.approx([1.0])
     # (5, 0) . c = 3; (5, 0) - 3 c = (3.2, -2.4).
-    removed = pcr.remove(np.array([[5.0, 0.0]]), found.components)
+    removed = remove(np.array([[5.0, 0.0]]), found.components)
     np.testing.assert_allclose(removed, [[3.2, -2.4]], atol=1e-6)
 
 
 def test_nothing_is_left_along_the_components(vectors):
     found = fit(vectors, 2)
-    removed = pcr.remove(vectors, found.components)
+    removed = remove(vectors, found.components)
     assert np.abs(vectors @ found.components.T).max() > 1
     np.testing.assert_allclose(removed @ found.components.T, 0, atol=1e-5)
     # What is perpendicular to them stays: the rest lies along the components.
@@ -99,8 +100,8 @@ def test_there_are_no_more_components_than_vectors(vectors):
 
 def test_a_file_gives_back_what_was_written(fitted, tmp_path):
     path = tmp_path / "pcr.npz"
-    pcr.save(str(path), fitted)
-    loaded = pcr.load(str(path))
+    components_file.save(str(path), fitted)
+    loaded = components_file.load(str(path))
     assert loaded.fingerprint == fitted.fingerprint
     assert list(loaded.languages) == ["de", "zh-hant"]
     np.testing.assert_array_equal(loaded.table, fitted.table)
@@ -108,7 +109,7 @@ def test_a_file_gives_back_what_was_written(fitted, tmp_path):
         assert loaded.languages[name].shares == pytest.approx(found.shares, abs=0)
         assert loaded.languages[name].sentences == found.sentences
     again = tmp_path / "again.npz"
-    pcr.save(str(again), loaded)
+    components_file.save(str(again), loaded)
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -122,7 +123,7 @@ def test_another_model_is_refused(fitted):
 
 def damaged(path, fitted, **changes):
     """Writes a file of which some parts are changed."""
-    pcr.save(str(path), fitted)
+    components_file.save(str(path), fitted)
     with np.load(path) as arrays:
         header = json.loads(str(arrays["header"]))
         table = arrays["components"]
@@ -163,13 +164,13 @@ def row(**changes):
 def test_damaged_files_are_refused(fitted, tmp_path, change, said):
     path = damaged(tmp_path / "pcr.npz", fitted, **change)
     with pytest.raises(UserError, match=said) as refused:
-        pcr.load(path)
+        components_file.load(path)
     assert path in str(refused.value)
 
 
 def test_files_of_another_kind_are_refused(fitted, tmp_path):
     whole = tmp_path / "whole.npz"
-    pcr.save(str(whole), fitted)
+    components_file.save(str(whole), fitted)
     cases = {
         "truncated.npz": whole.read_bytes()[:-300],
         "text.npz": b"hello",
@@ -182,9 +183,9 @@ def test_files_of_another_kind_are_refused(fitted, tmp_path):
     np.save(tmp_path / "array", np.zeros(3))
     for name in [*cases, "pickled.npz", "array.npy"]:
         with pytest.raises(UserError, match=f"{name} is not a file that cmlm.pcr"):
-            pcr.load(str(tmp_path / name))
+            components_file.load(str(tmp_path / name))
     with pytest.raises(UserError, match="cannot read"):
-        pcr.load(str(tmp_path / "missing.npz"))
+        components_file.load(str(tmp_path / "missing.npz"))
 
 
 @pytest.mark.large
@@ -200,7 +201,7 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
                 member.write(bytes(16 << 20))
     start = time.process_time()
     with pytest.raises(UserError, match=r"unpacks to 1,258,\d+,\d+ bytes; allowed"):
-        pcr.load(path)
+        components_file.load(path)
     assert time.process_time() - start < 1
 
 
@@ -223,7 +224,7 @@ def test_shares_are_never_negative(vectors):
 
 
 def test_languages_are_compared_in_lower_case():
-    assert pcr.check_language("zh-Hant") == "zh-hant"
+    assert components_file.check_language("zh-Hant") == "zh-hant"
     for name in ("", "d e", "-de", "de="):
         with pytest.raises(UserError, match="allowed"):
-            pcr.check_language(name)
+            components_file.check_language(name)

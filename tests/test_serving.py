@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cmlm.common import components as components_lib
 from cmlm.data.word_pieces import WordPiece
-from cmlm.encoders import batching, pcr
+from cmlm.encoders import batching
 from cmlm.encoders.graph import SentenceGraph
 from export import serving
 
@@ -289,5 +290,5 @@ def test_one_request_is_as_wide_as_its_longest(portions):
 def test_numpy_and_the_graph_remove_alike(ask, vectors, toy_export):
     found = toy_export.components.languages["de"]
     answer = ask("pcr", text=TEXTS, language=["de"] * len(TEXTS))["pcr"]
-    expected = pcr.remove(vectors, found.components)
+    expected = components_lib.remove(vectors, found.components)
     np.testing.assert_allclose(answer, expected, atol=1e-6)

@@ -104,3 +104,21 @@ def remove(vectors: np.ndarray, components: np.ndarray) -> np.ndarray:
         float [n, dim].
     """
     return vectors - (vectors @ components.T) @ components
+
+
+def without_component(
+    vectors: np.ndarray, fitted: np.ndarray | None = None
+) -> np.ndarray:
+    """Removes the first principal component of a language from its vectors.
+
+    Args:
+        vectors: float [n, dim], the vectors of sentences in one language.
+        fitted: float [m, dim], the vectors that c is fitted on; by default `vectors`
+            themselves, as table 8 does on Tatoeba.
+
+    Returns:
+        float [n, dim].
+    """
+    moment = SecondMoment(vectors.shape[1])
+    moment.add(vectors if fitted is None else fitted)
+    return remove(vectors, moment.components(1).components)

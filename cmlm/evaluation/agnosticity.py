@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from cmlm.common.components import without_component
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, metrics, pcr, reading, search
+from cmlm.evaluation import base, classifier, metrics, reading, search
 
 _NEIGHBOURS = 10
 # Sentences in the map of a report, each in every language.
@@ -97,7 +98,7 @@ class LanguageAgnosticity(base.Task[Pool]):
             own = vectors(texts, language)
             before[language] = search.unit_length(own)
             fitted = vectors(data.fitted[language], language)
-            after[language] = search.unit_length(pcr.without_component(own, fitted))
+            after[language] = search.unit_length(without_component(own, fitted))
         return {"": before, "_pcr": after}
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import f1_score
 
+from cmlm.common.components import without_component
 from cmlm.errors import UserError
-from cmlm.evaluation import averages, base, languages, metrics, pcr, reading, search
+from cmlm.evaluation import averages, base, languages, metrics, reading, search
 
 _NEIGHBOURS = 4
 # CMLM's figure 3 maps these languages with English. It names no projection; PCA here.
@@ -143,7 +144,7 @@ class Tatoeba(Retrieval):
     ) -> dict[str, float]:
         sides = zip((data.first, data.second), data.languages, strict=True)
         x, y = (vectors(texts, language) for texts, language in sides)
-        removed = score_retrieval(pcr.without_component(x), pcr.without_component(y))
+        removed = score_retrieval(without_component(x), without_component(y))
         names = [f"accuracy{end}" for end in ("", "_forward", "_backward")]
         return {
             **score_retrieval(x, y),

@@ -8,7 +8,7 @@ import model_dirs
 import numpy as np
 import toys
 
-from cmlm.encoders import pcr
+from cmlm.encoders import components_file
 from export import huggingface_folder
 
 FLAGFILE = """\
@@ -23,7 +23,7 @@ def write(directory: Path, made: model_dirs.Export) -> None:
     """Writes them, given a run and its export."""
     shutil.copytree(made.path, directory / "export")
     shutil.copytree(made.source, directory / "run")
-    pcr.save(str(directory / "pcr.npz"), made.components)
+    components_file.save(str(directory / "pcr.npz"), made.components)
     (directory / "hf").mkdir()
     huggingface_folder.write(
         made.trained, str(directory / "hf"), model_dirs.SEQ_LENGTH, False

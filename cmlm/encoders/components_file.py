@@ -1,25 +1,16 @@
-"""Principal component removal: removes the part that a language's sentences share.
+"""The file of the principal components of languages, which belongs to one model.
 
-For each language, c is the first right singular vector of the matrix of the language's
-sentence vectors, a row for each sentence, not centred (Yang et al., 2020, section 5.2,
-after Arora et al., 2017). A vector v of the language becomes
+`common/components.py` describes the method. A language without components keeps its
+vectors unchanged. The file is an .npz that needs no unpickling:
 
-    v' = v - (v . c) c
-
-(the paper's printed formula lacks the last c). With k components, all k are removed. A
-language without components keeps its vectors unchanged.
+    header       a JSON object: format, version, fingerprint of the model, and for each
+                 language the name, the number of sentences, and the share of squared
+                 length in each component
+    components   float32 [languages, k, dim]; the k rows of a language are orthonormal
 
 The file does not hold the length at which sentences were cut. Vectors of every cut come
 from the same encoder, and a component is a common part of thousands of sentences, most
 of which are shorter than any cut.
-
-The components are stored with the fingerprint of their model, in an .npz file that
-needs no unpickling:
-
-    header       a JSON object: format, version, fingerprint, and for each language the
-                 name, the number of sentences, and the share of squared length in each
-                 component
-    components   float32 [languages, k, dim]; the k rows of a language are orthonormal
 """
 
 from __future__ import annotations
@@ -33,18 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, files
-from cmlm.common.components import LanguageComponents, SecondMoment, remove
+from cmlm.common.components import LanguageComponents, remove
 from cmlm.errors import UserError, shown
-
-__all__ = [
-    "LanguageComponents",
-    "PrincipalComponents",
-    "SecondMoment",
-    "check_language",
-    "load",
-    "remove",
-    "save",
-]
 
 _FORMAT = "cmlm principal components"
 _VERSION = 1
