@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import safetensors.numpy
 
 from cmlm.data import letters, vocabulary_file
 from cmlm.data import rules as rules_lib
+from cmlm.data.rules import Rules
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
@@ -50,6 +52,7 @@ _CLASSES = {
     "mpnet": "MPNetModel",
     "electra": "ElectraModel",
 }
+_BERT_NORMALIZER = "BertNormalizer"
 _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
 
 
@@ -209,36 +212,55 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
     vocab_file = os.path.join(directory, vocabulary_file.FILE_NAME)
     vocabulary_file.write(tokenizer.vocab, vocab_file)
     rules_lib.write(vocab_file, rules)
-    strip = rules.strip_accents if rules.strip_accents != rules.lower_case else None
-    before = (
-        [huggingface_tokenizer.NORMALIZERS[rules.normalization]]
-        if rules.normalization
-        else []
-    )
-    before += huggingface_tokenizer.DOTLESS_I if rules.dotless_i else []
-    before += huggingface_tokenizer.FOLDING if letters.left_to_tf_text(rules) else []
-    normalizer = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": True,
-        "strip_accents": strip,
-        "lowercase": rules.lower_case,
-    }
+    normalizer = _normalizer(rules)
+    is_plain = normalizer["type"] == _BERT_NORMALIZER
     _write_json(directory, "special_tokens_map.json", _SPECIAL)
     _write_json(
         directory,
         "tokenizer_config.json",
         {
-            # BertTokenizer would build its own normaliser, without the steps before.
-            "tokenizer_class": "PreTrainedTokenizerFast" if before else "BertTokenizer",
+            # BertTokenizer would build its own normaliser, without other steps.
+            "tokenizer_class": (
+                "BertTokenizer" if is_plain else "PreTrainedTokenizerFast"
+            ),
             "do_lower_case": rules.lower_case,
-            "strip_accents": strip,
+            "strip_accents": _strip_accents(rules),
             "tokenize_chinese_chars": True,
             "model_max_length": seq_length,
             **_SPECIAL,
         },
     )
-    ids = {token: index for index, token in enumerate(tokenizer.vocab)}
+    values = _tokenizer_json(tokenizer.vocab, normalizer, rules)
+    _write_json(directory, "tokenizer.json", values)
+
+
+def _strip_accents(rules: Rules) -> bool | None:
+    """Hugging Face's setting, whose None means: as `lower_case` says."""
+    return rules.strip_accents if rules.strip_accents != rules.lower_case else None
+
+
+def _normalizer(rules: Rules) -> dict:
+    """BERT's normaliser, after the steps that it lacks."""
+    bert = {
+        "type": _BERT_NORMALIZER,
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": _strip_accents(rules),
+        "lowercase": rules.lower_case,
+    }
+    before = []
+    if rules.normalization:
+        before.append(huggingface_tokenizer.NORMALIZERS[rules.normalization])
+    if rules.dotless_i:
+        before += huggingface_tokenizer.DOTLESS_I
+    if letters.left_to_tf_text(rules):
+        before += huggingface_tokenizer.FOLDING
+    return {"type": "Sequence", "normalizers": [*before, bert]} if before else bert
+
+
+def _tokenizer_json(vocab: Sequence[str], normalizer: dict, rules: Rules) -> dict:
+    """The content of tokenizer.json for a WordPiece vocabulary."""
+    ids = {token: index for index, token in enumerate(vocab)}
 
     def special(token):
         return {"id": token, "ids": [ids[token]], "tokens": [token]}
@@ -253,49 +275,41 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
     ]
     second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
     flags = ("single_word", "lstrip", "rstrip", "normalized")
-    _write_json(
-        directory,
-        "tokenizer.json",
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {
-                    "id": ids[token],
-                    "content": token,
-                    **dict.fromkeys(flags, False),
-                    "special": True,
-                }
-                for token in sorted(_SPECIAL.values(), key=ids.get)
-            ],
-            "normalizer": (
-                {"type": "Sequence", "normalizers": [*before, normalizer]}
-                if before
-                else normalizer
-            ),
-            "pre_tokenizer": {"type": "BertPreTokenizer"},
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": first,
-                "pair": first + second,
-                "special_tokens": {t: special(t) for t in ("[CLS]", "[SEP]")},
-            },
-            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "model": {
-                "type": "WordPiece",
-                "unk_token": "[UNK]",
-                "continuing_subword_prefix": "##",
-                # Hugging Face counts characters, this project bytes. Scripts whose
-                # words are long, such as Thai, have three bytes a character, so a
-                # third of the bytes is the same limit there.
-                "max_input_chars_per_word": (
-                    rules.max_word_characters or rules.max_word_bytes // 3
-                ),
-                "vocab": ids,
-            },
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": ids[token],
+                "content": token,
+                **dict.fromkeys(flags, False),
+                "special": True,
+            }
+            for token in sorted(_SPECIAL.values(), key=ids.get)
+        ],
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": first,
+            "pair": first + second,
+            "special_tokens": {t: special(t) for t in ("[CLS]", "[SEP]")},
         },
-    )
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            # Hugging Face counts characters, this project bytes. Scripts whose words
+            # are long, such as Thai, have three bytes a character, so a third of the
+            # bytes is the same limit there.
+            "max_input_chars_per_word": (
+                rules.max_word_characters or rules.max_word_bytes // 3
+            ),
+            "vocab": ids,
+        },
+    }
 
 
 def _write_tokenizer_file(
