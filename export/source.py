@@ -68,7 +68,7 @@ def open_trained():
     """
     import tensorflow as tf
 
-    from cmlm.encoders import opening
+    from cmlm.encoders import model_dir, opening
     from cmlm.encoders.trained import resolve_seq_length
 
     reading = reading_flags.reading()
@@ -82,7 +82,7 @@ def open_trained():
     if FLAGS["from"].value:
         trained = opening.open_trained(FLAGS["from"].value, reading)
     else:
-        trained = opening.open_run(FLAGS.model_dir, FLAGS.checkpoint, reading)
+        trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint, reading)
     check_finite(trained)
     return trained, resolve_seq_length(trained, reading.seq_length)
 

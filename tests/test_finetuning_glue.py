@@ -139,11 +139,11 @@ def test_unknown_tasks_and_missing_files_are_named(tmp_path):
         catalogue.find_task("ner")
     task = catalogue.find_task("rte")
     with pytest.raises(MissingData, match="RTE/train.tsv"):
-        tasks.find_file(DataDir(str(tmp_path)), task, "train.tsv")
+        task.find(DataDir(str(tmp_path)), "train.tsv")
     # In GLUE's folder, beside it, or in the task's own.
     path = write(tmp_path / "glue" / "RTE" / "dev.tsv", "rte", [("a", "b", "c")])
     for folder in (tmp_path, tmp_path / "glue", tmp_path / "glue" / "RTE"):
-        assert tasks.find_file(DataDir(str(folder)), task, "dev.tsv") == path
+        assert task.find(DataDir(str(folder)), "dev.tsv") == [path]
 
 
 def test_figures_by_their_definitions():
@@ -227,7 +227,7 @@ def test_the_public_files_have_their_published_size(
     shared_data, name, file, rows, first
 ):
     task = glue.TASKS[name]
-    path = tasks.find_file(DataDir(str(shared_data / "eval")), task, file)
+    (path,) = task.find(DataDir(str(shared_data / "eval")), file)
     found = list(task.read(path, with_labels=file != "test.tsv"))
     assert len(found) == rows
     assert first is None or found[0].texts == first

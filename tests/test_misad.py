@@ -22,7 +22,7 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
-from cmlm.objectives import losses, misad
+from cmlm.objectives import losses, misad, misad_inputs
 from cmlm.objectives.base import Data
 from cmlm.objectives.misad import MisadConfig, MisadObjective
 from cmlm.training.trainer import Trainer
@@ -381,7 +381,8 @@ def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
     trainer = make(tokenizer, batch, one_device, form=form)
     objective, model = trainer.objectives["misad"], trainer.model
     start, end = objective._choose(batch)
-    parts = objective.split(batch, start, end)
+    released = form == "released"
+    parts = misad_inputs.split(batch, start, end, objective.tokenizer, released)
     parts = tf.nest.map_structure(np.asarray, parts)
     start, end = start.numpy()[:, 0], end.numpy()[:, 0]
     weights = batch["masked_lm_weights"]
@@ -425,12 +426,12 @@ def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
     found = end > start
     assert 0 < found.sum() < BATCH
     distances = oracles.misad_loss(
-        vectors["ngram"], vectors["rest"], vectors["sentence"], form == "released"
+        vectors["ngram"], vectors["rest"], vectors["sentence"], released
     )
     want.append(distances[found].sum())
     got, metrics = objective.loss(batch)
     np.testing.assert_allclose(got, want, rtol=1e-3)
-    assert len(want) == (3 if form == "released" else 2)
+    assert len(want) == (3 if released else 2)
     normalizer = objective.normalizer(batch).numpy()
     np.testing.assert_array_equal(normalizer[:-1], weights.sum())
     assert normalizer[-1] == found.sum()

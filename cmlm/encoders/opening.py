@@ -1,7 +1,8 @@
 """Opens encoders: exports, model_dirs, foreign weights, servers and stored vectors.
 
 Every command opens its encoder here, with `open_encoder` for vectors or `open_trained`
-for weights (exports, fine-tuning).
+for weights (exports, fine-tuning). Only an export opens a run by `model_dir`, because
+it can name a checkpoint.
 """
 
 from __future__ import annotations
@@ -132,13 +133,6 @@ def _run_of(checkpoint: str) -> str:
     if os.path.basename(directory) == model_dir.BEST:
         directory = os.path.dirname(directory)
     return directory
-
-
-def open_run(
-    directory: str, checkpoint: str, reading: Reading | None = None
-) -> TrainedEncoder:
-    """Opens the trained encoder of a run; see `model_dir.load_encoder`."""
-    return model_dir.load_encoder(directory, checkpoint, reading)
 
 
 def _fixed(encoder, reading: Reading, model: str):

@@ -117,10 +117,13 @@ class Task:
     def find(self, source: reading.DataDir, name: str) -> list[str]:
         """The paths of a file of the task, by its name in `train`, `dev` and so on.
 
+        The file lies in the task's folder, directly or within GLUE's folder, or
+        `source` is the task's folder itself.
+
         Raises:
             reading.MissingData: the file is missing.
         """
-        return [find_file(source, self, name)]
+        return [source.find(f"{self.folder}/{name}", name, within=self.within)]
 
     def examples(
         self, name: str, paths: Sequence[str], with_labels: bool = True
@@ -128,18 +131,6 @@ class Task:
         """The examples of a file, by its name; `paths` come from `find`."""
         for path in paths:
             yield from self.read(path, with_labels)
-
-
-def find_file(source: reading.DataDir, task: Task, name: str) -> str:
-    """The path of a task's file.
-
-    The file lies in the task's folder, directly or within GLUE's folder, or `source` is
-    the task's folder itself.
-
-    Raises:
-        reading.MissingData: the file is missing.
-    """
-    return source.find(f"{task.folder}/{name}", name, within=task.within)
 
 
 def checksum(path: str) -> str:

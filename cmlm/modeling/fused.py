@@ -192,6 +192,7 @@ def column_sums(x: tf.Tensor) -> tf.Tensor:
 # ----------------------------------------------------------------------- GELU
 
 
+@tf.custom_gradient
 def gelu(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Exact GELU of x + bias, 0.5 y (1 + erf(y / sqrt 2)).
 
@@ -204,11 +205,7 @@ def gelu(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     Returns:
         [rows, width], in the type of x.
     """
-    return _gelu(x, bias)
 
-
-@tf.custom_gradient
-def _gelu(x, bias):
     def gradient(upstream):
         dx = _compiled(_gelu_gradient)(x, bias, upstream)
         return dx, column_sums(dx)

@@ -267,17 +267,13 @@ class MisadObjective(MaskedTextObjective):
             tf.gather(batch["span_end"], best, batch_dims=1),
         )
 
-    def split(
-        self, batch: dict[str, tf.Tensor], start: tf.Tensor, end: tf.Tensor
-    ) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns the three inputs of the encoder, see `misad_inputs.split`."""
-        return misad_inputs.split(batch, start, end, self.tokenizer, self._is_released)
-
     # ------------------------------------------------------------------- loss
 
     def _losses(self, batch, training):
         """Returns the weighted summed losses, float32 [terms], and all metrics."""
-        parts = self.split(batch, *self._choose(batch))
+        parts = misad_inputs.split(
+            batch, *self._choose(batch), self.tokenizer, self._is_released
+        )
         vectors, terms, metrics = {}, [], {}
         for name, inputs in parts.items():
             outputs = self.model.encoder(
