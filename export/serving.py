@@ -74,9 +74,7 @@ def build(
         tokens = graph.tokenizer.encode(text, graph.seq_length)
 
         def batch(rows, width):
-            chosen = tf.gather(tokens, rows)
-            ids = chosen.to_tensor(graph.tokenizer.pad_id)
-            mask = tf.sequence_mask(chosen.row_lengths(), width, dtype=tf.int32)
+            ids, mask = batching.padded(tokens, rows, width, graph.tokenizer.pad_id)
             return compute(ids, mask, tf.zeros_like(ids))
 
         lengths = tf.cast(tokens.row_lengths(), tf.int32)

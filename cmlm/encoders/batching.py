@@ -112,6 +112,21 @@ def map_in_batches(
     return tf.ensure_shape(vectors, [None, dim])
 
 
+def padded(
+    tokens: tf.RaggedTensor, rows: tf.Tensor, width: tf.Tensor, pad_id: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The ids and the mask of a batch of `map_in_batches`, int32 [m, width].
+
+    Args:
+        tokens: the token ids of all rows, int32 [n, (length)].
+        rows, width: what `map_in_batches` calls its function with.
+        pad_id: the id of the padding.
+    """
+    chosen = tf.gather(tokens, rows)
+    mask = tf.sequence_mask(chosen.row_lengths(), width, dtype=tf.int32)
+    return chosen.to_tensor(pad_id), mask
+
+
 def _batch_starts(descending: tf.Tensor) -> tf.Tensor:
     """Where the batches begin among rows of falling lengths, int32 [n]: int32 [b]."""
     count = tf.size(descending)

@@ -74,9 +74,7 @@ def write(
             tokens = tokenizer.encode(*texts, seq_length)
 
         def batch(rows, width):
-            chosen = tf.gather(tokens, rows)
-            ids = chosen.to_tensor(tokenizer.pad_id)
-            mask = tf.sequence_mask(chosen.row_lengths(), width, dtype=tf.int32)
+            ids, mask = batching.padded(tokens, rows, width, tokenizer.pad_id)
             ends = tf.cast(ids == tokenizer.sep_id, tf.int32)
             before = tf.cumsum(ends, axis=1, exclusive=True)
             is_second = before >= tokenizer.pair_separators
