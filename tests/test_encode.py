@@ -419,6 +419,19 @@ def test_an_export_without_checksums_opens(exported, tmp_path):
     opening.open_trained(str(copy / "encoder"))
 
 
+def test_an_export_of_projected_vectors_asks_for_its_run(exported, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    (copy / checksums.FILE_NAME).unlink()
+    path = copy / "export.json"
+    about = json.loads(path.read_text())
+    about["config"]["model"]["sentence_vector"] = "projected"
+    path.write_text(json.dumps(about))
+    said = f"^{path} has sentence_vector='projected'.*; allowed: its model_dir$"
+    with pytest.raises(UserError, match=said):
+        opening.open_trained(str(copy / "encoder"))
+
+
 @pytest.mark.parametrize(
     "change, said",
     [

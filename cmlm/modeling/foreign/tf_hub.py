@@ -37,7 +37,8 @@ def read(folder: str) -> base.Source:
         folder: the folder of `saved_model.pb`.
 
     Raises:
-        UserError: the SavedModel is damaged, or is not a BERT encoder.
+        UserError: the SavedModel is damaged, or is not a BERT encoder; or it is an
+            export of projected vectors.
     """
     around = os.path.dirname(folder.rstrip("/"))
     own = (f"{os.path.basename(folder.rstrip('/'))}/", _EXPORT)
@@ -47,6 +48,15 @@ def read(folder: str) -> base.Source:
     if not stored.has_tensor(tf_checkpoints.OBJECT_GRAPH):
         raise UserError(
             f"{folder} is a SavedModel of TensorFlow 1; allowed: of TensorFlow 2"
+        )
+    described = os.path.join(around, _EXPORT)
+    ours = json_files.optional(around, _EXPORT)
+    config = json_files.field(ours, "config", dict, described, {})
+    settings = json_files.field(config, "model", dict, described, {})
+    if settings.get("sentence_vector") == "projected":
+        raise UserError(
+            f"{described} has sentence_vector='projected', and an export does not name "
+            "the projections; allowed: its model_dir"
         )
     found, unused = tf_checkpoints.garden_names(stored, folder)
     model = tf_checkpoints.shapes(stored, found, folder)
@@ -58,10 +68,6 @@ def read(folder: str) -> base.Source:
     else:
         notes.append("the graph shows no epsilon of layer norm: 1e-12 is assumed")
         model["layer_norm_epsilon"] = 1e-12
-    ours = json_files.optional(around, _EXPORT)
-    described = os.path.join(around, _EXPORT)
-    config = json_files.field(ours, "config", dict, described, {})
-    settings = json_files.field(config, "model", dict, described, {})
     if settings:
         for name in ("num_views", "pooling", "sentence_vector"):
             if name in settings:
