@@ -39,10 +39,10 @@ from werkzeug.routing import BaseConverter, Map, Rule
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from cmlm.encoders import signatures
 from cmlm.encoders.model_server import json_string
 from cmlm.errors import UserError
 
-DEFAULT_SIGNATURE = "serving_default"
 _PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _POLICY += "; connect-src 'self'"
@@ -233,7 +233,7 @@ class Server:
             if ("instances" in asked) == ("inputs" in asked):
                 raise ValueError("allowed: one of 'instances' and 'inputs'")
             by_row = "instances" in asked
-            name = asked.get("signature_name") or DEFAULT_SIGNATURE
+            name = asked.get("signature_name") or signatures.DEFAULT
             outputs = self._model.predict(name, self._inputs(asked, name))
         except RecursionError:
             return _json({"error": "the request has too many nested lists"}, 400)
@@ -348,7 +348,7 @@ class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     def Predict(self, request, context):
         self._check(request.model_spec, context)
-        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        name = request.model_spec.signature_name or signatures.DEFAULT
         response = predict_pb2.PredictResponse()
         try:
             inputs = {

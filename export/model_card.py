@@ -134,11 +134,6 @@ def _origin(trained: TrainedEncoder) -> str:
     return f"{name}, started from {os.path.basename(start)}" if start else name
 
 
-def _step(trained: TrainedEncoder) -> int:
-    found = re.search(r"-(\d+)$", trained.checkpoint)
-    return int(found.group(1)) if found else 0
-
-
 def _languages(trained: TrainedEncoder) -> list[str]:
     """The distinct languages that the configuration names."""
     found: dict[str, None] = {}
@@ -163,7 +158,7 @@ def _training(trained: TrainedEncoder) -> list[str]:
     """Objectives, data and the last validation."""
     if not trained.run:
         return ["Not trained with cmlm; see the origin of the weights above."]
-    config, step = trained.config, _step(trained)
+    config, step = trained.config, trained.step
     optimizer = config.trainer.optimizer
     lines = [
         f"{step:,} of {config.trainer.train_steps:,} steps, {optimizer.type} "

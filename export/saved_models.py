@@ -19,12 +19,12 @@ from cmlm.encoders.signatures import SIGNATURES
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import inference_graph
+from cmlm.modeling.foreign import tf_hub
 from export import encoder, preprocessor, server_files, serving
 
 PREPROCESSOR = "preprocessor"
 ENCODER = "encoder"
 SERVING = os.path.join("serving", "1")
-PROVENANCE = "export.json"
 _SERVED = ("saved_model.pb", "variables", "assets", opening.PROVENANCE)
 
 # Allowed differences: float32 sums in another order, and the 8 bits of bfloat16 after
@@ -93,14 +93,14 @@ def write(
     }
     # Written twice: for people, and inside the version folder, which may be moved
     # alone.
-    for path in (PROVENANCE, os.path.join(SERVING, opening.PROVENANCE)):
+    for path in (tf_hub.EXPORT, os.path.join(SERVING, opening.PROVENANCE)):
         with files.atomic_text(os.path.join(directory, path)) as file:
             json.dump(provenance, file, indent=2)
             file.write("\n")
     # Without the warm-up requests and the model card, which users may change.
     for folder, path, names in (
         (os.path.join(directory, SERVING), opening.CHECKSUMS, _SERVED),
-        (directory, checksums.FILE_NAME, (PROVENANCE, PREPROCESSOR, ENCODER)),
+        (directory, checksums.FILE_NAME, (tf_hub.EXPORT, PREPROCESSOR, ENCODER)),
     ):
         checksums.write(folder, names, os.path.join(folder, path))
 

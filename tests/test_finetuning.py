@@ -146,7 +146,7 @@ def test_outputs_and_losses_are_those_of_numpy(trained, tokenizer, task):
         num_layers=1,
         type_ids=batch["input_type_ids"],
     )
-    head = oracles.weights_by_name(made.model.parts["glue"])
+    head = oracles.weights_by_name(made.model.parts["head"])
     hidden = np.tanh(
         tokens[:, 0] @ head["pooler_dense/kernel"] + head["pooler_dense/bias"]
     )
@@ -204,7 +204,7 @@ def test_berts_pooler_is_the_head_where_it_was_trained(trained):
     # What `model_dirs` writes has random numbers everywhere, here too.
     kernel, bias = trained.encoder.bert.pooler_layer.get_weights()
     made = classifier(trained, "rte")
-    got = made.model.parts["glue"].dense.get_weights()
+    got = made.model.parts["head"].dense.get_weights()
     np.testing.assert_array_equal(got[0], kernel)
     np.testing.assert_array_equal(got[1], bias)
     assert training.Start(trained).head(glue.TASKS["rte"]) == "from BERT's pooler"
@@ -215,7 +215,7 @@ def test_berts_pooler_is_the_head_where_it_was_trained(trained):
             start, glue.TASKS["rte"], training.Settings(), seed=0
         )
         assert start.head(glue.TASKS["rte"]) == "new"
-        assert (made.model.parts["glue"].dense.get_weights()[0] != kernel).any()
+        assert (made.model.parts["head"].dense.get_weights()[0] != kernel).any()
     finally:
         trained.encoder.bert.pooler_layer.set_weights([kernel, bias])
 
@@ -224,7 +224,7 @@ def test_berts_pooler_is_the_head_where_it_was_trained(trained):
 def test_a_loss_that_is_no_number_is_one_line(trained, tokenizer):
     data = examples.encode(sentences(16), tokenizer, 14)
     made = classifier(trained, "cola", batch_size=8)
-    head = made.model.parts["glue"]
+    head = made.model.parts["head"]
     head.set_weights([np.full_like(array, np.nan) for array in head.get_weights()])
     with pytest.raises(UserError, match="loss is not finite in step 1, seed 0"):
         made.train(data, lambda *step: None)

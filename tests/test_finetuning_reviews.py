@@ -91,7 +91,7 @@ def test_the_head_reads_both_vectors_pooled_as_trained(tmp_path, pooling):
     )
     u, v = vectors[0::2], vectors[1::2]
     features = np.concatenate([u, v, abs(u - v), u * v], axis=1)
-    kernel, bias = made.model.parts["glue"].get_weights()
+    kernel, bias = made.model.parts["head"].get_weights()
     np.testing.assert_allclose(
         made._predict(batch), features @ kernel + bias, atol=2e-5
     )

@@ -65,11 +65,10 @@ def check_fingerprint(value: object, path: str) -> None:
 
 def describe(trained: TrainedEncoder, seq_length: int) -> dict:
     """Describes an encoder in plain values, for reports and export.json."""
-    step = re.search(r"-(\d+)$", trained.checkpoint)
     return {
         "fingerprint": fingerprint(trained),
         "checkpoint": trained.checkpoint,
-        "step": int(step.group(1)) if step else 0,
+        "step": trained.step,
         "dim": trained.config.model.hidden_size,
         "pooling": trained.config.model.pooling,
         "sentence_vector": trained.config.model.sentence_vector,

@@ -19,13 +19,15 @@ from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
 from cmlm.encoders.identity import check_fingerprint, describe, fingerprint
+from cmlm.encoders.signatures import DEFAULT
 from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, inference_graph
+from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 # The description of an export inside its SavedModel; servers ignore this folder.
-PROVENANCE = os.path.join("assets.extra", "export.json")
+PROVENANCE = os.path.join("assets.extra", tf_hub.EXPORT)
 CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
 
 
@@ -260,7 +262,7 @@ def _from_export(path: str, name: str) -> Encoder:
         check_fingerprint(info["fingerprint"], description)
     try:
         served = tf.saved_model.load(path)
-        signature, lengths = served.signatures["serving_default"], served.lengths
+        signature, lengths = served.signatures[DEFAULT], served.lengths
         width = signature.structured_outputs["default"].shape[-1]
     # TensorFlow has no list of the errors that a damaged graph raises.
     except Exception as error:

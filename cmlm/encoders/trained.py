@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from cmlm.common import choices, fields
 from cmlm.config import experiment
@@ -101,6 +102,12 @@ class TrainedEncoder:
     vocab_file: str
     seq_length: int
     run: str | None = None
+
+    @property
+    def step(self) -> int:
+        """The step in the name of the checkpoint; 0 without one."""
+        found = re.search(r"-(\d+)$", self.checkpoint)
+        return int(found.group(1)) if found else 0
 
 
 def describe_limit(trained: TrainedEncoder, seq_length: int) -> str:

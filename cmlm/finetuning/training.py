@@ -23,7 +23,7 @@ from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
 # The name of the head among the parts of the model.
-HEAD = "glue"
+HEAD = "head"
 
 
 @dataclasses.dataclass(frozen=True)

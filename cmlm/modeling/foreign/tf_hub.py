@@ -23,7 +23,7 @@ from cmlm.modeling.pooling import POOLINGS
 
 FILE_NAME = "saved_model.pb"
 # The file beside every encoder that this project exports.
-_EXPORT = "export.json"
+EXPORT = "export.json"
 _PREPROCESSOR, _ASSETS = "preprocessor", "assets"
 # The longest word in bytes, by tf-text's default, which published preprocessors use.
 # Longer words are [UNK].
@@ -41,7 +41,7 @@ def read(folder: str) -> base.Source:
             export of projected vectors.
     """
     around = os.path.dirname(folder.rstrip("/"))
-    own = (f"{os.path.basename(folder.rstrip('/'))}/", _EXPORT)
+    own = (f"{os.path.basename(folder.rstrip('/'))}/", EXPORT)
     checksums.check(around, os.path.join(around, checksums.FILE_NAME), own)
     saved = _parse(os.path.join(folder, FILE_NAME))
     stored = tf_checkpoints.open_file(os.path.join(folder, "variables", "variables"))
@@ -49,8 +49,8 @@ def read(folder: str) -> base.Source:
         raise UserError(
             f"{folder} is a SavedModel of TensorFlow 1; allowed: of TensorFlow 2"
         )
-    described = os.path.join(around, _EXPORT)
-    ours = json_files.optional(around, _EXPORT)
+    described = os.path.join(around, EXPORT)
+    ours = json_files.optional(around, EXPORT)
     config = json_files.field(ours, "config", dict, described, {})
     settings = json_files.field(config, "model", dict, described, {})
     if settings.get("sentence_vector") == "projected":
