@@ -13,7 +13,7 @@ import apache_beam as beam
 from apache_beam.utils import shared
 
 from cmlm.common import beam_runner
-from cmlm.common.tasks import Task
+from cmlm.common.protocols import Task
 
 
 def run(

@@ -1,8 +1,8 @@
-"""The protocols of sentence encoders."""
+"""The protocols of sentence encoders and of numbered tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -37,3 +37,10 @@ class DescribedEncoder(SentenceEncoder, Protocol):
 
     def encode(self, sentences: Sequence[str], progress: bool = False) -> np.ndarray:
         """Encodes as `SentenceEncoder.encode` does; `progress` shows a bar."""
+
+
+class Task(Protocol):
+    """A task of `tasks.Workers`."""
+
+    def __call__(self, number: int, report: Callable[[int], object]) -> None:
+        """Does the task of a number; reports finished units, some at a time."""

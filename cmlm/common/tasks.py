@@ -18,9 +18,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from cmlm.common import machine, progress
-
-# A task: its number, and a function to report finished units with.
-Task = Callable[[int, Callable[[int], object]], None]
+from cmlm.common.protocols import Task
 
 
 @dataclasses.dataclass(frozen=True)

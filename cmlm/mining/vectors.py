@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from cmlm.common import arrays, json_files
-from cmlm.common.protocols import DescribedEncoder, name_of
-from cmlm.common.tasks import HERE, Task, Workers
+from cmlm.common.protocols import DescribedEncoder, Task, name_of
+from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError, shown
 from cmlm.mining import storage
 from cmlm.mining.texts import Texts
