@@ -147,7 +147,7 @@ def _languages(trained: TrainedEncoder) -> list[str]:
             named = [key for key in languages.split(data.input_path) if key]
             if isinstance(data, bitext.BitextDataConfig):
                 # `en-de` is a pair there; `pt-br` of a text is one language.
-                named = "-".join(named).split("-") if named else []
+                named = [side for key in named for side in languages.sides(key) if side]
         if not named and getattr(data, "raw_layout", ""):
             named = [data.raw_language]
         found.update(dict.fromkeys(named))

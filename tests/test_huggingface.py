@@ -154,7 +154,7 @@ def test_card_says_what_the_run_says(tmp_path):
     task = trained.config.task
     task.cmlm.train_data.input_path = "no=a.txt,pt-br=b.txt,zh-Hant=c.txt"
     task.bitext.weight = 1.0
-    task.bitext.train_data.input_path = "en-de=a.tsv,en-fr=b.tsv"
+    task.bitext.train_data.input_path = "en-de=a.tsv,zh-Hant-fr=b.tsv"
     card = model_card.render(trained, 37, True, False)
     header = yaml.safe_load(card.split("---\n")[1])
     assert set(header["language"]) == {*("no", "pt", "zh"), *("en", "de", "fr")}

@@ -26,6 +26,21 @@ def test_languages_are_read_from_the_path(path, found):
     assert languages.split(path) == found
 
 
+@pytest.mark.parametrize(
+    "pair, found",
+    [
+        ("en-de", ("en", "de")),
+        ("zh-Hant-en", ("zh-Hant", "en")),
+        ("en-zh-Hant", ("en", "zh-Hant")),
+        ("pt-BR-zh-hant-TW", ("pt-BR", "zh-hant-TW")),
+        ("EN-DE", ("EN", "DE")),
+        ("en", ("en", "")),
+    ],
+)
+def test_a_pair_is_split_between_its_languages(pair, found):
+    assert languages.sides(pair) == found
+
+
 def test_a_path_without_language_beside_some_with_one_is_named():
     with pytest.raises(UserError, match="'a.txt' has no language; allowed: LANG"):
         languages.split("a.txt,de=b.txt")

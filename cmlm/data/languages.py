@@ -12,6 +12,8 @@ from cmlm.errors import UserError
 
 # `en=`, `zh-Hant=`, `en-de=` at the start of a path in a list of paths.
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)=(.+)")
+# A language without script (`Hant`) and region (`BR`).
+_PRIMARY = re.compile(r"[a-z]{2,3}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,18 @@ def split(input_path: str) -> dict[str, str]:
             "LANGUAGE=FILES for all paths, as in en=a.txt,de=b.txt, or for none"
         )
     return {language: ",".join(parts) for language, parts in found.items()}
+
+
+def sides(pair: str) -> tuple[str, str]:
+    """Splits a pair of languages: `zh-Hant-en` into `zh-Hant` and `en`.
+
+    The second language begins at the first part, behind a hyphen, of two or three small
+    letters; else behind the first hyphen. A single language has "" beside it.
+    """
+    parts = pair.split("-")
+    starts = (n for n, part in enumerate(parts) if n and _PRIMARY.fullmatch(part))
+    second = next(starts, 1)
+    return "-".join(parts[:second]), "-".join(parts[second:])
 
 
 def smoothed_shares(sizes: Mapping[str, float], exponent: float) -> dict[str, float]:

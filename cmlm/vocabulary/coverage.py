@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
+from cmlm.data import languages
 from cmlm.data.tokenization import Tokenizer
 
 # The part of a language's text that `unknown_shares` reads.
@@ -92,8 +93,8 @@ def _by_language(
     language: str, path: str, lines: list[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields (language, texts) of some lines of a file."""
-    first, dash, second = language.partition("-")
-    if dash and path.removesuffix(".gz").endswith(".tsv"):
+    first, second = languages.sides(language)
+    if second and path.removesuffix(".gz").endswith(".tsv"):
         columns = [line.split("\t", 1) for line in lines]
         yield first, [row[0] for row in columns]
         yield second, [row[1] for row in columns if len(row) > 1]
