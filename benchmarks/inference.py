@@ -69,7 +69,7 @@ PEERS = {"torch": "inference_torch.py", "openvino": "inference_openvino.py"}
 # --------------------------------------------------------------------- arms
 
 
-def encode_arm(export, threads):
+def encode_arm(export):
     """cmlm.encode: (function of a list of str, its vectors)."""
     from cmlm.encoders import opening
 
@@ -77,7 +77,7 @@ def encode_arm(export, threads):
     return lambda texts: encoder.encode(texts, progress=False)
 
 
-def hub_arm(export, threads):
+def hub_arm(export):
     """Preprocessor and encoder, as the tutorials of TF Hub put them together."""
     import numpy as np
     import tensorflow as tf
@@ -93,7 +93,12 @@ def hub_arm(export, threads):
     )
 
 
-ARMS = {"encode": encode_arm, "serving": workers.serving_signature, "hub": hub_arm}
+def serving_arm(export):
+    """The serving signature, as a model server runs it."""
+    return workers.serving_signature(export, FLAGS.threads)
+
+
+ARMS = {"encode": encode_arm, "serving": serving_arm, "hub": hub_arm}
 
 
 def serve_arm() -> None:
@@ -113,7 +118,7 @@ def serve_arm() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     with open(FLAGS.sentence_file, encoding="utf-8") as file:
         texts = json.load(file)
-    run = ARMS[FLAGS.worker](FLAGS.export, FLAGS.threads)
+    run = ARMS[FLAGS.worker](FLAGS.export)
     workers.serve(
         run=lambda batch_size, count: workers.seconds(lambda: run(texts[:count])),
         one=lambda text, times: workers.latencies(lambda: run([text]), times),

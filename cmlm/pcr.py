@@ -96,9 +96,13 @@ def main(_) -> None:
     fitted = {}
     for language, (flag, paths) in sources.items():
         moment = SecondMoment(encoder.dim)
-        read = _encode_text if flag == "text" else _read_vectors
+        limit = FLAGS.max_sentences or sys.maxsize
+        if flag == "text":
+            read = _encode_text(paths, encoder, limit)
+        else:
+            read = _read_vectors(paths, limit)
         try:
-            for vectors in read(paths, encoder, FLAGS.max_sentences or sys.maxsize):
+            for vectors in read:
                 moment.add(vectors)
             fitted[language] = moment.components(FLAGS.components)
         except UserError as error:
@@ -136,7 +140,7 @@ def _encode_text(paths, encoder, limit):
                 return
 
 
-def _read_vectors(paths, encoder, limit):
+def _read_vectors(paths, limit):
     """Yields at most `limit` rows of .npy files, a window at a time."""
     from cmlm.common import arrays
 
