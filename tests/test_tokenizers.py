@@ -6,6 +6,7 @@ The tokenizers are learnt here; `tokenizers` and `sentencepiece` are the oracles
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from cmlm.vocabulary import of_run
 from cmlm.vocabulary.settings import VocabularyConfig
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+# The tokens before those of the merges.
+BYTE_LEVEL = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
 TEXTS = [
     "",
     " ",
@@ -56,6 +59,16 @@ def byte_pairs(folder, prefix_space=False):
         show_progress=False,
     )
     made.train_from_iterator(LEARNT, trainer)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return _saved(made, folder)
+
+
+def byte_level(folder, tokens, merges):
+    """The tokenizer of a list of merges."""
+    vocab = {token: number for number, token in enumerate(tokens)}
+    made = hugging_face.Tokenizer(models.BPE(vocab, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens(SPECIAL)
     made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return _saved(made, folder)
 
@@ -171,6 +184,48 @@ def test_byte_pairs_are_those_of_tokenizers(tmp_path, prefix_space):
     # A text never gives a special token, as in this project's WordPiece.
     (row,) = ours.tokenize(tf.constant(["<s>"])).to_list()
     assert row and not set(row) & set(ours.special_ids.tolist())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_of_characters_merge_as_in_tokenizers(tmp_path, seed):
+    draw = random.Random(seed)
+    # A list in no order: a merge may make a pair of a lower rank.
+    tokens, merges = ["a", "b"], []
+    while len(merges) < 14:
+        pair = draw.choice(tokens), draw.choice(tokens)
+        if pair not in merges and len("".join(pair)) < 9:
+            merges.append(pair)
+            tokens = list(dict.fromkeys([*tokens, "".join(pair)]))
+    if seed % 2:
+        draw.shuffle(merges)
+    theirs, path = byte_level(tmp_path, [*BYTE_LEVEL, *tokens[2:]], merges)
+    runs = ["a" * n for n in range(1, 20)] + ["aab" * 7, "abab" * 4 + "a", "bbaaa"]
+    mixed = ["".join(draw.choices("ab", k=30)) for _ in range(40)]
+    several = " ".join(runs)
+    texts = [*runs, *mixed, several]
+    actual = open_tokenizer(path).tokenize(tf.constant(texts)).to_list()
+    expected = theirs.encode_batch(texts, add_special_tokens=False)
+    for text, found, wanted in zip(texts, actual, expected, strict=True):
+        assert found == wanted.ids, text
+
+
+def test_a_long_run_takes_few_rounds(tmp_path, monkeypatch):
+    powers = ["a" * 2**n for n in range(1, 7)]
+    merges = [(power[: len(power) // 2],) * 2 for power in powers]
+    theirs, path = byte_level(tmp_path, [*BYTE_LEVEL, *powers], merges)
+    ours = open_tokenizer(path)
+    rounds = []
+    ranks = ours._ranks
+
+    def counted(*arguments):
+        rounds.append(arguments)
+        return ranks(*arguments)
+
+    monkeypatch.setattr(ours, "_ranks", counted)
+    text = "a" * 4095
+    (row,) = ours.tokenize(tf.constant([text])).to_list()
+    assert row == theirs.encode(text, add_special_tokens=False).ids
+    assert len(rounds) == len(merges) + 1
 
 
 def test_unigrams_are_sentencepieces(tmp_path):

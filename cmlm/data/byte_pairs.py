@@ -60,6 +60,11 @@ class BytePairs(Tokenizer):
         self._order = np.argsort(np.array(keys, np.int64), kind="stable")
         self._keys = np.array(keys, np.int64)[self._order]
         self._merged = np.array([ids[a + b] for a, b in found.merges], np.int64)
+        first_use = np.full(self.vocab_size, len(keys))
+        for rank, pair in reversed(list(enumerate(found.merges))):
+            first_use[[ids[token] for token in pair]] = rank
+        # A merge that makes a pair of a lower rank, which learnt lists hardly have.
+        self._opens_lower = first_use[self._merged] < np.arange(len(keys))
         texts = [tokenizer_file.text_of(token) for token in found.tokens]
         self._word_borders = word_borders(texts, self.is_special)
 
@@ -89,8 +94,9 @@ class BytePairs(Tokenizer):
     def _merge(self, words: tf.Tensor) -> tf.RaggedTensor:
         """Merges the bytes of string [n] to tokens, int64 [n, (tokens)].
 
-        A round merges, in every word, the pair with the lowest rank wherever it stands.
-        Words without a pair leave the loop.
+        A round merges, in every word, the pair with the lowest rank wherever it stands,
+        or only the first of them if their merge makes a pair of a lower rank. Words
+        without a pair leave the loop.
         """
         n_words = tf.shape(words, tf.int64)[0]
         n_bytes = tf.cast(tf.strings.length(words), tf.int64)
@@ -106,9 +112,17 @@ class BytePairs(Tokenizer):
             lowest = tf.gather(lowest, word)
             open_ = lowest < _NO_RANK
             merge = open_ & (rank == lowest)
-            # In `aaa` both pairs have the rank; the first one wins.
-            merge &= ~tf.concat([[False], merge[:-1]], 0)
             known = tf.minimum(rank, len(self._merged) - 1)
+            # In `aaaaa` four pairs have the rank; the first and the third win.
+            at = tf.range(tf.size(merge, tf.int64))
+            others = tf.concat([[-1], tf.where(~merge)[:, 0]], 0)
+            before = tf.gather(others, tf.cumsum(tf.cast(~merge, tf.int32)))
+            merge &= (at - before) % 2 == 1
+            if self._opens_lower.any():
+                place_of = tf.where(merge, at, _NO_RANK)
+                first = tf.math.unsorted_segment_min(place_of, word, n_words)
+                alone = tf.gather(tf.constant(self._opens_lower), known)
+                merge &= ~alone | (at == tf.gather(first, word))
             ids = tf.where(merge, tf.gather(tf.constant(self._merged), known), ids)
             second = tf.concat([[False], merge[:-1]], 0)
             stays = open_ & ~second
