@@ -5,6 +5,7 @@ import gzip
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import toys
 
 from cmlm.common import fields
@@ -188,6 +189,10 @@ def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
         (["a\tb\tneutral"] * 59, "different lengths, en 60, bad 59"),
         (["a\tb"] * 60, "line 1 has 2 columns; allowed: 3"),
         (["a\tb\tperhaps"] * 60, "line 1 has label 'perhaps'; allowed: entail"),
+        (
+            ["a\tb\tneutral\u00a0"] * 60,
+            r"line 1 has label 'neutral\\xa0'; allowed",
+        ),
         ([], "is empty"),
     ],
 )
@@ -202,3 +207,12 @@ def test_files_that_do_not_fit_are_named(tmp_path, files, lines, message):
 def test_labels_in_words_or_numbers():
     labels = ["entailment", "neutral", "CONTRADICTION", "0", "1", "2", "contradictory"]
     assert nli.label_ids(labels).numpy().tolist() == [0, 1, 2, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("label", ["", "neutral\u00a0", "3"])
+def test_an_unknown_label_is_no_class(label):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a label is unknown"):
+        nli.label_ids(["neutral", label])
+    ids = tf.data.Dataset.from_tensors(["neutral", label]).map(nli.label_ids)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a label is unknown"):
+        list(ids)

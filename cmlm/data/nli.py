@@ -7,6 +7,7 @@ XNLI. A premise can then be read in one language and its hypothesis in another.
 from __future__ import annotations
 
 import dataclasses
+import string
 
 import tensorflow as tf
 
@@ -72,7 +73,8 @@ def _check(path: str) -> int:
                     f"{path} line {count} has {len(cells)} columns; allowed: 3"
                     " (premise, hypothesis, label)"
                 )
-            if cells[2].strip().lower() not in _SPELLINGS:
+            # As `_cells` strips: a no-break space stays.
+            if cells[2].strip(string.whitespace).lower() not in _SPELLINGS:
                 raise UserError(
                     f"{path} line {count} has label {cells[2]!r}; allowed: "
                     f"{', '.join(LABELS)}, or 0, 1, 2"
@@ -149,9 +151,17 @@ def _cells(line: tf.Tensor) -> tf.Tensor:
 
 
 def label_ids(labels: tf.Tensor) -> tf.Tensor:
-    """Returns the index of each label in `LABELS`: string [n] -> int32 [n]."""
+    """Returns the index of each label in `LABELS`: string [n] -> int32 [n].
+
+    Raises:
+        InvalidArgumentError: a label is none of them.
+    """
     labels = tf.strings.lower(labels)
-    numbers = tf.zeros_like(labels, tf.int32)
+    numbers = tf.fill(tf.shape(labels), -1)
     for spelling, number in _SPELLINGS.items():
         numbers = tf.where(labels == spelling, number, numbers)
-    return numbers
+    known = tf.debugging.assert_non_negative(
+        numbers, f"a label is unknown; allowed: {', '.join(_SPELLINGS)}"
+    )
+    with tf.control_dependencies([known]):
+        return tf.identity(numbers)
