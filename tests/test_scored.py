@@ -10,6 +10,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from cmlm import train
+from cmlm.data import scored as data_scored
 from cmlm.data.bitext import PairDataConfig
 from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
@@ -44,6 +45,11 @@ def load(config) -> Data:
         ("a\tb\n", "line 1 has 2 columns, 2 with text; allowed: 3"),
         ("a\t\t1\n", "line 1 has 3 columns, 2 with text"),
         ("a\tb\tnan\n", "'nan'; allowed: a number"),
+        ("a\tb\t0_5\n", "'0_5'; allowed: a number"),
+        ("a\tb\t1\u00a0\n", r"'1\\xa0'; allowed: a number"),
+        ("a\tb\t\uff11\n", "'\uff11'; allowed: a number"),
+        ("a\tb\t-1e39\n", "'-1e39'; allowed: a number such as -1.5e3, within float32"),
+        (f"a\tb\t0.{'3' * 30}\n", "'0.3+'; allowed: .* and 31 characters"),
         ("\n", "is empty; allowed: lines of sentence<TAB>sentence<TAB>score"),
         ("a\tb\t1\nb\ta\t1\n", "all scores in .* are 1; allowed: at least two"),
     ],
@@ -53,6 +59,17 @@ def test_a_line_without_a_score_is_named(scored, text, said):
     path.write_text(text)
     with pytest.raises(UserError, match=said):
         load(config)
+
+
+def test_tensorflow_reads_every_number_that_passes(tmp_path):
+    texts = ["5", "+5", "-.5", "5.", "1E+3", "1e-60", " 5\x0b", "3.4028234e38"]
+    texts += [f"0.{'3' * 29}", "007"]
+    path = tmp_path / "scored.tsv"
+    path.write_text("".join(f"a\tb\t{text}\n" for text in texts))
+    found = list(data_scored.scores([str(path)]))
+    read = tf.strings.to_number(tf.strings.strip(texts)).numpy()
+    np.testing.assert_allclose(found, read, rtol=1e-6, atol=1e-40)
+    assert np.isfinite(read).all()
 
 
 def test_a_bzip2_file_is_refused(scored):

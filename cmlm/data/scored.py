@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+import string
 from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from cmlm.common import files as files_lib
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.corpus import Inspected
 from cmlm.errors import UserError
+
+# What tf.strings.to_number reads: Python's float reads more.
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_MAX_CHARACTERS = 31
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass
@@ -71,13 +80,16 @@ def scores(files: list[str]) -> Iterator[float]:
                         f"{sum(map(bool, cells))} with text; allowed: 3 with text "
                         f"({ScoredDataConfig.columns})"
                     )
-                try:
-                    score = float(cells[2])
-                except ValueError:
-                    score = math.nan
-                if not math.isfinite(score):
-                    raise UserError(
-                        f"{path} line {number} has the score {cells[2]!r}; allowed: a "
-                        "number"
-                    )
-                yield score
+                yield _score(line.split("\t")[2], f"{path} line {number}")
+
+
+def _score(cell: str, where: str) -> float:
+    text = cell.strip(string.whitespace)
+    if _NUMBER.fullmatch(text) and len(text) <= _MAX_CHARACTERS:
+        score = float(text)
+        if abs(score) <= _LARGEST:
+            return score
+    raise UserError(
+        f"{where} has the score {text!r}; allowed: a number such as -1.5e3, within "
+        f"float32 and {_MAX_CHARACTERS} characters"
+    )
