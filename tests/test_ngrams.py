@@ -10,7 +10,7 @@ import oracles
 import pytest
 
 from cmlm.common import choices, fields
-from cmlm.data import ngram_files, ngrams, sorted_counts
+from cmlm.data import ngram_files, ngrams, sorted_counts, streams
 from cmlm.data.ngram_units import Units
 from cmlm.data.ngrams import NgramConfig
 from cmlm.data.rules import Rules
@@ -97,6 +97,21 @@ def test_out_of_core_equals_in_memory(paths, counts, scope, top, monkeypatch):
     monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
     small = NgramConfig(**{**vars(config), "max_entries": 5})
     assert list(ngrams.extract(paths, Units(), small)) == want
+
+
+def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
+    # Two bytes a letter and one a space: the limit falls into a letter.
+    line = "\u00e9\u00e9 \u00fc\u00fc " * 2000
+    path = tmp_path / "long.txt"
+    path.write_text(line, encoding="utf-8")
+    config = NgramConfig(counts="document", longest=2, top=0, min_count=1)
+    (tmp_path / "marked").mkdir()
+    list(ngrams.extract([str(path)], Units(), config, str(tmp_path / "marked")))
+    (marked,) = (tmp_path / "marked" / "long.txt").read_bytes().strip().splitlines()
+    (read,) = streams.sentences(streams.Portion([str(path)]))
+    kept = marked.split(b"\t")[0].decode()
+    assert kept == read.numpy().decode(errors="ignore") and "\ufffd" not in kept
+    assert streams.MAX_SENTENCE_BYTES - 3 < len(kept.encode()) < len(line.encode())
 
 
 @pytest.mark.parametrize("counts, scope", [

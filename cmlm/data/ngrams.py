@@ -295,13 +295,18 @@ def check_names(paths: list[str]) -> None:
             )
 
 
+def _sentence(line: str) -> str:
+    """What the training reads of a line, without a character that it would cut."""
+    return line.encode()[: streams.MAX_SENTENCE_BYTES].decode(errors="ignore").strip()
+
+
 def _documents(paths: list[str], units: Units) -> Iterator[_Document]:
     """Yields the documents of all files; empty documents are skipped."""
     for path in paths:
         document = _Document(path, [], [])
         with files_lib.open_text(path) as stream:
             while lines := list(itertools.islice(stream, line_files.LINES_PER_CHUNK)):
-                lines = [line[: streams.MAX_SENTENCE_BYTES].strip() for line in lines]
+                lines = [_sentence(line) for line in lines]
                 for line, runs in zip(lines, units.split(lines), strict=True):
                     if line:
                         document.lines.append(line)
