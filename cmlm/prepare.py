@@ -83,7 +83,11 @@ flags.DEFINE_list(
     "steps", None, "Steps from the list above, comma-separated; --steps= means none."
 )
 flags.DEFINE_integer(
-    "shards", 0, "Files for each language; 0: one per 64 MB of input.", 0
+    "shards",
+    0,
+    "Files for each language; 0: one per 64 MB of input.",
+    0,
+    choices.MAX_SHARDS,
 )
 flags.DEFINE_integer(
     "seed",

@@ -75,6 +75,7 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
             "allowed: c4, length",
         ),
         ([f"--input={ROOT}/README.md", "--output=x", "--workers=2"], "only split"),
+        (["--shards=1048577"], "flag --shards=1048577: 1048577 is not an integer in"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 
-from cmlm.common import beam_runner, files, machine
+from cmlm.common import beam_runner, choices, files, machine
 from cmlm.errors import UserError
 from cmlm.preparation import assembly, report, sources
 from cmlm.preparation.settings import STEPS, Settings
@@ -29,7 +29,7 @@ def size_of(paths: Sequence[str]) -> int:
 
 def shards_for(size: int) -> int:
     """The default number of shards for an input of `size` bytes."""
-    return 1 + size // _INPUT_BYTES_A_SHARD
+    return min(1 + size // _INPUT_BYTES_A_SHARD, choices.MAX_SHARDS)
 
 
 def buckets_for(size: int) -> int:

@@ -13,13 +13,14 @@ import numpy as np
 from apache_beam import pvalue
 from apache_beam.utils import windowed_value
 
+from cmlm.common import choices
 from cmlm.preparation import deduplication, documents, spilling
 from cmlm.preparation.deduplication import ROWS, SIGNATURES
 from cmlm.preparation.documents import Document
 from cmlm.preparation.settings import Settings
 
 # A shard key holds the language in its upper bits and the shard in these.
-SHARD_BITS = 20
+SHARD_BITS = (choices.MAX_SHARDS - 1).bit_length()
 # Signatures are larger than fingerprints, so they get this many times the buckets.
 _SIGNATURE_BUCKETS = 4
 # Characters of text to collect before a block is sent.
