@@ -15,6 +15,7 @@ import pytest
 from cmlm.common import choices, files, tasks
 from cmlm.errors import UserError
 from cmlm.mining import (
+    cells,
     compressed,
     encoded,
     index,
@@ -433,6 +434,14 @@ def test_with_few_cells_partners_are_still_found(sides, on_disk, kind, tmp_path)
     again = neighbours.Searcher(*on_disk, str(tmp_path / "b"), settings)
     repeated = np.concatenate([block[2] for block in again.find("target", 2).blocks()])
     np.testing.assert_array_equal(got, repeated)
+
+
+def test_more_probes_than_trained_cells_search_all_of_them(on_disk, tmp_path):
+    # So little memory that the sample of the training has fewer rows than cells.
+    trained = cells.Cells(on_disk, str(tmp_path), cells=8, probes=8, memory=1)
+    assert trained.probes == len(trained.centres) == 7
+    nearest = trained.nearest(on_disk[0], str(tmp_path / "source"))
+    assert nearest.shape == (2300, 7) and nearest.min() == 0
 
 
 def test_missing_neighbours_are_left_out(tmp_path):

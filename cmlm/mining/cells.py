@@ -47,11 +47,12 @@ class Cells:
                 f"--cells is {cells}; allowed: up to {total}, the number of sentences"
             )
         cells = cells or min(int(4 * max(map(len, sides)) ** 0.5), -(-total // 8))
-        self.probes = min(probes, cells)
         path = os.path.join(directory, "centres.npy")
         if not storage.is_whole(path, directory):
             storage.save(path, self._train(sides, cells))
         self.centres = np.array(storage.load(path, directory))
+        # The training may lower the number of cells.
+        self.probes = min(probes, len(self.centres))
 
     def _train(self, sides: Sequence[Vectors], cells: int) -> np.ndarray:
         dim, total = sides[0].dim, sum(map(len, sides))
