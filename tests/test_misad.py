@@ -82,6 +82,11 @@ def table_of(path, tokenizer, read=ngram_files.read) -> ngram_table.NgramFinder:
     return ngram_table.NgramFinder(tokenizer, {path: read(path)})
 
 
+def as_find(finder):
+    """The pipeline's `find`, which knows a seed too."""
+    return lambda ids, seed, marks: finder(ids, marks)
+
+
 def brute_force(tokens: list[str], ngrams: list[list[str]]) -> set[tuple[int, int]]:
     """Spans of a row, compared word for word; none inside a longer one."""
     found = set()
@@ -157,7 +162,7 @@ def test_marks_are_found_in_their_sentence_only(tmp_path, tokenizer):
     ids = tokenizer.encode(sentences, SEQ).to_tensor(PAD)
 
     def found(finder):
-        ends = finder(ids, None, marks).numpy()
+        ends = finder(ids, marks).numpy()
         return [{int(s): int(row[s]) for s in np.flatnonzero(row)} for row in ends]
 
     finder = ngram_table.NgramFinder(tokenizer, marks=True)
@@ -228,7 +233,7 @@ def batches(tmp_path, tokenizer, ngrams_file, draws=1, n_spans=3, **values):
     dataset = masked_pipelines.sentences_with_spans(
         feed(write_text(tmp_path), tokenizer, **values),
         MaskingConfig(rate=0.3),
-        table_of(ngrams_file, tokenizer),
+        as_find(table_of(ngrams_file, tokenizer)),
         n_spans,
         draws,
     )
@@ -275,7 +280,7 @@ def test_marked_text_gives_batches_of_its_own_n_grams(tmp_path, tokenizer):
     dataset = masked_pipelines.sentences_with_spans(
         feed(str(tmp_path / "marked.txt"), tokenizer),
         MaskingConfig(rate=0.3),
-        ngram_table.NgramFinder(tokenizer, marks=True),
+        as_find(ngram_table.NgramFinder(tokenizer, marks=True)),
         n_spans=3,
         draws=1,
     )

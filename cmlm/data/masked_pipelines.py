@@ -200,7 +200,7 @@ def ordered_pairs(
 def sentences_with_spans(
     feed: Feed,
     masking_config: MaskingConfig,
-    find: Callable[..., tf.Tensor],
+    find: Callable[[tf.Tensor, tf.Tensor, tf.RaggedTensor], tf.Tensor],
     n_spans: int,
     draws: int,
 ) -> tf.data.Dataset:
@@ -210,7 +210,7 @@ def sentences_with_spans(
         feed: the source and the receiver of the batches. In a line of text, tabs
             separate the sentence and its marked n-grams.
         masking_config: settings of the masking.
-        find: `ngram_table.NgramFinder` or `spans.RandomSpans`.
+        find: from ids, a seed and marks to spans, see `ngram_table.NgramFinder`.
         n_spans: the most spans of a sentence; a random choice if the sentence has more.
         draws: the number of independent masks of a sentence.
 

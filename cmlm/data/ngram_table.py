@@ -120,23 +120,18 @@ class NgramFinder:
         return hashes, tf.where(good, kind, _NONE), length
 
     def __call__(
-        self,
-        ids: tf.Tensor,
-        seed: tf.Tensor | None,
-        marks: tf.RaggedTensor | None = None,
+        self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
     ) -> tf.Tensor:
         """Finds the n-grams of every row, except n-grams inside a longer one.
 
         Args:
             ids: int32 [batch, length], `[CLS] ... [SEP]`, padded.
-            seed: unused, because the result is not random; `spans.RandomSpans` uses it.
             marks: ragged string [batch, (n)], from `split_marks`.
 
         Returns:
             int32 [batch, length], for each position the end of the span that starts
             there, or 0.
         """
-        del seed
         length = tf.shape(ids)[1]
         ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
         continues = tf.gather(tf.constant(self._tokenizer.is_continuation), ids)
@@ -188,4 +183,4 @@ class NgramFinder:
         self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
     ) -> tf.Tensor:
         """Tells which rows have a span: bool [batch]."""
-        return tf.reduce_any(self(ids, None, marks) > 0, axis=1)
+        return tf.reduce_any(self(ids, marks) > 0, axis=1)

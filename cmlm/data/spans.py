@@ -31,14 +31,17 @@ class RandomSpans:
         lengths = np.arange(_LONGEST_RANDOM)
         self._logits = np.log((1 - _GEOMETRIC) ** lengths * _GEOMETRIC)
 
-    def __call__(
-        self, ids: tf.Tensor, seed: tf.Tensor, marks: tf.RaggedTensor | None = None
-    ) -> tf.Tensor:
+    def __call__(self, ids: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Draws a span at every token that leaves room for it, of ordinary tokens.
 
-        Arguments and result: see `NgramFinder.__call__`; `marks` is unused.
+        Args:
+            ids: int32 [batch, length], `[CLS] ... [SEP]`, padded.
+            seed: int [2].
+
+        Returns:
+            int32 [batch, length], for each position the end of the span that starts
+            there, or 0.
         """
-        del marks
         special = tf.gather(tf.constant(self._tokenizer.is_special), ids)
         n_tokens = tf.reduce_sum(tf.cast(~special, tf.int32), axis=1, keepdims=True)
         shape = tf.shape(ids)
@@ -57,11 +60,8 @@ class RandomSpans:
         fits = (within == before[:, :-1]) & (ends - start < n_tokens)
         return tf.where(fits & (ends <= shape[1]), ends, 0)
 
-    def possible(
-        self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
-    ) -> tf.Tensor:
+    def possible(self, ids: tf.Tensor) -> tf.Tensor:
         """Tells which rows have a span, because they have at least two tokens."""
-        del marks
         ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
         return tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1) >= 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
@@ -29,6 +29,9 @@ CANDIDATES = ("marks", "ngrams", "entities", "spans")
 CHOICES = ("model", "random")
 # Sentences of each language that the start of a run searches for candidates.
 _LOOKED_AT = 8192
+# From ids, a seed and marks to spans; from ids and marks to whether a row has one.
+_Find = Callable[[tf.Tensor, tf.Tensor, tf.RaggedTensor], tf.Tensor]
+_Possible = Callable[[tf.Tensor, tf.RaggedTensor], tf.Tensor]
 
 logger = logging.getLogger(__name__)
 
@@ -104,15 +107,19 @@ class MisadObjective(MaskedTextObjective):
         self.masked_lm = model.masked_lm()
         self._is_released = config.form == "released"
         # The files are read now, so that an unusable file stops the run at its start.
-        self._find = self._candidates()
+        self._find, self._possible = self._candidates()
         if self.data is not None:
             self._look_for_candidates(self.data.train)
 
-    def _candidates(self) -> ngram_table.NgramFinder | spans.RandomSpans:
-        """Returns the finder of the spans that may be removed."""
+    def _candidates(self) -> tuple[_Find, _Possible]:
+        """Returns functions that find the spans that may be removed."""
         config, prefix = self.config, f"task.{self.name}."
         if config.candidates == "spans":
-            return spans.RandomSpans(self.tokenizer)
+            drawn = spans.RandomSpans(self.tokenizer)
+            return (
+                lambda ids, seed, marks: drawn(ids, seed),
+                lambda ids, marks: drawn.possible(ids),
+            )
         if not isinstance(self.tokenizer, word_pieces.WordPiece):
             raise UserError(
                 f"{prefix}candidates is {config.candidates}, which needs a WordPiece "
@@ -134,9 +141,10 @@ class MisadObjective(MaskedTextObjective):
         if config.entities_file:
             names = ngram_files.read_entities(config.entities_file)
             lists[config.entities_file] = names
-        return ngram_table.NgramFinder(
+        listed = ngram_table.NgramFinder(
             self.tokenizer, lists, marks=config.candidates == "marks"
         )
+        return lambda ids, seed, marks: listed(ids, marks), listed.possible
 
     def check_start(self, source: str, parts: Collection[str]) -> None:
         config = self.config
@@ -172,7 +180,7 @@ class MisadObjective(MaskedTextObjective):
                 ids = self.tokenizer.encode(sentence, length).to_tensor(
                     self.tokenizer.pad_id
                 )
-                if tf.reduce_any(self._find.possible(ids, marks)):
+                if tf.reduce_any(self._possible(ids, marks)):
                     return
                 n_language += int(tf.size(text))
             n_seen += n_language
