@@ -197,7 +197,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
             high = threshold
         if high - low <= 1 and low in tried:
             break
-        threshold = min(max(_next(tried, size, threshold), low), high - 1)
+        threshold = min(max(_next(tried, size), low), high - 1)
         if threshold in tried:
             break
     enough = [tokens for tokens in tried.values() if len(tokens) >= size]
@@ -247,7 +247,7 @@ def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) ->
     return len(counts)
 
 
-def _next(tried: dict[int, list[str]], size: int, last: int) -> int:
+def _next(tried: dict[int, list[str]], size: int) -> int:
     """Returns the threshold where the secant of the two nearest tries aims at `size`.
 
     It aims 2 % above `size`, so that surplus pieces can be dropped.
