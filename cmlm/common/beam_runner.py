@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import glob
 import json
 import logging
 import os
@@ -33,7 +34,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, TextIO
 
-from cmlm.common import machine, packing
+from cmlm.common import locks, machine, packing
 from cmlm.common.progress import Bar
 from cmlm.errors import UserError
 
@@ -299,7 +300,7 @@ def atomic_text(path: str) -> Iterator[TextIO]:
         filesystems.FileSystems.rename([temporary], [path])
     except BaseException:
         if filesystems.FileSystems.exists(temporary):
-            filesystems.FileSystems.delete([temporary])
+            filesystems.FileSystems.delete([_only(temporary)])
         raise
 
 
@@ -313,10 +314,23 @@ def make_directory(path: str) -> None:
                 raise
 
 
+def _only(path: str) -> str:
+    """Returns the glob that matches nothing but a path."""
+    if locks.is_local(path):
+        # Beam lists the folder above the first special character: a path needs one.
+        path = os.path.abspath(path)
+    return glob.escape(path)
+
+
+def match(path: str, pattern: str = "") -> list[filesystem.FileMetadata]:
+    """Finds the files of a path, of which no character is special, and a glob."""
+    return filesystems.FileSystems.match([_only(path) + pattern])[0].metadata_list
+
+
 def tidy(directory: str, *paths: str) -> None:
     """Deletes the given files and the temporary files of dead workers."""
-    found = filesystems.FileSystems.match([f"{directory}/**.tmp-*"])[0].metadata_list
-    filesystems.FileSystems.delete([*paths, *(file.path for file in found)])
+    left = [file.path for file in match(directory, "/**.tmp-*")]
+    filesystems.FileSystems.delete([_only(path) for path in (*paths, *left)])
 
 
 class Progress:

@@ -400,11 +400,11 @@ def size(path: str) -> int:
     Raises:
         UserError: the file does not exist.
     """
-    from apache_beam.io import filesystems
+    from cmlm.common import beam_runner
 
     if os.path.exists(path):
         return os.path.getsize(path)
-    found = filesystems.FileSystems.match([path])[0].metadata_list
+    found = beam_runner.match(path)
     if not found:
         raise UserError(f"{path} does not exist")
     return found[0].size_in_bytes
