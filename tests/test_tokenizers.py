@@ -301,6 +301,15 @@ MADE = {
 
 
 @pytest.mark.parametrize("kind", MADE)
+def test_a_file_is_read_once(tmp_path, kind, monkeypatch):
+    path, read = MADE[kind](tmp_path), []
+    load = tokenizer_file.load
+    monkeypatch.setattr(tokenizer_file, "load", lambda p: read.append(p) or load(p))
+    assert open_tokenizer(path).vocab_file == path
+    assert read == [path]
+
+
+@pytest.mark.parametrize("kind", MADE)
 def test_special_tokens_of_one_text_and_of_a_pair(tmp_path, kind):
     path = MADE[kind](tmp_path)
     ours, theirs = open_tokenizer(path), hugging_face.Tokenizer.from_file(path)

@@ -39,15 +39,12 @@ class BytePairs(Tokenizer):
 
     Args:
         vocab_file: a `tokenizer.json` with a BPE model.
-
-    Raises:
-        UserError: the file is unusable, see `tokenizer_file.read`.
+        found: the contents of that file.
     """
 
     title = "byte-level BPE"
 
-    def __init__(self, vocab_file: str):
-        found = tokenizer_file.read(vocab_file)
+    def __init__(self, vocab_file: str, found: tokenizer_file.TokenizerFile):
         super().__init__(vocab_file, found, found.rules)
         self._prefix_space = found.prefix_space
         ids = {token: number for number, token in enumerate(found.tokens)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cmlm.data import byte_pairs, tokenizer_file, unigrams, vocabulary_file
+from cmlm.data import byte_pairs, unigrams, vocabulary_file
 from cmlm.data.rules import UNCASED, Rules
 from cmlm.data.tokenization import Tokenizer
 from cmlm.data.word_pieces import WordPiece
@@ -18,11 +18,11 @@ def open_tokenizer(vocab_file: str, rules: Rules = UNCASED) -> Tokenizer:
     Raises:
         UserError: the vocabulary is unusable.
     """
-    if not vocabulary_file.is_json(vocab_file):
-        return WordPiece(vocab_file, rules)
-    found = tokenizer_file.read(vocab_file)
+    found = vocabulary_file.read(vocab_file)
     if found.kind == "BPE":
-        return byte_pairs.BytePairs(vocab_file)
+        return byte_pairs.BytePairs(vocab_file, found)
     if found.kind == "Unigram":
-        return unigrams.Unigrams(vocab_file)
-    return WordPiece(vocab_file, found.rules)
+        return unigrams.Unigrams(vocab_file, found)
+    if vocabulary_file.is_json(vocab_file):
+        rules = found.rules
+    return WordPiece(vocab_file, rules, found)

@@ -50,15 +50,12 @@ class Unigrams(Tokenizer):
 
     Args:
         vocab_file: a `tokenizer.json` with a Unigram model.
-
-    Raises:
-        UserError: the file is unusable, see `tokenizer_file.read`.
+        found: the contents of that file.
     """
 
     title = "SentencePiece"
 
-    def __init__(self, vocab_file: str):
-        found = tokenizer_file.read(vocab_file)
+    def __init__(self, vocab_file: str, found: tokenizer_file.TokenizerFile):
         super().__init__(vocab_file, found, found.rules)
         self._model = _Model(_model(found))
         self._steps = found.steps

@@ -42,11 +42,7 @@ def name_of(path: str) -> str:
 
 def same(path: str, other: str) -> bool:
     """Whether two vocabulary files give the same ids."""
-    if is_json(path) != is_json(other):
-        return False
-    if is_json(path):
-        return tokenizer_file.read(path) == tokenizer_file.read(other)
-    return load(path) == load(other)
+    return is_json(path) == is_json(other) and read(path) == read(other)
 
 
 def copy(path: str, folder: str) -> str:
@@ -66,6 +62,17 @@ def write_json(values: dict, folder: str) -> str:
         json.dump(values, file, ensure_ascii=False)
         file.write("\n")
     return path
+
+
+def read(path: str) -> tokenizer_file.TokenizerFile:
+    """Reads a vocabulary of either kind.
+
+    Raises:
+        UserError: see `load`.
+    """
+    if is_json(path):
+        return tokenizer_file.read(path)
+    return tokenizer_file.TokenizerFile("WordPiece", load(path), ROLES)
 
 
 def load(path: str) -> list[str]:

@@ -28,21 +28,21 @@ class WordPiece(Tokenizer):
         rules: the rules of the text that the vocabulary was learnt from. Published
             encoders have their own longest word: 100 bytes in tf-text, 100 characters
             in Hugging Face.
+        found: the contents of that file, if they were read already.
 
     Raises:
-        UserError: the vocabulary is unusable, see `vocabulary_file.load`.
+        UserError: the vocabulary is unusable, see `vocabulary_file.read`.
     """
 
     title = "WordPiece"
 
-    def __init__(self, vocab_file: str, rules: Rules = UNCASED):
-        if vocabulary_file.is_json(vocab_file):
-            found = tokenizer_file.read(vocab_file)
-        else:
-            tokens = vocabulary_file.load(vocab_file)
-            found = tokenizer_file.TokenizerFile(
-                "WordPiece", tokens, vocabulary_file.ROLES
-            )
+    def __init__(
+        self,
+        vocab_file: str,
+        rules: Rules = UNCASED,
+        found: tokenizer_file.TokenizerFile | None = None,
+    ):
+        found = found or vocabulary_file.read(vocab_file)
         super().__init__(vocab_file, found, rules)
         # Only a `##` piece joins, and it joins whatever stands before it.
         self.is_continuation = np.array([t.startswith("##") for t in found.tokens])
