@@ -94,9 +94,10 @@ def main(_) -> None:
         raise UserError("--unit=pieces and --vocab_file=FILE need each other")
     with cli.quiet_imports():
         from cmlm.common import fields, files, outputs
-        from cmlm.data import ngram_files, ngrams
-        from cmlm.data.ngram_units import Units
+        from cmlm.data import ngram_files
         from cmlm.data.rules import Rules
+        from cmlm.ngram_lists import extraction
+        from cmlm.ngram_lists.units import Units
         from cmlm.vocabulary.settings import VocabularyConfig
 
     outputs.check(
@@ -104,7 +105,7 @@ def main(_) -> None:
         {"--input": FLAGS.input, "--vocab_file": FLAGS.vocab_file},
         FLAGS.overwrite,
     )
-    config = ngrams.NgramConfig(
+    config = extraction.NgramConfig(
         form=FLAGS.form,
         counts=FLAGS.counts,
         scope=FLAGS.scope,
@@ -134,11 +135,11 @@ def main(_) -> None:
         begin = stack.enter_context(outputs.named_together(FLAGS.output))
         directory = None
         if FLAGS.marked_output:
-            ngrams.check_names(paths)
+            extraction.check_names(paths)
             directory = stack.enter_context(
                 files.atomic_directory(FLAGS.marked_output, overwrite=True)
             )
-        found = ngrams.extract(paths, units, config, directory)
+        found = extraction.extract(paths, units, config, directory)
         number = ngram_files.write(found, FLAGS.output, begin if directory else None)
     print(f"{number:,} n-grams of {len(paths):,} files")
     print(FLAGS.output)

@@ -22,7 +22,7 @@ ORDER = [
     ["cmlm.errors"],
     ["cmlm.common"],
     ["cmlm.data", "cmlm.mining"],
-    ["cmlm.vocabulary", "cmlm.modeling", "cmlm.preparation"],
+    ["cmlm.vocabulary", "cmlm.ngram_lists", "cmlm.modeling", "cmlm.preparation"],
     ["cmlm.objectives"],
     ["cmlm.config"],
     ["cmlm.encoders", "cmlm.evaluation"],

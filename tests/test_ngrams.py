@@ -10,13 +10,14 @@ import oracles
 import pytest
 
 from cmlm.common import choices, fields
-from cmlm.data import ngram_files, ngrams, sorted_counts, streams
-from cmlm.data.ngram_units import Units
-from cmlm.data.ngrams import NgramConfig
+from cmlm.data import ngram_files, streams
 from cmlm.data.rules import Rules
-from cmlm.data.sorted_counts import SortedCounts
 from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
+from cmlm.ngram_lists import extraction, sorted_counts
+from cmlm.ngram_lists.extraction import NgramConfig
+from cmlm.ngram_lists.sorted_counts import SortedCounts
+from cmlm.ngram_lists.units import Units
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,13 +58,13 @@ def test_scores_are_those_of_the_definition(documents, paths, form):
     together = [sentence for document in documents for sentence in document]
     whole = oracles.ngram_scores(together, 4, form == "released")
     config = NgramConfig(form=form, longest=4, top=0, min_count=1, scope="corpus")
-    got = dict(ngrams.extract(paths, Units(), config))
+    got = dict(extraction.extract(paths, Units(), config))
     assert got == pytest.approx(whole)
 
     # Each document keeps its best, by the counts of the corpus or its own.
     for counts in choices.NGRAM_COUNTS:
         config = NgramConfig(form, counts, longest=4, top=7, min_count=1)
-        got = dict(ngrams.extract(paths, Units(), config))
+        got = dict(extraction.extract(paths, Units(), config))
         sure, possible = {}, {}
         for document in documents:
             own = oracles.ngram_scores(document, 4, form == "released")
@@ -91,12 +92,12 @@ def test_out_of_core_equals_in_memory(paths, counts, scope, top, monkeypatch):
     config = NgramConfig(
         counts=counts, scope=scope, top=top, min_count=1 + (counts == "corpus")
     )
-    want = list(ngrams.extract(paths, Units(), config))
+    want = list(extraction.extract(paths, Units(), config))
     assert want and [ngram for ngram, _ in want] == sorted(ngram for ngram, _ in want)
     # Runs of 5 entries, and so many of them that they are merged on the way.
     monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
     small = NgramConfig(**{**vars(config), "max_entries": 5})
-    assert list(ngrams.extract(paths, Units(), small)) == want
+    assert list(extraction.extract(paths, Units(), small)) == want
 
 
 def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
@@ -106,7 +107,7 @@ def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
     path.write_text(line, encoding="utf-8")
     config = NgramConfig(counts="document", longest=2, top=0, min_count=1)
     (tmp_path / "marked").mkdir()
-    list(ngrams.extract([str(path)], Units(), config, str(tmp_path / "marked")))
+    list(extraction.extract([str(path)], Units(), config, str(tmp_path / "marked")))
     (marked,) = (tmp_path / "marked" / "long.txt").read_bytes().strip().splitlines()
     (read,) = streams.sentences(streams.Portion([str(path)]))
     kept = marked.split(b"\t")[0].decode()
@@ -122,7 +123,7 @@ def test_sentences_are_marked_with_the_list_of_their_document(
 ):
     config = NgramConfig(counts=counts, scope=scope, longest=4, top=5, min_count=1)
     (tmp_path / "marked").mkdir()
-    found = ngrams.extract(paths, Units(), config, str(tmp_path / "marked"))
+    found = extraction.extract(paths, Units(), config, str(tmp_path / "marked"))
     listed = set(dict(found))
     together = [sentence for document in documents for sentence in document]
     whole = oracles.ngram_scores(together, 4, False)
@@ -158,11 +159,11 @@ def test_the_default_drops_rare_n_grams(tmp_path):
     path = tmp_path / "a.txt"
     city, seven = "new york is big", "one two three four five six seven"
     path.write_text(f"{city}\n" * 20 + f"{seven}\n" * 19)
-    found = dict(ngrams.extract([str(path)], Units(), NgramConfig()))
+    found = dict(extraction.extract([str(path)], Units(), NgramConfig()))
     assert city in found and not any("two" in ngram for ngram in found)
     # And those of more than six words.
     path.write_text(f"{seven}\n" * 20)
-    found = dict(ngrams.extract([str(path)], Units(), NgramConfig()))
+    found = dict(extraction.extract([str(path)], Units(), NgramConfig()))
     assert max(len(ngram.split()) for ngram in found) == 6
 
 
@@ -183,35 +184,35 @@ def test_counts_beyond_memory_are_on_disk():
 
 def test_words_that_like_each_other_come_first(paths):
     config = NgramConfig(scope="corpus", top=1, min_count=5)
-    assert dict(ngrams.extract(paths, Units(), config)).keys() == {"new york city"}
+    assert dict(extraction.extract(paths, Units(), config)).keys() == {"new york city"}
     # Undivided and of counts, the released score falls with every word.
     config = NgramConfig(form="released", scope="corpus", top=1, min_count=5)
-    (ngram,) = dict(ngrams.extract(paths, Units(), config))
+    (ngram,) = dict(extraction.extract(paths, Units(), config))
     assert len(ngram.split()) == 2
     with pytest.raises(UserError, match="no n-gram is left"):
         config = NgramConfig(threshold=99.0, min_count=1)
-        ngram_files.write(ngrams.extract(paths, Units(), config), paths[0] + ".tsv")
+        ngram_files.write(extraction.extract(paths, Units(), config), paths[0] + ".tsv")
     assert not Path(paths[0] + ".tsv").exists()
 
 
 def test_the_threshold_is_the_lowest_score_that_stays(paths):
     config = NgramConfig(scope="corpus", top=0, min_count=1)
-    scored = dict(ngrams.extract(paths, Units(), config))
+    scored = dict(extraction.extract(paths, Units(), config))
     lowest = sorted(scores := scored.values())[len(scored) // 2]
     want = {ngram: value for ngram, value in scored.items() if value >= lowest}
     assert min(want.values()) == lowest < max(scores) and len(want) < len(scored)
     at_least = NgramConfig(scope="corpus", top=0, min_count=1, threshold=lowest)
-    assert dict(ngrams.extract(paths, Units(), at_least)) == want
+    assert dict(extraction.extract(paths, Units(), at_least)) == want
 
 
 def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_path):
     for name, pack in (("a.txt.bz2", bz2.compress), ("b.txt.gz", gzip.compress)):
         (tmp_path / name).write_bytes(pack(Path(paths[0]).read_bytes()))
     given = [*paths, str(tmp_path / "a.txt.bz2"), str(tmp_path / "b.txt.gz")]
-    ngrams.check_names(given)
+    extraction.check_names(given)
     (tmp_path / "marked").mkdir()
     config = NgramConfig(counts="document", min_count=1)
-    list(ngrams.extract(given, Units(), config, str(tmp_path / "marked")))
+    list(extraction.extract(given, Units(), config, str(tmp_path / "marked")))
     want = (tmp_path / "marked" / "0.txt").read_bytes()
     names = sorted(path.name for path in (tmp_path / "marked").iterdir())
     assert names == ["0.txt", "1.txt", "a.txt.gz", "b.txt.gz"]
@@ -222,7 +223,7 @@ def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_pa
         want = name.replace("bz2", "gz")
         said = f"--input names 2 files for {want}; allowed with --marked_output: diff"
         with pytest.raises(UserError, match=said):
-            ngrams.check_names([*given, f"elsewhere/{name}"])
+            extraction.check_names([*given, f"elsewhere/{name}"])
 
 
 def test_units_do_not_cross_punctuation():
@@ -243,7 +244,7 @@ def test_pieces_of_a_language_without_spaces(tmp_path):
     text.write_text("\u0e01\u0e32\u0e23 x q\n\u0e01\u0e32\n")
     units = Units(tokenizer=tokenizer)
     assert units.split(["\u0e01\u0e32\u0e23 q x"]) == [[pieces[:3], ["x"]]]
-    found = dict(ngrams.extract([str(text)], units, NgramConfig(min_count=1)))
+    found = dict(extraction.extract([str(text)], units, NgramConfig(min_count=1)))
     assert "\u0e01 ##\u0e32 ##\u0e23" in found
 
 

@@ -14,7 +14,7 @@ MAX_SHARDS = 1 << 20
 # Vocabularies (`cmlm.data.rules`): Unicode's forms of text; "" leaves it as it is.
 NORMALIZATIONS = ("", "nfc", "nfkc")
 TOKENIZER_STYLES = ("tf-text", "hugging-face")
-# N-grams (`cmlm.data.ngrams`).
+# N-grams (`cmlm.ngram_lists`).
 NGRAM_FORMS = ("paper", "released")
 NGRAM_COUNTS = ("corpus", "document")
 NGRAM_SCOPES = ("document", "corpus")

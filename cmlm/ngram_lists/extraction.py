@@ -32,9 +32,9 @@ import numpy as np
 from cmlm.common import choices, fields
 from cmlm.common import files as files_lib
 from cmlm.data import line_files, ngram_files, streams
-from cmlm.data.ngram_units import Units
-from cmlm.data.sorted_counts import SortedCounts
 from cmlm.errors import UserError
+from cmlm.ngram_lists.sorted_counts import SortedCounts
+from cmlm.ngram_lists.units import Units
 
 
 @dataclasses.dataclass(frozen=True)
