@@ -209,6 +209,15 @@ def test_runs_of_characters_merge_as_in_tokenizers(tmp_path, seed):
         assert found == wanted.ids, text
 
 
+def test_a_merge_that_makes_a_pair_of_a_lower_rank_comes_alone(tmp_path):
+    merges = [("aa", "a"), ("a", "a")]
+    theirs, path = byte_level(tmp_path, [*BYTE_LEVEL, "aa", "aaa"], merges)
+    texts = ["a" * n for n in range(1, 9)] + ["aaaa aaaaa"]
+    actual = open_tokenizer(path).tokenize(tf.constant(texts)).to_list()
+    expected = theirs.encode_batch(texts, add_special_tokens=False)
+    assert actual == [row.ids for row in expected]
+
+
 def test_a_long_run_takes_few_rounds(tmp_path, monkeypatch):
     powers = ["a" * 2**n for n in range(1, 7)]
     merges = [(power[: len(power) // 2],) * 2 for power in powers]
