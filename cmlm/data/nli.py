@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -47,43 +48,63 @@ class NliDataConfig(DataConfig):
                 f"input_path={self.input_path!r} has files of different lengths,"
                 f" {lengths} lines; allowed: line-by-line translations of each other"
             )
+        _check_parallel(found.files)
         return found
 
     def _resolve(self, language, patterns, work_dir):
         return files_lib.expand(patterns)
 
     def _inspect(self, files):
-        size = sum(_check(path) for path in files)
+        size = sum(1 for path in files for _ in _labels([path]))
         return Inspected(size, f"{size:,} labelled pairs")
 
 
-def _check(path: str) -> int:
-    """Counts the lines of a file.
+def _labels(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yields the place and the label's index of each line of some files.
 
     Raises:
-        UserError: a line has another format. The line cannot be left out, because the
-            lines of different languages must correspond.
+        UserError: a file is empty, or a line has another format. The line cannot be
+            left out, because the lines of different languages must correspond.
     """
-    count = 0
-    with files_lib.open_text(path, for_tensorflow=True) as lines:
-        for count, line in enumerate(lines, 1):
-            cells = line.rstrip("\r\n").split("\t")
-            if len(cells) != 3:
+    for path in paths:
+        place = ""
+        with files_lib.open_text(path, for_tensorflow=True) as lines:
+            for number, line in enumerate(lines, 1):
+                place = f"{path} line {number}"
+                # As `_cells` strips: a no-break space stays.
+                cells = [cell.strip(string.whitespace) for cell in line.split("\t")]
+                if len(cells) != 3:
+                    raise UserError(
+                        f"{place} has {len(cells)} columns; allowed: 3 (premise,"
+                        " hypothesis, label)"
+                    )
+                if not cells[0] or not cells[1]:
+                    raise UserError(
+                        f"{place} lacks a sentence; allowed: premise, hypothesis, label"
+                    )
+                label = _SPELLINGS.get(cells[2].lower())
+                if label is None:
+                    raise UserError(
+                        f"{place} has label {cells[2]!r}; allowed: "
+                        f"{', '.join(LABELS)}, or 0, 1, 2"
+                    )
+                yield place, label
+        if not place:
+            raise UserError(
+                f"{path} is empty; allowed: lines of premise, hypothesis, label"
+            )
+
+
+def _check_parallel(files: Mapping[str, Iterable[str]]) -> None:
+    """Raises UserError if a line has different labels in different languages."""
+    for same in zip(*map(_labels, files.values()), strict=True):
+        (first, label), *others = same
+        for place, other in others:
+            if other != label:
                 raise UserError(
-                    f"{path} line {count} has {len(cells)} columns; allowed: 3"
-                    " (premise, hypothesis, label)"
+                    f"{place} has label {LABELS[other]}, {first} {LABELS[label]};"
+                    " allowed: line-by-line translations of each other"
                 )
-            # As `_cells` strips: a no-break space stays.
-            if cells[2].strip(string.whitespace).lower() not in _SPELLINGS:
-                raise UserError(
-                    f"{path} line {count} has label {cells[2]!r}; allowed: "
-                    f"{', '.join(LABELS)}, or 0, 1, 2"
-                )
-    if not count:
-        raise UserError(
-            f"{path} is empty; allowed: lines of premise, hypothesis, label"
-        )
-    return count
 
 
 def rows(portion: streams.Portion, *, same_language: bool = False) -> tf.data.Dataset:
