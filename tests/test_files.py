@@ -4,6 +4,7 @@ import bz2
 import concurrent.futures
 import gzip
 import logging
+import lzma
 import os
 import resource
 import subprocess
@@ -130,6 +131,26 @@ def test_a_few_bad_bytes_have_one_warning(tmp_path, caplog, monkeypatch):
             assert list(lines)[-1] == "caf\ufffd\n"
     said = "text.txt is UTF-8 in part: 1 of its 10 lines have invalid bytes"
     assert [said in record.message for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("a.xz", lzma.compress(b"One.\n"), "is xz; allowed: plain text, .gz"),
+        ("a.gz", bz2.compress(b"One.\n"), "is bzip2 under another name; allowed:"),
+        ("a.txt", gzip.compress(b"One.\n"), "is gzip under another name; allowed:"),
+        ("a.zip", b"PK\x03\x04\x14\0", "is zip; allowed: plain text, .gz"),
+    ],
+)
+@pytest.mark.parametrize("for_tensorflow", [False, True])
+def test_a_file_packed_in_another_way_is_named(
+    tmp_path, name, content, said, for_tensorflow
+):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} {said}") as error:
+        with files.open_text(str(tmp_path / name), for_tensorflow=for_tensorflow):
+            pass
+    assert (".bz2" in str(error.value)) != for_tensorflow
 
 
 def test_a_broken_gzip_file_is_named(tmp_path):

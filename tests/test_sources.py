@@ -5,6 +5,7 @@ import collections
 import gzip
 import io
 import json
+import lzma
 
 import pytest
 from warcio.warcwriter import WARCWriter
@@ -113,6 +114,43 @@ def test_utf16_is_refused(tmp_path, layout, pack):
     said = f"{path.name} is not of layout {layout}: it is UTF-16; allowed: UTF-8, as"
     with pytest.raises(UserError, match=said):
         read(path, layout)
+
+
+XZ = lzma.compress(b"One.\tTwo.\n")
+
+
+@pytest.mark.parametrize("layout", sources.LAYOUTS)
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("a.xz", XZ, r"is xz; allowed: .* \(`xz -dc OLD \| gzip > NEW.gz`\)"),
+        ("a.gz", XZ, "is xz; allowed: plain text, .gz, .bz2"),
+        ("a.zst", b"\x28\xb5\x2f\xfd\x04", "is zstd; allowed:"),
+        ("a.zip", b"PK\x03\x04\x14", "is zip; allowed:"),
+        ("a.bz2.txt", bz2.compress(b"One.\n"), "bzip2 under another name; allowed:"),
+        ("a.bz2.1", bz2.compress(b""), "bzip2 under another name; allowed:"),
+        ("a.GZ", gzip.compress(b"One.\n"), r"gzip under another .*name in \.gz"),
+    ],
+)
+def test_packed_files_that_would_be_garbage_are_refused(
+    tmp_path, layout, name, content, said
+):
+    if layout == "wet" and name == "a.GZ":
+        said = "not a WARC record"  # warcio has unpacked it
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} .*{said}"):
+        read(tmp_path / name, layout)
+
+
+def test_text_may_begin_like_a_packed_file(tmp_path):
+    for index, text in enumerate(["BZh9 is a mark.", "PK is a name.", "B", ""]):
+        (tmp_path / f"{index}.txt").write_text(text)
+        assert read(tmp_path / f"{index}.txt", "lines")[0] == [[text]] * bool(text)
+
+
+def test_gzip_archives_of_web_pages_need_no_name(tmp_path):
+    write_wet(tmp_path / "a.wet", PAGES)
+    assert len(read(tmp_path / "a.wet", "wet")[0]) == len(PAGES)
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "a_file/below.txt"])

@@ -152,12 +152,18 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
             file, and zeros behind the data of a gzip file.
 
     Raises:
-        UserError: the file cannot be read, or is a damaged gzip or bzip2 file.
+        UserError: the file cannot be read, is a damaged gzip or bzip2 file, or is
+            packed in another way than its name says.
     """
     if for_tensorflow:
         refuse_bzip2(path)
     try:
-        with _GFileStream(path, "rb") as raw:
+        with (
+            _GFileStream(path, "rb") as stream,
+            io.BufferedReader(stream, buffer_size=_BLOCK) as raw,
+        ):
+            allowed = packing.READ_BY_TENSORFLOW if for_tensorflow else packing.READ
+            packing.refuse_other(path, raw.peek(packing.MARK_BYTES), allowed)
             if path.endswith(".gz"):
                 unpacking = (
                     io.BufferedReader(_TensorFlowGzip(raw, path), _BLOCK)
@@ -170,8 +176,7 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
                 with bz2.BZ2File(raw) as unpacked:
                     yield unpacked
             else:
-                with io.BufferedReader(raw, buffer_size=_BLOCK) as buffered:
-                    yield buffered
+                yield raw
     except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
         kind = "bzip2" if path.endswith(".bz2") else "gzip"
         raise UserError(f"{path} is not a whole {kind} file: {error}") from error

@@ -1,4 +1,4 @@
-"""Text streams over byte streams, plain or gzip, for every file system."""
+"""Packed text: files that are not what their name says, and streams that pack."""
 
 from __future__ import annotations
 
@@ -7,6 +7,59 @@ import gzip
 import io
 from collections.abc import Iterator
 from typing import BinaryIO, TextIO
+
+from cmlm.errors import UserError
+
+# The first bytes of packed files, and the command that unpacks them. Plain text may
+# begin with BZh, so the marks of bzip2 include the magic number of its first block, or
+# of its end.
+_PACKED = {
+    b"\xfd7zXZ\0": ("xz", "xz -dc OLD"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc OLD"),
+    b"PK\x03\x04": ("zip", "unzip -p OLD"),
+    b"\x1f\x8b\x08": ("gzip", "gzip -dc OLD"),
+    **{
+        b"BZh%d%b" % (level, block): ("bzip2", "bzip2 -dc OLD")
+        for level in range(1, 10)
+        for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+    },
+}
+_ENDINGS = {"gzip": ".gz", "bzip2": ".bz2"}
+# The files that commands read, for messages.
+READ = "plain text, .gz, .bz2"
+READ_BY_TENSORFLOW = "plain text, .gz"
+# The most bytes that `kind` needs.
+MARK_BYTES = max(map(len, _PACKED))
+
+
+def kind(begin: bytes) -> str:
+    """Returns how a file is packed by its first bytes: `xz`, `gzip`, ...; or ""."""
+    for mark, (name, _) in _PACKED.items():
+        if begin.startswith(mark):
+            return name
+    return ""
+
+
+def refuse_other(path: str, begin: bytes, allowed: str = READ) -> None:
+    """Refuses a packed file that would be read as if it were text.
+
+    Args:
+        path: the file's name; its ending decides how the file is unpacked.
+        begin: its first bytes, at least MARK_BYTES if it has so many.
+        allowed: the files that the caller reads.
+
+    Raises:
+        UserError: the file is xz, zstd or zip, or gzip or bzip2 under another name.
+    """
+    packed = kind(begin)
+    if not packed or path.endswith(_ENDINGS.get(packed, "\0")):
+        return
+    found, ending = packed, _ENDINGS.get(packed)
+    advice = f"`{dict(_PACKED.values())[packed]} | gzip > NEW.gz`"
+    if ending:
+        found += " under another name"
+        advice = f"a name in {ending}" if ending in allowed else advice
+    raise UserError(f"{path} is {found}; allowed: {allowed} ({advice})")
 
 
 @contextlib.contextmanager

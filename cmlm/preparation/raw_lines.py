@@ -10,7 +10,7 @@ import itertools
 import zlib
 from collections.abc import Iterator
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_runner, packing
 
 # A longer record or line is skipped; a longer document is cut.
 MAX_BYTES = 10 << 20
@@ -50,6 +50,7 @@ class Unpacked(io.RawIOBase):
     An exception would lose the bytes that the layers above have buffered.
 
     Attributes:
+        begin: the first bytes of the file, still packed.
         damage: why the stream ended early, or "".
     """
 
@@ -57,6 +58,7 @@ class Unpacked(io.RawIOBase):
         super().__init__()
         self._meter = _Meter(raw, progress)
         self._stream = io.BufferedReader(self._meter, 1 << 20)
+        self.begin = self._stream.peek(packing.MARK_BYTES)[: packing.MARK_BYTES]
         self._packed = path.endswith((".gz", ".bz2"))
         if path.endswith(".gz"):
             self._stream = gzip.GzipFile(fileobj=self._stream)

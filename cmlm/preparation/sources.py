@@ -20,7 +20,7 @@ import xml.etree.ElementTree
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from cmlm.common import beam_runner, utf8
+from cmlm.common import beam_runner, packing, utf8
 from cmlm.data import sentences
 from cmlm.errors import UserError
 from cmlm.preparation import raw_lines
@@ -66,12 +66,16 @@ def read(
         (position in the file, lines without line ends) of each document.
 
     Raises:
-        UserError: the beginning of the file has another format.
+        UserError: the beginning of the file has another format, or the file is packed
+            in another way than its name says.
     """
     position = -1
     of_file: Counts = collections.Counter()
     with _opened(path) as raw:
         unpacked = raw_lines.Unpacked(raw, path, None if part else progress)
+        # The reader of web archives unpacks gzip under any name.
+        if layout != "wet" or packing.kind(unpacked.begin) != "gzip":
+            packing.refuse_other(path, unpacked.begin)
         lines = raw_lines.Lines(unpacked, of_file)
         try:
             _refuse_utf16(lines)
