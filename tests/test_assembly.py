@@ -15,6 +15,7 @@ from cmlm.preparation import (
     assembly,
     deduplication,
     documents,
+    raw_lines,
     report,
     spilling,
     spreading,
@@ -207,6 +208,15 @@ def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
     assert not any({secret, two} & set(document) for document in texts(found))
     dropped = stats["dropped"]["guard"]["lines"]["en"]
     assert dropped == {"sentence of the given files": times}
+
+
+def test_evaluation_files_are_not_read_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(raw_lines, "_FREE_EXPANSION", 1 << 20)
+    guard = tmp_path / "test.txt.gz"
+    guard.write_bytes(gzip.compress(b"Good text.\n" + b"a\n" * (2 << 20)))
+    chosen = settings([], steps=(), remove_sentences_of=(str(guard),))
+    with pytest.raises(UserError, match="test.txt.gz: it unpacks to more than"):
+        chosen.guard().setup()
 
 
 @pytest.mark.large

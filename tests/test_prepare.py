@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -93,6 +94,38 @@ def wet(path, pages):
             writer.write_record(
                 writer.create_warc_record("http://a.org/", "conversion", payload)
             )
+
+
+def test_evaluation_data_that_cannot_be_read_stops_before_the_work(tmp_path):
+    (tmp_path / "a.txt").write_text("Ein Café war da. Ein Haus war da.\n" * 20)
+    known = tmp_path / "known.tsv"
+    known.write_text("1\tEin Haus war da.\n")
+    latin = "Ein Café war da.\n".encode("latin-1")
+    output = tmp_path / "out"
+    command = [
+        f"--input={tmp_path}/a.txt",
+        "--language=de",
+        "--workers=1",
+        f"--output={output}",
+    ]
+    for name, content, said in [
+        ("latin.txt", latin * 20, "latin.txt is not UTF-8: 20 of its 20 lines"),
+        ("a.xz", lzma.compress(latin), "a.xz is xz; allowed: plain text, .gz, .bz2"),
+        ("empty.txt", b"\n12\t13\n", "empty.txt has no sentence; allowed: lines of"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        guards = f"--remove_sentences_of={known},{tmp_path / name}"
+        done = run("prepare", *command, guards)
+        assert done.returncode == 1 and said in done.stderr
+        assert done.stderr.count("error: ") == 1 and "Traceback" not in done.stderr
+        assert not output.exists()
+
+    done = run("prepare", *command, f"--remove_sentences_of={known}")
+    assert done.returncode == 0, done.stderr
+    # The line as a whole, and its cell with letters.
+    assert "guard: 2 sentences of 1 files" in done.stdout
+    with gzip.open(output / "de" / "00000-of-00001.txt.gz", "rt") as file:
+        assert set(file.read().split("\n")) == {"Ein Café war da.", ""}
 
 
 PAGE = (

@@ -69,6 +69,7 @@ def run(
     """
     # A wrong layout or field shows here and not at the end of a long run.
     sources.check_beginning(settings.paths[0], settings.layout, settings.text_field)
+    guarded = _check_guard(settings)
     local = beam_runner.is_local(beam_options)
     readers = (workers or machine.processors()) if local else _READERS_ELSEWHERE
     size = size_of(settings.paths)
@@ -80,6 +81,12 @@ def run(
         f" {', '.join(steps)}",
         flush=True,
     )
+    if settings.remove_sentences_of:
+        print(
+            f"guard: {guarded:,} sentences of {len(settings.remove_sentences_of):,}"
+            " files",
+            flush=True,
+        )
     with (
         files.atomic_directory(output, overwrite) as directory,
         _scratch(directory) if local else contextlib.nullcontext() as scratch,
@@ -102,6 +109,28 @@ def run(
             json.dump(stats, file, indent=1, ensure_ascii=False)
         beam_runner.tidy(directory, counts_path)
     return stats
+
+
+def _check_guard(settings: Settings) -> int:
+    """Reads the files of evaluation data, as the workers will.
+
+    Returns:
+        The number of distinct texts and sentences to remove.
+
+    Raises:
+        UserError: a file has no sentence, or is not UTF-8 text, see `files.open_text`.
+    """
+    guard, prints = settings.guard(), set()
+    for path in settings.remove_sentences_of:
+        with files.open_text(path) as lines:
+            found = guard.prints(line.strip() for line in lines)
+        if not found:
+            raise UserError(
+                f"--remove_sentences_of: {path} has no sentence; allowed: lines of"
+                " text, or of texts between tabs"
+            )
+        prints |= found
+    return len(prints)
 
 
 def _scratch(directory: str) -> tempfile.TemporaryDirectory:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from cmlm.preparation import sources
 from cmlm.preparation.steps import SEPARATOR
-
-_DAMAGED = "damaged file: "
 
 
 def statistics(counts: collections.Counter, settings) -> dict:
@@ -42,8 +41,8 @@ def statistics(counts: collections.Counter, settings) -> dict:
             by_language.setdefault(language, {})[reason] = amount
         elif unit == "files":
             stats["source"]["files"] = amount
-        elif reason.startswith(_DAMAGED):
-            stats["damaged_files"].append(reason.removeprefix(_DAMAGED))
+        elif reason.startswith(sources.DAMAGED):
+            stats["damaged_files"].append(reason.removeprefix(sources.DAMAGED))
         else:
             stats["source"][reason] = amount
     return stats

@@ -71,6 +71,10 @@ class Settings:
         codes = [part for code in self.languages for part in code.split("-")]
         return tuple(dict.fromkeys(codes)) or ("en",)
 
+    def guard(self) -> steps.Guard:
+        """The transform that removes the sentences of the given files."""
+        return steps.Guard(self.remove_sentences_of, self.is_bitext, self._split_by)
+
     def document_steps(self) -> list[steps.Step]:
         """The transforms that work on single documents, in order."""
         chosen: list[steps.Step] = [steps.Pairs()] if self.is_bitext else []
@@ -85,9 +89,7 @@ class Settings:
         if not self.is_bitext:
             chosen.append(steps.Split())
         if self.remove_sentences_of:
-            chosen.append(
-                steps.Guard(self.remove_sentences_of, self.is_bitext, self._split_by)
-            )
+            chosen.append(self.guard())
         return chosen
 
 

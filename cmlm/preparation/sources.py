@@ -28,6 +28,8 @@ from cmlm.preparation.raw_lines import Counts
 
 # XML has more markup than text; the longest articles have 2 MB.
 _MAX_PAGE = 4 * raw_lines.MAX_BYTES
+# Begins the count of a file that is read up to its damage.
+DAMAGED = "damaged file: "
 # A bitext is not divided into documents, so this many pairs form one.
 _PAIRS_A_DOCUMENT = 1000
 
@@ -91,7 +93,7 @@ def read(
             if not damage:
                 raise UserError(f"{path} is not of layout {layout}: {error}") from error
     if damage:
-        of_file[f"damaged file: {path}: {damage}"] += 1
+        of_file[f"{DAMAGED}{path}: {damage}"] += 1
     if not part:
         counts.update(of_file)
 

@@ -7,10 +7,11 @@ lines by language and reason. `repeats` holds the steps that compare documents.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cmlm.common import beam_runner
 from cmlm.data import sentences
+from cmlm.errors import UserError
 from cmlm.preparation import documents, filters, quality, sources
 from cmlm.preparation.documents import Document
 
@@ -184,7 +185,8 @@ class Guard(Step):
 
     Args:
         paths: files with one text per line, or several separated by tabs; plain or
-            packed. A text of several sentences counts as a whole and by sentence.
+            packed. A text of several sentences counts as a whole and by sentence. The
+            files were checked before the run, see `dumps.run`.
         whole_lines: whether to drop the whole line, as pairs need.
         languages: whose rules find the sentences of the files.
     """
@@ -198,14 +200,26 @@ class Guard(Step):
         self._languages = languages
 
     def setup(self):
-        self._prints = frozenset(
+        told: collections.Counter = collections.Counter()
+        self._prints = frozenset().union(
+            *(
+                self.prints(lines)
+                for path in self._paths
+                for _, lines in sources.read(path, "lines", told)
+            )
+        )
+        damage = [reason for reason in told if reason.startswith(sources.DAMAGED)]
+        if damage:
+            raise UserError(f"--remove_sentences_of: {damage[0]}")
+
+    def prints(self, lines: Iterable[str]) -> set[int]:
+        """The fingerprints of the texts of some lines that have a letter."""
+        return {
             documents.loose_fingerprint(text)
-            for path in self._paths
-            for _, lines in sources.read(path, "lines", collections.Counter())
             for line in lines
             for text in self._texts(line)
             if any(map(str.isalpha, text))
-        )
+        }
 
     def _texts(self, line: str) -> set[str]:
         """The line, its cells, and the sentences of each cell."""
