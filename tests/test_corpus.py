@@ -112,6 +112,27 @@ def test_resolve_splits_raw_text_once_and_again_when_it_changes(tmp_path):
     assert gzip.open(other, "rt").read() == "Other text.\n"
 
 
+@pytest.mark.parametrize("code", ["xx", "DE", "xx-Latn"])
+def test_raw_text_of_an_unknown_language_is_refused(tmp_path, code):
+    raw = write(tmp_path / "raw.txt", "One here.\n")
+    named = TextDataConfig(input_path=f"{code}={raw}", raw_layout="lines")
+    unnamed = TextDataConfig(input_path=raw, raw_layout="lines", raw_language=code)
+    said = f"raw_language, is '{code[:3].strip('-')}'; allowed: ISO 639 codes in lower"
+    for config in (named, unnamed):
+        with pytest.raises(UserError, match=said):
+            config.load(str(tmp_path / "work"))
+    assert not (tmp_path / "work").exists()
+    # Text in sentences may have any name.
+    named.replace(raw_layout="").load(str(tmp_path / "work"))
+
+
+def test_raw_text_of_a_language_without_rules_of_its_own_is_split(tmp_path):
+    raw = write(tmp_path / "raw.txt", "One here. Two here.\n")
+    for code in ("ceb", "wo", "hmn", "zh-Hant", "sr_Latn", "pt-br"):
+        config = TextDataConfig(input_path=f"{code}={raw}", raw_layout="lines")
+        assert config.load(str(tmp_path / "work")).sizes == {code: 2}
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

@@ -187,7 +187,8 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
         work_dir: directory for derived files, normally inside model_dir.
 
     Raises:
-        UserError: no file matches, or `raw_layout` is set for the built-in corpus.
+        UserError: no file matches, the language of raw text is unknown, or `raw_layout`
+            is set for the built-in corpus.
     """
     if config.input_path == builtin.PYTHON_DOCS:
         if config.raw_layout:
@@ -208,13 +209,20 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
 
 
 def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list[str]:
-    """Splits raw files into sentences in `work_dir`, unless an earlier run did so."""
+    """Splits raw files into sentences in `work_dir`, unless an earlier run did so.
+
+    Raises:
+        UserError: the language is unknown, or a file cannot be read.
+    """
     stats = [(path, tf.io.gfile.stat(path)) for path in paths]
     state = [(path, stat.length, stat.mtime_nsec) for path, stat in stats]
     identity = repr((state, config.raw_layout, config.raw_language))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     directory = os.path.join(work_dir, f"sentences-{digest}")
     if not tf.io.gfile.exists(directory):
+        # The splitter would take the rules of English for an unknown language.
+        base = config.raw_language.replace("_", "-").partition("-")[0]
+        sentences.check_language(base, "LANGUAGE=FILES, or raw_language,")
         logger.info("splitting %d files into sentences: %s", len(paths), directory)
         with files_lib.atomic_directory(directory) as temporary:
             for index, path in enumerate(paths):

@@ -30,8 +30,14 @@ _OPENING = "\"'“‘„«([ "
 _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
 
-def check_language(code: str) -> str:
+def check_language(code: str, name: str = "--language") -> str:
     """Returns the language code after checking it.
+
+    Languages for which the splitter has only its fallback are languages, too.
+
+    Args:
+        code: the code.
+        name: where the user has named it, for the message.
 
     Raises:
         UserError: `code` is not an ISO 639 code in lower case.
@@ -40,8 +46,8 @@ def check_language(code: str) -> str:
 
     if not (code.isalpha() and code.islower() and langcodes.tag_is_valid(code)):
         raise UserError(
-            f"--language is {code!r}; allowed: ISO 639 codes in lower case, such as en,"
-            " de, zh"
+            f"{name} is {code!r}; allowed: ISO 639 codes in lower case, such as en, de,"
+            " zh"
         )
     return code
 
