@@ -127,6 +127,7 @@ def main(_) -> None:
     for name in ("input", "output"):
         if not getattr(FLAGS, name):
             raise UserError(f"--{name} is not given")
+    _refuse_ignored()
     with cli.quiet_imports():
         from cmlm.common import outputs
 
@@ -149,6 +150,20 @@ def main(_) -> None:
         _split()
     else:
         _run_pipeline()
+
+
+def _refuse_ignored() -> None:
+    """Raises UserError for a flag that another flag would have to accompany."""
+    if FLAGS["min_quality"].present and not FLAGS.quality_model:
+        raise UserError(
+            f"--min_quality is {FLAGS.min_quality}; allowed: with --quality_model=FILE,"
+            " which scores the documents"
+        )
+    if FLAGS["text_field"].present and FLAGS.layout != "json":
+        raise UserError(
+            f"--text_field is {FLAGS.text_field}; allowed: with --layout=json, not"
+            f" {FLAGS.layout}"
+        )
 
 
 def _given(names) -> list[str]:

@@ -77,6 +77,14 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
         ),
         ([f"--input={ROOT}/README.md", "--output=x", "--workers=2"], "only split"),
         (["--shards=1048577"], "flag --shards=1048577: 1048577 is not an integer in"),
+        (
+            [f"--input={ROOT}/README.md", "--output=x", "--min_quality=0.9"],
+            "--min_quality is 0.9; allowed: with --quality_model=FILE",
+        ),
+        (
+            [f"--input={ROOT}/README.md", "--output=x", "--text_field=body"],
+            "--text_field is body; allowed: with --layout=json, not lines",
+        ),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
