@@ -125,7 +125,7 @@ def main(_) -> None:
         )
         names = ("lower_case", "strip_accents")
         settings.adopt_file(
-            {f"vocabulary.{name}" for name in names if FLAGS[name].present}
+            {f"--{name}" for name in names if FLAGS[name].present}, "--"
         )
         tokenizer = settings.tokenizer(FLAGS.vocab_file)
     units = Units(rules, tokenizer)

@@ -101,12 +101,18 @@ def main(_) -> None:
         from cmlm.common import files, outputs
         from cmlm.data import languages
 
+    if FLAGS.dotless_i and not FLAGS.lower_case:
+        raise UserError(
+            "--dotless_i is given with --nolower_case; allowed: with --lower_case, as"
+            " it tells how I becomes lower case"
+        )
     outputs.check(
         {"--output": FLAGS.output},
         {"--input": FLAGS.input, "--prune_model": FLAGS.prune_model},
         FLAGS.overwrite,
+        packs=False,
     )
-    patterns = languages.split(FLAGS.input)
+    patterns = languages.split(FLAGS.input, "--input")
     unknown = [name for name in FLAGS.keep_languages if name not in patterns]
     if unknown:
         raise UserError(

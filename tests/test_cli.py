@@ -352,6 +352,32 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
     assert output.read_bytes() == b"a day's work"
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        ("cmlm.vocab", "--output=o.txt.gz", "the name of plain text"),
+        ("cmlm.ngrams", "--output=o.tsv.bz2", "plain text, or .gz, which is packed"),
+        ("cmlm.ngrams", "--output=o --marked_output=o.zip", "--marked_output is o.zip"),
+        ("cmlm.vocab", "--output=o --dotless_i --nolower_case", "with --lower_case"),
+        ("cmlm.vocab", "--output=o --input=d=t.txt,en=t.txt", "--input='d=t.txt,en="),
+        (
+            "cmlm.ngrams",
+            "--output=o --unit=pieces --vocab_file=v.txt --nolower_case",
+            "--lower_case is False; allowed: True, as v.txt.json says",
+        ),
+    ],
+)
+def test_flags_that_would_mislead_are_refused(tmp_path, command, arguments, said):
+    (tmp_path / "t.txt").write_text("One here.\nTwo here.\n")
+    (tmp_path / "v.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\n")
+    (tmp_path / "v.txt.json").write_text('{"lower_case": true}')
+    before = sorted(tmp_path.iterdir())
+    given = ["--input=t.txt", *arguments.split()]
+    result = commands.run(command, *given, cwd=tmp_path)
+    assert_one_error(result, said, "allowed: ")
+    assert sorted(tmp_path.iterdir()) == before
+
+
 # The outputs of every command that writes, with an input that each would damage.
 DAMAGING = [
     ("cmlm.train", "--train_data=D/*.txt", "--model_dir=D"),

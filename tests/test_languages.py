@@ -44,6 +44,9 @@ def test_a_pair_is_split_between_its_languages(pair, found):
 def test_a_path_without_language_beside_some_with_one_is_named():
     with pytest.raises(UserError, match="'a.txt' has no language; allowed: LANG"):
         languages.split("a.txt,de=b.txt")
+    said = "--input='english=a.txt,.*' has no language; .*two or three letters"
+    with pytest.raises(UserError, match=said):
+        languages.split("english=a.txt,de=b.txt", "--input")
 
 
 def test_shares_are_a_power_of_the_size():

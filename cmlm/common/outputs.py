@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 # The names that `files` gives to unfinished and replaced outputs.
 # The counts of Beam have further letters behind.
 _LEFTOVER = re.compile(r"((.+)\.(tmp|old)-[0-9a-f]{8})(\..+)?")
+# The ends of the names of packed files.
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _APART = "allowed: a path apart from the inputs"
 
 # The value of a flag: a path, several, or None if the flag is not given.
@@ -34,6 +36,7 @@ def check(
     inputs: Mapping[str, Value],
     overwrite: bool = False,
     kept: Mapping[str, str | None] | None = None,
+    packs: bool = True,
 ) -> None:
     """Refuses outputs that would damage an input or replace a file unasked.
 
@@ -46,13 +49,17 @@ def check(
             may name count.
         overwrite: whether the user allows replacing an output.
         kept: directories to which the command adds files, by flag; they may exist.
+        packs: whether the command packs an output whose name ends in `.gz`.
 
     Raises:
+        UserError: the name of an output says that it is packed, and it would not be.
         UserError: an output is an input, contains one or lies in one; an output lies
             in another output; or an output exists and `overwrite` is not set.
     """
     replaced = {flag: path.rstrip("/") for flag, path in outputs.items() if path}
     kept = {flag: path.rstrip("/") for flag, path in (kept or {}).items() if path}
+    for flag, path in replaced.items():
+        _refuse_ending(flag, path, packs)
     given = [
         (flag, path)
         for flag, value in inputs.items()
@@ -192,6 +199,13 @@ def _is_in(path: str, directory: str) -> bool:
         if parent == path:
             return False
         path = parent
+
+
+def _refuse_ending(flag: str, path: str, packs: bool) -> None:
+    ending = os.path.splitext(path)[1]
+    if ending in _PACKED and not (packs and ending == ".gz"):
+        allowed = "plain text, or .gz, which is packed" if packs else "plain text"
+        raise UserError(f"{flag} is {path}; allowed: the name of {allowed}")
 
 
 def _refuse_overlap(flag: str, output: str, name: str, path: str) -> None:

@@ -36,10 +36,14 @@ class Corpus:
         return smoothed_shares(self.sizes, exponent)
 
 
-def split(input_path: str) -> dict[str, str]:
+def split(input_path: str, name: str = "input_path") -> dict[str, str]:
     """Reads `en=a.txt,b.txt,de=c.txt` as {"en": "a.txt,b.txt", "de": "c.txt"}.
 
     A list without names has the language "".
+
+    Args:
+        input_path: the value.
+        name: the flag or setting that has it, for the message.
 
     Raises:
         UserError: the first path has no language, but a later path has one.
@@ -53,8 +57,9 @@ def split(input_path: str) -> dict[str, str]:
         found.setdefault(language, []).append(part)
     if "" in found and len(found) > 1:
         raise UserError(
-            f"input_path={input_path!r}: {found[''][0]!r} has no language; allowed: "
-            "LANGUAGE=FILES for all paths, as in en=a.txt,de=b.txt, or for none"
+            f"{name}={input_path!r}: {found[''][0]!r} has no language; allowed: "
+            "LANGUAGE=FILES for all paths, as in en=a.txt,zh-Hant=b.txt, or for none; a"
+            " LANGUAGE begins with two or three letters"
         )
     return {language: ",".join(parts) for language, parts in found.items()}
 

@@ -71,7 +71,11 @@ class VocabularyConfig(hyperparams.Config):
         return tokenizers.open_tokenizer(path, self.rules())
 
     def adopt_rules(
-        self, found: Mapping[str, Any], path: str = "", given: Collection[str] = ()
+        self,
+        found: Mapping[str, Any],
+        path: str = "",
+        given: Collection[str] = (),
+        prefix: str = "vocabulary.",
     ) -> None:
         """Takes over the rules that belong to a vocabulary.
 
@@ -79,37 +83,44 @@ class VocabularyConfig(hyperparams.Config):
             found: values by name, see `Rules`.
             path: where they come from, for messages.
             given: the settings that the user has set, such as `vocabulary.lower_case`.
+            prefix: begins the names in `given` and in messages; `--` for flags.
 
         Raises:
             UserError: a given setting differs.
         """
         for name, value in found.items():
             stated = getattr(self, name)
-            if f"vocabulary.{name}" in given and stated not in (None, value):
+            if f"{prefix}{name}" in given and stated not in (None, value):
                 raise fields.refused(
-                    f"vocabulary.{name}", stated, f"{value}, as {path} says"
+                    f"{prefix}{name}", stated, f"{value}, as {path} says"
                 )
         for name, value in found.items():
             setattr(self, name, value)
 
-    def adopt_file(self, given: Collection[str] = ()) -> None:
+    def adopt_file(
+        self, given: Collection[str] = (), prefix: str = "vocabulary."
+    ) -> None:
         """Takes over the rules of `file`.
 
         They stand beside it (see `cmlm.data.rules`). Without them, a vocabulary without
         any capital is lower-cased, and one with capitals is not, unless the user says.
+
+        Args:
+            given, prefix: see `adopt_rules`.
 
         Raises:
             UserError: a given setting differs, or the file is unusable.
         """
         if vocabulary_file.is_json(self.file):
             found = tokenizer_file.read(self.file).rules
-            self.adopt_rules(found.as_dict(), self.file, given)
+            self.adopt_rules(found.as_dict(), self.file, given, prefix)
             return
         record = rules_lib.read(self.file)
         if record is not None:
-            self.adopt_rules(record.rules, record.path, given)
+            self.adopt_rules(record.rules, record.path, given, prefix)
             return
-        if "vocabulary.lower_case" not in given:
+        judged = f"{prefix}lower_case" not in given
+        if judged:
             tokens = vocabulary_file.load(self.file)
             self.lower_case = rules_lib.looks_lower_case(tokens)
         logger.info(
@@ -117,5 +128,5 @@ class VocabularyConfig(hyperparams.Config):
             self.file,
             os.path.basename(rules_lib.path_of(self.file)),
             self.rules(),
-            "" if "vocabulary.lower_case" in given else ", judged by its capitals",
+            ", judged by its capitals" if judged else "",
         )
