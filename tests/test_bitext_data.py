@@ -67,6 +67,29 @@ def test_many_bad_lines_are_refused(tmp_path, lines, message):
         BitextDataConfig(input_path=path).load(str(tmp_path))
 
 
+def test_a_column_of_numbers_is_refused(tmp_path):
+    scored = write(tmp_path / "b.tsv", [f"0.{i}\t-1\t{GOOD[i]}" for i in range(300)])
+    said = (
+        r"column 1 of bitext holds numbers, not text, .*b.tsv line 1 first; allowed: "
+        r"source<TAB>target and hard negatives \(`cut -f3,4 OLD > NEW`\)"
+    )
+    with pytest.raises(UserError, match=said):
+        bitext.inspect([scored])
+    numbers = write(tmp_path / "c.tsv", [f"{i}\t{i} Uhr" for i in range(9)])
+    with pytest.raises(UserError, match=r"hard negatives$"):
+        bitext.inspect([numbers])
+    # Half of the cells may be numbers.
+    half = ["12\t12", "二\tदो"] * 9
+    assert bitext.inspect([write(tmp_path / "d.tsv", half)]).pairs == 18
+
+
+def test_the_file_of_the_first_bad_line_is_named(tmp_path):
+    good = write(tmp_path / "a.tsv", GOOD)
+    bad = write(tmp_path / "b.tsv", ["Yes.\tJa.", *["missing"] * 9])
+    with pytest.raises(UserError, match="lines of bitext do not .*b.tsv line 2 first"):
+        bitext.inspect([good, bad])
+
+
 def test_translations_of_one_text_are_held_out_together(tmp_path):
     lines = [f"sentence {i % 100}\tSatz {i}" for i in range(1000)]
     path = write(tmp_path / "a.tsv", lines)

@@ -133,10 +133,14 @@ def inspect(
         kind, columns: the name of such data and its first two columns, for messages.
 
     Raises:
-        UserError: no line is good, or more than MAX_BAD_SHARE of the lines are bad.
+        UserError: no line is good, more than MAX_BAD_SHARE of the lines are bad, or
+            most cells of a column have no letter, as a column of scores.
     """
     report = BitextReport(columns=count_columns(files))
     first_bad, seen, size = "", 0, 0
+    # By column: the cells without a letter, and the place of the first one.
+    without_letter = [0] * report.columns
+    first_without = [""] * report.columns
     for path in files:
         if seen >= max_lines:
             break
@@ -152,6 +156,12 @@ def inspect(
                 good = len(cells) == report.columns and all(map(str.strip, cells))
                 if good:
                     report.pairs += 1
+                    for column, cell in enumerate(cells):
+                        if not any(map(str.isalpha, cell)):
+                            without_letter[column] += 1
+                            first_without[column] = (
+                                first_without[column] or f"{path} line {number}"
+                            )
                 elif len(cells) != report.columns:
                     report.wrong_columns += 1
                     first_bad = first_bad or f"{path} line {number}"
@@ -169,10 +179,18 @@ def inspect(
         )
     if report.bad > MAX_BAD_SHARE * seen:
         raise UserError(
-            f"{report.bad:,} of {seen:,} lines of {kind} {files[0]} do not have"
+            f"{report.bad:,} of {seen:,} lines of {kind} do not have"
             f" {report.columns} columns with text, {first_bad} first; allowed: at most"
             f" {MAX_BAD_SHARE:.0%}"
         )
+    text = [str(1 + i) for i, n in enumerate(without_letter) if 2 * n <= report.pairs]
+    for column, place in enumerate(first_without, 1):
+        if str(column) not in text:
+            cut = f" (`cut -f{','.join(text)} OLD > NEW`)" if len(text) > 1 else ""
+            raise UserError(
+                f"column {column} of {kind} holds numbers, not text, {place} first;"
+                f" allowed: {columns} and hard negatives{cut}"
+            )
     return report
 
 
