@@ -321,10 +321,16 @@ def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
 
 
 def test_tsv_and_gettext(tmp_path):
-    (tmp_path / "a.tsv").write_text("Yes.\tJa.\textra\nno tab\nNo.\tNein.\n")
+    (tmp_path / "a.tsv").write_text(" \n\nYes.\tJa.\textra\nno tab\n\nNo.\tNein.\n")
     documents, counts = read(tmp_path / "a.tsv", "tsv")
     assert documents == [["Yes.\tJa.", "No.\tNein."]]
-    assert counts == {"line without a tab": 1}
+    assert counts == {
+        "line without a tab": 1,
+        "line with further columns, dropped": 1,
+    }
+    (tmp_path / "b.tsv").write_text("\nno tab\nNo.\tNein.\n")
+    with pytest.raises(UserError, match="layout tsv: line 2 has no tab"):
+        read(tmp_path / "b.tsv", "tsv")
 
     catalogue = tmp_path / "a.po"
     catalogue.write_text(

@@ -348,17 +348,21 @@ def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[_Document]:
 
 
 def _tsv(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
-    """Reads lines of source, tab, target; further columns are dropped."""
+    """Reads lines of source, tab, target; further columns are dropped and counted."""
 
     def rows() -> Iterator[tuple[str, str]]:
-        for index, line in enumerate(lines):
+        begun = False
+        for number, line in enumerate(lines, 1):
             cells = line.rstrip("\r\n").split("\t")
-            if len(cells) < 2:
-                if not index:
-                    raise _WrongFormat("line 1 has no tab")
-                counts["line without a tab"] += bool(line.strip())
-                continue
-            yield cells[0], cells[1]
+            if len(cells) > 1:
+                begun = True
+                if len(cells) > 2:
+                    counts["line with further columns, dropped"] += 1
+                yield cells[0], cells[1]
+            elif line.strip():
+                if not begun:
+                    raise _WrongFormat(f"line {number} has no tab")
+                counts["line without a tab"] += 1
 
     yield from _pairs(rows())
 
