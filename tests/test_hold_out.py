@@ -82,11 +82,13 @@ def test_resuming_says_which_settings_changed(small, tmp_path, caplog):
     build(small, tmp_path / "run")
     assert "resuming with other settings" not in caplog.text
     values = {"trainer.train_steps": 4, "trainer.optimizer.learning_rate": 1e-4}
-    build(small, tmp_path / "run", **values)
+    size = {"vocabulary.size": 9000}
+    build(small, tmp_path / "run", **values, **size)
     (told,) = [m for m in caplog.messages if m.startswith("resuming with other")]
     assert "trainer.train_steps 2 -> 4" in told
     assert "trainer.optimizer.learning_rate 0.001 -> 0.0001" in told
-    assert "model." not in told and "vocabulary." not in told
+    assert "-> 9000 (no effect: the run keeps its vocabulary)" in told
+    assert "model." not in told and told.count("vocabulary.") == 1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,11 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 
+# These decide how a vocabulary is learnt, once, before the first checkpoint.
+_OF_LEARNING = {
+    f"vocabulary.{name}" for name in ("size", "max_text_bytes", "sampling_exponent")
+}
+
 logger = logging.getLogger(__name__)
 
 
@@ -76,6 +81,7 @@ def log_other_settings(config: experiment.ExperimentConfig, directory: str) -> N
     before = dict(_flat(model_dir.read_config(directory).as_dict()))
     changed = [
         f"{name} {before.get(name)!r} -> {value!r}"
+        + (" (no effect: the run keeps its vocabulary)" * (name in _OF_LEARNING))
         for name, value in _flat(config.as_dict())
         if before.get(name) != value and not name.startswith("runtime.")
     ]
