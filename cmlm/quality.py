@@ -7,6 +7,9 @@ Examples are documents, separated by blank lines. The command first tests a mode
 fifth of the examples, then trains the final model on all of them.
 """
 
+import os
+import sys
+
 from absl import flags
 
 from cmlm import cli
@@ -22,6 +25,9 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("seed", 0, "Seed of the choice of held-out documents.")
 
 FLAGS = flags.FLAGS
+
+# A smaller area under the ROC curve gets a warning.
+_LOW_AREA = 0.6
 
 
 def main(_) -> None:
@@ -42,10 +48,17 @@ def main(_) -> None:
     )
 
     # ------------------------------------------------------------------ examples
+    paths = {name: files.expand(getattr(FLAGS, name)) for name in ("good", "bad")}
+    both = {os.path.realpath(path) for path in paths["good"]}.intersection(
+        map(os.path.realpath, paths["bad"])
+    )
+    if both:
+        raise UserError(
+            f"--good and --bad name {min(both)}; allowed: each file on one side"
+        )
     examples = {}
     for name in ("good", "bad"):
-        paths = files.expand(getattr(FLAGS, name))
-        examples[name] = quality.read_examples(paths, FLAGS.max_examples)
+        examples[name] = quality.read_examples(paths[name], FLAGS.max_examples)
         if len(examples[name]) < 10:
             raise UserError(
                 f"--{name} has {len(examples[name])} documents; at least 10 are needed"
@@ -60,6 +73,12 @@ def main(_) -> None:
         f" 0.5 or more, {np.mean(bad >= 0.5):.1%} of {len(bad):,} bad ones;"
         f" area under the ROC curve {area:.4f}"
     )
+    if area < _LOW_AREA:
+        print(
+            f"warning: an area under {_LOW_AREA} is hardly better than chance, 0.5: the"
+            " scores say little",
+            file=sys.stderr,
+        )
     print("documents kept, good and bad, by --min_quality:")
     for minimum in (0.1, 0.3, 0.5, 0.7, 0.9):
         print(

@@ -90,8 +90,23 @@ def test_the_command_trains_and_prepare_drops_by_it(tmp_path):
 
 
 def test_too_few_examples_are_one_line(tmp_path):
-    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
-    file = tmp_path / "a.txt"
-    done = run("quality", f"--good={file}", f"--bad={file}", f"--output={tmp_path}/q")
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    for file in (good, bad):
+        file.write_text("One.\n\nTwo.\n")
+    done = run("quality", f"--good={good}", f"--bad={bad}", f"--output={tmp_path}/q")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "has 2 documents" in done.stderr
+
+
+def test_a_file_on_both_sides_is_refused_and_equal_kinds_are_warned_of(tmp_path):
+    for name, seed in (("good", 0), ("bad", 1)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(made(GOOD, 200, seed)))
+    (tmp_path / "link.txt").symlink_to("good.txt")
+    good, output = f"--good={tmp_path}/good.txt", f"--output={tmp_path}/q.npz"
+    done = run("quality", good, f"--bad={tmp_path}/bad.txt,{tmp_path}/link.txt", output)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "good.txt; allowed: each file on one side" in done.stderr
+    assert not (tmp_path / "q.npz").exists()
+    done = run("quality", good, f"--bad={tmp_path}/bad.txt", output)
+    assert done.returncode == 0, done.stderr
+    assert "warning: an area under 0.6 is hardly better than chance" in done.stderr
