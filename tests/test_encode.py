@@ -213,6 +213,40 @@ def test_untrained_is_where_the_seed_starts(source, encoder):
     assert np.abs(opened - encoder.encode(model_dirs.SENTENCES)).max() > 0.1
 
 
+@pytest.mark.parametrize("where", ["the run", "its checkpoint"])
+def test_untrained_is_where_a_warm_start_begins(source, encoder, tmp_path, where):
+    start = source if where == "the run" else f"{source}/ckpt-3"
+    run = model_dirs.write(tmp_path / "run", seed=6, init_checkpoint=start)
+    opened = opening.open_encoder(f"untrained:{run}")
+    want = encoder.encode(model_dirs.SENTENCES)
+    model_dirs.assert_same(opened.encode(model_dirs.SENTENCES), want)
+    assert opened.info["step"] == 0
+    trained = opening.open_encoder(run).encode(model_dirs.SENTENCES)
+    assert np.abs(trained - want).max() > 0.1
+
+
+def test_a_start_that_cannot_be_repeated_is_named(source, tmp_path):
+    gone = {"init_checkpoint": str(tmp_path / "gone")}
+    words = {"task.cmlm.weight": 0, "task.distill.weight": 1}
+    words["trainer.best_checkpoint_metric"] = ""
+    words |= {"task.distill.init_words": True, "task.distill.teacher": "there"}
+    words |= {"task.distill.train_data.seq_length": 16}
+    narrow = model_dirs.write(tmp_path / "narrow", **{"model.embedding_size": 6})
+    for settings, said in (
+        (gone, f"started from {tmp_path}/gone, which is not there; allowed: .*--model"),
+        (words, "task.distill.init_words set the weights .*; allowed: "),
+        ({"init_checkpoint": narrow}, f"untrained:.*: {narrow}/ckpt-3 is damaged or"),
+    ):
+        run = model_dirs.write(tmp_path / "run", **settings)
+        with pytest.raises(UserError, match=said):
+            opening.open_encoder(f"untrained:{run}")
+    run = model_dirs.write(tmp_path / "stacked")
+    model_dirs.write(tmp_path / "stacked" / "stages" / "1-layers")
+    with pytest.raises(UserError, match="its stage before; allowed: a folder in "):
+        opening.open_encoder(f"untrained:{run}")
+    opening.open_encoder(f"untrained:{run}/stages/1-layers")
+
+
 def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     cases = {
         str(tmp_path / "nothing"): "does not exist",

@@ -692,8 +692,14 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
     assert "encoder, masked_lm" in caplog.text
     run.manager.save(1)
 
+    untrained = opening.open_trained(f"untrained:{tmp_path}/run").encoder
+    begun = run.trainer.model.encoder
+    for a, b in zip(untrained.get_weights(), begun.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
     for file in folder.iterdir():
         file.unlink()
+    with pytest.raises(UserError, match=f"untrained:.*: {folder} holds no weights"):
+        opening.open_trained(f"untrained:{tmp_path}/run")
     again = engine.build(run_settings(tmp_path, folder), str(tmp_path / "run"))
     words = again.trainer.model.encoder.embedding_table.numpy()
     np.testing.assert_array_equal(words, table)

@@ -10,6 +10,7 @@ metrics.jsonl     a row of metrics for each interval
 tensorboard/      the same metrics for TensorBoard
 text/             training text prepared from `builtin:` or raw text
 teacher/          a teacher's vectors of the training text, for distillation
+stages/           the stages before the last, for progressive stacking
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TEXT = "text"
 TEACHER = "teacher"
+STAGES = "stages"
 
 # The prefixes of a model_dir, as in `best:DIR`.
 PREFIXES = ("best", "untrained", "bow", "both")
@@ -82,8 +84,8 @@ def load_encoder(
 
     Args:
         model_dir: the directory of the run.
-        checkpoint: `latest`, `best`, `untrained` (the initial weights of the run's
-            seed, a baseline for small runs) or the path of a checkpoint.
+        checkpoint: `latest`, `best`, `untrained` (the weights that the run started
+            from, see `_start`) or the path of a checkpoint.
         reading: the reading of vectors; None keeps the run's settings.
         part: the part of the model, `encoder` or `SECOND_ENCODER`.
 
@@ -110,7 +112,9 @@ def load_encoder(
         model.projection()
     if part == SECOND_ENCODER:
         model.second_encoder()
-    if checkpoint != "untrained":
+    if checkpoint == "untrained":
+        _start(model, config, model_dir)
+    else:
         path = {"latest": model_dir, "best": os.path.join(model_dir, BEST)}.get(
             checkpoint, checkpoint
         )
@@ -136,6 +140,50 @@ def load_encoder(
         ),
         run=model_dir,
     )
+
+
+def _start(
+    model: SentenceModel, config: experiment.ExperimentConfig, model_dir: str
+) -> None:
+    """Gives a new model the weights that a run started from.
+
+    Args:
+        model: the model with the initial weights of the run's seed, which is changed if
+            the run has a warm start.
+        config: the configuration of the run.
+        model_dir: the directory of the run.
+
+    Raises:
+        UserError: the start cannot be repeated, or its weights are gone.
+    """
+    name, start = f"untrained:{model_dir}", config.init_checkpoint
+    stages = os.path.join(model_dir, STAGES)
+    if tf.io.gfile.isdir(stages):
+        raise UserError(
+            f"{name}: the run started from the layers of its stage before; allowed: a "
+            f"folder in {stages}, or untrained: and the first of them"
+        )
+    if start:
+        if not any(tf.io.gfile.exists(start + end) for end in ("", ".index")):
+            raise UserError(
+                f"{name}: the run started from {start}, which is not there; allowed: "
+                f"{model_dir}, best: or bow: before it, or --model=PATH of those "
+                "weights"
+            )
+        try:
+            parts = checkpoints.initialize(model, start)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        logger.info("%s: %s from %s", name, ", ".join(parts), start)
+        return
+    for task, objective in config.task.enabled().items():
+        setting = objective.begins_by()
+        if setting:
+            raise UserError(
+                f"{name}: task.{task}.{setting} set the weights that the run started "
+                f"from; allowed: {model_dir}, best: or bow: before it, or an encoder "
+                "of another run"
+            )
 
 
 def read_metrics(path: str) -> list[dict]:

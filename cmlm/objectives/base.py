@@ -78,6 +78,10 @@ class ObjectiveConfig(hyperparams.Config):
     def check_data(self, data: Data) -> None:
         """Raises UserError if this objective needs more or other data."""
 
+    def begins_by(self) -> str:
+        """The setting by which `Objective.begin` changes initial weights, or ""."""
+        return ""
+
     def is_active(self, step: int) -> bool:
         """Whether the objective takes part in the step with this number (from 0)."""
         return (
@@ -171,7 +175,10 @@ class Objective(tf.Module, abc.ABC):
         """
 
     def begin(self) -> None:
-        """Changes the initial weights of a run without a warm start."""
+        """Changes the initial weights of a run without a warm start.
+
+        The configuration's `begins_by` names the setting that does so.
+        """
 
     @abc.abstractmethod
     def make_dataset(self, feed: batches.Feed) -> tf.data.Dataset:

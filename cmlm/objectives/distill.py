@@ -50,6 +50,9 @@ class DistillConfig(ObjectiveConfig):
         if not self.teacher:
             raise fields.refused(f"{prefix}teacher", "", "an encoder (--teacher)")
 
+    def begins_by(self) -> str:
+        return "init_words" if self.init_words else ""
+
     def taught_texts(self, files: list[str]) -> tf.data.Dataset:
         """Returns all texts of some files that the teacher reads: string []."""
         return streams.sentences(streams.Portion(files))
@@ -89,7 +92,7 @@ class DistillObjective(EmbeddingObjective):
 
     def begin(self) -> None:
         """Gives the word embeddings of a new encoder the teacher's word vectors."""
-        if not self.config.init_words:
+        if not self.config.begins_by():
             return
         table = self.model.encoder.embedding_table
         words = tf.constant([word_of(token) for token in self.tokenizer.vocab])

@@ -10,10 +10,8 @@ import dataclasses
 import os
 
 from cmlm.config.experiment import ExperimentConfig
+from cmlm.encoders.model_dir import STAGES
 from cmlm.modeling import latest
-
-# The directory of all stages but the last, in the model_dir.
-STAGES = "stages"
 
 
 @dataclasses.dataclass(frozen=True)
