@@ -255,6 +255,27 @@ def test_rows_for_conditions_come_after_all_positions_of_the_source(tmp_path):
     assert np.abs(arrays[weights.POSITIONS][POSITIONS:]).max() > 0
 
 
+def test_rows_without_a_token_are_left_out(tmp_path, caplog):
+    tensors = torch_weights(prefix="bert.") | head_weights()
+    padded = dict(tensors)
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        rows = [(0, 3)] + [(0, 0)] * (tensors[name].ndim - 1)
+        padded[name] = np.pad(tensors[name], rows, constant_values=9)
+    folder = write_folder(tmp_path / "padded", padded, vocab_size=len(VOCAB) + 3)
+    with caplog.at_level(logging.INFO, logger="cmlm"):
+        actual, trained = vectors(folder)
+    assert "padded: 3 embedding rows without a token are left out" in caplog.text
+    np.testing.assert_allclose(actual, expected(torch_weights()), atol=1e-5)
+    bias = foreign.find(str(folder)).load()[weights.OUTPUT_BIAS]
+    np.testing.assert_array_equal(bias, tensors["cls.predictions.bias"])
+    (tmp_path / "written").mkdir()
+    huggingface_folder.write(trained, str(tmp_path / "written"), POSITIONS, False)
+    config = json.loads((tmp_path / "written" / "config.json").read_text())
+    assert config["vocab_size"] == len(VOCAB)
+    again, _ = vectors(tmp_path / "written")
+    np.testing.assert_array_equal(again, actual)
+
+
 @pytest.mark.large
 def test_half_precision_and_old_names_are_read(tmp_path):
     halves = {
@@ -305,8 +326,14 @@ def other_tokenizer(folder):
     (folder / "tokenizer.json").write_text(json.dumps({"model": model}))
 
 
-def short_vocabulary(folder):
+def long_vocabulary(folder):
+    (folder / "vocab.txt").write_text("\n".join([*VOCAB, "more"]) + "\n")
+
+
+def added_token(folder):
+    """The last row belongs to a token that vocab.txt does not have."""
     (folder / "vocab.txt").write_text("\n".join(VOCAB[:-1]) + "\n")
+    (folder / "added_tokens.json").write_text(json.dumps({"<x>": len(VOCAB) - 1}))
 
 
 KEY = "encoder.layer.1.attention.self.key.weight"
@@ -331,7 +358,8 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (pickled, "pytorch_model.bin is a pickle"),
         (truncated, "not a complete safetensors file"),
         (other_tokenizer, "post_processor.type=None; allowed: RobertaProcess"),
-        (short_vocabulary, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
+        (long_vocabulary, f"has {len(VOCAB) + 1} tokens, .* {len(VOCAB)} embedding"),
+        (added_token, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
         (
             lambda f: write_modules(f, ("WeightedLayerPooling", "1", {})),
             "has the module",

@@ -40,6 +40,7 @@ RELATIVE = "relative_positions/table"
 PROJECTION = "embedding_projection"
 POOLER = "pooler_transform/"
 MASKED_LM = "masked_lm/"
+OUTPUT_BIAS = f"{MASKED_LM}output_bias/bias"
 ATTENTION = ("query", "key", "value", "attention_output")
 
 
@@ -83,7 +84,7 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     found |= dense(POOLER.rstrip("/"), hidden, hidden)
     found |= dense(f"{MASKED_LM}transform/dense", hidden, width)
     found |= norm(f"{MASKED_LM}transform/LayerNorm", width)
-    found[f"{MASKED_LM}output_bias/bias"] = (config.vocab_size,)
+    found[OUTPUT_BIAS] = (config.vocab_size,)
     return found
 
 
@@ -106,7 +107,7 @@ def head_variables(head) -> dict[str, tf.Variable]:
         f"{MASKED_LM}transform/dense/bias": head.dense.bias,
         f"{MASKED_LM}transform/LayerNorm/gamma": head.layer_norm.gamma,
         f"{MASKED_LM}transform/LayerNorm/beta": head.layer_norm.beta,
-        f"{MASKED_LM}output_bias/bias": head.bias,
+        OUTPUT_BIAS: head.bias,
     }
 
 

@@ -188,7 +188,7 @@ class Architecture:
         if self.relative_positions:
             table[weights.RELATIVE] = self.relative_positions
         if self.head_bias:
-            table[f"{weights.MASKED_LM}output_bias/bias"] = self.head_bias
+            table[weights.OUTPUT_BIAS] = self.head_bias
         modules = dict(self.outside)
         if self.projection:
             modules[self.projection] = (weights.PROJECTION, _DENSE)

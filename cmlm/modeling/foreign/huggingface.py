@@ -43,6 +43,9 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 
+# The weights with a row for each token.
+_BY_TOKEN = (weights.WORDS, weights.OUTPUT_BIAS)
+
 
 def names(num_layers: int, family: str = "bert") -> dict[str, str]:
     """Returns the name in a family's encoder of every weight, by our name."""
@@ -103,12 +106,23 @@ def read(folder: str) -> base.Source:
             for here, there in found.items()
         }
         loaded = architecture.complete(loaded, stored, config, path)
+        if spare:
+            for name in _BY_TOKEN:
+                if name in loaded:
+                    loaded[name] = loaded[name][:-spare]
         return loaded | (
             modules.read_dense(os.path.join(folder, dense)) if dense else {}
         )
 
     tokenizer = huggingface_tokenizer.read(transformer, architecture)
-    vocab_name = tokenizer["vocab_name"]
+    vocab_name, tokens = tokenizer["vocab_name"], len(tokenizer["vocab"] or [])
+    # Tables are often padded to a round number of rows.
+    spare = max(model["vocab_size"] - tokens, 0) if tokens else 0
+    if spare and huggingface_tokenizer.last_id(transformer) < tokens:
+        model["vocab_size"] = tokens
+        notes.append(f"{spare:,} embedding rows without a token are left out")
+    else:
+        spare = 0
     if ours and vocab_name and "tokenizer" not in tokenizer:
         record = rules_lib.read(vocab_name)
         if record is not None and record.path == rules_lib.path_of(vocab_name):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -56,6 +57,23 @@ def read(folder: str, architecture: architectures.Architecture) -> dict:
         "tokenizer": values,
         "rules": found.rules.as_dict(),
     }
+
+
+def last_id(folder: str) -> int:
+    """The largest id that the JSON files of a folder give to a token, or -1."""
+    path = os.path.join(folder, tokenizer_file.FILE_NAME)
+    fast = json_files.optional(path)
+    model = json_files.field(fast, "model", dict, path, {})
+    vocab = model.get("vocab")
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    added = json_files.field(fast, "added_tokens", list, path, [])
+    ids += [token.get("id") for token in added if isinstance(token, dict)]
+    ids += json_files.optional(folder, "added_tokens.json").values()
+    settings = json_files.optional(folder, "tokenizer_config.json")
+    named = settings.get("added_tokens_decoder")
+    if isinstance(named, dict):
+        ids += [int(number) for number in named if re.fullmatch(r"[0-9]{1,9}", number)]
+    return max((number for number in ids if type(number) is int), default=-1)
 
 
 def _is_bert(values: dict, path: str) -> bool:
