@@ -303,6 +303,22 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
     assert (source.vocab, source.rules["lower_case"]) == (VOCAB, False)
 
 
+def write_prompts(folder, default):
+    write_modules(folder, ("Pooling", "1", {"pooling_mode": "mean"}))
+    prompts = {"query": "query: ", "passage": "passage: ", "document": ""}
+    settings = {"prompts": prompts, "default_prompt_name": default}
+    name = "config_sentence_transformers.json"
+    (folder / name).write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize("default", [None, "document", "unknown"])
+def test_prompts_are_left_to_the_user(tmp_path, default):
+    folder = write_folder(tmp_path / "e5")
+    write_prompts(folder, default)
+    (note,) = foreign.find(str(folder)).notes[:1]
+    assert "not applied: 'query: ' (query), 'passage: ' (passage); write" in note
+
+
 def break_weights(change):
     def breaks(folder):
         tensors = torch_weights()
@@ -360,6 +376,10 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (other_tokenizer, "post_processor.type=None; allowed: RobertaProcess"),
         (long_vocabulary, f"has {len(VOCAB) + 1} tokens, .* {len(VOCAB)} embedding"),
         (added_token, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
+        (
+            lambda f: write_prompts(f, "query"),
+            "default_prompt_name='query', so 'query: ' precedes .*; allowed: null, ",
+        ),
         (
             lambda f: write_modules(f, ("WeightedLayerPooling", "1", {})),
             "has the module",

@@ -96,6 +96,12 @@ def read(folder: str) -> base.Source:
             "the folder states no pooling: mean, sentence-transformers' default"
         )
         model["pooling"] = "mean"
+    if around["prompts"]:
+        texts = [f"{shown(text)} ({name})" for name, text in around["prompts"].items()]
+        notes.append(
+            f"prompts are not applied: {weights.listed(texts)}; write the one that you "
+            "need before each text"
+        )
     dense = around["dense"]
     if dense:
         found = {k: v for k, v in found.items() if not k.startswith(weights.POOLER)}

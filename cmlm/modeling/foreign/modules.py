@@ -8,11 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import json_files
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.modeling import pooling, weights
 from cmlm.modeling.foreign.tensors import Tensors
 
 FILE_NAME = "modules.json"
+PROMPTS = "config_sentence_transformers.json"
 _CONFIG = "config.json"
 _KEY = "pooling_mode_"
 # Our name of each pooling mode of sentence-transformers.
@@ -52,10 +53,11 @@ def read(folder: str) -> dict:
     Returns:
         `is_st`: whether the file exists; `transformer` and `dense`: folders relative to
         `folder`, "" for the folder itself or no Dense module; `pooling`: "" if the
-        folder does not state it; `normalized`: whether vectors are scaled to length 1.
+        folder does not state it; `normalized`: whether vectors are scaled to length 1;
+        `prompts`: the texts that may precede a text, by name.
 
     Raises:
-        UserError: a module that this project cannot represent.
+        UserError: a module that this project cannot represent, or a default prompt.
     """
     found = {
         "is_st": False,
@@ -63,11 +65,13 @@ def read(folder: str) -> dict:
         "pooling": "",
         "dense": "",
         "normalized": False,
+        "prompts": {},
     }
     path = os.path.join(folder, FILE_NAME)
     if not tf.io.gfile.exists(path):
         return found
     found["is_st"] = True
+    found["prompts"] = _prompts(os.path.join(folder, PROMPTS))
     for number, entry in enumerate(json_files.read(path, list)):
         kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
         if os.path.isabs(where) or ".." in where.split("/"):
@@ -87,6 +91,21 @@ def read(folder: str) -> dict:
                 "Transformer, Pooling, Dense with tanh after [CLS], Normalize"
             )
     return found
+
+
+def _prompts(path: str) -> dict[str, str]:
+    """Reads the prompts that are not empty, by name; refuses a default one."""
+    settings = json_files.optional(path)
+    stated = json_files.field(settings, "prompts", dict, path, {})
+    prompts = {name: text for name, text in stated.items() if text}
+    default = settings.get("default_prompt_name")
+    if isinstance(default, str) and default in prompts:
+        raise UserError(
+            f"{path} has default_prompt_name={shown(default)}, so "
+            f"{shown(prompts[default])} precedes every text; allowed: null, and the "
+            "prompt written before each of your texts"
+        )
+    return prompts
 
 
 def _pooling(path: str) -> str:
