@@ -25,6 +25,8 @@ from cmlm.encoders import opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
+from cmlm.modeling import pooling as pooling_lib
+from cmlm.modeling.foreign import modules
 from cmlm.training import engine, warm_start
 from export import huggingface_folder
 
@@ -317,6 +319,26 @@ def test_prompts_are_left_to_the_user(tmp_path, default):
     write_prompts(folder, default)
     (note,) = foreign.find(str(folder)).notes[:1]
     assert "not applied: 'query: ' (query), 'passage: ' (passage); write" in note
+
+
+@pytest.mark.parametrize("name", ["mean_sqrt_len_tokens", "weightedmean_tokens"])
+def test_a_new_row_of_poolings_is_read_and_written(tmp_path, monkeypatch, name):
+    row = pooling_lib.Pooling(
+        "new", pooling_lib.POOLINGS["mean"].reduce, False, False, name
+    )
+    monkeypatch.setitem(pooling_lib.POOLINGS, "new", row)
+    monkeypatch.setitem(modules.POOLINGS, name, "new")
+    newer = {"pooling_mode": name.removesuffix("_tokens" if "weighted" in name else "")}
+    older = modules.pooling_config("new", HIDDEN)
+    assert older[f"pooling_mode_{name}"] is True
+    for number, config in enumerate((newer, older)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_modules(folder, ("Pooling", "1", config))
+        assert modules.read(str(folder))["pooling"] == "new"
+    (folder / "1" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
+    with pytest.raises(UserError, match="allowed: one of mean, max, cls, "):
+        modules.read(str(folder))
 
 
 def break_weights(change):

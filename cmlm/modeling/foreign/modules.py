@@ -16,12 +16,26 @@ FILE_NAME = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 _CONFIG = "config.json"
 _KEY = "pooling_mode_"
-# Our name of each pooling mode of sentence-transformers.
+# Our name of each pooling mode of sentence-transformers, by its switch `_KEY` + NAME.
 POOLINGS = {
     row.sentence_transformers: mode
     for mode, row in pooling.POOLINGS.items()
     if row.sentence_transformers and not row.through_pooler
 }
+# The switches that older versions write.
+_SWITCHES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+# The names of modes in newer versions, where they differ from the switches.
+_NAMES = {
+    "cls_token": "cls",
+    "mean_tokens": "mean",
+    "max_tokens": "max",
+    "weightedmean_tokens": "weightedmean",
+}
+
+
+def _name_of(switch: str) -> str:
+    """The name of a mode in newer versions."""
+    return _NAMES.get(switch, switch)
 
 
 def pooling_config(mode: str, width: int) -> dict:
@@ -40,10 +54,12 @@ def pooling_config(mode: str, width: int) -> dict:
             f"model.pooling is {mode!r}; sentence-transformers has: "
             f"{', '.join(POOLINGS.values())}"
         )
-    switches = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
     return {
         "word_embedding_dimension": width,
-        **{f"{_KEY}{name}": name == chosen for name in switches},
+        **{
+            f"{_KEY}{name}": name == chosen
+            for name in dict.fromkeys([*_SWITCHES, chosen])
+        },
     }
 
 
@@ -114,7 +130,8 @@ def _pooling(path: str) -> str:
     chosen = [
         mode
         for name, mode in POOLINGS.items()
-        if config.get(_KEY + name) is True or config.get("pooling_mode") == mode
+        if config.get(_KEY + name) is True
+        or config.get("pooling_mode") == _name_of(name)
     ]
     others = [
         key
@@ -125,7 +142,7 @@ def _pooling(path: str) -> str:
     ]
     if len(chosen) != 1 or others:
         stated = config.get("pooling_mode", [*chosen, *others])
-        allowed = ", ".join(POOLINGS.values())
+        allowed = ", ".join(_name_of(name) for name in POOLINGS)
         raise UserError(f"{path} pools by {stated}; allowed: one of {allowed}")
     return chosen[0]
 
