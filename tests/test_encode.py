@@ -195,6 +195,16 @@ def test_bag_of_words_is_the_mean_of_the_embeddings(source):
     np.testing.assert_array_equal(bag[3], 0)
 
 
+def test_a_process_with_many_encoders_gets_no_warning(source, caplog):
+    tokenizer = model_dir.load_encoder(source).tokenizer
+    tf.get_logger().addHandler(caplog.handler)
+    for _ in range(8):
+        graph = SentenceGraph(tokenizer, None, model_dirs.SEQ_LENGTH)
+        assert graph.lengths(tf.constant(["a cat"])).numpy() == [4]
+    tf.get_logger().removeHandler(caplog.handler)
+    assert "retracing" not in caplog.text
+
+
 def test_a_bag_of_narrow_word_embeddings_is_narrow(tmp_path):
     source = model_dirs.write(tmp_path / "run", **{"model.embedding_size": 6})
     bag = opening.open_encoder(f"bow:{source}")

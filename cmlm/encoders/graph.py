@@ -49,6 +49,10 @@ class SentenceGraph:
             # Layers inlined into a loop would lose most of their fusions.
             experimental_attributes={"_noinline": True},
         )
+        for function in (self.vectors, self.lengths, self.token_vectors):
+            # Each is traced once, but TensorFlow counts them as one function, and warns
+            # a process that opens several encoders.
+            function._omit_frequent_tracing_warning = True
 
     def _vectors(self, text: tf.Tensor) -> tf.Tensor:
         tokens = self.tokenizer.encode(text, self.seq_length)
