@@ -393,7 +393,10 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         ),
         (lambda f: write_folder(f, hidden_act="silu"), "hidden_act='silu'; allowed"),
         (lambda f: write_folder(f, num_hidden_layers="2"), "num_hidden_layers='2'"),
-        (pickled, "pytorch_model.bin is a pickle"),
+        (
+            pickled,
+            "pytorch_model.bin is a pickle.*allowed: model.safetensors, which Auto",
+        ),
         (truncated, "not a complete safetensors file"),
         (other_tokenizer, "post_processor.type=None; allowed: RobertaProcess"),
         (long_vocabulary, f"has {len(VOCAB) + 1} tokens, .* {len(VOCAB)} embedding"),

@@ -78,5 +78,6 @@ def refuse_pickle_file(path: str) -> None:
     if path.endswith(_PICKLES):
         raise UserError(
             f"{path} is a pickle, which can run any program when it is read; allowed: "
-            f"{FILE_NAME}"
+            f"{FILE_NAME}, which AutoModel.from_pretrained(DIR).save_pretrained(DIR) "
+            "of transformers writes if you trust the file"
         )
