@@ -154,7 +154,7 @@ def test_labse_1_is_read(encoder, tmp_path):
 )
 def test_labse_2_and_cmlm_are_read(encoder, tmp_path, pooling, place):
     folder = save(encoder, tmp_path / "encoder", pooling=pooling)
-    with pytest.raises(UserError, match="has no vocabulary; give it with"):
+    with pytest.raises(UserError, match="has no vocabulary; allowed: a vocab.txt"):
         opening.open_trained(str(folder))
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -128,7 +128,8 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
         tokens, name = source.vocab, source.vocab_name
         if not tokens:
             raise UserError(
-                f"{source.path} has no vocabulary; give it with --vocab_file"
+                f"{source.path} has no vocabulary; allowed: a vocab.txt or "
+                "tokenizer.json beside its weights (cmlm.train also takes --vocab_file)"
             )
     if len(tokens) != rows:
         raise UserError(
