@@ -16,12 +16,14 @@ evaluation are named `fit` and `score` here, because `cmlm.train` and `cmlm.eval
 are the modules of these commands.
 """
 
+import os
+
 from cmlm.common.versions import VERSION as __version__
 
 __all__ = ["__version__", "fit", "load", "score"]
 
 
-def load(model: str, precision: str | None = None):
+def load(model: str | os.PathLike, precision: str | None = None):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
     `precision` is float32, bfloat16, or None for the precision of the model.
@@ -35,10 +37,10 @@ def load(model: str, precision: str | None = None):
         from cmlm.encoders import opening
         from cmlm.encoders.trained import Reading
 
-    return opening.open_encoder(model, Reading(precision=precision))
+    return opening.open_encoder(os.fspath(model), Reading(precision=precision))
 
 
-def fit(model_dir: str, settings: dict | None = None, **flags: str):
+def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
     """Trains as `cmlm train` does, in a process of its own, and loads the encoder.
 
     >>> import cmlm
@@ -48,26 +50,35 @@ def fit(model_dir: str, settings: dict | None = None, **flags: str):
     >>> encoder.encode(["a sentence"]).shape
     (1, 16)
 
-    Takes the settings by dotted name (`cmlm settings` lists them), and the flags of the
-    command by name, such as flagfile, train_data, init_checkpoint. A call with the same
+    Takes settings by dotted name (`cmlm settings` lists them), and the command's flags
+    by name, such as flagfile, init_checkpoint, train_data (a str or a list). The same
     model_dir resumes. Raises cmlm.errors.UserError if the command refuses or fails.
     """
     from cmlm.training import apart
 
-    apart.train(model_dir, settings or {}, flags)
+    apart.train(os.fspath(model_dir), settings or {}, flags)
     return load(model_dir)
 
 
-def score(encoder, data_dir: str, tasks: list[str]) -> dict[str, dict[str, float]]:
+def score(
+    encoder, data_dir: str | os.PathLike, tasks: str | list[str]
+) -> dict[str, dict[str, float]]:
     """Scores an encoder, or anything with `encode`, as `cmlm evaluate` does.
 
+    A name or path is opened by `load`; a str has one task, or several with commas.
     Returns the metrics of each task, as {"trec": {"accuracy": 74.2}}. Raises
     cmlm.errors.UserError if a task does not exist or its data is missing.
     """
-    from cmlm.errors import UserError
+    from cmlm.errors import UserError, shown
     from cmlm.evaluation import catalogue, run
 
-    found, failed = run.read(catalogue.select(tasks), data_dir)
+    names = tasks.split(",") if isinstance(tasks, str) else tasks
+    is_name = isinstance(encoder, (str, os.PathLike))
+    if not (is_name or hasattr(encoder, "encode")):
+        raise UserError(
+            f"encoder is {shown(encoder)}; allowed: a model, or an object with encode"
+        )
+    found, failed = run.read(catalogue.select(names), os.fspath(data_dir))
     if failed:
         raise UserError("; ".join(failed.values()))
-    return run.score(encoder, found).scores
+    return run.score(load(encoder) if is_name else encoder, found).scores

@@ -167,6 +167,50 @@ def test_settings_reach_the_command_as_they_are(value):
     assert values == {"trainer": {"evals_data_dir": value}}
 
 
+@pytest.mark.parametrize(
+    "value, plain",
+    [
+        (np.float32(0.25), 0.25),
+        (np.int64(3), 3),
+        (np.array([1, 2]), [1, 2]),
+        (Path("a") / "b", "a/b"),
+        ((Path("a"), np.bool_(True)), ["a", True]),
+    ],
+)
+def test_settings_may_be_of_numpy_or_paths(value, plain):
+    text = apart.nested("trainer.evals_data_dir", value)
+    ((values, _),) = overrides._read((), [text])
+    assert values == {"trainer": {"evals_data_dir": plain}}
+
+
+def test_a_setting_that_is_no_data_is_named():
+    with pytest.raises(UserError, match=r"a.b is \[<object .*; allowed: numbers, str"):
+        apart.nested("a.b", [object()])
+
+
+def test_lists_of_files_reach_the_command_with_commas():
+    assert apart.joined([Path("a/b.txt"), "c.txt"]) == "a/b.txt,c.txt"
+    assert [apart.joined(value) for value in (Path("a"), True, 3, "x,y")] == [
+        *("a", "True", "3", "x,y")
+    ]
+
+
+def test_a_path_is_loaded_like_its_name(toy_export):
+    found = cmlm.load(Path(toy_export.path))
+    assert found.dim == cmlm.load(toy_export.path).dim
+
+
+def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_path):
+    rows = ["a cat\tthe cat\t5", "a dog\tfar away\t1", "the mat\ta mat\t4"]
+    (tmp_path / "own.tsv").write_text("\n".join(rows) + "\n")
+    task = f"sts:{tmp_path}/own.tsv"
+    want = cmlm.score(cmlm.load(toy_export.path), tmp_path, [task])
+    assert list(want) == [task]
+    assert cmlm.score(Path(toy_export.path), str(tmp_path), task) == want
+    with pytest.raises(UserError, match="encoder is 3; allowed: a model, or"):
+        cmlm.score(3, str(tmp_path), task)
+
+
 # -------------------------------------------------------------------- the shell
 
 

@@ -6,6 +6,7 @@ process of its own trains exactly as the command does, and leaves the caller's a
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,10 @@ from typing import Any
 
 import yaml
 
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
+
+# The flags that the command takes several times.
+_REPEATED = ("config_file", "params_override")
 
 
 def train(
@@ -24,15 +28,18 @@ def train(
     Args:
         model_dir: the directory of the run.
         settings: values by dotted name.
-        flags: values of the command's flags by name.
+        flags: values of the command's flags by name. None is not given. A list gives
+            its items with commas, or the flag several times if the command takes it so.
 
     Raises:
-        UserError: the command ends with an exit code.
+        UserError: a setting is not plain data, or the command ends with an exit code.
     """
     # A flagfile comes first: the arguments of the caller win over it.
     given = sorted(flags.items(), key=lambda item: item[0] != "flagfile")
     command = [sys.executable, "-m", "cmlm.train"]
-    command += [f"--{name}={value}" for name, value in given]
+    for name, value in given:
+        values = value if name in _REPEATED and isinstance(value, list) else [value]
+        command += [f"--{name}={joined(each)}" for each in values if each is not None]
     for name, value in settings.items():
         command.append(f"--params_override={nested(name, value)}")
     last = "no message"
@@ -50,7 +57,36 @@ def train(
 
 
 def nested(name: str, value: Any) -> str:
-    """Returns a setting as YAML in one line: {a: {b: 1}}."""
+    """Returns a setting as YAML in one line: {a: {b: 1}}.
+
+    Raises:
+        UserError: the value is not plain data.
+    """
+    whole = _plain(value)
     for key in reversed(name.split(".")):
-        value = {key: value}
-    return yaml.safe_dump(value, default_flow_style=True, width=float("inf")).strip()
+        whole = {key: whole}
+    try:
+        text = yaml.safe_dump(whole, default_flow_style=True, width=float("inf"))
+    except yaml.YAMLError as error:
+        raise UserError(
+            f"{name} is {shown(value)}; allowed: numbers, str, paths, lists and dicts"
+        ) from error
+    return text.strip()
+
+
+def joined(value: Any) -> str:
+    """Returns the value of a flag as text; the items of a list with commas."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(joined, value))
+    return str(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """Turns paths into str, and the numbers and arrays of numpy into Python's."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
