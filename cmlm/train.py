@@ -10,6 +10,7 @@ values. The same command resumes a stopped run. docs/training.md starts several 
 """
 
 import contextlib
+import functools
 import os
 import sys
 
@@ -254,6 +255,7 @@ def inputs_of(config) -> dict[str, list[str]]:
 def _train_stages(planned, strategy) -> int | None:
     """Trains all stages. Returns the exit code if a signal stopped one."""
     from cmlm.common import workers
+    from cmlm.training import agreement
 
     for place, stage in enumerate(planned, 1):
         is_done = workers.on_chief(strategy, stage.is_done)
@@ -265,6 +267,10 @@ def _train_stages(planned, strategy) -> int | None:
             )
         # The last stage is always built, so that the command can describe the run.
         if is_done and stage is not planned[-1]:
+            checked = functools.partial(
+                agreement.begun_start, stage.config, stage.directory
+            )
+            workers.on_chief(strategy, checked)
             continue
         if is_done:
             print(

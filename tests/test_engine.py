@@ -346,6 +346,39 @@ def test_another_models_directory_is_refused(text, finished):
 
 
 @pytest.mark.large
+def test_another_start_of_a_begun_run_is_refused(text, finished, tmp_path):
+    other = toys.run_config(text, init_checkpoint="tiny/distil")
+    message = (
+        "started without --init_.*names tiny/distil; allowed: no --init_checkpoint"
+    )
+    with pytest.raises(UserError, match=message):
+        engine.build(other, finished.run.directory)
+    warm = str(shutil.copytree(finished.run.directory, tmp_path / "warm"))
+    begun = model_dir.read_config(warm)
+    begun.init_checkpoint = "tiny/bert"
+    model_dir.write_config(warm, begun)
+    with pytest.raises(
+        UserError,
+        match="started from tiny/bert, .* names tiny/distil; allowed: the sam",
+    ):
+        engine.build(other, warm)
+    # Another form of the path, and no path, leave the record as it is.
+    for start in (os.path.abspath("tiny/bert/"), "./tiny/bert", ""):
+        same = toys.run_config(text, init_checkpoint=start)
+        assert agreement.begun_start(same, warm) == "tiny/bert"
+    engine.build(toys.run_config(text), warm)
+    assert model_dir.read_config(warm).init_checkpoint == "tiny/bert"
+
+
+@pytest.mark.large
+def test_another_optimizer_of_a_begun_run_is_refused(text, finished):
+    other = toys.run_config(text, **{"trainer.optimizer.type": "adamw"})
+    message = "trained with trainer.optimizer.type=lamb, .* adamw; allowed: lamb, or --"
+    with pytest.raises(UserError, match=message):
+        engine.build(other, finished.run.directory)
+
+
+@pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import distributed, workers
+from cmlm.common import distributed, locks, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -74,6 +75,47 @@ def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> N
             )
 
 
+def begun_start(config: experiment.ExperimentConfig, directory: str) -> str:
+    """Returns the `init_checkpoint` of the run in a model_dir, else that of `config`.
+
+    A run with a checkpoint has taken its first weights. A command that resumes it may
+    name the same path in another form, or none.
+
+    Raises:
+        UserError: the command names other weights.
+    """
+    if latest.find(directory) is None:
+        return config.init_checkpoint
+    before = model_dir.read_config(directory).init_checkpoint
+    now = config.init_checkpoint
+    if now and not (before and _same_path(before, now)):
+        raise UserError(
+            f"--model_dir={directory} started "
+            + (f"from {before}" if before else "without --init_checkpoint")
+            + f", this command names {now}; allowed: "
+            + ("the same" if before else "no")
+            + " --init_checkpoint, or another --model_dir"
+        )
+    return before
+
+
+def refuse_other_optimizer(config: experiment.ExperimentConfig, directory: str) -> None:
+    """Raises UserError if the optimizer of a model_dir has another type.
+
+    Its checkpoints hold the state of that optimizer.
+    """
+    if latest.find(directory) is None:
+        return
+    before = model_dir.read_config(directory).trainer.optimizer.type
+    now = config.trainer.optimizer.type
+    if before != now:
+        raise UserError(
+            f"--model_dir={directory} trained with trainer.optimizer.type={before},"
+            f" this command asks for {now}; allowed: {before}, or"
+            f" --init_checkpoint={directory} with another --model_dir"
+        )
+
+
 def log_other_settings(config: experiment.ExperimentConfig, directory: str) -> None:
     """Logs the settings in which a resumed run differs from its last start."""
     if latest.find(directory) is None:
@@ -87,6 +129,12 @@ def log_other_settings(config: experiment.ExperimentConfig, directory: str) -> N
     ]
     if changed:
         logger.info("resuming with other settings: %s", ", ".join(changed))
+
+
+def _same_path(a: str, b: str) -> bool:
+    if locks.is_local(a) and locks.is_local(b):
+        return os.path.realpath(a) == os.path.realpath(b)
+    return a.rstrip("/") == b.rstrip("/")
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -101,6 +101,12 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
     agreement.refuse_other_settings(config, strategy)
     if writes:
         workers.on_chief(strategy, lambda: latest.repair(directory))
+    config.init_checkpoint = workers.on_chief(
+        strategy, lambda: agreement.begun_start(config, directory)
+    )
+    workers.on_chief(
+        strategy, lambda: agreement.refuse_other_optimizer(config, directory)
+    )
     tasks = Evals(config, strategy)
     if stacked_on:
         # Only a finished stage shows whether its vocabulary is a tokenizer.json.
