@@ -1,6 +1,7 @@
 """The public face: `import cmlm` in Python, `cmlm` in a shell."""
 
 import doctest
+import io
 import os
 import re
 import subprocess
@@ -158,6 +159,41 @@ def test_what_training_refuses_is_an_error_in_python(tmp_path, capfd):
     with pytest.raises(UserError, match="trainer has no 'train_stepz'"):
         cmlm.fit(str(tmp_path), {"trainer.train_stepz": 2}, flagfile="quickstart")
     assert "train_stepz" in capfd.readouterr().err
+
+
+RUN = """#!{}
+import os, signal, sys, time
+
+def saves(*_):
+    print("saved", file=sys.stderr)
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, saves)
+print("step 1 of", os.getpid(), file=sys.stderr, flush=True)
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BrokenPipeError])
+def test_an_interrupted_fit_waits_until_its_run_has_saved(error, tmp_path, monkeypatch):
+    class Shown(io.StringIO):
+        def write(self, line):
+            super().write(line)
+            if line.startswith("step 1"):
+                raise error
+
+    # A run that saves at SIGTERM stands in for Python.
+    run = tmp_path / "python"
+    run.write_text(RUN.format(sys.executable))
+    run.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(run))
+    monkeypatch.setattr(sys, "stderr", Shown())
+    with pytest.raises(error):
+        apart.train("run", {}, {})
+    step, saved = sys.stderr.getvalue().splitlines()
+    assert saved == "saved"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(step.split()[-1]), 0)
 
 
 @pytest.mark.parametrize("value", [1e-3, 7, True, None, "a, b", [1, 2], ["x"], ""])

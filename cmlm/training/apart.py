@@ -6,6 +6,7 @@ process of its own trains exactly as the command does, and leaves the caller's a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -24,6 +25,8 @@ def train(
     model_dir: str, settings: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> None:
     """Runs `cmlm train`; its log goes to stderr.
+
+    Ctrl-C stops the run as it stops the command: it saves first.
 
     Args:
         model_dir: the directory of the run.
@@ -49,11 +52,33 @@ def train(
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        for line in process.stderr:
-            sys.stderr.write(line)
-            last = line.strip() or last
+        try:
+            for line in process.stderr:
+                sys.stderr.write(line)
+                last = line.strip() or last
+        except BaseException:
+            _stop(process)
+            raise
     if process.returncode:
         raise UserError(last.removeprefix("error: "))
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Lets a run save and end, and shows the rest of its log; Ctrl-C ends it at once.
+
+    It gets SIGTERM: Ctrl-C in a terminal has sent it SIGINT already, and a second
+    SIGINT would end it before it has saved.
+    """
+    process.terminate()
+    try:
+        for line in process.stderr:
+            # A stderr that is gone does not stop the run from saving.
+            with contextlib.suppress(Exception):
+                sys.stderr.write(line)
+        process.wait()
+    except BaseException:
+        process.terminate()
+        raise
 
 
 def nested(name: str, value: Any) -> str:
