@@ -379,6 +379,26 @@ def test_another_optimizer_of_a_begun_run_is_refused(text, finished):
 
 
 @pytest.mark.large
+def test_a_finished_run_keeps_its_settings(text, finished, tmp_path, caplog):
+    directory = str(shutil.copytree(finished.run.directory, tmp_path / "run"))
+    params = (tmp_path / "run" / model_dir.PARAMS).read_text()
+    other = {"trainer.optimizer.learning_rate": 1e-4}
+    with caplog.at_level("INFO", logger="cmlm"):
+        engine.build(
+            toys.run_config(text, **{"trainer.train_steps": 2, **other}), directory
+        )
+    assert "these settings have no effect: trainer.optimizer.lear" in caplog.text
+    assert "resuming" not in caplog.text
+    message = "train_steps is 1, and the run in .* has 2 steps; allowed: at least 2 "
+    fewer = toys.run_config(text, **{"trainer.train_steps": 1})
+    with pytest.raises(UserError, match=message):
+        engine.build(fewer, directory)
+    assert (tmp_path / "run" / model_dir.PARAMS).read_text() == params
+    engine.build(toys.run_config(text, **{"trainer.train_steps": 3}), directory)
+    assert model_dir.read_config(directory).trainer.train_steps == 3
+
+
+@pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})

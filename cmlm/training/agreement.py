@@ -116,8 +116,37 @@ def refuse_other_optimizer(config: experiment.ExperimentConfig, directory: str) 
         )
 
 
-def log_other_settings(config: experiment.ExperimentConfig, directory: str) -> None:
-    """Logs the settings in which a resumed run differs from its last start."""
+def refuse_fewer_steps(
+    config: experiment.ExperimentConfig, directory: str, step: int
+) -> None:
+    """Raises UserError if a run has more steps than the command asks for.
+
+    Args:
+        config: the run's configuration, with the steps of its epochs.
+        directory: the model_dir.
+        step: the step of the run's last checkpoint.
+    """
+    settings = config.trainer
+    if step > settings.train_steps:
+        asked = f"trainer.train_steps is {settings.train_steps}"
+        if settings.epochs:
+            asked = f"trainer.epochs is {settings.epochs}, {settings.train_steps} steps"
+        raise UserError(
+            f"{asked}, and the run in --model_dir={directory} has {step} steps;"
+            f" allowed: at least {step} steps"
+        )
+
+
+def log_other_settings(
+    config: experiment.ExperimentConfig, directory: str, is_over: bool
+) -> None:
+    """Logs the settings in which a resumed run differs from its last start.
+
+    Args:
+        config: the run's configuration.
+        directory: the model_dir.
+        is_over: whether the run has all of its steps.
+    """
     if latest.find(directory) is None:
         return
     before = dict(_flat(model_dir.read_config(directory).as_dict()))
@@ -128,7 +157,10 @@ def log_other_settings(config: experiment.ExperimentConfig, directory: str) -> N
         if before.get(name) != value and not name.startswith("runtime.")
     ]
     if changed:
-        logger.info("resuming with other settings: %s", ", ".join(changed))
+        said = "resuming with other settings"
+        if is_over:
+            said = "nothing is left to train, so these settings have no effect"
+        logger.info("%s: %s", said, ", ".join(changed))
 
 
 def _same_path(a: str, b: str) -> bool:

@@ -178,10 +178,15 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
         else:
             for objective in objectives.values():
                 objective.begin()
-    # This comes last: params.yaml marks a model_dir whose run could be built.
+    if writes:
+        agreement.refuse_fewer_steps(config, directory, trainer.step)
+    # This comes last: params.yaml marks a model_dir whose run could be built. It keeps
+    # the settings that the run was trained with.
     if writes and workers.is_chief(strategy):
-        agreement.log_other_settings(config, directory)
-        model_dir.write_config(directory, config)
+        is_over = trainer.step == config.trainer.train_steps
+        agreement.log_other_settings(config, directory, is_over)
+        if not (is_over and model_dir.is_model_dir(directory)):
+            model_dir.write_config(directory, config)
     seq_length = max(
         objective.train_data.seq_length for objective in config.task.enabled().values()
     )
