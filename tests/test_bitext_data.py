@@ -1,6 +1,7 @@
 """Translations as TSV: good lines are read, bad ones counted, many of them refused."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -56,7 +57,10 @@ def test_bad_lines_are_left_out_and_counted(tmp_path):
     [
         ([*GOOD, *["missing"] * 6], "6 of 506 lines .*a.tsv line 501 first"),
         ([*GOOD, *["a\t"] * 6], "6 of 506 lines"),
-        ([*GOOD, *["a\tb\tc"] * 6], "do not have 2 columns"),
+        (
+            [*GOOD, *["a\tb\tc"] * 6],
+            "do not have 2 columns .* needs as many columns as the first: 2",
+        ),
         (["plain text", "more of it"], "no line of the form source<TAB>target"),
         ([], "no line of the form"),
     ],
@@ -88,6 +92,17 @@ def test_the_file_of_the_first_bad_line_is_named(tmp_path):
     bad = write(tmp_path / "b.tsv", ["Yes.\tJa.", *["missing"] * 9])
     with pytest.raises(UserError, match="lines of bitext do not .*b.tsv line 2 first"):
         bitext.inspect([good, bad])
+
+
+@pytest.mark.parametrize("header", ["Query\tpassage\tnegative", "sentence1\tsentence2"])
+def test_a_header_is_told(header, tmp_path, caplog):
+    columns = header.count("\t") - 1
+    path = write(tmp_path / "a.tsv", [line + "\tanders" * columns for line in GOOD])
+    bitext.inspect([path])
+    assert not caplog.text
+    named = write(tmp_path / "b.tsv", [header, Path(path).read_text().rstrip()])
+    assert bitext.inspect([path, named]).pairs == 1001
+    assert "b.tsv line 1 names columns, and counts as a pair" in caplog.text
 
 
 def test_translations_of_one_text_are_held_out_together(tmp_path):

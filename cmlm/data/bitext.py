@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 from typing import ClassVar
 
 import tensorflow as tf
@@ -21,6 +22,15 @@ from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.data.inspection import share_read
 from cmlm.errors import UserError
 
+logger = logging.getLogger(__name__)
+
+# The names of a header's first two columns.
+_HEADERS = (
+    ("query", "passage"),
+    ("anchor", "positive"),
+    ("source", "target"),
+    ("sentence1", "sentence2"),
+)
 # A larger share of bad lines means that the file has another format.
 MAX_BAD_SHARE = 0.01
 _LINES_TO_INSPECT = 2_000_000
@@ -141,6 +151,7 @@ def inspect(
     # By column: the cells without a letter, and the place of the first one.
     without_letter = [0] * report.columns
     first_without = [""] * report.columns
+    headers: list[str] = []
     for path in files:
         if seen >= max_lines:
             break
@@ -152,6 +163,8 @@ def inspect(
                 cells = line.rstrip("\r\n").split("\t")
                 if cells == [""]:
                     continue
+                if number == 1 and _is_header(cells):
+                    headers.append(path)
                 seen += 1
                 good = len(cells) == report.columns and all(map(str.strip, cells))
                 if good:
@@ -172,6 +185,13 @@ def inspect(
                     break
     if seen >= max_lines:
         report.share = share_read(files, report.files, size)
+    if headers:
+        logger.warning(
+            "%s line 1 names columns, and counts as a pair (files with such a line:"
+            " %d); remove it",
+            headers[0],
+            len(headers),
+        )
     if not report.pairs:
         raise UserError(
             f"{kind} {files[0]} has no line of the form {columns}; allowed: two"
@@ -181,7 +201,8 @@ def inspect(
         raise UserError(
             f"{report.bad:,} of {seen:,} lines of {kind} do not have"
             f" {report.columns} columns with text, {first_bad} first; allowed: at most"
-            f" {MAX_BAD_SHARE:.0%}"
+            f" {MAX_BAD_SHARE:.0%}, as every line needs as many columns as the first:"
+            f" {report.columns}"
         )
     text = [str(1 + i) for i, n in enumerate(without_letter) if 2 * n <= report.pairs]
     for column, place in enumerate(first_without, 1):
@@ -192,6 +213,10 @@ def inspect(
                 f" allowed: {columns} and hard negatives{cut}"
             )
     return report
+
+
+def _is_header(cells: list[str]) -> bool:
+    return tuple(cell.strip().lower() for cell in cells[:2]) in _HEADERS
 
 
 def rows(portion: streams.Portion, *, columns: int | None = None) -> tf.data.Dataset:
