@@ -7,7 +7,7 @@ import toys
 from cmlm.config import recipes
 from cmlm.data import inspection
 from cmlm.errors import UserError
-from cmlm.training import engine
+from cmlm.training import engine, inputs
 
 FRACTION = "task.cmlm.train_data.hold_out_fraction"
 
@@ -105,6 +105,34 @@ def test_a_text_of_another_layout_is_told(text, said, tmp_path):
     report = str(inspection.inspect([str(tmp_path / "t.txt")]))
     hints = ("without a blank line", "a blank line ends")
     assert [hint in report for hint in hints] == [hint == said for hint in hints]
+
+
+@pytest.mark.parametrize(
+    "task, tells",
+    [
+        ({"task.mlm.weight": 1}, False),
+        ({"task.mlm.weight": 1, "task.cmlm.weight": 1}, True),
+        ({"task.mlm.weight": 1, "task.mlm.passages": "true"}, True),
+        ({"task.nsp.weight": 1}, True),
+        ({"task.quickthought.weight": 1}, True),
+    ],
+)
+def test_pairs_are_told_if_an_objective_reads_them(task, tells, tmp_path, caplog):
+    """Masked LM and CMLM share their text, which is inspected once."""
+    caplog.set_level("INFO", "cmlm")
+    text = tmp_path / "text.txt"
+    text.write_text("the small boat .\n" * 1000)
+    config = recipes.load(
+        "cmlm/english",
+        (),
+        [f"{k}={v}" for k, v in {"task.cmlm.weight": 0, **task}.items()],
+    )
+    for objective in config.task.enabled().values():
+        objective.train_data.input_path = str(text)
+    inputs.prepare_data(config, str(tmp_path))
+    (told,) = [m for m in caplog.messages if m.startswith("text: ")]
+    assert "1 documents, 1,000 sentences" in told
+    assert ("999 pairs" in told) == ("without a blank line" in told) == tells
 
 
 def test_many_documents_without_a_pair_of_passages_are_refused(tmp_path):

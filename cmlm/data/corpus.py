@@ -76,11 +76,12 @@ class DataConfig(hyperparams.Config):
                 f"{prefix}input_path", "", f"{self.accepted} (--{self.flag})"
             )
 
-    def load(self, work_dir: str) -> languages.Corpus:
+    def load(self, work_dir: str, reads_documents: bool = True) -> languages.Corpus:
         """Finds the files, inspects them, and logs their content.
 
         Args:
             work_dir: directory for derived files, normally inside model_dir.
+            reads_documents: whether an objective reads more than single lines of them.
 
         Raises:
             UserError: the data is missing, empty, or in another format.
@@ -95,7 +96,10 @@ class DataConfig(hyperparams.Config):
                 raise UserError(
                     f"{language}: {error}" if language else error
                 ) from error
-            logger.info("text: %s: %s", named, found[language].summary)
+            summary = found[language].summary
+            if not reads_documents:
+                summary = found[language].of_lines or summary
+            logger.info("text: %s: %s", named, summary)
         corpus = languages.Corpus(
             files,
             {language: each.examples for language, each in found.items()},
@@ -138,11 +142,13 @@ class Inspected(NamedTuple):
         examples: number of examples, possibly an estimate.
         summary: description for the log.
         neighbours: for running text, the number of sentences that follow another one.
+        of_lines: for running text, the description if all examples are single lines.
     """
 
     examples: int
     summary: str
     neighbours: int | None = None
+    of_lines: str = ""
 
 
 @dataclasses.dataclass
@@ -169,7 +175,12 @@ class TextDataConfig(DataConfig):
 
     def _inspect(self, files):
         report = inspection.inspect(files)
-        return Inspected(report.estimated_sentences(), str(report), report.pairs)
+        return Inspected(
+            report.estimated_sentences(),
+            str(report),
+            report.pairs,
+            report.describe(reads_documents=False),
+        )
 
     @property
     def origin(self):

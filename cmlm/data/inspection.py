@@ -61,11 +61,33 @@ class CorpusReport:
         return round(self.sentences / self.share)
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, reads_documents: bool = True) -> str:
+        """Describes the content and its faults in one line.
+
+        Args:
+            reads_documents: whether pairs and the borders of documents matter.
+        """
         text = (
             f"{self.files:,} files, {self.documents:,} documents,"
-            f" {self.sentences:,} sentences, {self.pairs:,} pairs"
-            f" ({self.one_sentence_documents:,} documents have one sentence and give"
-            " no pair)"
+            f" {self.sentences:,} sentences"
+        )
+        if reads_documents:
+            text += self._pairs()
+        if self.invalid_lines:
+            text += (
+                f"; {self.invalid_lines:,} lines are not UTF-8:"
+                f" {self.replaced_characters:,} characters replaced"
+            )
+        if not self.whole:
+            text += f"; counted in the first {self.bytes / 2**20:.0f} MB only"
+        return text
+
+    def _pairs(self) -> str:
+        text = (
+            f", {self.pairs:,} pairs ({self.one_sentence_documents:,} documents have"
+            " one sentence and give no pair)"
         )
         if self.documents == 1 and self.sentences >= _LONG_DOCUMENT:
             text += (
@@ -77,13 +99,6 @@ class CorpusReport:
                 "; a blank line ends a document: if one follows each paragraph, python"
                 " -m cmlm.prepare --layout=wrapped joins and splits them"
             )
-        if self.invalid_lines:
-            text += (
-                f"; {self.invalid_lines:,} lines are not UTF-8:"
-                f" {self.replaced_characters:,} characters replaced"
-            )
-        if not self.whole:
-            text += f"; counted in the first {self.bytes / 2**20:.0f} MB only"
         return text
 
 

@@ -38,8 +38,8 @@ class NliDataConfig(DataConfig):
     flag, validation_flag = "nli_data", "nli_validation_data"
     accepted = "files, as en=train-en.tsv,de=train-de.tsv"
 
-    def load(self, work_dir: str) -> languages.Corpus:
-        found = super().load(work_dir)
+    def load(self, work_dir, reads_documents=True) -> languages.Corpus:
+        found = super().load(work_dir, reads_documents)
         if len(set(found.sizes.values())) > 1:
             lengths = ", ".join(
                 f"{language} {size:,}" for language, size in found.sizes.items()

@@ -67,13 +67,18 @@ class ObjectiveConfig(hyperparams.Config):
         """Raises UserError if an input of the objective is not named."""
         self.train_data.require_input(f"{prefix}train_data.")
 
-    def load_data(self, work_dir: str) -> Data:
+    @property
+    def reads_documents(self) -> bool:
+        """Whether an example takes more than one line of a text."""
+        return False
+
+    def load_data(self, work_dir: str, reads_documents: bool = True) -> Data:
         """Finds and checks the data (see `DataConfig.load`)."""
-        train = self.train_data.load(work_dir)
+        train = self.train_data.load(work_dir, reads_documents)
         if not self.validation_data:
             return Data(train, None)
         other = self.train_data.replace(input_path=self.validation_data)
-        return Data(train, other.load(work_dir))
+        return Data(train, other.load(work_dir, reads_documents))
 
     def check_data(self, data: Data) -> None:
         """Raises UserError if this objective needs more or other data."""

@@ -31,6 +31,8 @@ class CmlmConfig(MaskedTextConfig):
     skip: bool = False
     passages: bool = False
 
+    reads_documents = True
+
     def check_data(self, data: Data) -> None:
         super().check_data(data)
         require_neighbours(data)

@@ -20,6 +20,10 @@ class MlmConfig(MaskedTextConfig):
 
     passages: bool = False
 
+    @property
+    def reads_documents(self) -> bool:
+        return self.passages
+
 
 class MlmObjective(MaskedTextObjective):
     """Masked LM on single texts: Devlin et al., https://arxiv.org/abs/1810.04805.

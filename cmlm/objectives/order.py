@@ -24,6 +24,8 @@ class OrderConfig(MaskedTextConfig):
     def segments(self):
         return 2
 
+    reads_documents = True
+
     def check_data(self, data: Data) -> None:
         super().check_data(data)
         require_neighbours(data)

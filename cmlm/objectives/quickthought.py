@@ -35,6 +35,8 @@ class QuickThoughtConfig(ContrastiveConfig):
     margin: float = fields.ranged(0.0, at_least=0)
     encoders: str = fields.one_of("one", ENCODERS)
 
+    reads_documents = True
+
     def check_data(self, data: Data) -> None:
         super().check_data(data)
         require_neighbours(data)

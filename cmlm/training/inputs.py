@@ -18,7 +18,7 @@ from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
-from cmlm.objectives import Data
+from cmlm.objectives import Data, ObjectiveConfig
 from cmlm.training import teachers, warm_start
 from cmlm.vocabulary import of_run
 
@@ -35,15 +35,22 @@ def prepare_data(
         UserError: data is missing, empty, or in another format.
     """
     work_dir = os.path.join(directory, model_dir.TEXT)
+    enabled = config.task.enabled().values()
+    in_documents = {_origin(each) for each in enabled if each.reads_documents}
     found: dict[tuple, Data] = {}
     by_objective = {}
     for name, objective in config.task.enabled().items():
-        key = (objective.train_data.origin, objective.validation_data)
+        key = _origin(objective)
         if key not in found:
-            found[key] = objective.load_data(work_dir)
+            found[key] = objective.load_data(work_dir, key in in_documents)
         objective.check_data(found[key])
         by_objective[name] = found[key]
     return by_objective
+
+
+def _origin(objective: ObjectiveConfig) -> tuple:
+    """Identifies the data of an objective; equal data is loaded once."""
+    return objective.train_data.origin, objective.validation_data
 
 
 def prepare_vocabulary(
