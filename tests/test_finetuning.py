@@ -15,7 +15,9 @@ from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import opening
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
-from cmlm.finetuning import examples, glue, training
+from cmlm.evaluation import reading
+from cmlm.finetuning import catalogue, examples, glue, training
+from cmlm.finetuning import run as finetuning
 from cmlm.finetuning.glue import Row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -306,6 +308,25 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     assert wrong.returncode == 1 and not (tmp_path / "other").exists()
     (line,) = [at for at in wrong.stderr.splitlines() if at.startswith("error: ")]
     assert "dev.tsv, line 2: label 'maybe'; allowed: entailment, not_entail" in line
+
+
+@pytest.mark.parametrize("name", ["rte", "amazon", "cola"])
+def test_texts_that_share_a_sequence_need_two_segments(tmp_path, name):
+    directory = model_dirs.write(
+        tmp_path / "one",
+        **{"model.num_layers": 1, "model.type_vocab_size": 1},
+    )
+    source = reading.DataDir(str(tmp_path))
+    task = catalogue.find_task(name)
+    # The other tasks get as far as their files.
+    error = UserError if name == "rte" else reading.MissingData
+    with pytest.raises(error) as raised:
+        finetuning.finetune(directory, task, source, training.Settings(), [0], None)
+    if name == "rte":
+        assert str(raised.value) == (
+            f"model.type_vocab_size of {directory} is 1; allowed: at least 2 for "
+            "--task=rte, whose texts share a sequence"
+        )
 
 
 @pytest.mark.large

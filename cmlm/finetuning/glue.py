@@ -31,14 +31,12 @@ class GlueTask(Task):
     """A task with tab-separated files.
 
     Attributes:
-        texts: the columns of the one or two sentences.
         label: the column of the label or score.
         columns: the names of all columns, for labelled files without a header.
         may_be_damaged: leave out rows that are too short; QQP has such rows.
     """
 
     within: str = "glue"
-    texts: tuple[str, ...]
     label: str
     columns: tuple[str, ...] = ()
     may_be_damaged: bool = False

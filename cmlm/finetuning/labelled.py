@@ -40,11 +40,9 @@ class FileTask(Task):
     Attributes:
         files: the path of each file, by its name in `train`, `dev` and `tests`.
         holds_out: whether `dev` is a share of the training file.
-        texts: the columns of the one or two texts.
         column: the column of the label.
     """
 
-    texts: tuple[str, ...]
     column: str
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     holds_out: bool = False

@@ -55,6 +55,7 @@ TASK = ReviewsTask(
     name="amazon",
     folder="amazon-dataset",
     within="amazon-reviews",
+    texts=("title", "text"),
     labels=("negative", "positive"),
     figures=("accuracy",),
     train="train",

@@ -14,6 +14,7 @@ import numpy as np
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import identity, opening
 from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
+from cmlm.errors import UserError
 from cmlm.evaluation import reading
 from cmlm.finetuning import examples, tasks, training
 from cmlm.finetuning.examples import Examples
@@ -117,9 +118,16 @@ def finetune(
             the longest sequence and the outputs of the head by file.
 
     Raises:
-        UserError: the model or a file is missing or damaged, or the loss is not finite.
+        UserError: the model or a file is missing or damaged, the model has too few
+            segments for the task, or the loss is not finite.
     """
     trained = opening.open_trained(model)
+    segments = trained.config.model.type_vocab_size
+    if segments < task.segments:
+        raise UserError(
+            f"model.type_vocab_size of {model} is {segments}; allowed: at least "
+            f"{task.segments} for --task={task.name}, whose texts share a sequence"
+        )
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH
     seq_length = resolve_seq_length(trained, seq_length, default=default)

@@ -64,6 +64,7 @@ class Task:
         name: the name in `--task`.
         folder: the folder of the task's files.
         within: the folder that may hold `folder`.
+        texts: the columns of the one or two texts of an example.
         labels: the classes, class 0 first; empty if the task asks for a score.
         is_several: whether an example has any number of the labels.
         center, spread: of the scores; the head learns (score - center) / spread.
@@ -82,6 +83,7 @@ class Task:
     name: str
     folder: str
     within: str
+    texts: tuple[str, ...]
     labels: tuple[str, ...]
     figures: tuple[str, ...]
     train: str = "train.tsv"
@@ -96,6 +98,11 @@ class Task:
     @property
     def is_regression(self) -> bool:
         return not self.labels
+
+    @property
+    def segments(self) -> int:
+        """Texts of one sequence; each has its own segment."""
+        return 1 if self.head == "vectors" else len(self.texts)
 
     @property
     def num_outputs(self) -> int:
