@@ -198,6 +198,12 @@ def test_a_second_stage_takes_the_shape_of_the_first(start):
     assert config.model.dropout_rate == 0.1
 
 
+def test_a_second_stage_resolves_without_a_directory(start):
+    config, model_dir = configure(f"--init_checkpoint={start}")
+    assert model_dir is None
+    assert config.model.hidden_size == 16 and config.model.num_layers == 1
+
+
 def test_flags_win_over_the_flagfile(tmp_path):
     vocab = tmp_path / "v.txt"
     vocab.write_text("\n".join(model_dirs.VOCAB) + "\n")

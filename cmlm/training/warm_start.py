@@ -31,7 +31,7 @@ _SHAPE = (
 
 
 def adopt_for_run(
-    config: experiment.ExperimentConfig, given: Collection[str], directory: str
+    config: experiment.ExperimentConfig, given: Collection[str], directory: str | None
 ) -> None:
     """Takes over the shape of `init_checkpoint`, and a foreign vocabulary's rules.
 
@@ -41,7 +41,7 @@ def adopt_for_run(
     Args:
         config: the run's configuration, not validated yet; changed in place.
         given: names of the settings that the user has set; they keep their values.
-        directory: the model_dir.
+        directory: the model_dir, or None.
     """
     begun = _begun(config, directory)
     takes_pooling = config.model.pooling == encoder.SOURCE_POOLING
@@ -115,10 +115,10 @@ def _own_run(path: str) -> str | None:
 
 
 def _begun(
-    config: experiment.ExperimentConfig, directory: str
+    config: experiment.ExperimentConfig, directory: str | None
 ) -> experiment.ExperimentConfig | None:
     """The configuration of a begun run that started from the same weights, or None."""
-    if not tf.io.gfile.exists(os.path.join(directory, model_dir.PARAMS)):
+    if not directory or not model_dir.is_model_dir(directory):
         return None
     begun = model_dir.read_config(directory)
     return begun if begun.init_checkpoint == config.init_checkpoint else None
