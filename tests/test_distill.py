@@ -146,16 +146,21 @@ def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_devi
     config = run.task.distill
     teacher = config.teacher
 
-    def refused(said):
+    def refused(said, directory=f"{folder}/run"):
         with pytest.raises(UserError, match=said):
-            inputs.prepare(run, f"{folder}/run", one_device)
-        assert not (folder / "run" / "vocab.txt").exists()
+            inputs.prepare(run, directory, one_device)
+        assert not tf.io.gfile.exists(f"{directory}/vocab.txt")
 
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
     refused("another teacher; allowed: another --teacher_cache")
     config.teacher = teacher
     (folder / "cache" / "texts.json").write_text("{")
     refused("texts.json is not JSON")
+    for config.teacher_cache, cache in (
+        ("", "ram://run/teacher"),
+        ("ram://cache", "ram://cache"),
+    ):
+        refused(f"^--teacher_cache is {cache}; allowed: a local direc", "ram://run")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
-from cmlm.common import arrays
+from cmlm.common import arrays, locks
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import teacher_vectors
@@ -69,8 +69,8 @@ def refuse_others(objectives: Mapping[str, ObjectiveConfig], directory: str) -> 
         objectives, directory: see `prepare`.
 
     Raises:
-        UserError: a cache is damaged or belongs to another teacher, or a teacher cannot
-            be opened.
+        UserError: a cache is remote, is damaged or belongs to another teacher, or a
+            teacher cannot be opened.
     """
     for objective in objectives.values():
         if isinstance(objective, DistillConfig):
@@ -81,7 +81,14 @@ def refuse_others(objectives: Mapping[str, ObjectiveConfig], directory: str) -> 
 
 
 def _cache(objective: DistillConfig, directory: str) -> str:
-    return objective.teacher_cache or os.path.join(directory, model_dir.TEACHER)
+    """Raises UserError for a remote path: TensorFlow maps the vectors to memory."""
+    path = objective.teacher_cache or os.path.join(directory, model_dir.TEACHER)
+    if not locks.is_local(path):
+        raise UserError(
+            f"--teacher_cache is {path}; allowed: a local directory that every worker "
+            "mounts"
+        )
+    return path
 
 
 def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, str]]:
