@@ -54,6 +54,14 @@ def test_auto_takes_the_precision_of_the_run_or_the_export(runs, toy_export):
     assert opening.precision(bfloat16, Reading(precision="float32")) == "float32"
 
 
+def test_a_run_may_have_the_name_of_its_best_checkpoint(tmp_path):
+    dtype = {"runtime.mixed_precision_dtype": "bfloat16"}
+    directory = model_dirs.write(tmp_path / "best", **dtype)
+    for model in (directory, f"untrained:{directory}"):
+        assert opening.precision(model) == "bfloat16"
+    assert opening.precision(f"{directory}/ckpt-3") == "float32"
+
+
 def test_bfloat16_is_near_float32_and_has_its_own_cache(runs):
     plain = opening.open_encoder(runs[0])
     lower = opening.open_encoder(runs[0], BFLOAT16)

@@ -89,7 +89,7 @@ def precision(model: str, reading: Reading | None = None) -> str:
         if saved_model:
             description = json_files.read(os.path.join(saved_model, PROVENANCE))
             return description.get("precision", "float32")
-    directory = _run_of(directory)
+        directory = _run_of(directory)
     if model_dir.is_model_dir(directory):
         return _trained_in(model_dir.read_config(directory))
     return "float32"
