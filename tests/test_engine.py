@@ -568,6 +568,7 @@ def test_unknown_devices_and_precisions_are_named(text, tmp_path):
             "horovod",
             "'horovod'; allowed: one_device, mirrored",
         ),
+        ("distribution_strategy", "TPU", "'TPU'; allowed: one_device, mirrored"),
         ("mixed_precision_dtype", "float16", "'float16'; allowed: float32, bfloat16"),
         ("num_gpus", 64, "num_gpus is 64; allowed: at most"),
     ):

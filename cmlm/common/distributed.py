@@ -39,12 +39,10 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
     Raises:
         UserError: the strategy is unknown, or a device or a worker is missing.
     """
-    name = (runtime.distribution_strategy or "").lower()
+    name = runtime.distribution_strategy
     if name not in STRATEGIES:
         raise fields.refused(
-            "runtime.distribution_strategy",
-            runtime.distribution_strategy,
-            ", ".join(STRATEGIES),
+            "runtime.distribution_strategy", name, ", ".join(STRATEGIES)
         )
     # Listing logical devices initialises TensorFlow; listing visible devices does not.
     starts_cold = name in ("multi_worker_mirrored", "tpu")
