@@ -119,6 +119,27 @@ def test_a_second_text_is_added(folder):
     )
 
 
+def test_a_worker_waits_for_every_file_of_the_teacher(folder, monkeypatch):
+    monkeypatch.setattr(inputs, "_SHARED_STORAGE_SECONDS", 0)
+    data, _ = prepare(folder, settings(folder))
+    inputs.await_data({"distill": data})
+    store = folder / "run" / "teacher"
+    rows = len(TEXTS)
+    for name in (
+        *("vectors", f"directions-{rows}"),
+        *(f"sorted-{rows}.keys", f"sorted-{rows}.rows"),
+    ):
+        path, content = store / name, (store / name).read_bytes()
+        path.unlink()
+        with pytest.raises(UserError, match=f"{path} of worker 0 is missing"):
+            inputs.await_data({"distill": data})
+        path.write_bytes(content[:-1])
+        with pytest.raises(UserError, match=f"{path} of worker 0 differs"):
+            inputs.await_data({"distill": data})
+        path.write_bytes(content)
+    inputs.await_data({"distill": data})
+
+
 def test_the_vectors_of_another_teacher_are_refused(folder):
     config = settings(folder, teacher_cache=str(folder / "cache"))
     prepare(folder, config)

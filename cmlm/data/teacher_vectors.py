@@ -93,6 +93,17 @@ class TeacherVectors:
         path = os.path.join(self.directory, f"directions-{self.rows}")
         return np.fromfile(path, "<f4").reshape([self.dim, self.dim])
 
+    def files(self) -> dict[str, int]:
+        """The files that readers open, each with its least number of bytes."""
+        keys, of_keys, directions = _computed(self.rows)
+        sizes = {
+            _VECTORS: 2 * self.rows * self.dim,
+            keys: 8 * self.rows,
+            of_keys: 8 * self.rows,
+            directions: 4 * self.dim**2,
+        }
+        return {os.path.join(self.directory, name): sizes[name] for name in sizes}
+
     def find_directions(self) -> np.ndarray:
         """Computes `directions` from the vectors."""
         path = os.path.join(self.directory, _VECTORS)
@@ -143,7 +154,8 @@ class Writer:
         sums = self._path(_checksums(rows))
         if rows not in self._texts.values() or not os.path.exists(sums):
             self._sort(vectors)
-            checksums.write(self._directory, _files(rows), sums)
+            names = (_KEYS, _VECTORS, *_computed(rows))
+            checksums.write(self._directory, names, sums)
         self._texts[texts] = rows
         with files.atomic_text(self._path(_TEXTS)) as file:
             json.dump(self._texts, file)
@@ -217,9 +229,9 @@ def _texts(directory: str) -> dict[str, int]:
     return found
 
 
-def _files(rows: int) -> tuple[str, ...]:
-    names = (f"sorted-{rows}.keys", f"sorted-{rows}.rows", f"directions-{rows}")
-    return (_KEYS, _VECTORS, *names)
+def _computed(rows: int) -> tuple[str, str, str]:
+    """The files that are computed from the rows."""
+    return f"sorted-{rows}.keys", f"sorted-{rows}.rows", f"directions-{rows}"
 
 
 def _checksums(rows: int) -> str:

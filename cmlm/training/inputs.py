@@ -137,10 +137,7 @@ def prepare(
     path = found["vocabulary"]
     if not workers.is_chief(strategy):
         _await_file(path, found["digest"])
-        parts = [part for e in data.values() for part in (e.train, e.validation)]
-        for paths in languages.merge(filter(None, parts)).values():
-            for each in paths:
-                _await_file(each)
+        await_data(data)
     config.vocabulary.adopt_rules(found["rules"])
     tokenizer = config.vocabulary.tokenizer(path)
     config.model.vocab_size = tokenizer.vocab_size
@@ -154,17 +151,36 @@ def prepare(
     return data, tokenizer
 
 
+def await_data(data: Mapping[str, Data]) -> None:
+    """Waits until this worker sees the texts and the teacher's vectors of worker 0.
+
+    Args:
+        data: the data of every enabled objective.
+
+    Raises:
+        UserError: a file does not appear, or is shorter than on worker 0.
+    """
+    parts = [part for e in data.values() for part in (e.train, e.validation)]
+    for paths in languages.merge(filter(None, parts)).values():
+        for path in paths:
+            _await_file(path)
+    for teacher in filter(None, (entry.teacher for entry in data.values())):
+        for path, size in teacher.files().items():
+            _await_file(path, size=size)
+
+
 def _digest(path: str) -> str:
     with tf.io.gfile.GFile(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
 
-def _await_file(path: str, digest: str | None = None) -> None:
+def _await_file(path: str, digest: str | None = None, size: int = 0) -> None:
     """Waits until this worker sees a file that worker 0 has written.
 
     Args:
         path: the path of the file.
         digest: the SHA-256 of its content, or None for any content.
+        size: its least number of bytes.
 
     Raises:
         UserError: the file does not appear, or has other content.
@@ -172,12 +188,13 @@ def _await_file(path: str, digest: str | None = None) -> None:
     deadline = time.monotonic() + _SHARED_STORAGE_SECONDS
     while True:
         there = tf.io.gfile.exists(path)
-        if there and digest in (None, _digest(path)):
-            return
+        if there and tf.io.gfile.stat(path).length >= size:
+            if digest is None or _digest(path) == digest:
+                return
         if time.monotonic() > deadline:
             raise UserError(
                 f"{path} of worker 0 {'differs' if there else 'is missing'} on this "
-                "worker; --model_dir and the text must be on storage that every worker "
-                "sees under the same path"
+                "worker; --model_dir, --teacher_cache and the text must be on storage "
+                "that every worker sees under the same path"
             )
         time.sleep(0.5)
