@@ -4,7 +4,7 @@ A command is a module with a docstring, absl flags and
 
     def main(_):
         with cli.quiet_imports():
-            from cmlm import engine
+            from cmlm.training import engine
         ...
 
     if __name__ == "__main__":
@@ -88,6 +88,20 @@ def quiet_imports(extra: str = "") -> Iterator[None]:
                 f"{error.name} is not installed: pip install 'cmlm[{extra}]'"
             ) from error
     _silence_libraries()
+
+
+def require(**allowed: str) -> None:
+    """Refuses a command without a flag that it needs.
+
+    Args:
+        **allowed: what each of these flags takes, by its name.
+
+    Raises:
+        UserError: a flag is not given; the first one is named.
+    """
+    for name, values in allowed.items():
+        if not flags.FLAGS[name].value:
+            raise UserError(f"--{name} is not given; allowed: {values}")
 
 
 def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> None:

@@ -63,10 +63,7 @@ _OTHER_FILES += (".pt", ".h5", ".pkl", ".parquet", ".safetensors")
 
 
 def main(_) -> None:
-    if not FLAGS.model:
-        raise UserError("--model is not given; allowed: an export or a model_dir")
-    if not FLAGS.input:
-        raise UserError("--input is not given; allowed: a .txt or .txt.gz file")
+    cli.require(model="an export or a model_dir", input="a .txt or .txt.gz file")
     if not FLAGS.output and not FLAGS.query:
         raise UserError("no output; allowed: --output=FILE.npy, --query='a sentence'")
     if FLAGS.output and FLAGS.output.endswith(_OTHER_FILES):

@@ -113,12 +113,12 @@ def main(_) -> int | None:
 
         print("\n".join(listing.rows(FLAGS.list_tasks, FLAGS.data_dir)))
         return 0
-    if not FLAGS.model and not FLAGS.sentences:
-        raise UserError("--model is not given; allowed: an export or a model_dir")
+    if not FLAGS.sentences:
+        cli.require(model="an export or a model_dir")
     # FAMILY:FILE names its files itself.
     own = FLAGS.tasks and all(":" in task for task in FLAGS.tasks)
-    if not FLAGS.data_dir and not own:
-        raise UserError("--data_dir is not given; allowed: a folder of test sets")
+    if not own:
+        cli.require(data_dir="a folder of test sets")
     groups = groups_of(FLAGS.group)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     as_json = bool(output) and output.endswith(".json")

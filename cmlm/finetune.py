@@ -85,10 +85,11 @@ FLAGS = flags.FLAGS
 def main(_) -> None:
     own = all(name.startswith("file:") for name in FLAGS.task)
     predicts_only = bool(FLAGS.predict and not FLAGS.task)
-    wanted = ["model", *([] if predicts_only else ["task"])]
-    for name in [*wanted, *([] if own else ["data_dir"])]:
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
+    cli.require(model="a model_dir, a checkpoint, an export, or other weights")
+    if not predicts_only:
+        cli.require(task="tasks by name, glue, or file:FILE")
+    if not own:
+        cli.require(data_dir="the folder of the task's files")
     seeds = parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
@@ -213,8 +214,7 @@ def predict(output: str | None) -> None:
     from cmlm.common import files
     from cmlm.finetuning import labelled, saving
 
-    if not output:
-        raise UserError("--output is not given; allowed: a folder for the predictions")
+    cli.require(output="a folder for the predictions")
     tuned = saving.Tuned(FLAGS.model)
     found = labelled.answers(FLAGS.predict)
     with files.atomic_directory(output, FLAGS.overwrite) as directory:

@@ -87,9 +87,7 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    for name in ("input", "output"):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
+    cli.require(input="text: files, globs or a list of them", output="a file to write")
     if (FLAGS.unit == "pieces") != bool(FLAGS.vocab_file):
         raise UserError("--unit=pieces and --vocab_file=FILE need each other")
     with cli.quiet_imports():

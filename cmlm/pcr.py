@@ -49,12 +49,11 @@ _ROWS_AT_ONCE = 16_384
 
 
 def main(_) -> None:
-    if not FLAGS.model:
-        raise UserError(
-            "--model is not given; allowed: an export, a model_dir, or weights of "
-            "another program"
-        )
-    if not FLAGS.output or not FLAGS.output.endswith(".npz"):
+    cli.require(
+        model="an export, a model_dir, or weights of another program",
+        output="a path that ends in .npz",
+    )
+    if not FLAGS.output.endswith(".npz"):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a path that ends in .npz"
         )

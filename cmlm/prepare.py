@@ -124,9 +124,9 @@ _FLAGS_OF_STEPS = ("quality_model", "remove_sentences_of", "max_sentences")
 
 
 def main(_) -> None:
-    for name in ("input", "output"):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
+    cli.require(
+        input="files, globs or a list of them", output="a directory, new or empty"
+    )
     _refuse_ignored()
     with cli.quiet_imports():
         from cmlm.common import outputs

@@ -31,9 +31,8 @@ _LOW_AREA = 0.6
 
 
 def main(_) -> None:
-    for name in ("good", "bad", "output"):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
+    text = "text: files, globs or a list of them"
+    cli.require(good=text, bad=text, output="a path that ends in .npz")
     with cli.quiet_imports("corpus"):
         import numpy as np
         from sklearn import metrics

@@ -181,8 +181,7 @@ def main(_) -> int | None:
     if FLAGS.print_config:
         print(overrides.to_yaml(configure()), end="")
         return None
-    if not FLAGS.model_dir:
-        raise UserError("--model_dir is not given; allowed: a directory, new or old")
+    cli.require(model_dir="a directory, new or old")
     if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()

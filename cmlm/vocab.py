@@ -94,9 +94,10 @@ _SAMPLE_BYTES = 16 * 2**20
 
 
 def main(_) -> None:
-    for name in ("input", "output"):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
+    cli.require(
+        input="text: files, globs or a list of them; or en=FILES,de=FILES",
+        output="a file to write; with --prune_model, a directory",
+    )
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.data import languages

@@ -40,8 +40,7 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    if not FLAGS.server:
-        raise UserError("--server is not given; allowed: http://... or grpc://...")
+    cli.require(server="http://... or grpc://...")
     if bool(FLAGS.text) == bool(FLAGS.input):
         given = "both are given" if FLAGS.text else "neither is given"
         raise UserError(f"{given}; allowed: one of --text and --input")

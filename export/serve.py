@@ -19,7 +19,6 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import native_log
-from cmlm.errors import UserError
 
 flags.DEFINE_string("model", None, "The export to serve.")
 flags.DEFINE_integer(
@@ -37,8 +36,7 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    if not FLAGS.model:
-        raise UserError("--model is not given; allowed: an export")
+    cli.require(model="an export")
     with cli.quiet_imports():
         from cmlm.encoders import opening
         from export import dev_server

@@ -378,6 +378,34 @@ def test_flags_that_would_mislead_are_refused(tmp_path, command, arguments, said
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    "command, arguments, missing",
+    [
+        *((f"cmlm.{name}", "", "input") for name in ("vocab", "ngrams", "prepare")),
+        *((f"cmlm.{name}", "", "model") for name in ("encode", "evaluate", "pcr")),
+        ("cmlm.vocab", "--input=t", "output"),
+        ("cmlm.quality", "", "good"),
+        ("cmlm.quality", "--good=g --bad=b", "output"),
+        ("cmlm.pcr", "--model=m", "output"),
+        ("cmlm.evaluate", "--model=m", "data_dir"),
+        ("cmlm.finetune", "", "model"),
+        ("cmlm.finetune", "--model=m", "task"),
+        ("cmlm.finetune", "--model=m --task=rte", "data_dir"),
+        ("cmlm.finetune", "--model=m --predict=p.tsv", "output"),
+        ("cmlm.train", "", "model_dir"),
+        ("export.client", "", "server"),
+        ("export.serve", "", "model"),
+        ("export.tfhub", "--model_dir=m", "export_dir"),
+    ],
+)
+def test_a_missing_flag_is_named_with_what_it_takes(
+    tmp_path, command, arguments, missing
+):
+    (tmp_path / "t.tsv").write_text("a\tb\n")
+    result = commands.run(command, *arguments.split(), cwd=tmp_path)
+    assert_one_error(result, f"--{missing} is not given; allowed: ")
+
+
 # The outputs of every command that writes, with an input that each would damage.
 DAMAGING = [
     ("cmlm.train", "--train_data=D/*.txt", "--model_dir=D"),
