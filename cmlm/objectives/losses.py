@@ -113,6 +113,11 @@ def misad(
     return loss, tf.reduce_sum(direction * whole, axis=-1)
 
 
+def cosines(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """Returns the cosine of corresponding rows, float [n, dim]: float32 [n]."""
+    return tf.reduce_sum(_unit(first) * _unit(second), axis=-1)
+
+
 def cosine_distance(vectors: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Returns 1 - cos(vector, target) of each row: float32 [n].
 
@@ -121,13 +126,7 @@ def cosine_distance(vectors: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     Args:
         vectors, targets: float [n, dim].
     """
-    cosine = tf.reduce_sum(_unit(vectors) * _unit(targets), axis=-1)
-    return 1.0 - cosine
-
-
-def cosines(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Returns the cosine of corresponding rows, float [n, dim]: float32 [n]."""
-    return 1.0 - cosine_distance(first, second)
+    return 1.0 - cosines(vectors, targets)
 
 
 def cosent(cosines: tf.Tensor, scores: tf.Tensor, scale: float) -> tf.Tensor:

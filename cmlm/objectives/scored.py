@@ -66,7 +66,7 @@ class ScoredObjective(EmbeddingObjective):
     """Learns from sentence pairs with scores: CoSENT, or regression of the cosine.
 
     CoSENT (Su, 2022, https://kexue.fm/archives/8847) compares all pairs of the global
-    batch, see `losses.cosent`; the regression is `losses.cosine_regression`.
+    batch, see `losses.cosent`; the regression has the squared error of the cosine.
 
     Metrics: `loss`; `order`, how often the pair with the higher score of two pairs has
     the higher cosine; `cosine`, the mean cosine.
