@@ -121,12 +121,15 @@ def _train(
     command = [
         f"--flagfile={os.path.join(claims.CONFIGS, 'multilingual_small.flags')}",
         f"--model_dir={model_dir}",
-        f"--train_data={FLAGS.train_data}",
-        f"--bitext_data={bitext}",
         *(f"--params_override={value}" for value in overrides),
     ]
     if start:
         command += [f"--init_checkpoint={start}", f"--vocab_file={start}/vocab.txt"]
+    # A run refuses data that none of its objectives reads.
+    if not {"task.mlm.weight=0", "task.cmlm.weight=0"} <= set(overrides):
+        command.append(f"--train_data={FLAGS.train_data}")
+    if "task.bitext.weight=0" not in overrides:
+        command.append(f"--bitext_data={bitext}")
     if "task.nli.weight=1" in overrides:
         command.append(f"--nli_data={FLAGS.nli_data}")
     subprocess.run([sys.executable, *module, *command], check=True)

@@ -140,16 +140,9 @@ def configure():
         data.input_path = FLAGS[data.flag].value or data.input_path
         if data.validation_flag and FLAGS[data.validation_flag].value:
             objective.validation_data = FLAGS[data.validation_flag].value
-        for name in ("teacher", "teacher_cache"):
-            if FLAGS[name].value and hasattr(objective, name):
-                setattr(objective, name, FLAGS[name].value)
-    readers = {task.train_data.flag for task in config.task.enabled().values()}
-    for flag, name in (("pair_data", "pairs"), ("scored_data", "scored")):
-        if FLAGS[flag].value and flag not in readers:
-            raise UserError(
-                f"--{flag} is given, and no objective reads it; allowed: "
-                f"--flagfile=adapt_{name}, or task.{name}.weight above 0"
-            )
+        for name in _flags_of_teacher(objective):
+            setattr(objective, name, FLAGS[name].value or getattr(objective, name))
+    _refuse_unread(config.task)
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     given = overrides.given(FLAGS.config_file, FLAGS.params_override)
@@ -165,6 +158,30 @@ def configure():
         config.runtime.distribution_strategy = strategy
     config.validate()
     return config
+
+
+def _flags_of_teacher(objective) -> list[str]:
+    return [name for name in ("teacher", "teacher_cache") if hasattr(objective, name)]
+
+
+def _refuse_unread(task) -> None:
+    """Raises UserError for data that a flag names and no objective of the run reads."""
+    from cmlm.objectives import OBJECTIVES
+
+    readers: dict[str, list[str]] = {}
+    for name in OBJECTIVES:
+        objective = getattr(task, name)
+        data = objective.train_data
+        names = [data.flag, data.validation_flag, *_flags_of_teacher(objective)]
+        for flag in filter(None, names):
+            readers.setdefault(flag, []).append(name)
+    for flag, names in readers.items():
+        if FLAGS[flag].value and not task.enabled().keys() & set(names):
+            weights = ", ".join(f"task.{name}.weight" for name in names)
+            raise UserError(
+                f"--{flag} is {FLAGS[flag].value}, and no objective of the run reads "
+                f"it; allowed: with one of these above 0: {weights}"
+            )
 
 
 def main(_) -> int | None:

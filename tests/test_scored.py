@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toys
-from absl import flags
-from absl.testing import flagsaver
 
-from cmlm import train
 from cmlm.data import scored as data_scored
 from cmlm.data.bitext import PairDataConfig
 from cmlm.data.word_pieces import WordPiece
@@ -125,11 +122,3 @@ def test_pair_data_speaks_of_queries(tmp_path):
     path.write_text("only one column\n")
     with pytest.raises(UserError, match="pair data .* of the form query<TAB>passage"):
         PairDataConfig(input_path=str(path)).load("")
-
-
-@pytest.mark.parametrize("name", ["pair", "scored"])
-def test_labels_that_nothing_reads_are_refused(name):
-    with flagsaver.flagsaver():
-        flags.FLAGS(["train", "--experiment=cmlm/english", f"--{name}_data=x.tsv"])
-        with pytest.raises(UserError, match=f"--{name}_data is given, and no objec"):
-            train.configure()

@@ -102,16 +102,19 @@ def data(tmp_path_factory) -> Path:
 
 def data_flags(data: Path, config: Path) -> list[str]:
     text = data / "corpus.txt"
-    own = {"pair_data": "bitext", "scored_data": "scored"}
+    found = {
+        "train_data": f"en={text},de={text}",
+        "bitext_data": f"en-de={data}/bitext.tsv",
+        "nli_data": f"en={data}/nli.tsv,de={data}/nli.tsv",
+        "pair_data": f"{data}/bitext.tsv",
+        "scored_data": f"{data}/scored.tsv",
+    }
     return [
         f"--params_override=task.misad.ngrams_file={data}/ngrams.tsv",
-        f"--train_data=en={text},de={text}",
-        f"--bitext_data=en-de={data}/bitext.tsv",
-        f"--nli_data=en={data}/nli.tsv,de={data}/nli.tsv",
-        # These are refused where nothing reads them.
+        # Data that nothing reads is refused.
         *(
-            f"--{flag}={data}/{name}.tsv"
-            for flag, name in own.items()
+            f"--{flag}={value}"
+            for flag, value in found.items()
             if f"--{flag}" in config.read_text()
         ),
     ]
@@ -222,6 +225,49 @@ def test_flags_win_over_the_flagfile(tmp_path):
     assert config.vocabulary.file == str(vocab)
     assert config.runtime.distribution_strategy == "mirrored"
     assert config.trainer.train_steps == 3
+
+
+@pytest.mark.parametrize(
+    "flag, readers",
+    {
+        "bitext_data": ("tlm", "bitext", "distill_bitext"),
+        "pair_data": ("pairs",),
+        "scored_data": ("scored",),
+        "nli_data": ("nli",),
+        "pair_validation_data": ("pairs",),
+        "scored_validation_data": ("scored",),
+        "nli_validation_data": ("nli",),
+        "teacher": ("distill", "distill_bitext"),
+        "teacher_cache": ("distill", "distill_bitext"),
+    }.items(),
+)
+def test_data_that_no_objective_reads_is_refused(flag, readers):
+    arguments = [
+        *(f"--flagfile={ROOT}/configs/en_small.flags", f"--{flag}=x"),
+        "--params_override=model.max_position_embeddings=512",
+    ]
+    weights = [f"task.{name}.weight" for name in readers]
+    with pytest.raises(UserError) as raised:
+        configure(*arguments)
+    assert str(raised.value) == (
+        f"--{flag} is x, and no objective of the run reads it; allowed: with one of "
+        f"these above 0: {', '.join(weights)}"
+    )
+    for weight in weights:
+        configure(*arguments, f"--params_override={weight}=1")
+
+
+def test_text_of_a_flagfile_that_no_objective_reads_is_refused():
+    arguments = [
+        *(f"--flagfile={ROOT}/configs/quickstart.flags", "--bitext_data=x"),
+        "--params_override=task.quickthought.weight=0,task.bitext.weight=1",
+        "--params_override=trainer.best_checkpoint_metric=",
+        "--params_override=model.max_position_embeddings=512",
+    ]
+    with pytest.raises(UserError, match="--train_data is builtin:python-docs, and no"):
+        configure(*arguments)
+    config, _ = configure(*arguments, "--train_data=")
+    assert list(config.task.enabled()) == ["bitext"]
 
 
 def test_print_config_prints_what_would_run_and_needs_no_data(capsys):
