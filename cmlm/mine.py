@@ -139,12 +139,35 @@ _PROGRAM_GB = 1
 
 
 def main(_) -> None:
+    _check_flags()
+    with cli.quiet_imports():
+        from cmlm.common import locks, outputs
+
+    work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
+    inputs = _inputs(work_dir)
+    outputs.tidy(work_dir)
+    with locks.held(work_dir):
+        outputs.tidy_within(work_dir)
+        job = _job(work_dir)
+        told = _read_bitext(job, inputs) if FLAGS.bitext else _mine_pairs(job, inputs)
+        if not FLAGS.work_dir:
+            outputs.discard(work_dir)
+    print("\n".join(told))
+    print(
+        "train  python -m cmlm.train --flagfile=configs/multilingual_small.flags "
+        f"--bitext_data={FLAGS.output} --train_data=... --model_dir=..."
+    )
+
+
+def _check_flags() -> None:
+    """Raises UserError if the flags do not name one of the three forms."""
     mining = bool(FLAGS.source or FLAGS.target)
     if mining == bool(FLAGS.bitext):
         raise UserError("give either --source and --target, or --bitext")
-    for name in ("output", *(("source", "target") if mining else ())):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is not given")
+    cli.require(output="a name in .tsv or .tsv.gz")
+    if mining:
+        text = "text: files, globs or a list of them; or a folder of cmlm.encode"
+        cli.require(source=text, target=text)
     if FLAGS.pool and (mining or FLAGS.score):
         raise UserError("--pool needs --bitext without --score")
     if FLAGS.score and mining:
@@ -153,101 +176,110 @@ def main(_) -> None:
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a name in .tsv or .tsv.gz"
         )
+
+
+def _inputs(work_dir: str) -> dict:
+    """Checks the paths. Returns the folder or the files of each given text, by flag.
+
+    Raises:
+        UserError: a text has no file, an output is an input or exists, or a model is
+            needed and not given.
+    """
     with cli.quiet_imports("mine"):
         from cmlm.common import files, locks, outputs
-        from cmlm.data import bitext
-        from cmlm.encoders import opening
-        from cmlm.encoders.trained import Reading
-        from cmlm.mining import encoded, jobs, neighbours, pairs
+        from cmlm.mining import encoded, jobs
 
-    # ------------------------------------------------------ inputs and model
-    work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
     if not locks.is_local(work_dir):
         raise UserError(
             f"--work_dir is {work_dir}; allowed: a directory that every worker mounts"
         )
-    texts = ("source", "target", "bitext", "pool")
+    names = ("source", "target", "bitext", "pool")
+    texts = {name: FLAGS[name].value for name in names}
     written = {"--output": FLAGS.output}
-    if mining or FLAGS.score:
+    if FLAGS.score or not FLAGS.bitext:
         written["the scores of --output"] = jobs.scores_path(FLAGS.output)
     outputs.check(
         written,
-        {f"--{name}": getattr(FLAGS, name) for name in ("model", *texts)},
+        {
+            "--model": FLAGS.model,
+            **{f"--{name}": value for name, value in texts.items()},
+        },
         FLAGS.overwrite,
         {"--work_dir": work_dir},
     )
-    folders = {
-        name: getattr(FLAGS, name)
-        for name in ("source", "target")
-        if mining and encoded.is_folder(getattr(FLAGS, name))
-    }
-    inputs = folders | {
-        name: files.expand(getattr(FLAGS, name))
-        for name in texts
-        if getattr(FLAGS, name) and name not in folders
-    }
-    if not FLAGS.model and len(folders) < 2:
-        raise UserError("--model is not given")
+    found = {}
+    for name, value in texts.items():
+        if value:
+            is_folder = name in ("source", "target") and encoded.is_folder(value)
+            found[name] = value if is_folder else files.expand(value)
+    # Texts of folders are encoded already.
+    if not all(isinstance(value, str) for value in found.values()):
+        cli.require(model="as cmlm.encode takes it")
+    return found
+
+
+def _job(work_dir: str):
+    """Opens the model. Returns the `Job` that the flags describe."""
+    with cli.quiet_imports():
+        from cmlm.encoders import opening
+        from cmlm.encoders.trained import Reading
+        from cmlm.mining import jobs, neighbours
+
+    reopen = encoder = None
+    if FLAGS.model:
+        reading = reading_flags.with_precision(Reading())
+        cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
+        reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
+        encoder = reopen()
     search = neighbours.Search(
         FLAGS.index,
         FLAGS.cells,
         FLAGS.probes,
         int((FLAGS.max_memory_gb - _PROGRAM_GB) * 2**30),
     )
-    outputs.tidy(work_dir)
-    with locks.held(work_dir):
-        outputs.tidy_within(work_dir)
-        reopen = encoder = None
-        if FLAGS.model:
-            reading = reading_flags.with_precision(Reading())
-            cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
-            reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
-            encoder = reopen()
-        job = jobs.Job(
-            encoder, FLAGS.output, work_dir, search, reading_flags.workers(), reopen
-        )
-        # ----------------------------------------------------------- the job
-        if mining:
-            told = jobs.mine_pairs(
-                job,
-                inputs["source"],
-                inputs["target"],
-                FLAGS.neighbours,
-                FLAGS.margin,
-                FLAGS.retrieval,
-                FLAGS.threshold,
-                FLAGS.one_to_one and not FLAGS.repeat_sentences,
-            )
-        else:
-            report = bitext.inspect(inputs["bitext"])
-            print(f"{FLAGS.bitext}: {report}", file=sys.stderr)
-            if FLAGS.score:
-                threshold = FLAGS.threshold
-                if threshold is None:
-                    threshold = pairs.THRESHOLDS["absolute"]
-                told = jobs.score_pairs(
-                    job, inputs["bitext"], report.columns, threshold
-                )
-            else:
-                if report.columns > 2:
-                    print("its hard negatives are replaced", file=sys.stderr)
-                told = jobs.mine_negatives(
-                    job,
-                    inputs["bitext"],
-                    report.columns,
-                    inputs.get("pool"),
-                    FLAGS.hard_negatives,
-                    FLAGS.skip_nearest,
-                    FLAGS.max_cosine,
-                )
-        if not FLAGS.work_dir:
-            outputs.discard(work_dir)
+    return jobs.Job(
+        encoder, FLAGS.output, work_dir, search, reading_flags.workers(), reopen
+    )
 
-    # ---------------------------------------------------------------- report
-    print("\n".join(told))
-    print(
-        "train  python -m cmlm.train --flagfile=configs/multilingual_small.flags "
-        f"--bitext_data={FLAGS.output} --train_data=... --model_dir=..."
+
+def _mine_pairs(job, inputs: dict) -> list[str]:
+    """Mines pairs. Returns the lines to print."""
+    from cmlm.mining import jobs
+
+    return jobs.mine_pairs(
+        job,
+        inputs["source"],
+        inputs["target"],
+        FLAGS.neighbours,
+        FLAGS.margin,
+        FLAGS.retrieval,
+        FLAGS.threshold,
+        FLAGS.one_to_one and not FLAGS.repeat_sentences,
+    )
+
+
+def _read_bitext(job, inputs: dict) -> list[str]:
+    """Filters a bitext, or adds hard negatives. Returns the lines to print."""
+    from cmlm.data import bitext
+    from cmlm.mining import jobs, pairs
+
+    report = bitext.inspect(inputs["bitext"])
+    print(f"{FLAGS.bitext}: {report}", file=sys.stderr)
+    if FLAGS.score:
+        threshold = FLAGS.threshold
+        if threshold is None:
+            threshold = pairs.THRESHOLDS["absolute"]
+        return jobs.score_pairs(job, inputs["bitext"], report.columns, threshold)
+    if report.columns > 2:
+        print("its hard negatives are replaced", file=sys.stderr)
+    return jobs.mine_negatives(
+        job,
+        inputs["bitext"],
+        report.columns,
+        inputs.get("pool"),
+        FLAGS.hard_negatives,
+        FLAGS.skip_nearest,
+        FLAGS.max_cosine,
     )
 
 
