@@ -250,9 +250,7 @@ def write_summary(directory: str, scores: dict, table) -> None:
         "scores": scores,
         "averages": {
             "glue": {
-                "mean": found.mean(report.averages.flat(scores))
-                if found.keys
-                else None,
+                "mean": report.average(scores),
                 "scored": list(found.keys),
                 "missing": list(found.missing),
             }

@@ -153,19 +153,7 @@ def finetune(
     scores, answers = {}, {}
     for seed in seeds:
         classifier = training.SentenceClassifier(start, task, settings, seed)
-        line = ProgressLine(steps, 0)
-
-        def tell(step, loss, rate, line=line):
-            line.update(step, {"loss": loss, "lr": rate}, settings.batch_size)
-
-        loss = classifier.train(train, tell)
-        outputs = {
-            name: classifier.outputs(part)
-            for name, part in data.parts.items()
-            if part is not train
-        }
-        predicted = {name: tasks.decide(task, each) for name, each in outputs.items()}
-        scores[seed] = {**tasks.score(task, predicted, gold), "train_loss": loss}
+        scores[seed], outputs = _one_seed(classifier, task, data, steps, settings)
         print(f"seed {seed}: {scores[seed]['score']:.2f} on dev", file=sys.stderr)
         if seed == best(scores):
             answers = {name: outputs[name] for name in data.tests}
@@ -205,6 +193,34 @@ def finetune(
         for name, answer in data.tests.items()
     }
     return Outcome(task, results, {**rows, **summary}, predictions)
+
+
+def _one_seed(
+    classifier: training.SentenceClassifier,
+    task: tasks.Task,
+    data: Data,
+    steps: int,
+    settings: training.Settings,
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Trains a classifier, and reads every file but the training file with it.
+
+    Returns:
+        The scores with the training loss, and the outputs of the head by file.
+    """
+    train, line = data.parts[task.train], ProgressLine(steps, 0)
+
+    def tell(step, loss, rate):
+        line.update(step, {"loss": loss, "lr": rate}, settings.batch_size)
+
+    loss = classifier.train(train, tell)
+    outputs = {
+        name: classifier.outputs(part)
+        for name, part in data.parts.items()
+        if part is not train
+    }
+    gold = {name: part.labels for name, part in data.parts.items()}
+    predicted = {name: tasks.decide(task, each) for name, each in outputs.items()}
+    return {**tasks.score(task, predicted, gold), "train_loss": loss}, outputs
 
 
 def _describe(data: Data, name: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from cmlm.encoders import batching
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
-from cmlm.finetuning import tasks
 from cmlm.finetuning.examples import Examples
 from cmlm.finetuning.tasks import Task
 from cmlm.modeling import optimization
@@ -199,10 +198,6 @@ class SentenceClassifier:
         for rows in batching.length_batches(examples.lengths):
             outputs[rows] = self._predict(examples.batch(rows)).numpy()
         return outputs
-
-    def predict(self, examples: Examples) -> np.ndarray:
-        """Predicts without dropout, see `tasks.decide`."""
-        return tasks.decide(self._task, self.outputs(examples))
 
     def _outputs(self, features, training=False) -> tf.Tensor:
         outputs = self.model.encoder(features, training=training)
