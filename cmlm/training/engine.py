@@ -160,24 +160,7 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
             max_to_keep=config.trainer.max_to_keep,
             writes=writes,
         )
-        if manager.latest_checkpoint:
-            checkpoints.restore(
-                manager.latest_checkpoint,
-                model=model,
-                optimizer=optimizer,
-                batches_seen=trainer.batches_seen,
-            )
-        elif stacked_on:
-            layers = stacking.stack(model, stacked_on)
-            logger.info("weights: %d layers of %s, repeated", layers, stacked_on)
-        elif config.init_checkpoint:
-            parts = checkpoints.initialize(model, config.init_checkpoint)
-            for objective in objectives.values():
-                objective.check_start(config.init_checkpoint, parts)
-            logger.info("weights: %s from %s", ", ".join(parts), config.init_checkpoint)
-        else:
-            for objective in objectives.values():
-                objective.begin()
+        _set_weights(trainer, manager, stacked_on, config.init_checkpoint)
     if writes:
         agreement.refuse_fewer_steps(config, directory, trainer.step)
     # This comes last: params.yaml marks a model_dir whose run could be built. It keeps
@@ -193,6 +176,41 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
     encoder = opening.live(model, tokenizer, seq_length)
     score = functools.partial(tasks.score, encoder)
     return Run(directory, config, trainer, manager, strategy, score)
+
+
+def _set_weights(
+    trainer: Trainer, manager: Checkpoints, stacked_on: str | None, start: str
+) -> None:
+    """Restores the latest checkpoint, or gives a new run its first weights.
+
+    Args:
+        trainer: model, objectives, optimizer; changed in place.
+        manager: the checkpoints of the run.
+        stacked_on: see `build`.
+        start: `init_checkpoint`, or "".
+
+    Raises:
+        UserError: the weights do not fit the model, or an objective needs more of them.
+    """
+    model, objectives = trainer.model, trainer.objectives.values()
+    if manager.latest_checkpoint:
+        checkpoints.restore(
+            manager.latest_checkpoint,
+            model=model,
+            optimizer=trainer.optimizer,
+            batches_seen=trainer.batches_seen,
+        )
+    elif stacked_on:
+        layers = stacking.stack(model, stacked_on)
+        logger.info("weights: %d layers of %s, repeated", layers, stacked_on)
+    elif start:
+        parts = checkpoints.initialize(model, start)
+        for objective in objectives:
+            objective.check_start(start, parts)
+        logger.info("weights: %s from %s", ", ".join(parts), start)
+    else:
+        for objective in objectives:
+            objective.begin()
 
 
 def _count_steps(

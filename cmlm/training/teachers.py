@@ -18,6 +18,7 @@ from cmlm.data import teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
+from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.base import ObjectiveConfig
 from cmlm.objectives.distill import DistillConfig, word_of
