@@ -16,6 +16,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -210,6 +211,7 @@ class GrpcServer(ModelServer):
         self._channel = grpc.insecure_channel(
             address.removeprefix("grpc://"), options=options
         )
+        weakref.finalize(self, self._channel.close)
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
 
     def predict(self, signature, inputs):
