@@ -244,7 +244,7 @@ def score_models(
     cli.tune_for_inference({opening.precision(part, reading) for part in parts})
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
-        change, removed = components_of(name, encoder)
+        fitted, removed = components_of(name, encoder)
         kept = None
         if work_dir:
             kept = Kept(
@@ -256,9 +256,19 @@ def score_models(
                 },
             )
 
-        def tell(task, scores, name=name):
+        # A killed run has asked for the languages of the tasks that it scored.
+        before = kept.read("languages") if kept and fitted else None
+        asked = set(before["asked"] if before else ())
+
+        def change(vectors, language, fitted=fitted, asked=asked):
+            asked.add(language.lower())
+            return fitted.remove_from(vectors, language)
+
+        def tell(task, scores, name=name, kept=kept, asked=asked):
             score = scores[task.main_metric]
             print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
+            if kept and asked:
+                kept.write("languages", None, {"asked": sorted(asked)})
             if work_dir:
                 scored.setdefault(name, {"scores": {}})["scores"][task.name] = scores
                 path = os.path.join(work_dir, "scores.csv")
@@ -268,20 +278,44 @@ def score_models(
         unscored: dict[str, str] = {}
         with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
             result = run.score(
-                encoder, tasks, cache_of(encoder), True, tell, change, kept, unscored
+                encoder,
+                tasks,
+                cache_of(encoder),
+                True,
+                tell,
+                change if fitted else None,
+                kept,
+                unscored,
             )
         for task, reason in unscored.items():
             failed[f"{task} of {name}"] = reason
             print(f"{name}: {task}: {reason}", file=sys.stderr)
         if not result.scores:
             continue
-        models[f"{name} + PCR" if removed else name] = {
+        label = name
+        if fitted:
+            unchanged = sorted(asked - set(fitted.languages))
+            removed = {**removed, "unchanged": unchanged}
+            if unchanged:
+                print(
+                    f"note: --pcr has no components for {languages_in_words(unchanged)}"
+                    ": their vectors are unchanged",
+                    file=sys.stderr,
+                )
+            if asked & set(fitted.languages):
+                label = f"{name} + PCR"
+        models[label] = {
             **info_of(encoder),
             **({"pcr": removed} if removed else {}),
             **result.as_dict(),
             "truncated_sentences": truncated(encoder, sentences),
         }
     return models
+
+
+def languages_in_words(languages: list[str]) -> str:
+    """The languages of a note; a task that names none has the language ""."""
+    return ", ".join(name or "texts without a language" for name in languages)
 
 
 def info_of(encoder) -> dict:
@@ -295,8 +329,8 @@ def components_of(name: str, encoder):
     """The components to remove from a model's vectors.
 
     Returns:
-        A function of vectors and their language, and its description in results.json;
-        None and None without --pcr.
+        The PrincipalComponents and their description in results.json; None and None
+        without --pcr.
 
     Raises:
         UserError: --pcr was fitted with another model.
@@ -319,7 +353,7 @@ def components_of(name: str, encoder):
         "languages": list(fitted.languages),
         "sha256": content,
     }
-    return fitted.remove_from, about
+    return fitted, about
 
 
 def cache_of(encoder) -> str | None:

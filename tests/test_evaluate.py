@@ -1,5 +1,6 @@
 """Readers take the public files as they are; scores are those of other programs."""
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -432,6 +433,9 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     assert result.returncode == 0, result.stderr
     model = json.loads(output.read_text())["models"][f"{source} + PCR"]
     assert model["pcr"]["languages"] == list(fitted.languages)
+    assert model["pcr"]["unchanged"] == ["en"]
+    note = "note: --pcr has no components for en: their vectors are unchanged"
+    assert note in result.stderr.splitlines()
     x, y = (model_dirs.oracle_vectors(trained, texts) for texts in SIDES.values())
     # Of the two languages the file has components of German, and of English or not.
     sides = []
@@ -444,6 +448,18 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     assert model["scores"]["tatoeba"]["accuracy_forward"] == pytest.approx(
         accuracy(*sides)
     )
+    # Where no side has components, nothing is removed and the label does not say so.
+    rest = dataclasses.replace(
+        fitted, languages={"zh-hant": fitted.languages["zh-hant"]}
+    )
+    pcr.save(str(tmp_path / "rest.npz"), rest)
+    result = evaluate(
+        *(*tatoeba, f"--model={source}", f"--pcr={tmp_path / 'rest.npz'}"),
+        *(f"--output={output}", "--overwrite"),
+    )
+    assert result.returncode == 0, result.stderr
+    (name,) = json.loads(output.read_text())["models"]
+    assert name == source and "no components for de, en:" in result.stderr
     # Components of another model are refused.
     other = evaluate(
         *(*tatoeba, f"--model=bow:{source}", f"--pcr={tmp_path / 'pcr.npz'}")
