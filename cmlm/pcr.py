@@ -11,6 +11,7 @@ them by cmlm.encode without --normalize. The output names its model, and other m
 refuse it. cmlm/common/components.py describes the method.
 """
 
+import shlex
 import sys
 
 from absl import flags
@@ -64,8 +65,13 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.common.components import SecondMoment
-        from cmlm.encoders import components_file, opening
+        from cmlm.encoders import components_file, external, opening
 
+    if FLAGS.model.startswith(external.PREFIXES):
+        raise UserError(
+            f"--model is {FLAGS.model}; allowed: an export, a model_dir or weights, "
+            "not a server and not stored vectors"
+        )
     outputs.check(
         {"--output": FLAGS.output},
         {"--text": FLAGS.text, "--vectors": FLAGS.vectors, "--model": FLAGS.model},
@@ -83,6 +89,9 @@ def main(_) -> None:
             if language in sources:
                 raise UserError(f"--{flag} is {value}; {language} is given twice")
             sources[language] = (flag, files.expand(path))
+    # An output that cannot be written is refused before the fitting.
+    with files.working_path(FLAGS.output):
+        pass
     reading = reading_flags.with_precision(reading_flags.reading())
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
@@ -112,6 +121,13 @@ def main(_) -> None:
             f"{shares} of the squared length of their vectors along the components",
             file=sys.stderr,
         )
+        if fitted[language].sentences < encoder.dim:
+            print(
+                f"note: {language} has {fitted[language].sentences:,} sentences, fewer "
+                f"than the {encoder.dim} numbers of a vector: more text gives steadier "
+                "components",
+                file=sys.stderr,
+            )
     components_file.save(
         FLAGS.output,
         components_file.PrincipalComponents(encoder.info["fingerprint"], fitted),
@@ -119,10 +135,14 @@ def main(_) -> None:
 
     # -------------------------------------------------------------- results
     print(f"{FLAGS.output}  {', '.join(fitted)}; {FLAGS.components} a language")
-    print(
-        f"serve  python -m export.tfhub --pcr={FLAGS.output} --model_dir=... "
-        "--export_dir=..."
-    )
+    output = f"--pcr={shlex.quote(FLAGS.output)}"
+    if FLAGS.model.startswith(("bow:", "both:")):
+        # Such an encoder cannot be exported.
+        model = f"--model={shlex.quote(FLAGS.model)}"
+        print(f"evaluate  python -m cmlm.evaluate {output} {model} --data_dir=...")
+    else:
+        flags_left = "--model_dir=... --export_dir=..."
+        print(f"serve  python -m export.tfhub {output} {flags_left}")
 
 
 def _encode_text(paths, encoder, limit):

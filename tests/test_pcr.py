@@ -39,6 +39,9 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "de: 50 sentences" in done.stderr and "fr: 30 sentences" in done.stderr
+    # As many as a vector has numbers.
+    assert "note: " not in done.stderr
+    assert f"serve  python -m export.tfhub --pcr={output} " in done.stdout
     fitted = components_file.load(str(output))
     # The fingerprint of the checkpoint that was exported.
     assert fitted.fingerprint == identity.fingerprint(toy_export.trained)
@@ -51,6 +54,9 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
 
 @pytest.mark.large
 def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
+    (tmp_path / "blank.txt").write_text("\n\n \n")
+    np.save(tmp_path / "equal.npy", np.ones([10, 16], np.float32))
+    np.save(tmp_path / "zero.npy", np.zeros([20, 16], np.float32))
     np.save(tmp_path / "objects.npy", np.array([{}] * 3, object), allow_pickle=True)
     text = f"--text=de={tmp_path / 'de.txt'}"
     output = f"--output={tmp_path / 'pcr.npz'}"
@@ -62,9 +68,52 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
             [output, f"--vectors=de={tmp_path}/objects.npy"],
             f"de, {tmp_path}/objects.npy: cannot read {tmp_path}/objects.npy as .npy",
         ),
+        (
+            [output, f"--text=de={tmp_path}/blank.txt"],
+            f"de, {tmp_path}/blank.txt: no sentences; allowed: at least one",
+        ),
+        (
+            [output, f"--vectors=de={tmp_path}/equal.npy", "--components=3"],
+            "3 components of 10 vectors of width 16 and rank 1; allowed: 1 to 1",
+        ),
+        ([output, f"--vectors=de={tmp_path}/zero.npy"], "all vectors are zero"),
+        (
+            [output, text, "--model=http://localhost:1/v1/models/cmlm"],
+            "--model is http://localhost:1/v1/models/cmlm; allowed: an export",
+        ),
     ):
         refused = command(f"--model={toy_export.path}", *flags)
         assert refused.returncode == 1, flags
         errors = refused.stderr.splitlines()
         assert len(errors) == 1 and said in errors[0], refused.stderr
     assert not (tmp_path / "pcr.npz").exists()
+
+
+@pytest.mark.large
+def test_an_output_that_cannot_be_written_is_refused_before_fitting(
+    toy_export, sentences, tmp_path
+):
+    (tmp_path / "file").write_text("")
+    refused = command(
+        *(f"--model={toy_export.path}", f"--text=de={tmp_path / 'de.txt'}"),
+        f"--output={tmp_path / 'file' / 'pcr.npz'}",
+    )
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1, refused.stderr
+
+
+@pytest.mark.large
+def test_the_command_after_it_is_one_that_takes_the_model(
+    toy_export, sentences, tmp_path
+):
+    output = tmp_path / "two words.npz"
+    done = command(
+        *(f"--model=bow:{toy_export.source}", f"--output={output}"),
+        *(f"--text=de={tmp_path / 'de.txt'}", "--max_sentences=9"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "note: de has 9 sentences, fewer than the 16 numbers" in done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        f"evaluate  python -m cmlm.evaluate --pcr='{output}' "
+        f"--model=bow:{toy_export.source} --data_dir=..."
+    )

@@ -208,19 +208,24 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
 def test_the_count_of_components_is_at_least_one(vectors):
     with pytest.raises(UserError, match="0 components of 300 vectors"):
         fit(vectors, 0)
-    # Vectors of length 0 have no direction: their shares are 0, not a division by 0.
-    assert fit(np.zeros([3, 8]), 2).shares == (0.0, 0.0)
+    # Vectors of length 0 have no direction.
+    with pytest.raises(UserError, match="all vectors are zero; allowed: at least one"):
+        fit(np.zeros([3, 8]), 1)
+    with pytest.raises(UserError, match="no sentences; allowed: at least one"):
+        fit(np.zeros([0, 8]), 1)
 
 
-def test_shares_are_never_negative(vectors):
-    # Rounding gives eigenvalues just below 0 for directions without any length.
-    flat = np.outer(np.arange(1, 40), np.ones(8))
-    shares = fit(flat.astype(np.float32), 8).shares
-    assert shares[0] == pytest.approx(1, abs=1e-9)
-    assert all(0 <= share < 1e-9 for share in shares[1:])
-    # Shares do not depend on the scale.
-    small = fit(flat / 1e6, 8).shares
-    assert small == pytest.approx(shares, abs=1e-9)
+@pytest.mark.parametrize("scale", [1, 1e-6, 1e6])
+def test_directions_without_length_are_no_components(vectors, scale):
+    # Rounding alone gives them eigenvalues other than 0.
+    equal = np.repeat(vectors[:1], 100_000, axis=0) * scale
+    assert fit(equal, 1).shares == pytest.approx([1])
+    with pytest.raises(UserError, match="2 components .* and rank 1; allowed: 1 to 1"):
+        fit(equal, 2)
+    flat = vectors[:, :3] @ np.random.default_rng(1).normal(size=[3, 8]) * scale
+    assert all(share > 0 for share in fit(flat, 3).shares)
+    with pytest.raises(UserError, match="4 components .* and rank 3; allowed: 1 to 3"):
+        fit(flat, 4)
 
 
 def test_languages_are_compared_in_lower_case():

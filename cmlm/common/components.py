@@ -72,22 +72,31 @@ class SecondMoment:
             count: k, the number of directions.
 
         Raises:
-            UserError: `count` is below 1, or above the number of directions.
+            UserError: there is no vector other than zero, or `count` is below 1 or
+                above the number of directions in which the vectors have length.
         """
-        limit = min(self._count, len(self._sum))
-        if not 1 <= count <= limit:
+        if not self._sum.any():
             raise UserError(
-                f"{count} components of {self._count} vectors of width "
-                f"{len(self._sum)}; allowed: 1 to {limit}"
+                "all vectors are zero; allowed: at least one of another length"
+                if self._count
+                else "no sentences; allowed: at least one"
             )
         # The eigenvalues ascend, and the eigenvectors have length 1.
         values, directions = np.linalg.eigh(self._sum)
+        # Rounding gives eigenvalues other than 0 to directions without any length.
+        rounding = max(self._count, len(values)) * np.finfo(np.float64).eps
+        limit = int((values > values[-1] * rounding).sum())
+        if not 1 <= count <= limit:
+            raise UserError(
+                f"{count} components of {self._count} vectors of width "
+                f"{len(self._sum)} and rank {limit}; allowed: 1 to {limit}"
+            )
         found = directions.T[::-1][:count]
         # The sign of an eigenvector is arbitrary. With a fixed sign, equal data give
         # equal files.
         largest = np.abs(found).argmax(axis=1)
         found = found * np.sign(found[np.arange(count), largest])[:, np.newaxis]
-        shares = np.maximum(values[::-1][:count], 0) / max(values.sum(), 1e-300)
+        shares = values[::-1][:count] / values.sum()
         return LanguageComponents(
             found.astype(np.float32), tuple(map(float, shares)), self._count
         )
@@ -119,6 +128,10 @@ def without_component(
     Returns:
         float [n, dim].
     """
+    fitted = vectors if fitted is None else fitted
+    if not fitted.any():
+        # Vectors of length 0 have no direction.
+        return vectors
     moment = SecondMoment(vectors.shape[1])
-    moment.add(vectors if fitted is None else fitted)
+    moment.add(fitted)
     return remove(vectors, moment.components(1).components)
