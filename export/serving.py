@@ -82,6 +82,16 @@ def build(
 
     @tf.function(input_signature=graph.TOKENS, autograph=False)
     def tensor_vectors(*tensors):
+        # The mask alone would decide about the rows and columns to compute.
+        assertions = [
+            tf.debugging.assert_equal(
+                tf.shape(tensor), tf.shape(tensors[0]), "one shape for the tensors"
+            )
+            for tensor in tensors[1:]
+        ]
+        with tf.control_dependencies(assertions):
+            tensors = [tf.identity(tensor) for tensor in tensors]
+
         def batch(rows, width):
             return compute(*(tf.gather(tensor, rows)[:, :width] for tensor in tensors))
 

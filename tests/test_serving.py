@@ -3,6 +3,7 @@
 import model_dirs
 import numpy as np
 import pytest
+import servers
 import tensorflow as tf
 
 from cmlm.common import components as components_lib
@@ -34,6 +35,13 @@ def ask(served):
         return {name: value.numpy() for name, value in outputs.items()}
 
     return ask
+
+
+@pytest.fixture(scope="module")
+def session(toy_export):
+    """As `ask`, in a session."""
+    model = servers.SessionModel(f"{toy_export.path}/serving/1")
+    return lambda signature, **inputs: model.predict(signature, inputs)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +113,20 @@ def test_normalized_has_length_one(ask, vectors):
 def test_tensors_give_the_vectors_of_text(ask, vectors, toy_export, pad):
     tensors = tensors_of(toy_export, TEXTS, pad)
     model_dirs.assert_same(ask("tensors", **tensors)["default"], vectors)
+
+
+@pytest.mark.parametrize("name", ["input_word_ids", "input_mask", "input_type_ids"])
+@pytest.mark.parametrize("cut", [np.s_[:-1], np.s_[:1], np.s_[:, :-1]])
+def test_tensors_of_several_shapes_are_refused(ask, session, toy_export, name, cut):
+    tensors = tensors_of(toy_export, TEXTS)
+    tensors[name] = tensors[name][cut]
+    index = np.zeros(len(tensors["input_mask"]), np.int32)
+    # Called in Python, and in a session as a model server calls it.
+    for run in (ask, session):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="one shape for the"):
+            run("tensors", **tensors)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="one shape for the"):
+            run("pcr_tensors", **tensors, language_index=index)
 
 
 def test_tensors_heed_segments_and_inner_masks(ask, toy_export):
