@@ -178,6 +178,23 @@ def test_the_newest_version_is_opened(exported, tmp_path):
     assert opening._find_saved_model(str(tmp_path)) == str(tmp_path / "10")
 
 
+def test_versions_with_leading_zeros_are_versions(exported, tmp_path):
+    for version in ("00002", "00010"):
+        (tmp_path / version).symlink_to(exported / "serving" / "1")
+    assert opening._find_saved_model(str(tmp_path)) == str(tmp_path / "00010")
+    assert opening._find_saved_model(f"{tmp_path}/00002/") == f"{tmp_path}/00002"
+
+
+def test_a_newer_version_that_is_not_whole_is_named(exported, tmp_path, caplog):
+    (tmp_path / "1").symlink_to(exported / "serving" / "1")
+    (tmp_path / "2").mkdir()
+    for _ in range(2):
+        assert opening.find_export(str(tmp_path)) == str(tmp_path / "1")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / '2'} is not a whole export; version 1 is used"
+    ]
+
+
 def test_bag_of_words_is_the_mean_of_the_embeddings(source):
     table = model_dir.load_encoder(source).encoder.embedding_table.numpy()
     rows = [

@@ -7,8 +7,12 @@ it can name a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import logging
 import os
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -25,6 +29,8 @@ from cmlm.errors import UserError
 from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
+
+logger = logging.getLogger(__name__)
 
 # The description of an export inside its SavedModel; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", tf_hub.EXPORT)
@@ -238,16 +244,39 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
 
 def _find_saved_model(directory: str) -> str | None:
     """Finds the newest version of an export, like a model server."""
-    candidates = [directory]
+    candidates = [directory.rstrip("/") or directory]
     for parent in (directory, os.path.join(directory, "serving")):
         if tf.io.gfile.isdir(parent):
             names = [name.rstrip("/") for name in tf.io.gfile.listdir(parent)]
-            versions = sorted(int(name) for name in names if name.isdecimal())
-            candidates += [os.path.join(parent, str(v)) for v in reversed(versions)]
-    for candidate in candidates:
+            versions = [name for name in names if name.isascii() and name.isdecimal()]
+            versions.sort(key=int, reverse=True)
+            candidates += [os.path.join(parent, version) for version in versions]
+    for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, PROVENANCE)):
+            for newer in candidates[1:place]:
+                _warn(
+                    f"{newer} is not a whole export; version "
+                    f"{os.path.basename(candidate)} is used"
+                )
             return candidate
     return None
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    """Logs a warning once: a command looks for its export several times."""
+    logger.warning(message)
+
+
+@contextlib.contextmanager
+def reading_graph(path: str) -> Iterator[None]:
+    """Turns every error of a block that loads a SavedModel into a UserError."""
+    try:
+        yield
+    # TensorFlow has no list of the errors that a damaged graph raises.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is not a whole export: {reason}") from error
 
 
 def _from_export(path: str, name: str) -> Encoder:
@@ -260,14 +289,10 @@ def _from_export(path: str, name: str) -> Encoder:
     # Exports of early versions lack them.
     if json_files.field(info, "fingerprint", str, description, ""):
         check_fingerprint(info["fingerprint"], description)
-    try:
+    with reading_graph(path):
         served = tf.saved_model.load(path)
         signature, lengths = served.signatures[DEFAULT], served.lengths
         width = signature.structured_outputs["default"].shape[-1]
-    # TensorFlow has no list of the errors that a damaged graph raises.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is not a whole export: {reason}") from error
     if dim != width:
         raise UserError(f"{description} has dim={dim}; its graph has {width}")
 
