@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from absl import flags
 
 from cmlm.encoders import reading_flags
@@ -46,6 +48,11 @@ def check(output: str) -> None:
         raise UserError(f"{given}; allowed: one of --model_dir and --from")
     if not FLAGS[output].value:
         raise UserError(f"--{output} is not given; allowed: a directory")
+    if os.path.isfile(FLAGS[output].value):
+        # --overwrite replaces directories only.
+        raise UserError(
+            f"--{output} is {FLAGS[output].value}, a file; allowed: a directory"
+        )
 
 
 def inputs() -> dict[str, str | None]:

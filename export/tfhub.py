@@ -8,6 +8,7 @@ model card), and compares the vectors of the SavedModels with the checkpoint's.
 """
 
 import os
+import shlex
 import sys
 
 from absl import flags
@@ -80,7 +81,8 @@ def main(_) -> None:
     print(f"encoder       {os.path.join(out, 'encoder')}")
     print(f"serving       {os.path.join(out, 'serving')}")
     print(
-        f"encode        python -m cmlm.encode --model={out} --input=FILE --output=..."
+        f"encode        python -m cmlm.encode --model={shlex.quote(out)} --input=FILE "
+        "--output=..."
     )
 
 

@@ -239,6 +239,15 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.large
+def test_a_file_in_the_place_of_the_export_is_refused(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    out = f"--export_dir={tmp_path / 'file'}"
+    result = export_command(f"--model_dir={source}", out)
+    said = f"{out}, a file; allowed: a directory".replace("=", " is ", 1)
+    assert_refused(result, said, tmp_path, ["file"])
+
+
 @pytest.mark.parametrize(
     "damage, said",
     [
