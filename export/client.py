@@ -6,7 +6,8 @@
     python -m export.client --server=grpc://localhost:8500 --signature=pcr \\
         --language=de --text='Wo ist die Datei?'
 
-http:// and https:// use REST, grpc:// uses gRPC. Without --output the command prints
+http:// and https:// use REST, grpc:// uses gRPC. The address may name the model:
+http://localhost:8501/v1/models/cmlm. Without --output the command prints
 each vector as one line of JSON.
 """
 
@@ -19,10 +20,19 @@ from cmlm.encoders import signatures
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
-    "server", None, "http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT."
+    "server",
+    None,
+    "http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT; /v1/models/NAME may "
+    "follow.",
 )
-flags.DEFINE_string("model_name", "cmlm", "Name of the model on the server.")
-flags.DEFINE_integer("version", None, "Version of the model; default: the newest.")
+flags.DEFINE_string(
+    "model_name",
+    None,
+    "Name of the model on the server; default: as in --server, else cmlm.",
+)
+flags.DEFINE_integer(
+    "version", None, "Version of the model; default: the newest.", lower_bound=1
+)
 flags.DEFINE_enum(
     "signature",
     signatures.DEFAULT,
@@ -34,7 +44,7 @@ flags.DEFINE_multi_string("text", [], "A sentence")
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
 flags.DEFINE_string("output", None, "The .npy file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
-flags.DEFINE_float("timeout", 60, "Seconds to wait for one answer.", lower_bound=0)
+flags.DEFINE_float("timeout", 60, "Seconds to wait for one answer, more than 0.")
 
 FLAGS = flags.FLAGS
 
@@ -49,6 +59,11 @@ def main(_) -> None:
         raise UserError(f"--signature={FLAGS.signature} needs --language")
     if FLAGS.language and not takes_language:
         raise UserError(f"--signature={FLAGS.signature} takes no --language")
+    # Not `<=`: NaN is refused. Python's sockets count up to 292 years.
+    if not 0 < FLAGS.timeout < 1e9:
+        raise UserError(
+            f"--timeout is {FLAGS.timeout:g}; allowed: a number of seconds above 0"
+        )
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
@@ -71,10 +86,17 @@ def main(_) -> None:
     if FLAGS.input:
         paths = files.expand(FLAGS.input)
         total = arrays.count_lines(paths)
+        if not total:
+            raise UserError(f"{FLAGS.input} is empty; allowed: at least one line")
         answers = (ask(lines) for lines in arrays.windows(paths))
     else:
         total = len(FLAGS.text)
         answers = iter([ask(FLAGS.text)])
+
+    if FLAGS.language and not server.has_components(FLAGS.language, FLAGS.signature):
+        raise UserError(
+            f"--language is {FLAGS.language}; the server has no components for it"
+        )
 
     # ------------------------------------------------- writing or printing
     if not FLAGS.output:
@@ -82,9 +104,7 @@ def main(_) -> None:
             for line, vector in zip(lines, answer.tolist(), strict=True):
                 print(json.dumps({"text": line, "vector": vector}))
         return
-    first = next(answers, None)
-    if first is None:
-        raise UserError(f"{FLAGS.input} is empty")
+    first = next(answers)
     shape = (total, first[1].shape[1])
     with arrays.npy_writer(FLAGS.output, shape) as write:
         write(first[1])

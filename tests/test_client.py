@@ -122,7 +122,44 @@ def test_a_server_that_is_not_there(scheme):
         model_server.connect(address, timeout=5).encode(["a"])
 
 
-@pytest.mark.parametrize("address", ["localhost:8501", "ftp://a", "http://", ""])
+@pytest.mark.parametrize(
+    "tail, model, version",
+    [
+        ("", "cmlm", None),
+        ("/", "cmlm", None),
+        ("/v1/models/other", "other", None),
+        ("/v1/models/other:predict", "other", None),
+        ("/v1/models/two%20words/versions/3", "two words", 3),
+        ("/v1/models/other/versions/3:predict/", "other", 3),
+    ],
+)
+@pytest.mark.parametrize("server", ["http://a:1", "https://a/behind", "grpc://[::1]:2"])
+def test_an_address_may_name_the_model(server, tail, model, version):
+    found = model_server.connect(server + tail)
+    assert (found._address, found._model, found._version) == (server, model, version)
+
+
+def test_an_address_and_an_argument_may_not_disagree():
+    address = "http://a:1/v1/models/cmlm/versions/2"
+    assert model_server.connect(address, "cmlm", 2)._version == 2
+    with pytest.raises(UserError, match="model is 'b'; allowed with .*: 'cmlm'"):
+        model_server.connect(address, "b")
+    with pytest.raises(UserError, match="version is 3; allowed with .*: 2"):
+        model_server.connect(address, version=3)
+
+
+def test_the_server_tells_which_languages_have_components(connect):
+    assert connect().has_components("DE")
+    assert not connect().has_components("ger")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("localhost:8501", "ftp://a", "http://", "", "http:///v1/models/a"),
+        *("http://a/v1/models/", "http://a/v1/models/a/b", "http://a/v1/models/a:b"),
+    ],
+)
 def test_what_is_no_address(address):
     with pytest.raises(UserError, match="allowed: http://HOST:PORT"):
         model_server.connect(address)
@@ -152,7 +189,7 @@ def test_bytes_travel_in_base64():
 
 
 @pytest.mark.large
-def test_command(addresses, expected, tmp_path):
+def test_command(addresses, expected, toy_export, tmp_path):
     sentences = [text for text in SENTENCES if text]
     (tmp_path / "in.txt").write_text("\n".join(sentences) + "\n")
 
@@ -168,9 +205,26 @@ def test_command(addresses, expected, tmp_path):
     assert f"float32 [{len(sentences)}, 16]" in done.stdout
 
     server = f"--server={addresses['rest']}"
-    done = command(server, "--text=dogs", "--signature=pcr", "--language=fr")
+    done = command(server, "--text=dogs", "--signature=pcr", "--language=de")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["text"] == "dogs"
-    row = SENTENCES.index("dogs")
-    np.testing.assert_allclose(answer["vector"], expected[row], atol=1e-5)
+    row = expected[SENTENCES.index("dogs")]
+    c = toy_export.components.languages["de"].components
+    np.testing.assert_allclose(answer["vector"], row - row @ c.T @ c, atol=1e-5)
+
+    for flags, said in (
+        (["--language=ger"], "--language is ger; the server has no components for it"),
+        (["--language=de", "--timeout=0"], "--timeout is 0; allowed: a number of"),
+        (["--language=de", "--timeout=nan"], "--timeout is nan; allowed: a number of"),
+        (["--language=de", "--version=0"], "--version=0"),
+    ):
+        refused = command(server, "--text=dogs", "--signature=pcr", *flags)
+        assert refused.returncode == 1 and not refused.stdout
+        (line,) = refused.stderr.splitlines()
+        assert said in line
+    (tmp_path / "empty.txt").write_text("")
+    for output in ([], [f"--output={tmp_path / 'none.npy'}"]):
+        refused = command(server, f"--input={tmp_path / 'empty.txt'}", *output)
+        assert refused.returncode == 1
+        assert "empty.txt is empty; allowed: at least one line" in refused.stderr

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +28,6 @@ PREFIXES = ("http://", "https://", "grpc://", "vectors:")
 # Some numbers of some vectors tell the models of a server apart.
 _PROBES = ("A red house.", "Where is the station?", "Das ist gut.", "2 + 2 = 4")
 _PROBE_NUMBERS = 16
-_MODEL = re.compile(r"(.+?)/v1/models/([^/:]+)(?:/versions/(\d+))?")
 
 
 class ExternalEncoder(Comparing, abc.ABC):
@@ -104,16 +102,12 @@ class ServedEncoder(ExternalEncoder):
     """
 
     def __init__(self, address: str):
-        match = _MODEL.fullmatch(address.removesuffix("/"))
-        if not match:
+        if model_server.parse_address(address).model is None:
             raise UserError(
                 f"--model is {address}; allowed: {address.split('/')[0]}//HOST:PORT/v1/"
                 "models/NAME[/versions/N]"
             )
-        host, name, version = match.groups()
-        self._server = model_server.connect(
-            host, name, None if version is None else int(version)
-        )
+        self._server = model_server.connect(address)
         self.name = address
         self.dim = self._encode([""]).shape[1]
         self.info = {"server": address, "dim": self.dim}

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import abc
 import base64
+import dataclasses
 import http.client
 import json
+import re
 import urllib.error
+import urllib.parse
 import urllib.request
 import weakref
 from collections.abc import Sequence
@@ -29,6 +32,47 @@ from cmlm.errors import UserError
 # and many proxies limit the size of a request.
 _REQUEST_SENTENCES = 256
 _REQUEST_BYTES = 1 << 20
+
+DEFAULT_MODEL = "cmlm"
+_ADDRESS = re.compile(
+    r"((?:https?|grpc)://[^/].*?)"
+    r"(?:/v1/models/([^/:]+)(?:/versions/([0-9]+))?(?::predict)?)?/*"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """The address of a server, perhaps with one of its models.
+
+    Attributes:
+        server: http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT.
+        model: the name of the model, or None.
+        version: the version of the model, or None for the newest.
+    """
+
+    server: str
+    model: str | None = None
+    version: int | None = None
+
+
+def parse_address(address: str) -> Address:
+    """Reads SCHEME://HOST:PORT[/v1/models/NAME[/versions/N][:predict]].
+
+    Raises:
+        UserError: the address has another form.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if not match or "/v1/models" in match[1]:
+        raise UserError(
+            f"server is {address!r}; allowed: http://HOST:PORT, https://HOST:PORT "
+            "(REST) or grpc://HOST:PORT, and behind it /v1/models/NAME[/versions/N]"
+        )
+    server, name, version = match.groups()
+    return Address(
+        server,
+        None if name is None else urllib.parse.unquote(name),
+        None if version is None else int(version),
+    )
 
 
 class ModelServer(abc.ABC):
@@ -94,6 +138,16 @@ class ModelServer(abc.ABC):
             vectors.append(self._vectors(signature, inputs))
         return np.concatenate(vectors[1:] or vectors)
 
+    def has_components(self, language: str, signature: str = "pcr") -> bool:
+        """Whether the signature changes the vectors of a language, by one request.
+
+        A server does not refuse a language without components: it answers the vector as
+        it is, with the `language_index` -1.
+        """
+        inputs = {"text": [b""], "language": to_bytes([language])}
+        index = self.predict(signature, inputs).get("language_index")
+        return index is None or bool((index >= 0).all())
+
     def _vectors(self, signature: str, inputs: dict[str, list[bytes]]) -> np.ndarray:
         """Sends one request; returns float [n, dim] after a check of its shape."""
         name = TEXT_SIGNATURES[signature].output
@@ -134,8 +188,9 @@ class RestServer(ModelServer):
 
     def predict(self, signature, inputs):
         version = "" if self._version is None else f"/versions/{self._version}"
+        name = urllib.parse.quote(self._model, safe="")
         request = urllib.request.Request(
-            f"{self._address}/v1/models/{self._model}{version}:predict",
+            f"{self._address}/v1/models/{name}{version}:predict",
             data=rest_body(signature, inputs),
             headers={"Content-Type": "application/json"},
         )
@@ -249,7 +304,7 @@ def grpc_request(
 
 def connect(
     address: str,
-    model: str = "cmlm",
+    model: str | None = None,
     version: int | None = None,
     timeout: float = 60,
 ) -> ModelServer:
@@ -257,23 +312,32 @@ def connect(
 
     Args:
         address: http://HOST:PORT or https://HOST:PORT for REST (TensorFlow Serving's
-            port is 8501), grpc://HOST:PORT for gRPC (8500).
-        model: the name of the model on the server.
-        version: the version of the model; None takes the newest version.
+            port is 8501), grpc://HOST:PORT for gRPC (8500). The address may go on with
+            the model, see `parse_address`.
+        model: the name of the model on the server; None takes the one of the address,
+            else `cmlm`.
+        version: the version of the model; None takes the one of the address, else the
+            newest version.
         timeout: seconds for one request.
 
     Raises:
-        UserError: the address has another form.
+        UserError: the address has another form, or names another model or version.
     """
-    scheme, _, host = address.rstrip("/").partition("://")
-    kinds = {"http": RestServer, "https": RestServer, "grpc": GrpcServer}
-    if scheme not in kinds or not host:
-        raise UserError(
-            f"server is {address!r}; allowed: http://HOST:PORT, https://HOST:PORT "
-            "(REST) or grpc://HOST:PORT"
-        )
-    return kinds[scheme](
-        address.rstrip("/"), model=model, version=version, timeout=timeout
+    found = parse_address(address)
+    for name, own, given in (
+        ("model", found.model, model),
+        ("version", found.version, version),
+    ):
+        if None not in (own, given) and own != given:
+            raise UserError(
+                f"{name} is {given!r}; allowed with {address}: {own!r}, or none"
+            )
+    kind = GrpcServer if found.server.startswith("grpc:") else RestServer
+    return kind(
+        found.server,
+        model=model or found.model or DEFAULT_MODEL,
+        version=found.version if version is None else version,
+        timeout=timeout,
     )
 
 
