@@ -18,9 +18,14 @@ tensorflow_serving/apis/prediction_service.proto.
 from __future__ import annotations
 
 import base64
+import errno
+import html
 import json
 import os
+import re
+import socket
 import threading
+import urllib.parse
 from concurrent import futures
 from typing import Any
 
@@ -29,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations are in the graph)
 from google.protobuf import json_format
+from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     predict_pb2,
@@ -41,12 +47,54 @@ from werkzeug.wrappers import Request, Response
 
 from cmlm.encoders import signatures
 from cmlm.encoders.model_server import json_string
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 
 _PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _POLICY += "; connect-src 'self'"
 _GRPC_THREADS = 4
+_NAME = "[^/:]+"
+
+
+def check_name(name: str) -> None:
+    """Refuses a name of a model that an address cannot hold.
+
+    Raises:
+        UserError: the name is empty, or has a slash or a colon.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise UserError(
+            f"--model_name is {name!r}; allowed: a name without slashes and colons"
+        )
+
+
+def check_ports(host: str, port: int, grpc_port: int) -> None:
+    """Refuses ports that cannot be used, before a model is loaded.
+
+    Args:
+        host: the address to listen at.
+        port, grpc_port: the ports of REST and gRPC; 0 for a free one.
+
+    Raises:
+        UserError: a port is taken or not permitted, or `host` is no address of this
+            machine.
+    """
+    if port and port == grpc_port:
+        raise UserError(f"--grpc_port is {port}, as --port is; allowed: another, or 0")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for flag, number in (("port", port), ("grpc_port", grpc_port)):
+        try:
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, number))
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            message = f"--host={host}: {reason}; allowed: an address of this machine"
+            if getattr(error, "errno", None) == errno.EADDRINUSE:
+                message = f"--{flag}={number} is taken; allowed: another, or 0"
+            elif isinstance(error, PermissionError):
+                message = f"--{flag}={number}: {reason}; allowed: another, or 0"
+            raise UserError(message) from error
 
 
 class SessionModel:
@@ -86,7 +134,7 @@ class SessionModel:
                 f"inputs are {sorted(inputs)}; allowed: {sorted(signature.inputs)}"
             )
         feeds = {
-            signature.inputs[key].name: _array(key, value, signature.inputs[key].dtype)
+            signature.inputs[key].name: _array(key, value, signature.inputs[key])
             for key, value in inputs.items()
         }
         outputs = {key: info.name for key, info in signature.outputs.items()}
@@ -105,6 +153,7 @@ class Server:
 
     Attributes:
         rest, grpc: the addresses, `http://...` and `grpc://...`.
+        port, grpc_port: the ports.
 
     Raises:
         UserError: a port is taken.
@@ -160,7 +209,9 @@ class Server:
             _Grpc(model, name, version), self._grpc
         )
         try:
-            grpc_port = self._grpc.add_insecure_port(f"{host}:{grpc_port}")
+            # The colons of IPv6 are no port.
+            address = f"[{host}]" if ":" in host else host
+            self.grpc_port = self._grpc.add_insecure_port(f"{address}:{grpc_port}")
         except RuntimeError as error:
             raise UserError(f"port {grpc_port} of {host} cannot be used") from error
         try:
@@ -170,8 +221,9 @@ class Server:
         # Werkzeug prints its reason and ends the process.
         except (OSError, SystemExit) as error:
             raise UserError(f"port {port} of {host} cannot be used") from error
-        self.rest = f"http://{host}:{self._http.server_port}"
-        self.grpc = f"grpc://{host}:{grpc_port}"
+        self.port = self._http.server_port
+        self.rest = f"http://{address}:{self.port}"
+        self.grpc = f"grpc://{address}:{self.grpc_port}"
 
     def start(self) -> None:
         """Answers requests in threads, until `stop`."""
@@ -209,7 +261,12 @@ class Server:
 
     def _page(self, request: Request) -> Response:
         with open(_PAGE, encoding="utf-8") as file:
-            text = file.read().replace("MODEL_NAME", self._name)
+            text = file.read()
+        for place, name in (
+            ("MODEL_NAME_IN_ADDRESS", urllib.parse.quote(self._name, safe="")),
+            ("MODEL_NAME", html.escape(self._name)),
+        ):
+            text = text.replace(place, name)
         return Response(
             text, mimetype="text/html", headers={"Content-Security-Policy": _POLICY}
         )
@@ -234,6 +291,8 @@ class Server:
                 raise ValueError("allowed: one of 'instances' and 'inputs'")
             by_row = "instances" in asked
             name = asked.get("signature_name") or signatures.DEFAULT
+            if not isinstance(name, str):
+                raise ValueError(f"signature_name is {shown(name)}; allowed: a string")
             outputs = self._model.predict(name, self._inputs(asked, name))
         except RecursionError:
             return _json({"error": "the request has too many nested lists"}, 400)
@@ -251,27 +310,45 @@ class Server:
         return _json({"predictions" if by_row else "outputs": answer})
 
     def _inputs(self, asked: dict, name: str) -> dict[str, list]:
-        """The columns of a request, by name."""
-        columns = asked["instances"] if "instances" in asked else asked["inputs"]
-        if "instances" in asked:
+        """The columns of a request, by name.
+
+        Raises:
+            ValueError: the request has another form; the message names the place.
+        """
+        kind = "instances" if "instances" in asked else "inputs"
+        columns = asked[kind]
+        if kind == "instances":
             if not isinstance(columns, list) or not columns:
                 raise ValueError("'instances' is not a list with values")
-            if isinstance(columns[0], dict) and "b64" not in columns[0]:
+            if any(isinstance(row, dict) and not _is_bytes(row) for row in columns):
+                names = self._names(name)
+                for number, row in enumerate(columns):
+                    if not isinstance(row, dict) or sorted(row) != names:
+                        fields = sorted(row) if isinstance(row, dict) else shown(row)
+                        raise ValueError(
+                            f"row {number} of 'instances' has {fields}; allowed: an "
+                            f"object with {names}"
+                        )
                 columns = {key: [row[key] for row in columns] for key in columns[0]}
-        if not isinstance(columns, dict) or "b64" in columns:
+        if not isinstance(columns, dict) or _is_bytes(columns):
             # One input: its name may be left out.
-            known = self._model.signatures
-            names = list(known[name].inputs) if name in known else [""]
+            names = self._names(name)
             if len(names) > 1:
-                raise ValueError(f"inputs have no names; allowed: {sorted(names)}")
+                raise ValueError(f"{kind!r} has no names; allowed: {names}")
             columns = {names[0]: columns}
-        return {key: _from_json(value) for key, value in columns.items()}
+        return {key: _from_json(value, key) for key, value in columns.items()}
+
+    def _names(self, signature: str) -> list[str]:
+        """The names of a signature's inputs; raises ValueError without a signature."""
+        if signature not in self._model.signatures:
+            raise ValueError(f'Serving signature name: "{signature}" not found')
+        return sorted(self._model.signatures[signature].inputs)
 
 
 class _ModelName(BaseConverter):
     """The name of a model in an address: no colon, which begins the method."""
 
-    regex = "[^/:]+"
+    regex = _NAME
 
 
 class _Quiet(WSGIRequestHandler):
@@ -286,22 +363,27 @@ def _json(values: Any, code: int = 200) -> Response:
     return Response(json.dumps(values), code, mimetype="application/json")
 
 
-def _array(name: str, value: Any, dtype: int) -> np.ndarray:
+def _array(name: str, value: Any, info: meta_graph_pb2.TensorInfo) -> np.ndarray:
     """One input of a signature.
 
     Raises:
-        ValueError: the values are of another type, or outside of its range.
+        ValueError: the values have another shape or type, or are outside of its range.
     """
-    dtype = tf.as_dtype(dtype)
+    dtype = tf.as_dtype(info.dtype)
+    try:
+        array = np.array(value, object if dtype == tf.string else None)
+    except ValueError:
+        # numpy's error speaks of sequences.
+        raise ValueError(f"{name} has rows of several lengths; allowed: one") from None
     if dtype == tf.string:
-        array = np.array(value, object)
-        for each in array.flat:
+        for place, each in np.ndenumerate(array):
             if not isinstance(each, (bytes, str)):
-                raise ValueError(f"{name} has {each!r}; allowed: strings")
-        return array
-    array = np.array(value)
+                raise ValueError(
+                    f"{''.join([name, *(f'[{i}]' for i in place)])} is {shown(each)}; "
+                    "allowed: a string"
+                )
     # numpy would round fractions, and wrap numbers around.
-    if dtype.is_integer and array.size:
+    elif dtype.is_integer and array.size:
         if array.dtype.kind not in "iu":
             raise ValueError(f"{name} has values that are not {dtype.name}")
         if array.min() < dtype.min or array.max() > dtype.max:
@@ -309,14 +391,33 @@ def _array(name: str, value: Any, dtype: int) -> np.ndarray:
                 f"{name} has a number outside of {dtype.name}; allowed: {dtype.min} to "
                 f"{dtype.max}"
             )
-    return array.astype(dtype.as_numpy_dtype)
+    shape = tf.TensorShape(info.tensor_shape)
+    if not shape.is_compatible_with(array.shape):
+        allowed = ", ".join("n" if size is None else str(size) for size in shape)
+        raise ValueError(
+            f"{name} has the shape {list(array.shape)}; allowed: [{allowed}]"
+        )
+    return array if dtype == tf.string else array.astype(dtype.as_numpy_dtype)
 
 
-def _from_json(value: Any) -> Any:
+def _is_bytes(value: Any) -> bool:
+    """Whether a value of JSON is a string in base64."""
+    return isinstance(value, dict) and list(value) == ["b64"]
+
+
+def _from_json(value: Any, place: str) -> Any:
+    """A value of a request; `place` names it in messages."""
     if isinstance(value, list):
-        return [_from_json(each) for each in value]
+        return [_from_json(each, f"{place}[{row}]") for row, each in enumerate(value)]
     if isinstance(value, dict):
-        return base64.b64decode(value["b64"])
+        try:
+            if _is_bytes(value):
+                return base64.b64decode(value["b64"], validate=True)
+        except (ValueError, TypeError):
+            pass
+        raise ValueError(
+            f'{place} is {shown(value)}; allowed: a string, or {{"b64": BASE64}}'
+        )
     return value.encode() if isinstance(value, str) else value
 
 
@@ -343,8 +444,14 @@ class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._model, self._name, self._version = model, name, version
 
     def _check(self, spec, context) -> None:
-        if spec.name != self._name or spec.version.value not in (0, self._version):
-            context.abort(grpc.StatusCode.NOT_FOUND, f"Servable not found: {spec.name}")
+        missing = ""
+        if spec.name != self._name:
+            missing = f"model {spec.name!r}; allowed: {self._name}"
+        elif spec.version.value not in (0, self._version):
+            missing = f"version {spec.version.value}; allowed: {self._version}"
+        if missing:
+            reason = f"Servable not found: {missing}"
+            context.abort(grpc.StatusCode.NOT_FOUND, reason)
 
     def Predict(self, request, context):
         self._check(request.model_spec, context)

@@ -11,9 +11,11 @@ same folder and answers the same requests.
 """
 
 import os
+import shlex
 import signal
 import sys
 import threading
+import urllib.parse
 
 from absl import flags
 
@@ -41,32 +43,45 @@ def main(_) -> None:
         from cmlm.encoders import opening
         from export import dev_server
 
+    host = FLAGS.host.removeprefix("[").removesuffix("]")
+    dev_server.check_name(FLAGS.model_name)
+    dev_server.check_ports(host, FLAGS.port, FLAGS.grpc_port)
     path = opening.find_export(FLAGS.model)
     version = os.path.basename(path)
     with native_log.dropped():
-        model = dev_server.SessionModel(path)
-    server = dev_server.Server(
-        model,
-        FLAGS.model_name,
-        int(version) if version.isdecimal() else 1,
-        FLAGS.port,
-        FLAGS.grpc_port,
-        FLAGS.host,
-    )
+        with opening.reading_graph(path):
+            model = dev_server.SessionModel(path)
+        server = dev_server.Server(
+            model,
+            FLAGS.model_name,
+            int(version) if version.isdecimal() else 1,
+            FLAGS.port,
+            FLAGS.grpc_port,
+            host,
+        )
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     server.start()
+    name = shlex.quote(FLAGS.model_name)
+    base_path = shlex.quote(os.path.dirname(os.path.abspath(path)))
     print(
-        "for development only; production is tensorflow_model_server "
-        "--tensorflow_intra_op_parallelism=1 "
-        f"--rest_api_port={FLAGS.port} --model_name={FLAGS.model_name} "
-        f"--model_base_path={os.path.dirname(os.path.abspath(path))}",
+        "for development only; production is TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 "
+        f"tensorflow_model_server --port={server.grpc_port} "
+        f"--rest_api_port={server.port} --model_name={name} "
+        f"--model_base_path={base_path} --tensorflow_intra_op_parallelism=1",
         file=sys.stderr,
     )
+    address = f"/v1/models/{urllib.parse.quote(FLAGS.model_name, safe='')}"
     print(f"page  {server.rest}/")
-    print(f"REST  {server.rest}/v1/models/{FLAGS.model_name}:predict")
-    print(f"gRPC  {server.grpc}", flush=True)
+    print(f"REST  {server.rest}{address}:predict")
+    print(f"gRPC  {server.grpc}")
+    print(f"model  {path}")
+    client = shlex.quote(server.rest + address)
+    print(
+        f"client  python -m export.client --server={client} --text='A sentence.'",
+        flush=True,
+    )
     ended.wait()
     server.stop()
     print("stopped", file=sys.stderr)

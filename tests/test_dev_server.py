@@ -4,7 +4,10 @@
 """
 
 import json
+import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,14 +18,13 @@ import commands
 import grpc
 import numpy as np
 import pytest
-import servers
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     predict_pb2,
     prediction_service_pb2_grpc,
 )
 
-from cmlm.encoders import opening
+from cmlm.encoders import model_server, opening
 from cmlm.errors import UserError
 from export import dev_server
 
@@ -67,6 +69,12 @@ def test_state_and_signatures(server):
         with pytest.raises(grpc.RpcError) as error:
             stub.Predict(request, timeout=60)
         assert error.value.code() == grpc.StatusCode.NOT_FOUND
+        assert "model 'other'; allowed: cmlm" in error.value.details()
+        request.model_spec.name = "cmlm"
+        request.model_spec.version.value = 7
+        with pytest.raises(grpc.RpcError) as error:
+            stub.Predict(request, timeout=60)
+        assert "version 7; allowed: 1" in error.value.details()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,82 @@ def test_a_wrong_request_has_an_error_and_harms_nothing(server, path, body, code
 def test_a_number_in_the_place_of_a_text_is_named(server):
     body = b'{"instances": ["a", 3]}'
     _, answer = ask(f"{server.rest}/v1/models/cmlm:predict", body)
-    assert answer["error"] == "text has 3; allowed: strings"
+    assert answer["error"] == "text[1] is 3; allowed: a string"
+
+
+_BYTES = 'allowed: a string, or {"b64": BASE64}'
+
+
+@pytest.mark.parametrize(
+    "asked, error",
+    [
+        (
+            {"instances": [{"text": "a"}, {"text": "b", "more": "c"}]},
+            "row 1 of 'instances' has ['more', 'text']; allowed: an object with "
+            "['text']",
+        ),
+        (
+            {"instances": [{"text": "a"}, {}]},
+            "row 1 of 'instances' has []; allowed: an object with ['text']",
+        ),
+        (
+            {"instances": [{"text": "a"}, "b"]},
+            "row 1 of 'instances' has 'b'; allowed: an object with ['text']",
+        ),
+        (
+            {"signature_name": "pcr", "instances": [{"text": "a"}]},
+            "row 0 of 'instances' has ['text']; allowed: an object with ['language', "
+            "'text']",
+        ),
+        (
+            {"signature_name": "pcr", "instances": ["a"]},
+            "'instances' has no names; allowed: ['language', 'text']",
+        ),
+        (
+            {"inputs": ["a", {"b64": "!!!"}]},
+            f"text[1] is {{'b64': '!!!'}}; {_BYTES}",
+        ),
+        (
+            {"inputs": {"text": [{"b64": "YQ==", "more": 1}]}},
+            f"text[0] is {{'b64': 'YQ==', 'more': 1}}; {_BYTES}",
+        ),
+        ({"inputs": {"text": [{"b64": 3}]}}, f"text[0] is {{'b64': 3}}; {_BYTES}"),
+        ({"inputs": {"text": [{}]}}, f"text[0] is {{}}; {_BYTES}"),
+        ({"inputs": {"text": "a"}}, "text has the shape []; allowed: [n]"),
+        ({"instances": [["a"], ["b"]]}, "text has the shape [2, 1]; allowed: [n]"),
+        ({"inputs": {"text": [None]}}, "text[0] is None; allowed: a string"),
+        ({"inputs": ["a"], "signature_name": []}, None),
+        (
+            {"inputs": ["a"], "signature_name": [3]},
+            "signature_name is [3]; allowed: a string",
+        ),
+        (
+            {
+                "signature_name": "tensors",
+                "inputs": dict.fromkeys(
+                    ("input_word_ids", "input_mask", "input_type_ids"), [[1], [1, 2]]
+                ),
+            },
+            "input_word_ids has rows of several lengths; allowed: one",
+        ),
+    ],
+)
+def test_an_error_names_the_place_and_what_is_allowed(server, asked, error):
+    body = json.dumps(asked).encode()
+    code, answer = ask(f"{server.rest}/v1/models/cmlm:predict", body)
+    if error is None:
+        assert code == 200
+    else:
+        assert (code, answer) == (400, {"error": error})
+
+
+def test_bytes_are_rows_too(server):
+    url = f"{server.rest}/v1/models/cmlm:predict"
+    body = b'{"instances": [{"b64": "YQ=="}, "a", {"text": "a"}]}'
+    assert ask(url, body)[0] == 400
+    code, answer = ask(url, body.replace(b', {"text": "a"}', b""))
+    assert code == 200
+    np.testing.assert_allclose(*answer["predictions"], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -160,30 +243,103 @@ def test_a_port_in_use_and_a_folder_without_export_are_named(server, tmp_path):
         opening.find_export(str(tmp_path))
 
 
+def test_ports_are_checked_before_a_model_is_loaded():
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for ports, flag in (((port, 0), "port"), ((0, port), "grpc_port")):
+            said = f"--{flag}={port} is taken; allowed: another, or 0"
+            with pytest.raises(UserError, match=said):
+                dev_server.check_ports("localhost", *ports)
+    dev_server.check_ports("localhost", port, 0)
+    with pytest.raises(UserError, match=f"--grpc_port is {port}, as --port is"):
+        dev_server.check_ports("localhost", port, port)
+    for host in ("nowhere.invalid", "192.0.2.1"):
+        with pytest.raises(UserError, match=f"--host={host}: .*; allowed: an address"):
+            dev_server.check_ports(host, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a:b"])
+def test_a_name_that_no_address_holds_is_refused(name):
+    dev_server.check_name("two words")
+    with pytest.raises(UserError, match="allowed: a name without slashes and colons"):
+        dev_server.check_name(name)
+
+
+def test_a_server_at_ipv6_whose_model_has_a_space(server):
+    try:
+        dev_server.check_ports("::1", 0, 0)
+    except UserError:
+        pytest.skip("no IPv6")
+    made = dev_server.Server(server._model, "two words", host="::1")
+    made.start()
+    try:
+        assert made.rest == f"http://[::1]:{made.port}"
+        for address in (f"{made.rest}/v1/models/two%20words:predict", made.grpc):
+            name = None if "http" in address else "two words"
+            client = model_server.connect(address, name, timeout=60)
+            assert client.encode(["a"]).shape[0] == 1
+        with urllib.request.urlopen(f"{made.rest}/", timeout=60) as answer:
+            page = answer.read().decode()
+        assert "<h1>two words</h1>" in page
+        assert 'fetch("v1/models/two%20words:predict"' in page
+    finally:
+        made.stop()
+
+
+@pytest.mark.large
+def test_a_damaged_export_without_checksums_is_one_line(toy_export, tmp_path):
+    path = tmp_path / "1"
+    shutil.copytree(f"{toy_export.path}/serving/1", path)
+    (path / opening.CHECKSUMS).unlink()
+    graph = path / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes()[:5000])
+    refused = commands.run(
+        "export.serve", f"--model={tmp_path}", "--port=0", "--grpc_port=0"
+    )
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"error: {path} is not a whole export: ")
+
+
 @pytest.mark.large  # A process of its own, which loads TensorFlow.
-def test_the_command_serves_until_it_is_told_to_stop(toy_export):
-    ports = [servers._free_port(), servers._free_port()]
+def test_the_command_serves_until_it_is_told_to_stop(toy_export, tmp_path):
+    (tmp_path / "two words").symlink_to(toy_export.path)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "export.serve", f"--model={toy_export.path}"),
-            *(f"--port={ports[0]}", f"--grpc_port={ports[1]}"),
+            *(sys.executable, "-m", "export.serve"),
+            *(f"--model={tmp_path / 'two words'}", "--port=0", "--grpc_port=0"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        told = [process.stdout.readline() for _ in range(3)]
-        assert told[0] == f"page  http://localhost:{ports[0]}/\n"
-        done = commands.run(
-            "export.client", f"--server=http://localhost:{ports[0]}", "--text=a cat"
-        )
+        lines = [process.stdout.readline().split(maxsplit=1) for _ in range(5)]
+        told = {name: value.strip() for name, value in lines}
+        assert list(told) == ["page", "REST", "gRPC", "model", "client"]
+        assert told["REST"] == f"{told['page']}v1/models/cmlm:predict"
+        served = tmp_path / "two words" / "serving"
+        assert told["model"] == str(served / "1")
+        python, _, *arguments = shlex.split(told["client"])
+        assert python == "python"
+        done = commands.run(*arguments)
         assert done.returncode == 0, done.stderr
         width = toy_export.trained.config.model.hidden_size
         assert len(json.loads(done.stdout)["vector"]) == width
+        done = commands.run("export.client", f"--server={told['REST']}", "--text=a")
+        assert done.returncode == 0, done.stderr
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0 and errors.endswith("stopped\n")
-        assert "for development only; production is tensorflow_model_server" in errors
+        port = told["page"].strip("/").rpartition(":")[2]
+        assert shlex.split(errors.splitlines()[0]) == [
+            *("for", "development", "only;", "production", "is"),
+            *("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1", "tensorflow_model_server"),
+            f"--port={told['gRPC'].rpartition(':')[2]}",
+            *(f"--rest_api_port={port}", "--model_name=cmlm"),
+            *(f"--model_base_path={served}", "--tensorflow_intra_op_parallelism=1"),
+        ]
     finally:
         process.kill()

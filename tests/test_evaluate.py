@@ -452,7 +452,7 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     rest = dataclasses.replace(
         fitted, languages={"zh-hant": fitted.languages["zh-hant"]}
     )
-    pcr.save(str(tmp_path / "rest.npz"), rest)
+    components_file.save(str(tmp_path / "rest.npz"), rest)
     result = evaluate(
         *(*tatoeba, f"--model={source}", f"--pcr={tmp_path / 'rest.npz'}"),
         *(f"--output={output}", "--overwrite"),
