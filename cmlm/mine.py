@@ -29,6 +29,8 @@ and a second run with another margin, retrieval or threshold takes seconds.
 """
 
 import functools
+import glob
+import shlex
 import sys
 
 from absl import flags
@@ -136,6 +138,27 @@ reading_flags.define_workers()
 
 FLAGS = flags.FLAGS
 _PROGRAM_GB = 1
+# The three jobs, and the jobs that read a flag.
+_JOBS = {
+    "pairs": "--source and --target",
+    "scores": "--bitext and --score",
+    "negatives": "--bitext without --score",
+}
+_READ_BY = {
+    "neighbours": ("pairs",),
+    "margin": ("pairs",),
+    "retrieval": ("pairs",),
+    "repeat_sentences": ("pairs",),
+    "one_to_one": ("pairs",),
+    "threshold": ("pairs", "scores"),
+    "pool": ("negatives",),
+    "hard_negatives": ("negatives",),
+    "skip_nearest": ("negatives",),
+    "max_cosine": ("negatives",),
+    "index": ("pairs", "negatives"),
+    "cells": ("pairs", "negatives"),
+    "probes": ("pairs", "negatives"),
+}
 
 
 def main(_) -> None:
@@ -149,13 +172,21 @@ def main(_) -> None:
     with locks.held(work_dir):
         outputs.tidy_within(work_dir)
         job = _job(work_dir)
-        told = _read_bitext(job, inputs) if FLAGS.bitext else _mine_pairs(job, inputs)
+        try:
+            told = (_read_bitext if FLAGS.bitext else _mine_pairs)(job, inputs)
+        except UserError:
+            computed = ("*-vectors", "*-neighbours", "cosines")
+            if not FLAGS.work_dir and not any(
+                glob.glob(job.path(name)) for name in computed
+            ):
+                outputs.discard(work_dir)
+            raise
         if not FLAGS.work_dir:
             outputs.discard(work_dir)
     print("\n".join(told))
     print(
         "train  python -m cmlm.train --flagfile=configs/multilingual_small.flags "
-        f"--bitext_data={FLAGS.output} --train_data=... --model_dir=..."
+        f"--bitext_data={shlex.quote(FLAGS.output)} --train_data=... --model_dir=..."
     )
 
 
@@ -168,10 +199,21 @@ def _check_flags() -> None:
     if mining:
         text = "text: files, globs or a list of them; or a folder of cmlm.encode"
         cli.require(source=text, target=text)
-    if FLAGS.pool and (mining or FLAGS.score):
-        raise UserError("--pool needs --bitext without --score")
     if FLAGS.score and mining:
         raise UserError("--score needs --bitext")
+    job = "pairs" if mining else "scores" if FLAGS.score else "negatives"
+    for name, jobs in _READ_BY.items():
+        if FLAGS[name].present and job not in jobs:
+            allowed = ", or with ".join(_JOBS[job] for job in jobs)
+            raise UserError(f"--{name} is {FLAGS[name].value}; allowed: with {allowed}")
+    for name in ("cells", "probes"):
+        if FLAGS.index == "flat" and FLAGS[name].present:
+            raise UserError(
+                f"--{name} is {FLAGS[name].value}; allowed: with --index=ivf or pq"
+            )
+    both = FLAGS["one_to_one"].present and FLAGS["repeat_sentences"].present
+    if both and FLAGS.one_to_one == FLAGS.repeat_sentences:
+        raise UserError("--one_to_one and --repeat_sentences contradict each other")
     if not FLAGS.output.endswith((".tsv", ".tsv.gz")):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a name in .tsv or .tsv.gz"

@@ -186,7 +186,31 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ([model, output], "either --source and --target, or --bitext"),
         ([model, output, source], "--target is not given"),
         ([model, output, source, bitext], "either --source and --target, or"),
-        ([model, output, source, target, "--pool=x"], "--pool needs --bitext"),
+        (
+            [model, output, source, target, "--pool=x"],
+            "--pool is x; allowed: with --bit",
+        ),
+        ([model, output, bitext, "--threshold=0.3"], "with --source and --target, or"),
+        (
+            [model, output, bitext, "--score", "--hard_negatives=2"],
+            "--hard_negatives is 2; allowed: with --bitext without --score",
+        ),
+        (
+            [model, output, source, target, "--index=flat", "--probes=3"],
+            "--probes is 3; allowed: with --index=ivf or pq",
+        ),
+        (
+            [model, output, source, target, "--one_to_one", "--repeat_sentences"],
+            "--one_to_one and --repeat_sentences contradict",
+        ),
+        (
+            [model, output, source, f"--target={corpus}/source.txt"],
+            "hold the same text; allowed: texts of two languages",
+        ),
+        (
+            [model, output, f"--source={corpus}/bitext.tsv", target],
+            "bitext.tsv is a table, ",
+        ),
         (
             [model, "--output=a.txt", source, target],
             "allowed: a name in .tsv or .tsv.gz",
@@ -203,7 +227,7 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ([model, f"--output={tmp_path}/there.tsv", source, target], "pass --overwrite"),
         (
             [model, output, source, target, "--neighbours=99"],
-            "99 neighbours need at least as many",
+            "--neighbours is 99; allowed: at most ",
         ),
         ([model, output, source, target, "--threshold=9"], "lower --threshold"),
         ([model, output, bitext, "--hard_negatives=99"], "needs at least 100"),
@@ -219,6 +243,8 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         assert "Traceback" not in heard
     assert not (tmp_path / "out.tsv").exists()
     assert not (tmp_path / "out.scores").exists()
+    # A run that computed no vectors leaves no folder either.
+    assert not (tmp_path / "there.tsv.work").exists()
     assert (tmp_path / "there.tsv").read_text() == "kept"
 
 

@@ -137,14 +137,19 @@ def mine_pairs(
         Lines that describe the written files.
 
     Raises:
-        UserError: a side has fewer than k distinct sentences, the sides have vectors
-            of different models, or no pair reaches the threshold.
+        UserError: both sides hold the same text, a side has fewer than k distinct
+            sentences, the sides have vectors of different models, or no pair reaches
+            the threshold.
     """
     # A mistake in either side is found before hours of encoding.
     given = {
         name: job.side(name, of)
         for name, of in (("source", sources), ("target", targets))
     }
+    if len({text.digest for text, _ in given.values()}) == 1:
+        raise UserError(
+            "--source and --target hold the same text; allowed: texts of two languages"
+        )
     needed = pairs_lib.needed(retrieval, margin)
     for queries, searched in (("source", "target"), ("target", "source")):
         if queries in needed:

@@ -46,8 +46,8 @@ def check_size(side: str, rows: int, k: int) -> None:
     """Raises UserError if a side is too small for a search of k neighbours."""
     if k > rows:
         raise UserError(
-            f"the {side} side has {rows} distinct sentences; {k} neighbours need at "
-            "least as many"
+            f"--neighbours is {k}; allowed: at most {rows}, the distinct sentences of "
+            f"the {side} side"
         )
 
 

@@ -32,15 +32,23 @@ def read_lines(paths: Sequence[str]) -> Iterator[str]:
     A tab becomes a space, because tabs separate the columns of the output.
 
     Raises:
-        UserError: a file cannot be read, or a line is longer than a million
-            characters.
+        UserError: a file cannot be read, a line is longer than a million characters, or
+            most lines have a tab between words: the file is a table.
     """
     for path in paths:
+        count = cells = 0
         with files.open_text(path) as lines:
             for line in lines:
-                line = line.replace("\t", " ").strip()
+                line = line.strip()
                 if line:
-                    yield line
+                    count += 1
+                    cells += "\t" in line
+                    yield line.replace("\t", " ")
+        if 2 * cells > count:
+            raise UserError(
+                f"{path} is a table, {cells:,} of its {count:,} lines have a TAB; "
+                "allowed: one sentence a line (`cut -f1 OLD > NEW`)"
+            )
 
 
 def read_column(paths: Sequence[str], columns: int, column: int) -> Iterator[str]:
