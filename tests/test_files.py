@@ -141,6 +141,7 @@ def test_a_few_bad_bytes_have_one_warning(tmp_path, caplog, monkeypatch):
         ("a.txt", gzip.compress(b"One.\n"), "is gzip under another name; allowed:"),
         ("a.zip", b"PK\x03\x04\x14\0", "is zip; allowed: plain text, .gz"),
     ],
+    ids=["xz", "bzip2", "gzip", "zip"],
 )
 @pytest.mark.parametrize("for_tensorflow", [False, True])
 def test_a_file_packed_in_another_way_is_named(
