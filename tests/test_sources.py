@@ -131,6 +131,7 @@ XZ = lzma.compress(b"One.\tTwo.\n")
         ("a.bz2.1", bz2.compress(b""), "bzip2 under another name; allowed:"),
         ("a.GZ", gzip.compress(b"One.\n"), r"gzip under another .*name in \.gz"),
     ],
+    ids=["xz", "xz as gz", "zstd", "zip", "bzip2", "empty bzip2", "gzip"],
 )
 def test_packed_files_that_would_be_garbage_are_refused(
     tmp_path, layout, name, content, said
