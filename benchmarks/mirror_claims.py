@@ -91,7 +91,8 @@ def _run() -> None:
 
 def _table() -> None:
     found = claims.rows(FLAGS.results)
-    claims.print_table(found, ("kind", "pooling", "arm"), (*_TASKS, "isotropy_unit"))
+    keys = ("base", "kind", "pooling", "arm")
+    claims.print_table(found, keys, (*_TASKS, "isotropy_unit"))
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def _table() -> None:
     composition = ("composition_cosine", "composition_found")
     claims.print_table(
         claims.rows(FLAGS.results),
-        ("arm", "steps"),
+        ("base", "arm", "steps"),
         (*_UNITS, *_TASKS, *composition, "train_cpu_seconds"),
     )
 
