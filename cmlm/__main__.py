@@ -1,7 +1,7 @@
-"""One command for all: `cmlm COMMAND ...` is `python -m cmlm.COMMAND ...`.
+"""The command `cmlm`: `cmlm COMMAND ...` is `python -m cmlm.COMMAND ...`.
 
     cmlm                      the commands
-    cmlm train --help         the flags of one
+    cmlm train --help         the flags of a command
     cmlm settings PATTERN     settings of an experiment: type, default, meaning
     cmlm configs              flagfiles that --flagfile=NAME finds from anywhere
 

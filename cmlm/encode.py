@@ -14,8 +14,8 @@ processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/
 their unit vectors in shards. The same command resumes a stopped run, and cmlm.mine
 reads the folder.
 
---pooling, --sentence_vector and --seq_length change how vectors are read from the
-weights of a model_dir or of another program; an export is fixed.
+--pooling, --sentence_vector and --seq_length change the vectors of a model_dir or of
+another program's weights. They do not apply to an export.
 """
 
 import contextlib

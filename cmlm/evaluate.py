@@ -13,9 +13,9 @@ retrieval:DIR (BEIR's layout), sts:FILE.tsv, bitext:FILE.tsv, bitext:FILE.en:FIL
 agnosticity:FILE.en:FILE.de, geometry:FILE, neighbours:FILE (text without labels, laid
 out as training text).
 
-A small training budget can make an encoder worse than its own start. So score two
-baselines beside it: --model=untrained:MODEL_DIR (the weights the run started from) and
---model=bow:MODEL_DIR (the mean of its word embeddings).
+A small training budget can make an encoder worse than its initial weights. So score two
+baselines beside it: --model=untrained:MODEL_DIR (the run's initial weights) and
+--model=bow:MODEL_DIR (the mean of the run's word embeddings).
 
 For encoders of other programs, --sentences=FILE writes the sentences of the tasks, and
 --model=vectors:FILE:VECTORS.npy reads the vectors that the other program made of them.
@@ -23,10 +23,10 @@ For encoders of other programs, --sentences=FILE writes the sentences of the tas
 --pcr=FILE removes the principal components that cmlm.pcr fitted, in every task that
 knows the languages of its sentences.
 
-The command names a missing or damaged data set, or language of a set, and a task that a
-model cannot be scored on; it scores the rest, and exits with code 1. With --output, the
-same command resumes a killed run: until the end, the directory OUTPUT.work holds the
-scores, in scores.csv and other files.
+The command names each missing or damaged data set or language, and each task that a
+model does not support. It scores the other tasks, and exits with code 1. With --output,
+the same command resumes a killed run: until the end, the directory OUTPUT.work holds
+the scores, in scores.csv and other files.
 
 --list_tasks=tr lists the tasks in a language.
 """
@@ -83,8 +83,8 @@ flags.DEFINE_bool(
 flags.DEFINE_multi_string(
     "group",
     [],
-    "NAME=fr,es,it: average every task that is scored by language over these languages "
-    "too",
+    "NAME=fr,es,it: for tasks with a score for each language, add the average over "
+    "these languages",
 )
 flags.DEFINE_string("output", None, "The folder or the .json file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
@@ -98,7 +98,7 @@ flags.DEFINE_string(
     "list_tasks",
     None,
     "A language, such as tr, or all: list the tasks in it, and exit. With "
-    "--data_dir, say which files are there.",
+    "--data_dir, list the available files too.",
 )
 reading_flags.define()
 reading_flags.define_precision()

@@ -12,17 +12,17 @@ Your files are .tsv or .csv. Their first line names the columns: `text`, or `tex
 `text2`; and `label` (a class), `labels` (any number of classes, separated by |) or
 `score` (a number). Without --dev, a tenth of the examples is held out. --output then
 has model/, a SavedModel from strings to predictions, and a file for each of --predict.
-Given such an output as --model, and no --task, the command only predicts.
+With such an output as --model and without --task, the command only predicts.
 
 DIR holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv ...), in
 the folder itself or in glue/. Tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli; glue,
 all of these but wnli; and amazon, trained on English reviews of books, DVDs and music
-(english/books/train.review) and scored on English, French, German and Japanese ones.
+(english/books/train.review) and scored in English, French, German and Japanese.
 
-All weights are trained. GLUE's tasks have a head over [CLS], with both sentences of a
-pair in one sequence. The reviews have a head on [u, v, |u - v|, u * v] of the sentence
-vectors of title and text, pooled as the encoder was trained. The defaults are those of
-BERT and ULR: 3 epochs in batches of 32 (8 to 64 are usual), AdamW 3e-5.
+The command trains all weights. GLUE's tasks have a head over [CLS], with both sentences
+of a pair in one sequence. The reviews have a head on [u, v, |u - v|, u * v], where u and
+v are the encoder's sentence vectors of title and text. The defaults are those of BERT
+and ULR: 3 epochs in batches of 32 (8 to 64 are usual), AdamW 3e-5.
 
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of

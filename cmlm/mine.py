@@ -40,7 +40,7 @@ from cmlm.common import choices
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
-flags.DEFINE_string("model", None, "A model, as --model of cmlm.encode takes it.")
+flags.DEFINE_string("model", None, "A model that cmlm.encode accepts.")
 flags.DEFINE_string(
     "source",
     None,
@@ -70,15 +70,15 @@ flags.DEFINE_enum(
     "margin",
     "ratio",
     choices.MARGINS,
-    "Score: the cosine divided by the neighbours' mean cosine (ratio), minus it "
-    "(distance), or the cosine itself (absolute).",
+    "Score: the cosine divided by the neighbours' mean cosine (ratio), the cosine minus "
+    "this mean (distance), or the cosine itself (absolute).",
 )
 flags.DEFINE_enum(
     "retrieval",
     "max",
     choices.RETRIEVALS,
-    "Candidate pairs: the best of each source (forward), of each target (backward), "
-    "the pairs in both (intersection), or all of both (max).",
+    "Candidate pairs: the best target of each source (forward), the best source of "
+    "each target (backward), the pairs in both (intersection) or in any of them (max).",
 )
 flags.DEFINE_float(
     "threshold",
@@ -91,9 +91,7 @@ flags.DEFINE_bool(
     False,
     "Let a sentence occur in several pairs. Default: only in its best pair.",
 )
-flags.DEFINE_bool(
-    "one_to_one", True, "The opposite of --repeat_sentences, by its older name."
-)
+flags.DEFINE_bool("one_to_one", True, "Older flag: the opposite of --repeat_sentences.")
 flags.DEFINE_integer(
     "hard_negatives", 3, "Hard negatives for each pair of --bitext.", lower_bound=1
 )

@@ -6,12 +6,11 @@
 
 The input is text in the training format. --output lists all selected n-grams in
 alphabetical order, one `n-gram TAB score` a line. --marked_output receives a copy of
-the text, in which each sentence is followed by those of its n-grams that were kept for
-its document.
+the text. In this copy, the selected n-grams of a sentence follow the sentence.
 
-N-grams are counted in the whole corpus, and each document keeps its --top best. A
-larger --min_count gives shorter n-grams. The authors' released code counts in each
-document by itself: --form=released --counts=document --min_count=1.
+The command counts n-grams in the whole corpus and selects the --top best n-grams of
+each document. A larger --min_count gives shorter n-grams. The authors' released code
+counts each document separately: --form=released --counts=document --min_count=1.
 
 Counting needs little memory for any corpus; sorted runs go to TMPDIR. Words are split
 at white space and punctuation, and each Chinese character is a word. Thai, Japanese and
@@ -44,13 +43,13 @@ flags.DEFINE_enum(
     "counts",
     "corpus",
     choices.NGRAM_COUNTS,
-    "Count in the whole corpus, or in each document by itself (released code).",
+    "Count in the whole corpus, or in each document separately (released code).",
 )
 flags.DEFINE_enum(
     "scope",
     "document",
     choices.NGRAM_SCOPES,
-    "Keep the --top best of each document, or of the whole corpus.",
+    "Keep the --top best n-grams of each document, or of the whole corpus.",
 )
 flags.DEFINE_integer("longest", 6, "Number of words or pieces in the longest n-gram.")
 flags.DEFINE_integer("top", 3000, "N-grams to keep, see --scope; 0: all.")
@@ -76,7 +75,7 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     "strip_accents",
     None,
-    "Drop accents, so that é is e. Default: if --lower_case is set.",
+    "Drop accents, so that é is e. Default: as --lower_case.",
 )
 flags.DEFINE_integer(
     "max_entries", 1_000_000, "Distinct n-grams in memory; the rest is on disk."

@@ -7,8 +7,8 @@
     python -m export.tfhub --model_dir=RUN --export_dir=OUT --pcr=pcr.npz
 
 Text is monolingual, one sentence a line. Vectors must come from the same model; write
-them by cmlm.encode without --normalize. The output names its model, and other models
-refuse it. cmlm/common/components.py describes the method.
+them with cmlm.encode, without --normalize. The output names its model and works with
+this model only. cmlm/common/components.py describes the method.
 """
 
 import shlex

@@ -3,8 +3,8 @@
     python -m cmlm.prepare --input='books/*.txt' --layout=wrapped --output=corpus
     python -m cmlm.train --train_data='corpus/*.txt.gz' ...
 
-Plain text is only split. Each input file gives one .txt.gz file, with a blank line
-between documents. Layouts:
+The command splits plain text into sentences. Each input file gives one .txt.gz file,
+with a blank line between documents. Layouts:
 
     lines     one paragraph a line, a blank line ends a document
     wrapped   hard-wrapped lines, a blank line ends a paragraph; one document a file
@@ -23,15 +23,15 @@ install 'cmlm[corpus]'`) on all cores, or on a cluster with --beam_options:
     tsv        bitext, source TAB target; --language=en-de
     gettext    bitext from .po or .mo catalogues; --language=en-de
 
-Steps, in their order. Without --steps, wet uses all but near_duplicates, wikipedia and
-json use length and duplicate_documents, bitext uses duplicate_lines:
+The steps run in this order. Without --steps, wet uses all steps except near_duplicates,
+wikipedia and json use length and duplicate_documents, and bitext uses duplicate_lines:
 
     c4                   the line and page rules of C4
     length               keeps lines of 10 to 5,000 characters, as LaBSE does
-    language             CLD2 identifies documents; --language names those to keep
+    language             CLD2 detects the language; --language names those to keep
     duplicate_documents  keeps the first of equal documents
     near_duplicates      MinHash: keeps the first of documents that share 80 % of their
-                         runs of five words (of five characters in scripts without
+                         five-word sequences (five characters in scripts without
                          spaces)
     duplicate_lines      keeps the first of equal lines
 

@@ -1,4 +1,4 @@
-"""Trains a classifier of documents, with which `cmlm.prepare` drops bad documents.
+"""Trains a classifier that `cmlm.prepare` uses to drop bad documents.
 
     python -m cmlm.quality --good='books/*.txt.gz' --bad='spam/*.txt.gz' --output=q.npz
     python -m cmlm.prepare --quality_model=q.npz --min_quality=0.3 ...

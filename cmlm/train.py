@@ -6,7 +6,8 @@
 
 Text has one sentence a line and a blank line between documents. --flagfile names a
 complete experiment (`cmlm configs` lists the files); flags after it override its
-values. The same command resumes a stopped run. docs/training.md starts several workers.
+values. The same command resumes a stopped run. docs/training.md explains training with
+several workers.
 """
 
 import contextlib
@@ -120,8 +121,9 @@ flags.DEFINE_enum(
     "distribution_strategy",
     None,
     choices.STRATEGIES,
-    "The devices of the run: one, several of this machine (mirrored), those of several "
-    "machines, or a TPU. one_device and mirrored use GPUs only with runtime.num_gpus.",
+    "The devices of the run: one device, several devices of this machine (mirrored), "
+    "several machines (multi_worker_mirrored), or a TPU. one_device and mirrored use "
+    "GPUs only with runtime.num_gpus.",
 )
 flags.DEFINE_string("tpu", None, "TPU to use: a name, an address or 'local'.")
 

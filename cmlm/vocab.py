@@ -3,11 +3,11 @@
     python -m cmlm.vocab --input='corpus/*.txt.gz' --output=vocab.txt --size=30522
     python -m cmlm.train --vocab_file=vocab.txt ...
 
-Training learns a vocabulary if none is given. Use this command to share one between
-runs, and to see how well it covers a text. The input has one sentence a line; languages
-are named as in --input='en=en/*.txt,de=de/*.txt'. Words are counted in this process, in
-the first --max_text_bytes of each language, or, with --workers or --beam_options, on
-Apache Beam, in all of the text:
+Training learns a vocabulary if none is given. Use this command to share a vocabulary
+between runs, and to see how well it covers a text. The input has one sentence a line;
+name languages as in --input='en=en/*.txt,de=de/*.txt'. By default, one process counts
+the words in the first --max_text_bytes of each language. With --workers or
+--beam_options, Apache Beam counts the words of all text:
 
     python -m cmlm.vocab --input='gs://mine/en/*.txt.gz' --output=gs://mine/vocab.txt \\
         --beam_options='--runner=DataflowRunner --project=... --region=...'
@@ -15,8 +15,8 @@ Apache Beam, in all of the text:
     python -m cmlm.vocab --prune_model=MODEL_DIR --input='de=de/*.txt,fr=fr/*.txt' \\
         --output=NEW_MODEL_DIR
 
-This last command writes a model_dir with only the pieces that the text needs. Its
-vectors of that text are the same, and its embedding table is smaller.
+This last command writes a model_dir with only the tokens that the text needs. The
+vectors of this text do not change, and the embedding table is smaller.
 """
 
 from absl import flags
@@ -39,13 +39,13 @@ flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
 flags.DEFINE_bool(
     "strip_accents",
     None,
-    "Drop accents, so that é is e. Default: if --lower_case is set, as in BERT.",
+    "Drop accents, so that é is e. Default: as --lower_case, as in BERT.",
 )
 flags.DEFINE_bool(
     "dotless_i",
     None,
-    "With --lower_case, I becomes ı and İ becomes i. Default: if all text is named as "
-    "Turkish or Azerbaijani (tr=FILES).",
+    "With --lower_case, I becomes ı and İ becomes i. Default: true if --input names "
+    "all text as Turkish or Azerbaijani (tr=FILES).",
 )
 flags.DEFINE_enum(
     "normalization",
@@ -56,8 +56,8 @@ flags.DEFINE_enum(
 flags.DEFINE_float(
     "sampling_exponent",
     0.3,
-    "With several languages, the words of a language count in proportion to their "
-    "number to the power of this exponent.",
+    "With several languages, the weight of a language is its number of words to the "
+    "power of this exponent.",
 )
 flags.DEFINE_integer(
     "max_text_bytes",

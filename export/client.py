@@ -37,7 +37,7 @@ flags.DEFINE_enum(
     "signature",
     signatures.DEFAULT,
     list(signatures.TEXT_SIGNATURES),
-    "The signature to ask for; docs/serving.md explains each.",
+    "The signature to request; docs/serving.md explains each.",
 )
 flags.DEFINE_string("language", None, "Language of all sentences, for --signature=pcr.")
 flags.DEFINE_multi_string("text", [], "A sentence")

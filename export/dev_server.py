@@ -1,8 +1,8 @@
 """A small server for development: TensorFlow Serving's REST and gRPC Predict API.
 
-It answers one model from a session that is loaded as TensorFlow Serving loads it, and
-has a page at `/` to try the model. It neither batches requests nor reloads models:
-production is `tensorflow_model_server`. HTTP is Werkzeug's, gRPC is grpcio's.
+It loads one model as TensorFlow Serving does, answers requests from this session, and
+has a page at `/` to try the model. It neither batches requests nor reloads models: in
+production, use `tensorflow_model_server`. Werkzeug serves HTTP, grpcio serves gRPC.
 
 | request                                   | answer                                  |
 |-------------------------------------------|-----------------------------------------|

@@ -18,8 +18,8 @@ source.define("output")
 flags.DEFINE_bool(
     "normalize",
     None,
-    "Add the module that scales every vector to length 1; default: as the Hugging Face "
-    "folder that the run started from.",
+    "Add the module that scales every vector to length 1. Default: true if the run "
+    "started from a Hugging Face folder with this module.",
 )
 
 FLAGS = flags.FLAGS

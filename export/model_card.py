@@ -2,7 +2,7 @@
 
 Data, steps, objectives and seeds come from params.yaml. Metrics come from the last
 validation in metrics.jsonl at or before the exported step. The card says "not stated"
-for everything that the files leave open.
+for every fact that the files do not contain.
 """
 
 from __future__ import annotations

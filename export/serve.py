@@ -1,4 +1,4 @@
-"""Serves an export on this machine, to try it before it has a server.
+"""Serves an export on this machine, for a trial.
 
     python -m export.serve --model=EXPORT --port=8501
 
@@ -6,8 +6,8 @@ answers as TensorFlow Serving does: REST at --port, gRPC at --grpc_port. The pag
 http://localhost:8501/ compares two sentences and finds neighbours. --model is the
 folder that export.tfhub wrote. SIGINT and SIGTERM end the server.
 
-This is a server for development. Production is tensorflow_model_server, which takes the
-same folder and answers the same requests.
+This server is for development. In production, use tensorflow_model_server, which takes
+the same folder and answers the same requests.
 """
 
 import os

@@ -9,8 +9,8 @@ Invalid UTF-8 bytes count as U+FFFD. The vector of an empty string is the vector
 `pcr` and `pcr_tensors` exist if the export was made with --pcr. They remove the
 principal components of a string's language (see cmlm/common/components.py). Languages
 are compared in lower case. A language without components has the index -1 and **keeps
-its vector unchanged**: a server that batches requests would otherwise fail all of them
-for one unknown language. The same holds for an index out of range.
+its vector unchanged**: an error would fail all requests that the server has batched
+with this one. The same holds for an index out of range.
 
 Loaded in Python, the model has two more functions: `model(text)`, which is `default`,
 and `model.lengths(text)`, int32 [n], the number of tokens of each sentence before any

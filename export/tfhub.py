@@ -4,7 +4,7 @@
 
 writes preprocessor/ (strings to token ids), encoder/ (token ids to vectors), serving/
 (strings to vectors, for a model server), export.json (a description) and README.md (a
-model card), and compares the vectors of the SavedModels with the checkpoint's.
+model card). It compares the vectors of the SavedModels with those of the checkpoint.
 """
 
 import os

@@ -36,8 +36,8 @@ def define() -> None:
         "seq_length",
         None,
         "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
-        "Default: the limit that the starting weights state, else the length of the "
-        "training; at most the positions of the encoder.",
+        "Default: the limit that the starting weights state; without such a limit, the "
+        "training's length. At most the positions of the encoder.",
     )
 
 
