@@ -20,9 +20,9 @@ all of these but wnli; and amazon, trained on English reviews of books, DVDs and
 (english/books/train.review) and scored in English, French, German and Japanese.
 
 The command trains all weights. GLUE's tasks have a head over [CLS], with both sentences
-of a pair in one sequence. The reviews have a head on [u, v, |u - v|, u * v], where u and
-v are the encoder's sentence vectors of title and text. The defaults are those of BERT
-and ULR: 3 epochs in batches of 32 (8 to 64 are usual), AdamW 3e-5.
+of a pair in one sequence. The reviews have a head on [u, v, |u - v|, u * v], where u
+and v are the encoder's sentence vectors of title and text. The defaults are those of
+BERT and ULR: 3 epochs in batches of 32 (8 to 64 are usual), AdamW 3e-5.
 
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of

@@ -70,8 +70,8 @@ flags.DEFINE_enum(
     "margin",
     "ratio",
     choices.MARGINS,
-    "Score: the cosine divided by the neighbours' mean cosine (ratio), the cosine minus "
-    "this mean (distance), or the cosine itself (absolute).",
+    "Score: the cosine divided by the neighbours' mean cosine (ratio), the cosine "
+    "minus this mean (distance), or the cosine itself (absolute).",
 )
 flags.DEFINE_enum(
     "retrieval",
