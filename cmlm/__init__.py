@@ -1,4 +1,4 @@
-"""Universal sentence encoders, trained on your own text and served, in TensorFlow.
+"""Universal sentence encoders, trained on your text and served, in TensorFlow.
 
     import cmlm
 
@@ -10,10 +10,9 @@
     encoder = cmlm.fit("RUN", flagfile="en_small", train_data="corpus/*.txt.gz")
     scores = cmlm.score(encoder, "testsets", ["sts", "trec"])
 
-Importing this package is cheap: only the functions import TensorFlow. The commands of
-the shell are `cmlm train`, `cmlm encode` and so on; `cmlm` lists them. Training and
-evaluation are named `fit` and `score` here, because `cmlm.train` and `cmlm.evaluate`
-are the modules of these commands.
+Importing this package is fast: only its functions import TensorFlow. In a shell, `cmlm`
+lists the commands. The functions are named `fit` and `score`, because `cmlm.train` and
+`cmlm.evaluate` are the modules of commands.
 """
 
 import os
@@ -41,7 +40,7 @@ def load(model: str | os.PathLike, precision: str | None = None):
 
 
 def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
-    """Trains as `cmlm train` does, in a process of its own, and loads the encoder.
+    """Trains as `cmlm train` does, in a separate process, and loads the encoder.
 
     >>> import cmlm
     >>> encoder = cmlm.fit(
