@@ -505,7 +505,7 @@ def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
         searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
         return searcher.find("source", k)
 
-    with pytest.raises(UserError, match="target side has 1600 .* 1601 neighbours"):
+    with pytest.raises(UserError, match="is 1601; allowed: at most 1600, .* target"):
         find(k=1601)
     with pytest.raises(UserError, match="--cells is 4000; allowed: up to 3900"):
         find(kind="ivf", cells=4000)
@@ -634,7 +634,10 @@ def test_margins_by_hand():
 def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
     for name in "ab":
         (tmp_path / name).write_text(f"{name}\n{name}{name}\n")
-    k, said = 3, "the target side has 2 distinct sentences; 3 neighbours"
+    k, said = (
+        3,
+        "--neighbours is 3; allowed: at most 2, the distinct sentences of the target",
+    )
     target = [f"{tmp_path}/b"]
     if mistake == "another model":
         other, k, said = Encoder(fingerprint="b"), 1, "holds vectors of .*--model"

@@ -96,6 +96,7 @@ def toy(tmp_path_factory) -> dict[str, str]:
         path.write_text("\n".join("\t".join(row) for row in rows) + "\n")
     marked = [f"{line}\t{' '.join(line.split()[:2])}" if line else "" for line in lines]
     (directory / "marked.txt").write_text("\n".join(marked) + "\n")
+    (directory / "target.txt").write_text("\n".join(reversed(lines)) + "\n")
     (directory / "names.txt").write_text("river boat\nold bridge\nsmall\n")
     config = toys.run_config(text, **{"model.max_position_embeddings": 600})
     run = engine.build(config, str(directory / "run"))
@@ -116,6 +117,7 @@ def toy(tmp_path_factory) -> dict[str, str]:
         "hard": str(directory / "hard.tsv"),
         "nli": str(directory / "nli.tsv"),
         "marked": str(directory / "marked.txt"),
+        "target": str(directory / "target.txt"),
         "names": str(directory / "names.txt"),
         "vocab": str(directory / "run" / "vocab.txt"),
         "run": str(directory / "run"),
@@ -144,7 +146,7 @@ def made_small(module: str, arguments: list[str], toy: dict[str, str], output: P
         "nli_data": toy["nli"],
         "bitext": toy["bitext"],
         "source": toy["text"],
-        "target": toy["text"],
+        "target": toy["target"],
         "input": toy["text"],
     }
     found = []
