@@ -51,7 +51,9 @@ def _dispatch() -> None:
         raise UserError(f"cmlm configs {' '.join(arguments)}; allowed: no argument")
     elif name == "settings":
         _settings(arguments)
-    elif name in ("help", "--help", "-h", "--version"):
+    elif name == "--version":
+        print(f"cmlm {_version()}")
+    elif name in ("help", "--help", "-h"):
         _help()
     else:
         raise UserError(
@@ -60,10 +62,14 @@ def _dispatch() -> None:
         )
 
 
-def _help() -> None:
+def _version() -> str:
     from cmlm.common.versions import VERSION
 
-    print(f"cmlm {VERSION}: {__doc__}")
+    return VERSION
+
+
+def _help() -> None:
+    print(f"cmlm {_version()}: {__doc__}")
     for name, module in COMMANDS.items():
         print(f"  {name:18s}  {_first_line(module)}")
 

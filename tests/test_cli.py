@@ -11,6 +11,8 @@ from pathlib import Path
 import commands
 import pytest
 
+from cmlm.common import versions
+
 ROOT = Path(__file__).resolve().parent.parent
 
 COMMAND = '''
@@ -376,6 +378,11 @@ def test_flags_that_would_mislead_are_refused(tmp_path, command, arguments, said
     result = commands.run(command, *given, cwd=tmp_path)
     assert_one_error(result, said, "allowed: ")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_version_is_one_line():
+    result = commands.run("cmlm", "--version")
+    assert result.stdout == f"cmlm {versions.VERSION}\n" and not result.stderr
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,9 @@ def write_sentences(
         files.atomic_text(target) as output,
     ):
         if progress:
-            lines = Bar(lines, path.rsplit("/", 1)[-1], unit=" lines")
+            name = path.rsplit("/", 1)[-1]
+            # Short work shows no bar.
+            lines = Bar(lines, name, unit=" lines", leave=False, delay=1)
         open_document = False
         for paragraph in paragraphs(lines, layout):
             if paragraph is None:

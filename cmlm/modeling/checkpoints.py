@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import tensorflow as tf
 
@@ -18,6 +19,11 @@ _PARTS_PREFIX = "model/parts/"
 _TABLE_KEYS = tuple(
     f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
     for name in ("bert/_embedding_layer/embeddings", "/embedding_table")
+)
+# What other programs store beside weights: counters, flags, constant ranges.
+_BOOKKEEPING = re.compile(
+    r"(^|\.)(position_ids|token_type_ids)$|(^|/)(save_counter|do_lower_case)/"
+    r"|(^|/)global_step\b"
 )
 
 
@@ -120,8 +126,9 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
     kept = weights.assign(model, arrays, source.path)
     for note in source.notes:
         logger.info("%s: %s", source.path, note)
-    if source.unused:
-        names = weights.listed(source.unused)
+    unused = [name for name in source.unused if not _BOOKKEEPING.search(name)]
+    if unused:
+        names = weights.listed(unused)
         logger.info("%s: unused weights: %s", source.path, names)
     if any(name.startswith(weights.POOLER) for name in kept):
         logger.info("%s has no pooler; this run needs no pooler", source.path)

@@ -45,7 +45,7 @@ def train(
         command += [f"--{name}={joined(each)}" for each in values if each is not None]
     for name, value in settings.items():
         command.append(f"--params_override={nested(name, value)}")
-    last = "no message"
+    last = held = ""
     with subprocess.Popen(
         [*command, f"--model_dir={model_dir}"],
         stdout=subprocess.DEVNULL,
@@ -54,13 +54,18 @@ def train(
     ) as process:
         try:
             for line in process.stderr:
-                sys.stderr.write(line)
+                # The command's error becomes the exception, not a line of the log.
+                sys.stderr.write(held)
+                held = line if line.startswith("error: ") else ""
+                if not held:
+                    sys.stderr.write(line)
                 last = line.strip() or last
         except BaseException:
             _stop(process)
             raise
     if process.returncode:
-        raise UserError(last.removeprefix("error: "))
+        raise UserError(last.removeprefix("error: ") or "cmlm train failed")
+    sys.stderr.write(held)
 
 
 def _stop(process: subprocess.Popen) -> None:
