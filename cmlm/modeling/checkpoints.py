@@ -20,10 +20,10 @@ _TABLE_KEYS = tuple(
     f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
     for name in ("bert/_embedding_layer/embeddings", "/embedding_table")
 )
-# What other programs store beside weights: counters, flags, constant ranges.
+# What programs store beside weights: counters, flags, random states, constant ranges.
 _BOOKKEEPING = re.compile(
-    r"(^|\.)(position_ids|token_type_ids)$|(^|/)(save_counter|do_lower_case)/"
-    r"|(^|/)global_step\b"
+    r"(^|\.)(position_ids|token_type_ids)$|(^|/)global_step\b"
+    r"|(^|/)(save_counter|do_lower_case|dropout_state|_random_generator)/"
 )
 
 
