@@ -29,7 +29,7 @@ and a second run with another margin, retrieval or threshold takes seconds.
 """
 
 import functools
-import glob
+import pathlib
 import shlex
 import sys
 
@@ -173,10 +173,11 @@ def main(_) -> None:
         try:
             told = (_read_bitext if FLAGS.bitext else _mine_pairs)(job, inputs)
         except UserError:
+            # Path.glob reads no pattern in the folder's own name.
+            folder = pathlib.Path(work_dir)
             computed = ("*-vectors", "*-neighbours", "cosines")
-            if not FLAGS.work_dir and not any(
-                glob.glob(job.path(name)) for name in computed
-            ):
+            is_begun = any(any(folder.glob(name)) for name in computed)
+            if not FLAGS.work_dir and not is_begun:
                 outputs.discard(work_dir)
             raise
         if not FLAGS.work_dir:
@@ -202,7 +203,7 @@ def _check_flags() -> None:
     job = "pairs" if mining else "scores" if FLAGS.score else "negatives"
     for name, jobs in _READ_BY.items():
         if FLAGS[name].present and job not in jobs:
-            allowed = ", or with ".join(_JOBS[job] for job in jobs)
+            allowed = ", or with ".join(_JOBS[reader] for reader in jobs)
             raise UserError(f"--{name} is {FLAGS[name].value}; allowed: with {allowed}")
     for name in ("cells", "probes"):
         if FLAGS.index == "flat" and FLAGS[name].present:

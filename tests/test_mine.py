@@ -248,6 +248,16 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
     assert (tmp_path / "there.tsv").read_text() == "kept"
 
 
+def test_a_failed_run_keeps_vectors_under_any_name(model, corpus, tmp_path):
+    output = tmp_path / "out[1].tsv"
+    code, _, heard = run(
+        *(f"--model={model}", f"--source={corpus}/source.txt", "--threshold=9"),
+        *(f"--target={corpus}/target.txt.gz", f"--output={output}"),
+    )
+    assert code == 1 and "lower --threshold" in heard
+    assert (tmp_path / "out[1].tsv.work" / "source-vectors").is_dir()
+
+
 @pytest.mark.large
 def test_a_full_disk_is_one_line_and_the_run_goes_on(model, corpus, tmp_path):
     flags = (

@@ -48,7 +48,8 @@ class NliDataConfig(DataConfig):
                 f"input_path={self.input_path!r} has files of different lengths,"
                 f" {lengths} lines; allowed: line-by-line translations of each other"
             )
-        _check_parallel(found.files)
+        if len(found.files) > 1:
+            _check_parallel(found.files)
         return found
 
     def _resolve(self, language, patterns, work_dir):
