@@ -84,7 +84,7 @@ class ExternalEncoder(Comparing, abc.ABC):
     @functools.cached_property
     @abc.abstractmethod
     def marks(self) -> dict[str, Any]:
-        """What tells its vectors from others under the same `info`, values of JSON.
+        """Values of JSON that differ between models with the same `info`.
 
         See `mining.vectors.identity`.
         """
