@@ -5,16 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import BinaryIO
 
-import tensorflow as tf
-
 from cmlm.common import files as files_lib
 from cmlm.common import utf8
 from cmlm.common.files import MAX_LINE_CHARACTERS
+from cmlm.data import line_files
 from cmlm.errors import UserError
 
-# Typical compression ratio of gzip on text, to estimate the share of a file that was
-# read.
-_GZIP_RATIO = 3.0
 # Sentences of a text that hardly is one document, and the share of documents of one
 # sentence that hardly are documents.
 _LONG_DOCUMENT = 1_000
@@ -155,10 +151,9 @@ def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:
     Returns:
         A share between 0 and 1.
     """
-    on_disk = [tf.io.gfile.stat(path).length for path in files]
-    packing = _GZIP_RATIO if files[begun - 1].endswith(".gz") else 1.0
-    last = min(bytes_of_last / packing, on_disk[begun - 1])
-    return (sum(on_disk[: begun - 1]) + last) / sum(on_disk)
+    sizes = line_files.estimated_sizes(files)
+    last = min(bytes_of_last, sizes[begun - 1])
+    return (sum(sizes[: begun - 1]) + last) / sum(sizes)
 
 
 def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import tensorflow as tf
 
 from cmlm.common import files
 
+T = TypeVar("T")
+
 LINES_PER_CHUNK = 4096
 # The tensors of a file, see `named`.
 SIGNATURE = (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64))
-# Trailers that are read at the same time: remote files are slow.
-_TRAILERS_AT_ONCE = 16
+# Files that are asked for their size or trailer at the same time: remote ones are slow.
+_FILES_AT_ONCE = 16
+# Typical compression ratio of gzip on text.
+_GZIP_RATIO = 3.0
 # A gzip file states its length modulo 2^32 in its last four bytes.
 _LENGTHS = 1 << 32
 _TRAILER = 4
@@ -37,8 +42,7 @@ def named(paths: Sequence[str]) -> tf.data.Dataset:
     """
     for path in paths:
         files.refuse_bzip2(path)
-    with concurrent.futures.ThreadPoolExecutor(_TRAILERS_AT_ONCE) as threads:
-        lengths = list(threads.map(_stated_length, paths))
+    lengths = _of_each(_stated_length, paths)
     return tf.data.Dataset.from_tensor_slices(
         (list(paths), tf.constant(lengths, tf.int64))
     )
@@ -74,6 +78,21 @@ def read(path: tf.Tensor, unpacked_length: tf.Tensor) -> tf.data.Dataset:
     chunks = lines.batch(LINES_PER_CHUNK).concatenate(end)
     counted = chunks.scan(tf.constant(0, tf.int64), count)
     return counted.filter(lambda chunk: tf.size(chunk) > 0)
+
+
+def estimated_sizes(paths: Sequence[str]) -> list[float]:
+    """Estimates the bytes of the unpacked text of each file by its size on disk."""
+    return _of_each(_estimated_size, paths)
+
+
+def _of_each(function: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        return list(threads.map(function, paths))
+
+
+def _estimated_size(path: str) -> float:
+    on_disk = tf.io.gfile.stat(path).length
+    return on_disk * _GZIP_RATIO if path.endswith(".gz") else float(on_disk)
 
 
 # A file that changes later is read with another length, and inspected therefore.

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.common import iterators
-from cmlm.data import line_files
+from cmlm.data import file_mixing, line_files
 
 # A longer line is cut before it is tokenised, which bounds the memory of the shuffle
 # buffer. The limit allows 256 tokens of 64 bytes each.
@@ -212,7 +211,7 @@ def _passage_reader(
 
 
 def read_files(portion: Portion, read: Reader) -> tf.data.Dataset:
-    """Interleaves the datasets of a portion's files.
+    """Reads the files of a portion together, see `file_mixing`.
 
     Args:
         portion: the files, their order, and the hosts that share them.
@@ -227,18 +226,9 @@ def read_files(portion: Portion, read: Reader) -> tf.data.Dataset:
     by_file = len(files) >= shard[0]
     if by_file:
         files = files[shard[1] :: shard[0]]
-    paths = iterators.untuned(line_files.named(files))
-    if portion.seed is not None:
-        paths = paths.shuffle(
-            len(files), seed=portion.seed, reshuffle_each_iteration=True
-        )
     buckets = portion.buckets
-    dataset = paths.interleave(
-        lambda *file: read(*file, buckets),
-        cycle_length=min(8, len(files)),
-        block_length=16,
-        num_parallel_calls=min(2, len(files)),
-        deterministic=True,
+    dataset = file_mixing.read_together(
+        files, lambda *file: read(*file, buckets), portion.seed
     )
     return dataset if by_file else dataset.shard(*shard)
 
