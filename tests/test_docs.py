@@ -27,6 +27,11 @@ from cmlm.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [
+    *PAGES,
+    *sorted((ROOT / "docs" / "log").glob("*.md")),
+    *(ROOT / name for name in ("BUILD_NOTES.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+]
 CONFIGS = sorted((ROOT / "configs").glob("*.flags"))
 WORDS_OF_README = 1500
 
@@ -108,7 +113,7 @@ def test_readme_is_short():
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= WORDS_OF_README
 
 
-@each_page
+@pytest.mark.parametrize("page", LINKED, ids=_name)
 def test_links_lead_somewhere(page):
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
