@@ -69,10 +69,15 @@ def main(_) -> None:
             f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
         )
     with cli.quiet_imports():
-        from cmlm.common import arrays, files, outputs
         from cmlm.encoders import model_server
 
-    outputs.check({"--output": FLAGS.output}, {"--input": FLAGS.input}, FLAGS.overwrite)
+        if FLAGS.input or FLAGS.output:
+            # Their paths go through TensorFlow, which takes seconds to import.
+            from cmlm.common import arrays, files, outputs
+    if FLAGS.output:
+        outputs.check(
+            {"--output": FLAGS.output}, {"--input": FLAGS.input}, FLAGS.overwrite
+        )
 
     # -------------------------------------------------------------- asking
     server = model_server.connect(

@@ -1,6 +1,9 @@
 """The client against a model server, real or standing in, over REST and gRPC."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import commands
@@ -186,6 +189,25 @@ def test_bytes_travel_in_base64():
     stored = json.loads((HERE / "server_requests" / "bytes.json").read_text())
     (broken,) = stored["request"]["inputs"]["text"]
     assert json.loads(body)["inputs"] == {"text": [broken, "a"]}
+
+
+def test_the_command_asks_over_rest_without_tensorflow(addresses, expected):
+    # A module that is None in `sys.modules` cannot be imported.
+    program = (
+        "import runpy, sys\n"
+        "sys.modules['tensorflow'] = None\n"
+        "runpy.run_module('export.client', run_name='__main__', alter_sys=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, f"--server={addresses['rest']}", "--text=dogs"],
+        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    row = expected[SENTENCES.index("dogs")]
+    np.testing.assert_allclose(answer["vector"], row, atol=1e-5)
 
 
 @pytest.mark.large
