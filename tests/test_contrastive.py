@@ -126,6 +126,16 @@ def test_cached_gradients_equal_those_of_the_whole_batch(one_device):
     assert_equal_step(build(one_device, batches, micro_batch_size=4), reference)
 
 
+@pytest.mark.usefixtures("eager")
+def test_cached_gradients_announce_two_passes(one_device):
+    trainer = build(one_device, [toys.bitext_batch(BATCH)], micro_batch_size=4)
+    calls = []
+    trainer.gradients["bitext"].on_micro_batch = lambda *call: calls.append(call)
+    trainer.train(1)
+    assert trainer.gradients["bitext"].micro_batches == 2
+    assert calls == [(done, 2, 2) for done in range(4)]
+
+
 def test_cached_gradients_wait_by_few_edges(one_device):
     """Each operation that waits for every gradient by itself makes the graph large."""
     batch = toys.bitext_batch(BATCH, negatives=1)

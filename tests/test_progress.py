@@ -55,18 +55,36 @@ def test_a_long_step_shows_its_micro_batches(capsys, monkeypatch):
     ]
 
 
+def test_gradient_caching_shows_its_two_passes(capsys, monkeypatch):
+    seconds = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    line = progress.ProgressLine(total_steps=10, start_step=0)
+    seconds = 30.0
+    line.within_step(0, 3, 4, passes=2)
+    seconds = 60.0
+    # 4 of 8 micro-batches in a minute: two minutes a step, ten steps to go.
+    line.within_step(0, 4, 4, passes=2)
+    seconds = 90.0
+    line.within_step(0, 5, 4, passes=2, objective="bitext")
+    assert lines(capsys) == [
+        "step 0/10  pass 1 of 2, micro-batch 4 of 4 of the next step  ETA 13m 20s",
+        "step 0/10  pass 2 of 2, micro-batch 1 of 4 of the next step  ETA 20m 00s",
+        "step 0/10  pass 2 of 2, micro-batch 2 of 4 of bitext in the next step",
+    ]
+
+
 def test_several_objectives_share_the_pace_of_whole_steps(capsys, monkeypatch):
     seconds = 10.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
     line = progress.ProgressLine(total_steps=10, start_step=0)
     # A third of the masked LM is an unknown share of the first step.
-    line.within_step(0, 1, 3, "mlm")
+    line.within_step(0, 1, 3, objective="mlm")
     for step in (1, 2, 3):
         seconds += 10.0
         line.update(step, {}, examples_per_step=1)
     seconds += 12.0
     # Seven steps of 10 s to go, whatever part of the next one has passed.
-    line.within_step(3, 1, 3, "mlm")
+    line.within_step(3, 1, 3, objective="mlm")
     shown = lines(capsys)
     assert shown[0] == "step 0/10  micro-batch 2 of 3 of mlm in the next step"
     assert shown[-1] == (

@@ -101,7 +101,7 @@ def test_micro_batches_are_announced(one_device, batches):
     calls = []
     trainer.gradients["cmlm"].on_micro_batch = lambda *call: calls.append(call)
     trainer.train(2)
-    assert calls == [(done, 4) for done in range(4)] * 2
+    assert calls == [(done, 4, 1) for done in range(4)] * 2
 
 
 def test_micro_batches_of_a_large_model_go_on_after_the_first_step(one_device, batches):

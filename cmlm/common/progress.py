@@ -54,23 +54,27 @@ class ProgressLine:
                 parts.append(self._time_to_go(step, seconds))
         self._print(step, parts, done)
 
-    def within_step(self, step: int, done: int, of: int, objective: str = "") -> None:
+    def within_step(
+        self, step: int, done: int, of: int, passes: int = 1, objective: str = ""
+    ) -> None:
         """Shows the progress inside a long step.
 
         Args:
             step: number of updates before this step.
-            done: number of finished micro-batches of this step.
-            of: number of all micro-batches of this step.
+            done: number of finished micro-batches of this step, in all passes.
+            of: number of micro-batches of a pass.
+            passes: how often the step goes through its micro-batches.
             objective: the objective of these micro-batches, if a step may have several;
                 they are then an unknown share of the step.
         """
         whose = f"{objective} in " if objective else ""
-        parts = [f"micro-batch {done + 1} of {of} of {whose}the next step"]
+        which = f"pass {done // of + 1} of {passes}, " if passes > 1 else ""
+        parts = [f"{which}micro-batch {done % of + 1} of {of} of {whose}the next step"]
         if self._paced:
             parts.append(self._time_to_go(step, self._seconds_per_step()))
         elif done and not objective:
             since, first = self._window[-1]
-            steps = step - first + done / of
+            steps = step - first + done / (of * passes)
             parts.append(self._time_to_go(step, (time.monotonic() - since) / steps))
         self._print(step, parts, False)
 

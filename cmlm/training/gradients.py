@@ -28,8 +28,9 @@ class ReplicaGradients:
 
     Attributes:
         micro_batches: number of micro-batches in a replica's share.
-        on_micro_batch: None, or a function that is called as (done, of) before each
-            micro-batch, to show progress within a long step. Set it before the first
+        on_micro_batch: None, or a function that is called as (done, of, passes) before
+            each micro-batch, to show progress within a long step: of `of` micro-batches
+            in each of `passes` passes, `done` are finished. Set it before the first
             step.
 
     Raises:
@@ -48,7 +49,7 @@ class ReplicaGradients:
         self._model = model
         self.micro_batches = _count_micro_batches(objective, replicas, micro_batch_size)
         self._size = objective.global_batch_size // replicas // self.micro_batches
-        self.on_micro_batch: Callable[[int, int], None] | None = None
+        self.on_micro_batch: Callable[[int, int, int], None] | None = None
 
     def __call__(
         self,
@@ -83,7 +84,7 @@ class ReplicaGradients:
 
     def _summed(self, batch, scale, variables):
         def add_micro_batch(i, gradients, metrics):
-            rows = self._micro_batch(batch, i, i, self.micro_batches)
+            rows = self._micro_batch(batch, i, i, 1)
             more, rows = self._at_once(rows, scale, variables)
             return (
                 i + 1,
@@ -107,11 +108,11 @@ class ReplicaGradients:
         time. Weights that the loss itself has, such as a map to a teacher's vectors,
         get their gradient with the first factor.
         """
-        objective, passes = self._objective, 2 * self.micro_batches
+        objective = self._objective
         dropout = self._model.dropout_state()
 
         def embed(i, vectors):
-            rows = self._micro_batch(batch, i, i, passes)
+            rows = self._micro_batch(batch, i, i, 2)
             return i + 1, vectors.write(i, objective.embed(rows, training=True))
 
         empty = tf.TensorArray(tf.float32, self.micro_batches)
@@ -131,7 +132,7 @@ class ReplicaGradients:
         self._model.replay_dropout(dropout)
 
         def add_micro_batch(i, gradients):
-            rows = self._micro_batch(batch, i, self.micro_batches + i, passes)
+            rows = self._micro_batch(batch, i, self.micro_batches + i, 2)
             own = upstream[i * self._size : (i + 1) * self._size]
             begin = 0
             for embed_side in objective.side_embedders(rows, training=True):
@@ -160,11 +161,11 @@ class ReplicaGradients:
             parallel_iterations=1,
         )
 
-    def _micro_batch(self, batch, i, done, of) -> dict[str, tf.Tensor]:
-        """Returns the rows of micro-batch `i`, and reports `done` of `of` passes."""
+    def _micro_batch(self, batch, i, done, passes) -> dict[str, tf.Tensor]:
+        """Returns the rows of micro-batch `i`, and reports `done` micro-batches."""
 
         def notify(done):
-            self.on_micro_batch(int(done), of)
+            self.on_micro_batch(int(done), self.micro_batches, passes)
 
         if self.on_micro_batch is not None:
             tf.numpy_function(notify, [done], [])

@@ -92,8 +92,8 @@ class Reporter:
                     self._micro_batch, name if several else ""
                 )
 
-    def _micro_batch(self, objective: str, done: int, of: int) -> None:
-        self._line.within_step(self._pace.last[1], done, of, objective)
+    def _micro_batch(self, objective: str, done: int, of: int, passes: int) -> None:
+        self._line.within_step(self._pace.last[1], done, of, passes, objective)
 
     def trained(self, metrics: Mapping[str, float]) -> None:
         """Reports a loop of training steps. Call it after each loop."""
