@@ -15,6 +15,7 @@ import tensorflow as tf
 import tokenizers as hugging_face
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
+from cmlm.data import byte_pairs as byte_pair_module
 from cmlm.data import masking, tokenizer_file, vocabulary_file
 from cmlm.data.tokenizers import open_tokenizer
 from cmlm.errors import UserError
@@ -186,8 +187,11 @@ def test_byte_pairs_are_those_of_tokenizers(tmp_path, prefix_space):
     assert row and not set(row) & set(ours.special_ids.tolist())
 
 
+@pytest.mark.parametrize("stride", [2, 5, byte_pair_module._STRIDE])
 @pytest.mark.parametrize("seed", range(4))
-def test_runs_of_characters_merge_as_in_tokenizers(tmp_path, seed):
+def test_runs_of_characters_merge_as_in_tokenizers(tmp_path, seed, stride, monkeypatch):
+    # With a short stride, some windows share a token and others share none.
+    monkeypatch.setattr(byte_pair_module, "_STRIDE", stride)
     draw = random.Random(seed)
     # A list in no order: a merge may make a pair of a lower rank.
     tokens, merges = ["a", "b"], []
@@ -218,23 +222,50 @@ def test_a_merge_that_makes_a_pair_of_a_lower_rank_comes_alone(tmp_path):
     assert actual == [row.ids for row in expected]
 
 
-def test_a_long_run_takes_few_rounds(tmp_path, monkeypatch):
+@pytest.fixture
+def count_rounds(monkeypatch):
+    """count_rounds(tokenizer, text): the tokens, and the word of each byte by round."""
+
+    def count(ours, text):
+        rounds = []
+        ranks = ours._ranks
+
+        def counted(ids, word):
+            rounds.append(word)
+            return ranks(ids, word)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ours, "_ranks", counted)
+            (row,) = ours.tokenize(tf.constant([text])).to_list()
+        return row, rounds
+
+    return count
+
+
+def test_a_long_run_takes_few_rounds(tmp_path, count_rounds):
     powers = ["a" * 2**n for n in range(1, 7)]
     merges = [(power[: len(power) // 2],) * 2 for power in powers]
     theirs, path = byte_level(tmp_path, [*BYTE_LEVEL, *powers], merges)
     ours = open_tokenizer(path)
-    rounds = []
-    ranks = ours._ranks
-
-    def counted(*arguments):
-        rounds.append(arguments)
-        return ranks(*arguments)
-
-    monkeypatch.setattr(ours, "_ranks", counted)
     text = "a" * 4095
-    (row,) = ours.tokenize(tf.constant([text])).to_list()
+    row, rounds = count_rounds(ours, text)
     assert row == theirs.encode(text, add_special_tokens=False).ids
     assert len(rounds) == len(merges) + 1
+
+
+def test_the_work_for_a_word_grows_with_its_length_alone(tmp_path, count_rounds):
+    theirs, path = byte_pairs(tmp_path)
+    ours = open_tokenizer(path)
+    draw = random.Random(0)
+    letters = [text for text in "".join(LEARNT) if text.isalpha()]
+    word = "".join(draw.choices(letters, k=2048))
+    work = []
+    for text in (word[:256], word):
+        row, rounds = count_rounds(ours, text)
+        assert row == theirs.encode(text, add_special_tokens=False).ids
+        work.append(sum(map(len, rounds)))
+    # Eight times the length. Merges of whole words take sixteen times the work.
+    assert work[1] < 10 * work[0]
 
 
 def test_unigrams_are_sentencepieces(tmp_path):

@@ -32,6 +32,8 @@ _WORD = (
     rf"|[{_SPACE}]+"
 )
 _NO_RANK = np.iinfo(np.int64).max
+# The windows of a long word begin this many bytes apart. A window is twice as long.
+_STRIDE = 64
 
 
 class BytePairs(Tokenizer):
@@ -56,6 +58,8 @@ class BytePairs(Tokenizer):
         keys = [ids[a] * self.vocab_size + ids[b] for a, b in found.merges]
         self._order = np.argsort(np.array(keys, np.int64), kind="stable")
         self._keys = np.array(keys, np.int64)[self._order]
+        # A token has a letter for each byte.
+        self._sizes = np.array([len(token) for token in found.tokens], np.int64)
         self._merged = np.array([ids[a + b] for a, b in found.merges], np.int64)
         first_use = np.full(self.vocab_size, len(keys))
         for rank, pair in reversed(list(enumerate(found.merges))):
@@ -90,6 +94,59 @@ class BytePairs(Tokenizer):
 
     def _merge(self, words: tf.Tensor) -> tf.RaggedTensor:
         """Merges the bytes of string [n] to tokens, int64 [n, (tokens)].
+
+        The time of `_merge_whole` grows with the square of a word's length. A long word
+        is therefore merged in windows that overlap by half, and the tokens of two
+        windows are joined behind the first token that both have. A word with windows
+        that share no token is merged as a whole.
+
+        The joined tokens are the tokens of the whole word: a merge crosses the border
+        between two tokens of a word only if it also crosses this border in the text of
+        these two alone, and every two neighbours of the joined tokens are neighbours
+        in a window, where no merge crossed their border.
+        """
+        n_words = tf.size(words, tf.int64)
+        n_bytes = tf.cast(tf.strings.length(words), tf.int64)
+        window_bytes = tf.constant(2 * _STRIDE, tf.int64)
+        n_windows = tf.maximum(-(-n_bytes // _STRIDE) - 1, 1)
+        word = tf.repeat(tf.range(n_words), n_windows)
+        number = tf.range(tf.size(word, tf.int64))
+        begin = number - tf.gather(tf.cumsum(n_windows, exclusive=True), word)
+        begin *= _STRIDE
+        windows = tf.strings.substr(
+            tf.gather(words, word), begin, tf.fill(tf.shape(word), window_bytes)
+        )
+        tokens = self._merge_whole(windows)
+        window = tokens.value_rowids()
+        size = tf.gather(tf.constant(self._sizes), tokens.values)
+        n_bytes = tf.cast(tf.strings.length(windows), tf.int64)
+        end = tf.cumsum(size) - tf.gather(tf.cumsum(n_bytes, exclusive=True), window)
+
+        # Windows of two words are further apart than a window is long.
+        place = tf.gather(number + word, window) * _STRIDE + end
+        _, key, count = tf.unique_with_counts(place * self.vocab_size + tokens.values)
+        shared = (tf.gather(count, key) == 2) & (end - size < _STRIDE)
+        nowhere = tf.constant(4 * _STRIDE, tf.int64)
+        joint = tf.math.unsorted_segment_min(
+            tf.where(shared, end, nowhere), window, tf.size(word)
+        )
+        joint = tf.where(begin == 0, tf.zeros_like(joint), tf.minimum(joint, nowhere))
+        next_joint = tf.where(
+            tf.roll(begin, -1, 0) == 0, nowhere, tf.roll(joint, -1, 0) + _STRIDE
+        )
+        apart = tf.math.unsorted_segment_max(joint, word, n_words) == nowhere
+        kept = (end > tf.gather(joint, window)) & (end <= tf.gather(next_joint, window))
+        kept &= ~tf.gather(apart, tf.gather(word, window))
+        joined = tf.RaggedTensor.from_value_rowids(
+            tf.boolean_mask(tokens.values, kept),
+            tf.boolean_mask(tf.gather(word, window), kept),
+            nrows=n_words,
+            validate=False,
+        )
+        return tf.concat([joined, self._merge_whole(tf.where(apart, words, ""))], 1)
+
+    def _merge_whole(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Does the same as `_merge`, for short words.
 
         A round merges, in every word, the pair with the lowest rank wherever it stands,
         or only the first of them if their merge makes a pair of a lower rank. Words
