@@ -97,6 +97,13 @@ def write(
     _write_json(directory, huggingface.CONFIG, _config(trained))
     _write_tokenizer(trained, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
+    if model.prompts:
+        prompts = dict(prompt.split("=", 1) for prompt in model.prompts)
+        _write_json(
+            directory,
+            modules.PROMPTS,
+            {"prompts": prompts, "default_prompt_name": None},
+        )
 
 
 def _write_json(directory: str, name: str, values: Any) -> None:

@@ -305,20 +305,22 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
     assert (source.vocab, source.rules["lower_case"]) == (VOCAB, False)
 
 
-def write_prompts(folder, default):
+def write_prompts(folder, default, prompts=None):
     write_modules(folder, ("Pooling", "1", {"pooling_mode": "mean"}))
-    prompts = {"query": "query: ", "passage": "passage: ", "document": ""}
+    prompts = prompts or {"query": "query: ", "passage": "passage: ", "document": ""}
     settings = {"prompts": prompts, "default_prompt_name": default}
-    name = "config_sentence_transformers.json"
-    (folder / name).write_text(json.dumps(settings))
+    (folder / modules.PROMPTS).write_text(json.dumps(settings))
 
 
 @pytest.mark.parametrize("default", [None, "document", "unknown"])
 def test_prompts_are_left_to_the_user(tmp_path, default):
     folder = write_folder(tmp_path / "e5")
     write_prompts(folder, default)
-    (note,) = foreign.find(str(folder)).notes[:1]
+    source = foreign.find(str(folder))
+    (note,) = source.notes[:1]
     assert "not applied: 'query: ' (query), 'passage: ' (passage); write" in note
+    stated = json.loads((folder / modules.PROMPTS).read_text())["prompts"]
+    assert source.prompts == stated
 
 
 @pytest.mark.parametrize("name", ["mean_sqrt_len_tokens", "weightedmean_tokens"])
@@ -404,6 +406,14 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (
             lambda f: write_prompts(f, "query"),
             "default_prompt_name='query', so 'query: ' precedes .*; allowed: null, ",
+        ),
+        (
+            lambda f: write_prompts(f, None, {"a=b": "c"}),
+            "has the prompt 'a=b'; allowed: a name without =",
+        ),
+        (
+            lambda f: write_prompts(f, None, {"query": 5}),
+            "has query=5; allowed: str",
         ),
         (
             lambda f: write_modules(f, ("WeightedLayerPooling", "1", {})),
@@ -864,12 +874,14 @@ def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
 
 
 @pytest.mark.large
-def test_a_round_trip_keeps_length_pooling_and_scaling(tmp_path):
+def test_a_round_trip_keeps_length_pooling_scaling_and_prompts(tmp_path):
     """What the folder says, through a run that reads shorter texts, and back."""
     folder = write_folder(tmp_path / "bert")
     modes = {"pooling_mode_cls_token": True, "word_embedding_dimension": HIDDEN}
     write_modules(folder, ("Pooling", "1_Pooling", modes), ("Normalize", "2_Norm", {}))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    prompts = {"query": "a=b, c: ", "document": ""}
+    (folder / modules.PROMPTS).write_text(json.dumps({"prompts": prompts}))
     settings = ["model.pooling=source", "vocabulary.max_unknown_share=1"]
     config = run_settings(tmp_path, folder, settings)
     run = engine.build(config, str(tmp_path / "run"))
@@ -887,6 +899,8 @@ def test_a_round_trip_keeps_length_pooling_and_scaling(tmp_path):
     source = foreign.find(str(back))
     assert (source.model["pooling"], source.normalized) == ("cls", True)
     assert source.seq_length == 20
+    written = json.loads((back / modules.PROMPTS).read_text())
+    assert written == {"prompts": prompts, "default_prompt_name": None}
 
 
 def test_a_run_without_a_source_pools_by_mean(tmp_path):

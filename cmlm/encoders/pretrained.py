@@ -55,6 +55,7 @@ def adopt(
     values = {
         **source.model,
         "normalized": source.normalized,
+        "prompts": tuple(f"{name}={text}" for name, text in source.prompts.items()),
         "seq_length": source.seq_length or 0,
     }
     if not pooling:

@@ -75,6 +75,9 @@ class EncoderConfig(hyperparams.Config):
         normalized: whether the Hugging Face folder that the weights come from scales
             vectors to length 1. `default` is not scaled; a folder that is written for
             Hugging Face keeps the module.
+        prompts: the prompts of the Hugging Face folder that the weights come from, each
+            as NAME=TEXT. This project does not apply them; a folder that is written for
+            Hugging Face keeps them.
         seq_length: the longest sentence in tokens by the weights that the run starts
             from; 0: they state none. Exports cut there, or else at the longest
             sequence of the objectives.
@@ -101,6 +104,7 @@ class EncoderConfig(hyperparams.Config):
     vocab_size: int = fields.ranged(0, at_least=0)
     pooling: str = fields.one_of("mean", (*pooling.POOLINGS, SOURCE_POOLING))
     normalized: bool = False
+    prompts: tuple[str, ...] = ()
     seq_length: int = fields.ranged(0, at_least=0)
     sentence_vector: str = fields.one_of("pooled", SENTENCE_VECTORS)
 
@@ -122,6 +126,9 @@ class EncoderConfig(hyperparams.Config):
                 setattr(self, name, value)
         if self.embedding_size == self.hidden_size:
             self.embedding_size = 0
+        for prompt in self.prompts:
+            if "=" not in str(prompt):
+                raise fields.refused(f"{prefix}prompts", self.prompts, "NAME=TEXT")
         if self.hidden_size % self.num_attention_heads:
             raise fields.refused(
                 f"{prefix}num_attention_heads",

@@ -26,6 +26,7 @@ _SHAPE = (
     "num_views",
     "type_vocab_size",
     "normalized",
+    "prompts",
     "seq_length",
 )
 

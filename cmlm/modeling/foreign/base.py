@@ -47,6 +47,7 @@ class Source:
         seq_length: the longest sentence in tokens; None if the source does not say.
         own_positions: whether the position table has rows for CMLM's conditions.
         normalized: whether its last module scales the vectors to length 1.
+        prompts: texts that may precede a text, by name; no name has a `=`.
         unused: names of known weights that this project ignores.
         notes: assumptions, one sentence each.
     """
@@ -62,6 +63,7 @@ class Source:
     seq_length: Optional[int] = None
     own_positions: bool = False
     normalized: bool = False
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)
     unused: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 

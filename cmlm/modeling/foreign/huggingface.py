@@ -96,11 +96,13 @@ def read(folder: str) -> base.Source:
             "the folder states no pooling: mean, sentence-transformers' default"
         )
         model["pooling"] = "mean"
-    if around["prompts"]:
-        texts = [f"{shown(text)} ({name})" for name, text in around["prompts"].items()]
+    prompts = [
+        f"{shown(text)} ({name})" for name, text in around["prompts"].items() if text
+    ]
+    if prompts:
         notes.append(
-            f"prompts are not applied: {weights.listed(texts)}; write the one that you "
-            "need before each text"
+            f"prompts are not applied: {weights.listed(prompts)}; write the one that "
+            "you need before each text"
         )
     dense = around["dense"]
     if dense:
@@ -155,6 +157,7 @@ def read(folder: str) -> base.Source:
         seq_length=seq_length,
         own_positions=bool(ours),
         normalized=around["normalized"],
+        prompts=around["prompts"],
         unused=unused,
         notes=notes,
     )

@@ -110,12 +110,17 @@ def read(folder: str) -> dict:
 
 
 def _prompts(path: str) -> dict[str, str]:
-    """Reads the prompts that are not empty, by name; refuses a default one."""
+    """Reads the prompts by name; refuses a default one that is not empty."""
     settings = json_files.optional(path)
     stated = json_files.field(settings, "prompts", dict, path, {})
-    prompts = {name: text for name, text in stated.items() if text}
+    prompts = {name: json_files.field(stated, name, str, path, "") for name in stated}
+    for name in prompts:
+        if "=" in name:
+            raise UserError(
+                f"{path} has the prompt {shown(name)}; allowed: a name without ="
+            )
     default = settings.get("default_prompt_name")
-    if isinstance(default, str) and default in prompts:
+    if isinstance(default, str) and prompts.get(default):
         raise UserError(
             f"{path} has default_prompt_name={shown(default)}, so "
             f"{shown(prompts[default])} precedes every text; allowed: null, and the "
