@@ -1,5 +1,6 @@
 """The classifier of documents: learns, keeps to its file format, refuses others."""
 
+import gzip
 import pickle
 import random
 
@@ -87,6 +88,31 @@ def test_the_command_trains_and_prepare_drops_by_it(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "dropped by quality: 7 documents: quality under 0.5 7" in done.stdout
     assert "en: 5 documents, 5 sentences" in done.stdout
+
+
+@pytest.mark.parametrize("maximum", [20, 100])
+def test_examples_are_utf8_text(tmp_path, caplog, maximum):
+    path = tmp_path / "good.txt"
+    documents = ["café au lait\nund Öl", *made(GOOD, 29, 0)]
+    path.write_text("\n\n".join(documents))
+    assert quality.read_examples([str(path)], maximum) == documents[:maximum]
+    # A few lines in another encoding, and most of them.
+    few = ["café", *documents, *made(GOOD, 60, 1)]
+    path.write_bytes("\n\n".join(few).encode("latin1"))
+    examples = quality.read_examples([str(path)], maximum)
+    assert examples[:2] == ["caf\ufffd", "caf\ufffd au lait\nund \ufffdl"]
+    assert "good.txt is UTF-8 in part: 3 of its " in caplog.text
+    path.write_bytes("\n\n".join(["café"] * 30).encode("latin1"))
+    with pytest.raises(UserError, match=r"good\.txt is not UTF-8: .* line 1 first"):
+        quality.read_examples([str(path)], maximum)
+
+
+def test_a_damaged_file_has_no_examples(tmp_path):
+    path = tmp_path / "good.txt.gz"
+    packed = gzip.compress("\n\n".join(made(GOOD, 500, 0)).encode())
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(UserError, match="good.txt.gz"):
+        quality.read_examples([str(path)], 500)
 
 
 def test_too_few_examples_are_one_line(tmp_path):

@@ -73,7 +73,7 @@ class Lines(io.TextIOWrapper):
     def __next__(self) -> str:
         line = self.readline(self._limit + 1)
         if not line:
-            self._check_encoding()
+            self.check_encoding()
             raise StopIteration
         self._number += 1
         if len(line) > self._limit and not line.endswith("\n"):
@@ -89,7 +89,11 @@ class Lines(io.TextIOWrapper):
             line = line.replace(_INVALID, _REPLACED)
         return line
 
-    def _check_encoding(self) -> None:
+    def check_encoding(self) -> None:
+        """Refuses, or warns of, the lines so far with invalid bytes.
+
+        The last line does so. A reader that stops earlier calls this method.
+        """
         if not self._invalid:
             return
         refuse_other_encoding(

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
-from cmlm.common import arrays, beam_runner
+from cmlm.common import arrays, beam_runner, files
 from cmlm.errors import UserError
-from cmlm.preparation import sources
+from cmlm.preparation import raw_lines, sources
 
 FEATURES = 1 << 18
 _FORMAT = "cmlm quality 1"
@@ -100,13 +99,21 @@ class QualityModel:
 
 
 def read_examples(paths: Sequence[str], maximum: int) -> list[str]:
-    """Reads the first `maximum` documents; a blank line separates documents."""
-    documents = (
-        "\n".join(lines)
-        for path in paths
-        for _, lines in sources.read(path, "lines", collections.Counter())
-    )
-    return list(itertools.islice(documents, maximum))
+    """Reads the first `maximum` documents; a blank line separates documents.
+
+    Raises:
+        UserError: a file cannot be read or is not UTF-8 text, see `files.open_text`.
+    """
+    counts: raw_lines.Counts = collections.Counter()
+    examples: list[str] = []
+    for path in paths:
+        with files.open_text(path, raw_lines.MAX_BYTES) as lines:
+            for document in sources.LAYOUTS["lines"](lines, "", counts):
+                if len(examples) == maximum:
+                    lines.check_encoding()
+                    return examples
+                examples.append("\n".join(document(counts)))
+    return examples
 
 
 def held_out_scores(
