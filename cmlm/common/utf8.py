@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import io
-import logging
 from typing import BinaryIO
 
+from cmlm.common import once
 from cmlm.errors import UserError
 
 # Every web corpus has some broken bytes. A larger share of lines means another
@@ -19,8 +18,6 @@ _INVALID, _REPLACED = "\udcff", "\ufffd"
 codecs.register_error("cmlm.invalid", lambda error: (_INVALID, error.end))
 # The predicate of messages about a file in UTF-16.
 UTF16 = "UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > NEW` writes it"
-
-logger = logging.getLogger(__name__)
 
 
 def is_utf16(begin: bytes) -> bool:
@@ -99,13 +96,8 @@ class Lines(io.TextIOWrapper):
         refuse_other_encoding(
             self._path, self._invalid, self._number, self._first_invalid
         )
-        _warn(
-            self._path,
-            f"{self._invalid:,} of its {self._number:,} lines have invalid bytes",
+        # Many files are read twice.
+        once.warn(
+            f"{self._path} is UTF-8 in part: {self._invalid:,} of its "
+            f"{self._number:,} lines have invalid bytes"
         )
-
-
-@functools.cache
-def _warn(path: str, found: str) -> None:
-    """Warns once about a file that is read twice."""
-    logger.warning("%s is UTF-8 in part: %s", path, found)

@@ -8,15 +8,13 @@ it can name a checkpoint.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import logging
 import os
 from collections.abc import Iterator
 
 import tensorflow as tf
 
-from cmlm.common import checksums, json_files
+from cmlm.common import checksums, json_files, once
 from cmlm.config import experiment
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import external, model_dir, pretrained
@@ -29,8 +27,6 @@ from cmlm.errors import UserError
 from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
-
-logger = logging.getLogger(__name__)
 
 # The description of an export inside its SavedModel; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", tf_hub.EXPORT)
@@ -254,18 +250,13 @@ def _find_saved_model(directory: str) -> str | None:
     for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, PROVENANCE)):
             for newer in candidates[1:place]:
-                _warn(
+                # A command looks for its export several times.
+                once.warn(
                     f"{newer} is not a whole export; version "
                     f"{os.path.basename(candidate)} is used"
                 )
             return candidate
     return None
-
-
-@functools.cache
-def _warn(message: str) -> None:
-    """Logs a warning once: a command looks for its export several times."""
-    logger.warning(message)
 
 
 @contextlib.contextmanager
