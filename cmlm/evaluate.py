@@ -35,6 +35,7 @@ import datetime
 import hashlib
 import os
 import sys
+from collections.abc import Iterable
 
 from absl import flags
 
@@ -147,6 +148,9 @@ def main(_) -> int | None:
         {"--cache_dir": FLAGS.cache_dir, "--output": work_dir},
     )
 
+    if FLAGS.model:
+        check_models(run.named(FLAGS.model).values())
+
     # ---------------------------------------------------------------- tasks
     seeds = range(base.SEED, base.SEED + FLAGS.seeds)
     data_dir = FLAGS.data_dir or os.path.curdir
@@ -213,6 +217,22 @@ def groups_of(values: list[str]) -> dict[str, list[str]]:
     return groups
 
 
+def check_models(models: Iterable[str]) -> None:
+    """Refuses names of --model without an encoder, and sets TensorFlow up for the rest.
+
+    Raises:
+        UserError: there is no such encoder.
+    """
+    with cli.quiet_imports("evaluate"):
+        from cmlm.encoders import by_language, opening
+
+    reading = reading_flags.with_precision(reading_flags.reading())
+    parts = [part for each in models for part in by_language.models(each).values()]
+    cli.tune_for_inference({opening.precision(part, reading) for part in parts})
+    for part in parts:
+        opening.check(part)
+
+
 def score_models(
     tasks, work_dir: str | None, failed: dict[str, str]
 ) -> dict[str, dict]:
@@ -229,20 +249,15 @@ def score_models(
     import threadpoolctl
 
     from cmlm.common import files, versions
-    from cmlm.encoders import by_language, opening
+    from cmlm.encoders import by_language
     from cmlm.evaluation import report, run
     from cmlm.evaluation.kept import Kept, identity
 
     models = {}
     scored: dict[str, dict] = {}
     sentences = run.sentences(tasks)
-    named = run.named(FLAGS.model)
     reading = reading_flags.with_precision(reading_flags.reading())
-    parts = [
-        part for each in named.values() for part in by_language.models(each).values()
-    ]
-    cli.tune_for_inference({opening.precision(part, reading) for part in parts})
-    for name, model in named.items():
+    for name, model in run.named(FLAGS.model).items():
         encoder = by_language.open_encoders(model, reading)
         fitted, removed = components_of(name, encoder)
         kept = None

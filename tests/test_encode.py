@@ -291,6 +291,31 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
             opening.open_encoder(model)
 
 
+def test_a_check_refuses_names_without_an_encoder_alone(source, exported, tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n")
+    np.save(tmp_path / "a.npy", np.ones([1, 3], np.float32))
+    good = [
+        *(source, f"untrained:{source}", f"bow:{source}", f"{source}/ckpt-3"),
+        *(str(exported), f"{exported}/serving/1", f"{exported}/encoder"),
+        f"vectors:{tmp_path}/a.txt:{tmp_path}/a.npy",
+    ]
+    bad = [
+        *(f"{source}/nothing", f"best:{source}", f"bow:{tmp_path}", f"{source}/ckpt-4"),
+        *(str(exported.parent), str(tmp_path / "a.npy"), "http://localhost:1"),
+        f"vectors:{tmp_path}/a.txt:{tmp_path}/b.npy",
+        f"vectors:{tmp_path}/b.txt:{tmp_path}/a.npy",
+    ]
+    for model in good:
+        opening.check(model)
+        opening.open_encoder(model)
+    for model in bad:
+        with pytest.raises(UserError) as refused:
+            opening.check(model)
+        with pytest.raises(UserError) as later:
+            opening.open_encoder(model)
+        assert str(refused.value) == str(later.value)
+
+
 def test_only_a_name_of_the_hub_gets_the_command_to_download(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="hf download exports/frist"):

@@ -323,6 +323,13 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     assert missing.stderr.startswith(f"error: --data_dir is {tmp_path}/sets, and there")
     assert missing.stderr.count("\n") == 1
 
+    # The second model is refused before the first is scored.
+    for typo, said in (("nothing", "does not exist"), ("best:", "no params.yaml")):
+        models = [f"--model={source}", f"--model={typo}"]
+        refused = evaluate(*models, f"--data_dir={data}", "--tasks=stsb-test")
+        assert refused.returncode == 1 and said in refused.stderr
+        assert refused.stderr.count("\n") == 1, refused.stderr
+
     result = evaluate(*arguments)
     assert result.returncode == 1
     assert str(data / "MR" / "rt-polarity.pos") in result.stderr

@@ -163,6 +163,23 @@ class StoredVectors(ExternalEncoder):
         return self._matrix[rows]
 
 
+def check(model: str) -> None:
+    """Asks the server for a vector, or looks for the files, without reading the text.
+
+    Args:
+        model: as for `open_encoder`.
+
+    Raises:
+        UserError: there is no such server or file.
+    """
+    if not model.startswith("vectors:"):
+        ServedEncoder(model)
+        return
+    text, npy = _stored(model)
+    files.expand(text)
+    arrays.map_npy(npy)
+
+
 def open_encoder(model: str) -> ExternalEncoder:
     """Opens a model whose name begins with one of `PREFIXES`.
 
@@ -171,9 +188,14 @@ def open_encoder(model: str) -> ExternalEncoder:
     """
     if not model.startswith("vectors:"):
         return ServedEncoder(model)
+    return StoredVectors(*_stored(model))
+
+
+def _stored(model: str) -> tuple[str, str]:
+    """The file of sentences and the file of vectors of `vectors:TXT:NPY`."""
     text, _, npy = model.removeprefix("vectors:").partition(":")
     if not text or not npy:
         raise UserError(
             f"--model is {model}; allowed: vectors:SENTENCES.txt:VECTORS.npy"
         )
-    return StoredVectors(text, npy)
+    return text, npy

@@ -24,7 +24,7 @@ from cmlm.encoders.identity import check_fingerprint, describe, fingerprint
 from cmlm.encoders.signatures import DEFAULT
 from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
 from cmlm.errors import UserError
-from cmlm.modeling import foreign, inference_graph
+from cmlm.modeling import checkpoints, foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
@@ -66,6 +66,28 @@ def open_encoder(
         if saved_model:
             return _fixed(_from_export(saved_model, model), reading, model)
     return _from_trained(open_trained(model, reading), reading, False, model)
+
+
+def check(model: str) -> None:
+    """Refuses a name without an encoder; `open_encoder` would take longer to do so.
+
+    Args:
+        model: as for `open_encoder`.
+
+    Raises:
+        UserError: there is no such encoder.
+    """
+    if model.startswith(external.PREFIXES):
+        external.check(model)
+        return
+    prefix, directory = model_dir.split_prefix(model)
+    if prefix or model_dir.is_model_dir(model):
+        model_dir.read_config(directory)
+        if prefix != "untrained":
+            best = os.path.join(directory, model_dir.BEST)
+            checkpoints.find(best if prefix == "best" else directory)
+    elif not _find_saved_model(model) and foreign.find(model) is None:
+        model_dir.read_config(_run_of(model.removesuffix(".index")))
 
 
 def precision(model: str, reading: Reading | None = None) -> str:
