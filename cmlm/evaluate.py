@@ -56,8 +56,13 @@ flags.DEFINE_list(
     "tasks", ["all"], "Names of families or tasks, comma-separated; or all."
 )
 flags.DEFINE_integer(
-    "seeds", 1, "The number of seeds for tasks that train a classifier.", lower_bound=1
+    "repeats",
+    1,
+    "Train each classifier this many times, each time with another seed.",
+    lower_bound=1,
 )
+# The older name. In every other command, --seeds is a list.
+flags.DEFINE_alias("seeds", "repeats")
 flags.DEFINE_enum(
     "classifier",
     "logistic",
@@ -152,7 +157,7 @@ def main(_) -> int | None:
         check_models(run.named(FLAGS.model).values())
 
     # ---------------------------------------------------------------- tasks
-    seeds = range(base.SEED, base.SEED + FLAGS.seeds)
+    seeds = range(base.SEED, base.SEED + FLAGS.repeats)
     data_dir = FLAGS.data_dir or os.path.curdir
     chosen = catalogue.select(FLAGS.tasks, seeds, FLAGS.classifier, FLAGS.jobs)
     tasks, failed = run.read(chosen, data_dir)

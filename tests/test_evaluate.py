@@ -315,8 +315,10 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
         f"--model={source}",
         *(f"--model=bow:{source}", f"--data_dir={data}", f"--output={output}"),
         f"--cache_dir={tmp_path / 'cache'}",
-        "--tasks=stsb-test,mr,stsb-multilingual,geometry",
+        *("--tasks=stsb-test,mr,stsb-multilingual,geometry", "--repeats=2"),
     ]
+    # The older name.
+    assert "--repeats=0: 0 is not a positive integer" in evaluate("--seeds=0").stderr
 
     missing = evaluate(*arguments, f"--data_dir={tmp_path}/sets")
     assert missing.returncode == 1
@@ -341,7 +343,7 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     model = results["models"][source]
     assert model["truncated_sentences"] == 1 and model["sentences"] == 6
     assert (model["pooling"], model["seq_length"], model["step"]) == ("mean", 37, 3)
-    assert results["seeds"] == [1111] and results["versions"]["scipy"]
+    assert results["seeds"] == [1111, 1112] and results["versions"]["scipy"]
     content = (data / "stsbenchmark" / "sts-test.csv").read_bytes()
     checksum = hashlib.sha256(content).hexdigest()
     assert results["tasks"]["stsb-test"]["sha256"] == {
