@@ -93,8 +93,12 @@ def begun_start(config: experiment.ExperimentConfig, directory: str) -> str:
             f"--model_dir={directory} started "
             + (f"from {before}" if before else "without --init_checkpoint")
             + f", this command names {now}; allowed: "
-            + ("the same" if before else "no")
-            + " --init_checkpoint, or another --model_dir"
+            + (
+                f"--init_checkpoint={before}, also if these weights have moved"
+                if before
+                else "no --init_checkpoint"
+            )
+            + ", or another --model_dir"
         )
     return before
 
