@@ -1,6 +1,8 @@
 """Words counted on Beam are those of one process, however the work is divided."""
 
+import bz2
 import gzip
+import lzma
 import random
 
 import pytest
@@ -95,6 +97,29 @@ def test_ranges_divide_the_lines_of_a_file(paths, size, monkeypatch):
     assert found == [
         line.numpy() for line in streams.sentences(streams.Portion([path]))
     ]
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("last.txt", gzip.compress(b"a b\n"), "is gzip under another name; allowed"),
+        ("last.txt", lzma.compress(b"a b\n"), "is xz; allowed: plain text, .gz"),
+        ("last.txt.gz", lzma.compress(b"a b\n"), "is xz; allowed: plain text, .gz"),
+        ("last.bz2", bz2.compress(b"a b\n"), "is bzip2; allowed for training"),
+        ("last.txt", "a b\n".encode("utf-16"), "is UTF-16; allowed: UTF-8"),
+    ],
+    ids=["gzip as text", "xz as text", "xz as gzip", "bzip2", "UTF-16"],
+)
+def test_a_packed_file_behind_the_inspected_text_is_refused(
+    paths, tmp_path, name, content, said
+):
+    path = tmp_path / name
+    path.write_bytes(content)
+    paths["ja"].append(str(path))
+    with pytest.raises(UserError, match=f"{name} {said}"):
+        words_on_beam.count_and_smooth(
+            paths, Rules(), 0.3, 1000, str(tmp_path / "x"), workers=1
+        )
 
 
 def test_a_file_cut_short_is_named(paths, tmp_path):

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import apache_beam as beam
 import tensorflow as tf
 
-from cmlm.common import beam_runner, files
+from cmlm.common import beam_runner, files, packing, utf8
 from cmlm.data import streams
 from cmlm.data.rules import Rules
 from cmlm.data.word_pieces import WordSplitter
@@ -188,9 +188,16 @@ def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
         start: first byte of the range.
 
     Raises:
-        UserError: the file is not a whole gzip file.
+        UserError: the file is not a whole gzip file, is packed in another way than its
+            name says, or is UTF-16.
     """
     end = start + _RANGE_BYTES
+    if not start:
+        files.refuse_bzip2(path)
+        mark = raw.read(packing.MARK_BYTES)
+        packing.refuse_other(path, mark, packing.READ_BY_TENSORFLOW)
+        utf8.refuse_utf16(path, mark)
+        raw.seek(0)
     if path.endswith(".gz"):
         try:
             with gzip.GzipFile(fileobj=raw) as unpacked:
