@@ -609,6 +609,29 @@ def test_removing_components_takes_the_language_away(tmp_path):
     assert "not line by line" in failed["pawsx-fr"]
 
 
+@pytest.mark.parametrize("folder", ["", "x-final", "pawsx", "pawsx/x-final"])
+def test_paraphrases_in_the_archives_own_layout(tmp_path, folder):
+    """`id, sentence1, sentence2, label` under a header, a folder for each language."""
+    languages = ("de", "en", "es", "fr")
+    for language in languages:
+        for part in ("test", "dev"):
+            rows = [f"{n}\t{language} {part} {n}\tother\t1" for n in range(4)]
+            path = tmp_path / folder / language / f"{part}_2k.tsv"
+            write(path, ["id\tsentence1\tsentence2\tlabel", *rows])
+        write(path.parent / "translated_train.tsv", ["id\tsentence1", "1\ttrain"])
+    _, pool = read("pawsx", tmp_path)
+    for part, found in (("test", pool.texts), ("dev", pool.fitted)):
+        assert found == {
+            name: [f"{name} {part} {n}" for n in range(4)] for name in languages
+        }
+    path.unlink()
+    write(tmp_path / folder / "de" / "test_2k.tsv", ["1\tde test 1\tother\t1"])
+    (found,), failed = run.read(catalogue.select(["pawsx"]), str(tmp_path))
+    assert list(found.data.texts) == ["en", "es"]
+    assert "fr/dev_2k.tsv" in failed["pawsx-fr"]
+    assert "line 1 has the columns '1', 'de test 1', " in failed["pawsx-de"]
+
+
 def test_own_files_are_fitted_on_other_lines(tmp_path):
     for language in ("en", "de"):
         write(tmp_path / f"a.{language}", [f"{language} {row}" for row in range(5)])

@@ -17,6 +17,7 @@ would push its halves apart.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -102,22 +103,59 @@ class LanguageAgnosticity(base.Task[Pool]):
         return {"": before, "_pcr": after}
 
 
-class PawsX(LanguageAgnosticity):
-    """Files `test-de.tsv` and `dev-de.tsv`: the first sentence of each pair.
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """A layout of PAWS-X.
 
-    These are the files that XTREME's script makes out of PAWS-X, without a header. The
-    layout of PAWS-X's own archive (`x-final/de/test_2k.tsv`) is not read.
+    Attributes:
+        name: the path of a file, with `part` and `language` in braces.
+        within: the folders that may hold these files.
+        has_header: whether the first line names the columns; without it, the first
+            column is the first sentence.
     """
+
+    name: str
+    within: tuple[str, ...]
+    has_header: bool
+
+    def paths(self, source: reading.DataDir, part: str) -> dict[str, str]:
+        """The files of a part, by language."""
+        named = re.compile(self.name.format(part=part, language="(..)") + r"(\.gz)?$")
+        found = self.name.format(part=part, language="??")
+        return {
+            named.search(path)[1]: path for path in source.matching(found, self.within)
+        }
+
+    def sentences(self, source: reading.DataDir, path: str) -> list[str]:
+        """The first sentence of each pair."""
+        rows, column = source.table(path, 2), 0
+        if self.has_header:
+            (column,) = reading.columns(rows.pop(0), ["sentence1"], path)
+        return [row[column].strip() for row in rows]
+
+
+_LAYOUTS = (
+    # The files that XTREME's script makes of PAWS-X.
+    _Layout("{part}-{language}.tsv", ("pawsx",), False),
+    # PAWS-X's own archive.
+    _Layout("{language}/{part}_2k.tsv", ("x-final", "pawsx", "pawsx/x-final"), True),
+)
+
+
+class PawsX(LanguageAgnosticity):
+    """The first sentence of each pair, in one of `_LAYOUTS`."""
 
     name = "pawsx"
     languages = ("de", "en", "es", "fr", "ja", "ko", "zh")
 
     def read(self, source: reading.DataDir) -> Pool:
-        texts, fitted = (self._read(source, part) for part in ("test", "dev"))
+        layout = self._layout(source)
+        texts, fitted = (self._read(source, layout, part) for part in ("test", "dev"))
         for language in (texts.keys() ^ fitted.keys()) - source.left_out.keys():
             with source.part(language):
-                source.find(f"dev-{language}.tsv", within="pawsx")
-                source.find(f"test-{language}.tsv", within="pawsx")
+                for part in ("dev", "test"):
+                    name = layout.name.format(part=part, language=language)
+                    source.find(name, within=layout.within)
         both = [name for name in texts if name in fitted]
         source.check_found(both)
         pool = Pool(*({name: part[name] for name in both} for part in (texts, fitted)))
@@ -125,17 +163,24 @@ class PawsX(LanguageAgnosticity):
         _check_pool(pool.fitted)
         return pool
 
-    def _read(self, source: reading.DataDir, part: str) -> dict[str, list[str]]:
-        paths = {
-            re.search(r"-(..)\.tsv", path).group(1): path
-            for path in source.matching(f"{part}-??.tsv", within="pawsx")
-        }
+    def _layout(self, source: reading.DataDir) -> _Layout:
+        """The first layout that the folder holds; the first of all if it holds none."""
+        for layout in _LAYOUTS:
+            with contextlib.suppress(reading.MissingData):
+                layout.paths(source, "test")
+                return layout
+        return _LAYOUTS[0]
+
+    def _read(
+        self, source: reading.DataDir, layout: _Layout, part: str
+    ) -> dict[str, list[str]]:
+        paths = layout.paths(source, part)
         # A language is damaged if its lines are not those of English.
         pivot = "en" if "en" in paths else next(iter(paths))
         columns: dict[str, list[str]] = {}
         for name in sorted(paths, key=lambda name: name != pivot):
             with source.part(name):
-                lines = [row[0].strip() for row in source.table(paths[name], 2)]
+                lines = layout.sentences(source, paths[name])
                 first = columns.get(pivot, lines)
                 reading.check_parallel({paths[pivot]: first, paths[name]: lines})
                 columns[name] = lines
