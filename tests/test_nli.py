@@ -157,6 +157,44 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
     assert metrics["nli/accuracy"] == pytest.approx(np.mean(pairs))
 
 
+@pytest.mark.usefixtures("eager")
+def test_another_objective_does_not_let_a_frozen_encoder_learn_nli(
+    one_device, files, tokenizer
+):
+    """One step of SGD beside an objective that does train the encoder."""
+    path = ",".join(f"{language}={of[0]}" for language, of in files.items())
+
+    def encoder_after_a_step(**trains_encoder):
+        with one_device.scope():
+            keras.utils.set_random_seed(0)
+            model = toys.model(
+                num_layers=1,
+                vocab_size=len(tokenizer.vocab),
+                max_position_embeddings=32,
+            )
+            objectives = {}
+            for name, train_encoder in trains_encoder.items():
+                config = NliConfig(weight=1.0, train_encoder=train_encoder)
+                config.train_data = feed(files, tokenizer, "train").config.replace(
+                    input_path=path
+                )
+                objectives[name] = NliObjective(
+                    name, config, model, tokenizer=tokenizer, data=config.load_data("-")
+                )
+            optimizer = keras.optimizers.legacy.SGD(0.1)
+            trainer = Trainer(model, objectives, optimizer, one_device)
+        heads = {name: model.parts[name].get_weights()[0] for name in objectives}
+        trainer.train(1)
+        for name, before in heads.items():
+            assert (model.parts[name].get_weights()[0] != before).any()
+        return model.encoder.get_weights()
+
+    alone = encoder_after_a_step(other=True)
+    beside = encoder_after_a_step(other=True, nli=False)
+    for want, got in zip(alone, beside, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
     with one_device.scope():
         model = toys.model(

@@ -223,7 +223,6 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         return list(found.values())
 
     def _build_train_function(self, names: tuple[str, ...]):
-        variables = self._variables(names)
         keys = ["gradient_norm"]
         if len(names) > 1:
             keys += [f"{name}/gradient_norm" for name in names]
@@ -234,7 +233,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         # takes as long as building the graph.
         @tf.autograph.experimental.do_not_convert
         def replica_step(batches):
-            return self._replica_step(batches, variables)
+            return self._replica_step(batches)
 
         @tf.function
         def run(batches_of, num_steps):
@@ -253,21 +252,25 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
         return run, keys
 
-    def _replica_step(self, batches, variables) -> tf.Tensor:
-        gradients, norms, metrics = None, [], []
+    def _replica_step(self, batches) -> tf.Tensor:
+        gradient_of, norms, metrics = {}, [], []
         for name, batch in batches.items():
             objective = self.objectives[name]
             count = distributed.sum_over_replicas(objective.normalizer(batch))
             weight = objective.config.weight if self.schedule == "joint" else 1.0
             scale = tf.math.divide_no_nan(weight, count)
-            more, rows = self.gradients[name](batch, scale, variables)
+            # Not those of the other objectives: a frozen encoder stays one beside them.
+            own = self._variables((name,))
+            more, rows = self.gradients[name](batch, scale, own)
             more = distributed.sum_over_replicas(more)
             norms.append(tf.linalg.global_norm(more))
-            if gradients is None:
-                gradients = more
-            else:
-                gradients = [a + b for a, b in zip(gradients, more, strict=True)]
+            for variable, gradient in zip(own, more, strict=True):
+                key = variable.ref()
+                before = gradient_of.get(key)
+                gradient_of[key] = gradient if before is None else before + gradient
             metrics.append(rows)
+        variables = self._variables(tuple(batches))
+        gradients = [gradient_of[variable.ref()] for variable in variables]
         metrics = distributed.sum_over_replicas(tf.concat(metrics, axis=0))
         norm = norms[0]
         if len(norms) > 1:
