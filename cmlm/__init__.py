@@ -50,8 +50,8 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
     (1, 16)
 
     Takes settings by dotted name (`cmlm settings` lists them), and the command's flags
-    by name, such as flagfile, init_checkpoint, train_data (a str or a list). The same
-    model_dir resumes. Raises cmlm.errors.UserError if the command refuses or fails.
+    by name, such as flagfile and train_data (a str, a list, or a dict by language). The
+    same model_dir resumes. Raises cmlm.errors.UserError if the command fails.
     """
     from cmlm.training import apart
 

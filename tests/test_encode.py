@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import commands
 import model_dirs
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -138,6 +140,10 @@ def test_a_lone_surrogate_is_an_unknown_character(encoder):
         (["a", None], "item 1 of sentences is NoneType"),
         ([b"a"], "item 0 of sentences is bytes"),
         ((text for text in "ab"), "is a generator; allowed: a list of str"),
+        # Both would give their columns or keys as items.
+        (pd.DataFrame({"a": ["x"], "b": ["y"]}), "is a DataFrame; allowed: a list of"),
+        ({"text": ["x"]}, "is a dict; allowed: a list of str"),
+        (np.array("a"), "is a ndarray; allowed: a list of str"),
     ],
 )
 def test_what_is_no_list_of_str_is_refused(encoder, sentences, said):
@@ -145,9 +151,33 @@ def test_what_is_no_list_of_str_is_refused(encoder, sentences, said):
         encoder.encode(sentences)
 
 
+def test_a_fork_is_refused_where_tensorflow_would_hang(encoder):
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+
+    def child():
+        try:
+            encoder.encode(["the cat"])
+        except UserError as error:
+            sender.send(str(error))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    try:
+        assert receiver.poll(10)
+        said = receiver.recv()
+        assert said.startswith(f"{encoder.name} was opened before this process forked")
+        assert "spawn" in said
+    finally:
+        process.kill()
+        process.join()
+    assert encoder.encode(["the cat"]).shape == (1, encoder.dim)
+
+
 def test_an_array_of_strings_is_a_list(encoder):
     texts = ["the cat", "a"]
     encoded = encoder.encode(np.array(texts))
+    series = pd.Series(texts, index=[7, 3])
+    np.testing.assert_array_equal(encoder.encode(series), encoded)
     np.testing.assert_array_equal(encoded, encoder.encode(texts))
     assert list(encoder.lengths(np.array(texts))) == list(encoder.lengths(texts))
     assert encoder.encode(np.array([], str)).shape == (0, encoder.dim)

@@ -96,6 +96,8 @@ def test_search_in_few_texts_and_equal_ones(encoder):
     assert encoder.search([], ["ab"]).rows.shape == (0, 1)
     with pytest.raises(ValueError, match="k is 0; allowed: at least 1"):
         encoder.search(["ab"], ["ab"], k=0)
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted"):
+        encoder.search(["ab"], ["ab"], k=1.5)
 
 
 @pytest.mark.parametrize("single", ["a cat", ""])
@@ -230,6 +232,13 @@ def test_lists_of_files_reach_the_command_with_commas():
     assert [apart.joined(value) for value in (Path("a"), True, 3, "x,y")] == [
         *("a", "True", "3", "x,y")
     ]
+    assert apart.joined({"en": [Path("a"), "b"], "de": "c"}) == "en=a,b,de=c"
+    assert apart.joined(np.array(["a", "b"])) == "a,b"
+
+
+def test_settings_are_a_dict(tmp_path):
+    with pytest.raises(UserError, match="settings is 'trainer.*'; allowed: a dict"):
+        cmlm.fit(tmp_path, "trainer.train_steps=2", flagfile="quickstart")
 
 
 def test_a_path_is_loaded_like_its_name(toy_export):

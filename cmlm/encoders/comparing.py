@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,9 +54,11 @@ class Comparing:
             order of their rows.
 
         Raises:
-            TypeError: `queries` or `corpus` is neither vectors nor a list of str.
+            TypeError: `queries` or `corpus` is neither vectors nor a list of str, or
+                `k` is no integer.
             ValueError: `k` is below 1.
         """
+        k = operator.index(k)
         if k < 1:
             raise ValueError(f"k is {k}; allowed: at least 1")
         for name, texts in (("queries", queries), ("corpus", corpus)):

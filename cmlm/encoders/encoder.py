@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import LEAST_TOKENS, MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences, to_bytes
+from cmlm.errors import UserError
 
 _LENGTHS_AT_ONCE = 4096
 
@@ -44,6 +46,10 @@ class Encoder(Comparing):
         self.seq_length = seq_length
         self.info = info
         self.name = name
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<Encoder {self.name}: dim {self.dim}, seq_length {self.seq_length}>"
 
     def encode(
         self,
@@ -73,7 +79,8 @@ class Encoder(Comparing):
 
         Raises:
             TypeError: `sentences` is not a list of str.
-            UserError: a vector is not finite.
+            UserError: a vector is not finite, or this process is a fork of the one that
+                opened the encoder.
             ValueError: `batch_tokens` is below 1.
         """
         if batch_tokens < 1:
@@ -113,6 +120,13 @@ class Encoder(Comparing):
         return self._count(to_bytes(sentences))
 
     def _count(self, texts: list[bytes]) -> np.ndarray:
+        if os.getpid() != self._process:
+            # TensorFlow's threads do not survive a fork: the call would never return.
+            raise UserError(
+                f"{self.name} was opened before this process forked, and TensorFlow "
+                "does not work in forks; allowed: threads, or processes started by "
+                "multiprocessing.get_context('spawn') that open it themselves"
+            )
         counts = [
             self._lengths(tf.constant(texts[start : start + _LENGTHS_AT_ONCE])).numpy()
             for start in range(0, len(texts), _LENGTHS_AT_ONCE)

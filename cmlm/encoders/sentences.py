@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 
 
 def check_sentences(sentences: Sequence[str], name: str = "sentences") -> None:
@@ -13,14 +13,16 @@ def check_sentences(sentences: Sequence[str], name: str = "sentences") -> None:
         name: the name of the argument, for messages.
 
     Raises:
-        TypeError: `sentences` has no length or is a single string, or an item is not a
-            str.
+        TypeError: `sentences` is a single string, has no length or more than one axis,
+            or is a mapping; or an item is not a str.
     """
     if isinstance(sentences, (str, bytes)):
         # Its characters would count as sentences.
         raise TypeError(f"{name} is a single string; allowed: a list of str")
-    if not isinstance(sentences, Sized):
-        # This check would use up an iterator.
+    is_table = getattr(sentences, "ndim", 1) != 1
+    if is_table or isinstance(sentences, Mapping) or not isinstance(sentences, Sized):
+        # A table of pandas and a dict give their columns and keys as items. The check
+        # of the items would use up an iterator.
         kind = type(sentences).__name__
         raise TypeError(f"{name} is a {kind}; allowed: a list of str")
     for row, sentence in enumerate(sentences):

@@ -33,10 +33,17 @@ def train(
         settings: values by dotted name.
         flags: values of the command's flags by name. None is not given. A list gives
             its items with commas, or the flag several times if the command takes it so.
+            A dict gives NAME=VALUE with commas, as for the texts of several languages.
 
     Raises:
-        UserError: a setting is not plain data, or the command ends with an exit code.
+        UserError: the settings are not a dict of plain data, or the command ends with
+            an exit code.
     """
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            f"settings is {shown(settings)}; allowed: a dict, such as "
+            "{'trainer.train_steps': 100}"
+        )
     # A flagfile comes first: the arguments of the caller win over it.
     given = sorted(flags.items(), key=lambda item: item[0] != "flagfile")
     command = [sys.executable, "-m", "cmlm.train"]
@@ -105,10 +112,11 @@ def nested(name: str, value: Any) -> str:
 
 
 def joined(value: Any) -> str:
-    """Returns the value of a flag as text; the items of a list with commas."""
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(joined, value))
-    return str(_plain(value))
+    """Returns the value of a flag as text; the items of a list or dict with commas."""
+    value = _plain(value)
+    if isinstance(value, dict):
+        value = [f"{name}={joined(each)}" for name, each in value.items()]
+    return ",".join(map(joined, value)) if isinstance(value, list) else str(value)
 
 
 def _plain(value: Any) -> Any:
