@@ -100,6 +100,22 @@ def test_search_in_few_texts_and_equal_ones(encoder):
         encoder.search(["ab"], ["ab"], k=1.5)
 
 
+@pytest.mark.parametrize(
+    ("vectors", "said"),
+    [
+        (np.ones(2), r"has the shape \[2\]; allowed: \[n, dim\]"),
+        (np.ones([1, 2, 2]), r"has the shape \[1, 2, 2\]; allowed"),
+        (np.array([[1.0, np.nan]]), "has NaN or infinity; allowed: finite numbers"),
+        (np.ones([1, 3]), "have the width 3, those of .* 2; allowed: one width"),
+    ],
+)
+def test_vectors_that_cannot_be_compared_are_named(encoder, vectors, said):
+    with pytest.raises(ValueError, match=f"a {said}"):
+        encoder.similarity(vectors, ["b"])
+    with pytest.raises(ValueError, match=f"queries {said}"):
+        encoder.search(vectors, ["b"])
+
+
 @pytest.mark.parametrize("single", ["a cat", ""])
 def test_a_single_string_is_not_taken_apart(encoder, single):
     for name, given in (("queries", (single, ["a"])), ("corpus", (["a"], single))):

@@ -29,8 +29,10 @@ class Comparing:
 
         Raises:
             TypeError: `a` or `b` is neither vectors nor a list of str.
+            ValueError: vectors have a wrong shape or a number that is not finite.
         """
-        return self._unit(a) @ self._unit(b).T
+        left, right = self._units(("a", a), ("b", b))
+        return left @ right.T
 
     def search(
         self,
@@ -56,7 +58,8 @@ class Comparing:
         Raises:
             TypeError: `queries` or `corpus` is neither vectors nor a list of str, or
                 `k` is no integer.
-            ValueError: `k` is below 1.
+            ValueError: `k` is below 1, or vectors have a wrong shape or a number that
+                is not finite.
         """
         k = operator.index(k)
         if k < 1:
@@ -66,12 +69,32 @@ class Comparing:
                 check_sentences(texts, name)
         if not (len(queries) and len(corpus)):
             return exact.nothing(len(queries), min(k, len(corpus)))
-        return exact.nearest(self._unit(queries), self._unit(corpus), k)
+        units = self._units(("queries", queries), ("corpus", corpus))
+        return exact.nearest(*units, k)
 
-    def _unit(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
-        if _is_vectors(texts):
-            return arrays.unit_length(texts)
-        return self.encode(texts, normalize=True)
+    def _units(
+        self, *named: tuple[str, Sequence[str] | np.ndarray]
+    ) -> list[np.ndarray]:
+        """The vectors of two arguments, each with its name, at length 1."""
+        units = []
+        for name, texts in named:
+            if not _is_vectors(texts):
+                units.append(self.encode(texts, normalize=True))
+                continue
+            if texts.ndim != 2:
+                shape = list(texts.shape)
+                raise ValueError(f"{name} has the shape {shape}; allowed: [n, dim]")
+            units.append(arrays.unit_length(texts))
+            if not np.isfinite(units[-1]).all():
+                raise ValueError(f"{name} has NaN or infinity; allowed: finite numbers")
+        (first, _), (second, _) = named
+        left, right = (unit.shape[1] for unit in units)
+        if left != right:
+            raise ValueError(
+                f"the vectors of {first} have the width {left}, those of {second} "
+                f"{right}; allowed: one width"
+            )
+        return units
 
 
 def _is_vectors(texts: Sequence[str] | np.ndarray) -> bool:
