@@ -316,6 +316,28 @@ def test_stderr_works_after_quiet_imports(run):
     assert run(f"--body={NOISE}\nos.write(2, b'after\\n')").stderr == "after\n"
 
 
+IN_TWO_THREADS = """
+import threading
+from cmlm.common import native_log
+second_is_in, first_is_out = threading.Event(), threading.Event()
+def second():
+    with native_log.dropped():
+        second_is_in.set()
+        first_is_out.wait()
+thread = threading.Thread(target=second)
+with native_log.dropped():
+    thread.start()
+    second_is_in.wait(0.3)
+first_is_out.set()
+thread.join()
+os.write(2, b'after\\n')
+"""
+
+
+def test_stderr_works_after_two_threads_have_dropped_it(run):
+    assert run(f"--body={IN_TWO_THREADS}").stderr == "after\n"
+
+
 def test_folders_named_like_the_packages_do_not_hide_them(tmp_path):
     (tmp_path / "cmlm").mkdir()
     (tmp_path / "export" / "preprocessor").mkdir(parents=True)

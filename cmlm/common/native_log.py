@@ -7,6 +7,7 @@ import faulthandler
 import os
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 
@@ -26,6 +27,10 @@ def quiet_environment() -> None:
         os.environ.setdefault(name, value)
 
 
+# stderr is the whole process's: a second thread would put back the file of the first.
+_one_thread = threading.RLock()
+
+
 @contextlib.contextmanager
 def dropped() -> Iterator[None]:
     """Drops everything that is written to stderr in the body, warnings too.
@@ -39,6 +44,13 @@ def dropped() -> Iterator[None]:
     if os.environ["TF_CPP_MIN_LOG_LEVEL"] < "3":
         yield
         return
+    with _one_thread, _captured():
+        yield
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[None]:
+    """`dropped`, in the one thread that may do so."""
     sys.stderr.flush()
     terminal = os.dup(2)
     had_faulthandler = faulthandler.is_enabled()
