@@ -213,7 +213,7 @@ def test_a_size_beside_a_preset_wins():
         ("model.presett=tiny", "model has no 'presett'; it has: preset, "),
         ("task.bitex.weight=1", "task has no 'bitex'; it has: cmlm, mlm"),
         ("model.preset=huge", "model.preset is 'huge'; allowed: tiny, "),
-        ("model.pooling=first", "model.pooling is 'first'; allowed: mean, max, cls"),
+        ("model.pooling=first", "model.pooling is 'first'; allowed: mean, "),
         (
             "model.num_layers=two",
             "model.num_layers is 'two'; allowed: an integer or null",
