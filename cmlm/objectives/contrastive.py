@@ -102,23 +102,25 @@ class ContrastiveObjective(EmbeddingObjective):
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
-        not_source = not_target = pool.related()
+        excluded_sources = excluded_targets = pool.related()
         candidates, absent = pool.all_targets, None
         if "negative_hash" in batch:
             candidates = tf.concat([candidates, pool.all_negatives], axis=0)
             absent = tf.pad(pool.absent(), [[tf.shape(pool.all_targets)[0], 0]])
-            not_target = tf.concat([not_target, pool.equals_negative()], axis=1)
-            not_target |= absent
+            excluded_targets = tf.concat(
+                [excluded_targets, pool.equals_negative()], axis=1
+            )
+            excluded_targets |= absent
         settings = (self.config.margin, self.config.scale)
         forward, similarities = losses.additive_margin_softmax(
-            pool.sources, candidates, pool.own, not_target, *settings
+            pool.sources, candidates, pool.own, excluded_targets, *settings
         )
         backward, reverse = losses.additive_margin_softmax(
-            pool.targets, pool.all_sources, pool.own, not_source, *settings
+            pool.targets, pool.all_sources, pool.own, excluded_sources, *settings
         )
         loss = tf.reduce_sum(forward + backward)
-        metrics = ranking_metrics(similarities, pool.own, not_target, absent)
-        backward_metrics = ranking_metrics(reverse, pool.own, not_source)
+        metrics = ranking_metrics(similarities, pool.own, excluded_targets, absent)
+        backward_metrics = ranking_metrics(reverse, pool.own, excluded_sources)
         metrics["reverse_accuracy"] = backward_metrics["accuracy"]
         metrics["loss"] = (loss, self.normalizer(batch))
         return loss, metrics

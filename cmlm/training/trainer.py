@@ -124,7 +124,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
     def active(self, step: int) -> tuple[str, ...]:
         """Returns the names of the objectives that take part in a step."""
-        names = self._candidates(step)
+        names = self._taking_part(step)
         if self.schedule == "joint" or len(names) < 2:
             return names
         # The draw is a function of seed and step, so a resumed run repeats it.
@@ -132,7 +132,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         random = np.random.default_rng([self.seed, step])
         return (names[random.choice(len(names), p=weights / weights.sum())],)
 
-    def _candidates(self, step: int) -> tuple[str, ...]:
+    def _taking_part(self, step: int) -> tuple[str, ...]:
+        """The objectives that a joint step sums, and an interleaved step draws from."""
         return tuple(
             name
             for name, objective in self.objectives.items()
@@ -312,7 +313,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         Returns:
             The metrics, as `Validator.evaluate` returns them.
         """
-        names = self._candidates(max(self.step - 1, 0))
+        names = self._taking_part(max(self.step - 1, 0))
         return self.validator.evaluate(names, int(num_steps))
 
 
