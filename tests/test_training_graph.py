@@ -8,7 +8,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.keras import keras
-from cmlm.modeling import fused
+from cmlm.modeling import fused, layers
 from cmlm.training.trainer import Trainer
 
 BATCH = 8
@@ -196,6 +196,22 @@ def test_bfloat16_sums_over_many_rows():
         np.testing.assert_array_equal(tf.reshape(y, [-1, 3])[0], want)
         gradient = tape.gradient(y, layer._trainable_weights[1], tf.ones_like(y))
         np.testing.assert_allclose(gradient, [5000] * 3, rtol=4e-3)
+
+
+def test_the_biases_of_a_classifier_are_summed_over_many_rows():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        head = layers.Classifier(2, 2, activation=None)
+        head(tf.zeros([1, 1, 2]))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    head.out_proj.set_weights([np.array([[1, 2], [3, -1]]), np.zeros(2)])
+    with fused.training(), tf.GradientTape() as tape:
+        logits = head(tf.ones([5000, 1, 2], tf.bfloat16))
+    weights = [head.dense.trainable_weights[1], head.out_proj.trainable_weights[1]]
+    inner, outer = tape.gradient(logits, weights, tf.ones_like(logits))
+    np.testing.assert_allclose(outer, [5000, 5000], rtol=4e-3)
+    np.testing.assert_allclose(inner, [15000, 10000], rtol=4e-3)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

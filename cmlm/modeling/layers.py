@@ -207,3 +207,13 @@ class MaskedLM(nlp_layers.MaskedLM):
         if fused.active():
             return fused.add_bias(logits, fused.read(self.bias))
         return tf.nn.bias_add(logits, self.bias)
+
+
+@keras.utils.register_keras_serializable(package="cmlm")
+class Classifier(nlp_layers.ClassificationHead):
+    """Model Garden's head of a sequence; a training step adds its biases exactly."""
+
+    def call(self, sequence: tf.Tensor) -> tf.Tensor:
+        """Classifies: float [batch, seq, dim], of which [CLS] counts, to logits."""
+        x = self.dropout(fused.dense(self.dense, sequence[:, 0]))
+        return fused.dense(self.out_proj, x)

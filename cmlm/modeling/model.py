@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork, activation
-from cmlm.modeling.layers import MaskedLM, ViewProjection
+from cmlm.modeling.layers import Classifier, MaskedLM, ViewProjection
 
 # The name of the part that holds QuickThought's second encoder.
 SECOND_ENCODER = "second_encoder"
@@ -89,7 +88,7 @@ class SentenceModel(tf.Module):
             self.parts[name] = head
         return self.parts[name]
 
-    def classifier(self, name: str, num_classes: int) -> nlp_layers.ClassificationHead:
+    def classifier(self, name: str, num_classes: int) -> Classifier:
         """BERT's classifier: a dense layer with tanh over [CLS], then the logits.
 
         Args:
@@ -97,7 +96,7 @@ class SentenceModel(tf.Module):
             num_classes: number of logits.
         """
         if name not in self.parts:
-            head = nlp_layers.ClassificationHead(
+            head = Classifier(
                 self.config.hidden_size,
                 num_classes,
                 dropout_rate=self.config.dropout_rate,
