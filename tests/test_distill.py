@@ -291,12 +291,24 @@ def test_word_embeddings_begin_as_the_teachers_vectors(folder):
     np.testing.assert_allclose(table @ table.T, vectors @ vectors.T, atol=2e-3)
 
 
-def test_word_embeddings_need_the_width_of_the_teacher(folder):
-    objective = student(
-        folder, settings(folder, init_words=True, projection="linear"), 8
-    )
-    with pytest.raises(UserError, match="init_words is True; allowed: false"):
-        objective.begin()
+def test_word_embeddings_need_the_width_of_the_teacher(folder, one_device):
+    """The run says so before the teacher reads, and with complete vectors too."""
+    run = toys.run_config(f"{folder}/text.txt")
+    run.vocabulary.file = f"{folder}/vocab.txt"
+    run.vocabulary.max_unknown_share = 1
+    run.task.cmlm.weight = 0.0
+    run.task.distill = settings(folder, init_words=True, projection="linear")
+
+    def refused():
+        with pytest.raises(UserError, match="init_words is True; allowed: false"):
+            inputs.prepare(run, f"{folder}/run", one_device)
+
+    refused()
+    assert not (folder / "run" / "teacher").exists()
+    prepare(folder, run.task.distill)
+    refused()
+    run.task.distill.init_words = False
+    inputs.prepare(run, f"{folder}/run", one_device)
 
 
 def test_a_teacher_must_be_named():

@@ -87,7 +87,7 @@ def test_stored_vectors_are_an_encoder(tmp_path):
     encoded = encoder.encode(["three", "one", " two "])
     np.testing.assert_array_equal(encoded, [[4, 5], [0, 1], [2, 3]])
     assert encoded.dtype == np.float32
-    with pytest.raises(UserError, match="lacks 2 sentences, such as 'two'"):
+    with pytest.raises(UserError, match="lacks 2 of 3 sentences, such as 'two'"):
         encoder.encode(["one", "two", "four"])
     with pytest.raises(UserError, match="allowed: vectors:SENTENCES.txt:VECTORS.npy"):
         opening.open_encoder(f"vectors:{text}")

@@ -104,8 +104,8 @@ class ServedEncoder(ExternalEncoder):
     def __init__(self, address: str):
         if model_server.parse_address(address).model is None:
             raise UserError(
-                f"--model is {address}; allowed: {address.split('/')[0]}//HOST:PORT/v1/"
-                "models/NAME[/versions/N]"
+                f"the model is {address}; allowed: {address.split('/')[0]}//HOST:PORT/"
+                "v1/models/NAME[/versions/N]"
             )
         self._server = model_server.connect(address)
         self.name = address
@@ -156,8 +156,9 @@ class StoredVectors(ExternalEncoder):
         missing = [text for text in sentences if text not in self._rows]
         if missing:
             raise UserError(
-                f"{self._text} lacks {len(missing)} sentences, such as "
-                f"{missing[0][:60]!r}; write it by cmlm.evaluate --sentences"
+                f"{self._text} lacks {len(missing)} of {len(sentences)} sentences, "
+                f"such as {missing[0][:60]!r}; for tasks, cmlm.evaluate --sentences "
+                "writes it"
             )
         rows = [self._rows[text] for text in sentences]
         return self._matrix[rows]
@@ -196,6 +197,6 @@ def _stored(model: str) -> tuple[str, str]:
     text, _, npy = model.removeprefix("vectors:").partition(":")
     if not text or not npy:
         raise UserError(
-            f"--model is {model}; allowed: vectors:SENTENCES.txt:VECTORS.npy"
+            f"the model is {model}; allowed: vectors:SENTENCES.txt:VECTORS.npy"
         )
     return text, npy

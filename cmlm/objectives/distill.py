@@ -11,6 +11,7 @@ import tensorflow as tf
 from cmlm.common import distributed, fields
 from cmlm.data import bitext, pair_pipelines, streams
 from cmlm.data.teacher_vectors import TeacherVectors
+from cmlm.modeling.encoder import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
 
@@ -24,7 +25,9 @@ class DistillConfig(ObjectiveConfig):
 
     Attributes:
         teacher: anything that `cmlm.encode --model` opens: an export, a model_dir, a
-            Hugging Face folder, the address of a server, or stored vectors.
+            Hugging Face folder, the address of a server, or stored vectors
+            (vectors:SENTENCES.txt:VECTORS.npy, with a line for every text and, for
+            `init_words`, for every token).
         teacher_cache: a directory for the teacher's vectors, which several runs may
             share; empty: `teacher/` in the model_dir.
         projection: the map between vectors of different widths. `pca`: the teacher's
@@ -49,6 +52,26 @@ class DistillConfig(ObjectiveConfig):
         super().require_input(prefix)
         if not self.teacher:
             raise fields.refused(f"{prefix}teacher", "", "an encoder (--teacher)")
+
+    def check_words(self, name: str, dim: int, encoder: EncoderConfig) -> None:
+        """Refuses `init_words` if the word embeddings have another width.
+
+        Args:
+            name: the objective's name.
+            dim: the width of the teacher's vectors.
+            encoder: a new encoder.
+
+        Raises:
+            UserError: the widths differ.
+        """
+        width = dim if self.projection == "linear" else encoder.hidden_size
+        if self.init_words and width != encoder.embedding_width:
+            raise fields.refused(
+                f"task.{name}.init_words",
+                True,
+                f"false, as the teacher's vectors have the width {width}, "
+                f"the word embeddings {encoder.embedding_width}",
+            )
 
     def begins_by(self) -> str:
         return "init_words" if self.init_words else ""
@@ -96,15 +119,7 @@ class DistillObjective(EmbeddingObjective):
             return
         table = self.model.encoder.embedding_table
         words = tf.constant([word_of(token) for token in self.tokenizer.vocab])
-        vectors = self._teach(self._vectors.lookup(words)).numpy()
-        if vectors.shape[1] != table.shape[1]:
-            raise fields.refused(
-                f"task.{self.name}.init_words",
-                True,
-                f"false, as the teacher's vectors have the width {vectors.shape[1]}, "
-                f"the word embeddings {table.shape[1]}",
-            )
-        table.assign(vectors)
+        table.assign(self._teach(self._vectors.lookup(words)))
 
     def make_dataset(self, feed):
         return pair_pipelines.taught_texts(feed, self._vectors.lookup)

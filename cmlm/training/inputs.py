@@ -114,7 +114,14 @@ def prepare(
         teachers.refuse_others(config.task.enabled(), directory)
         path = prepare_vocabulary(config, data, directory)
         tokenizer = config.vocabulary.tokenizer(path)
-        data = teachers.prepare(config.task.enabled(), data, tokenizer, directory)
+        is_new = not config.init_checkpoint and latest.find(directory) is None
+        data = teachers.prepare(
+            config.task.enabled(),
+            data,
+            tokenizer,
+            directory,
+            config.model if is_new else None,
+        )
         return {
             "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
             "vocabulary": path,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -19,6 +19,7 @@ from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
+from cmlm.modeling.encoder import EncoderConfig
 from cmlm.objectives import Data
 from cmlm.objectives.base import ObjectiveConfig
 from cmlm.objectives.distill import DistillConfig, word_of
@@ -34,6 +35,7 @@ def prepare(
     data: Mapping[str, Data],
     tokenizer: Tokenizer,
     directory: str,
+    new_encoder: EncoderConfig | None = None,
 ) -> dict[str, Data]:
     """Gives the data of every objective with a teacher the vectors of its texts.
 
@@ -45,19 +47,23 @@ def prepare(
         data: the data of each of them.
         tokenizer: its vocabulary is encoded too, for `init_words`.
         directory: the model_dir.
+        new_encoder: the encoder, if it begins without weights.
 
     Raises:
-        UserError: the teacher cannot be opened, its vectors are not finite, or the
-            cache belongs to another teacher.
+        UserError: the teacher cannot be opened, its vectors are not finite or do not
+            fit the new encoder, or the cache belongs to another teacher.
     """
-    return {
-        name: dataclasses.replace(
-            data[name], teacher=_prepare(objective, data[name], tokenizer, directory)
-        )
-        if isinstance(objective, DistillConfig)
-        else data[name]
-        for name, objective in objectives.items()
-    }
+    prepared = dict(data)
+    for name, objective in objectives.items():
+        if isinstance(objective, DistillConfig):
+
+            def check(dim: int, name=name, objective=objective) -> None:
+                if new_encoder is not None:
+                    objective.check_words(name, dim, new_encoder)
+
+            vectors = _prepare(objective, data[name], tokenizer, directory, check)
+            prepared[name] = dataclasses.replace(data[name], teacher=vectors)
+    return prepared
 
 
 def refuse_others(objectives: Mapping[str, ObjectiveConfig], directory: str) -> None:
@@ -102,18 +108,29 @@ def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, str]]:
 
 
 def _prepare(
-    objective: DistillConfig, data: Data, tokenizer: Tokenizer, directory: str
+    objective: DistillConfig,
+    data: Data,
+    tokenizer: Tokenizer,
+    directory: str,
+    check: Callable[[int], None],
 ) -> TeacherVectors:
+    """Checks the width of the teacher's vectors before the teacher reads."""
     cache = _cache(objective, directory)
     words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
     texts = _identity(objective, data, words)
     found = teacher_vectors.find(cache, objective.teacher, texts)
     if found is not None:
+        check(found.dim)
         logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
         return found
     teacher, about = _open(objective)
+    check(teacher.dim)
     with teacher_vectors.opened(cache, about, teacher.dim) as writer:
-        with progress_bar(None, unit="texts") as bar:
+        logger.info(
+            "teacher: reads the texts; a stopped run resumes with its vectors in %s",
+            cache,
+        )
+        with progress_bar(None, "teacher", unit="texts") as bar:
             for keys, new in _batches(objective, data, words):
                 missing = {
                     key: text
