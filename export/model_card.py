@@ -18,6 +18,7 @@ from cmlm.encoders import model_dir
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import pooling
+from cmlm.objectives.distill import DistillConfig
 
 FILE_NAME = "README.md"
 
@@ -175,8 +176,11 @@ def _training(trained: TrainedEncoder) -> list[str]:
             f"| {name} | {objective.weight:g} | {objective.start_step:,} to {end:,} "
             f"| {data.global_batch_size:,} | {data.seq_length} | `{data.input_path}` |"
         )
-    metrics = last_validation(trained.run, step)
     lines.append("")
+    for name, objective in config.task.enabled().items():
+        if isinstance(objective, DistillConfig):
+            lines += [f"The teacher of {name} is `{objective.teacher}`.", ""]
+    metrics = last_validation(trained.run, step)
     if not metrics:
         return [*lines, "The run recorded no validation up to this step."]
     lines += [

@@ -155,7 +155,10 @@ def test_card_says_what_the_run_says(tmp_path):
     task.cmlm.train_data.input_path = "no=a.txt,pt-br=b.txt,zh-Hant=c.txt"
     task.bitext.weight = 1.0
     task.bitext.train_data.input_path = "en-de=a.tsv,zh-Hant-fr=b.tsv"
+    assert "teacher" not in card
+    task.distill.weight, task.distill.teacher = 1.0, "pretrained/minilm"
     card = model_card.render(trained, 37, True, False)
+    assert "\nThe teacher of distill is `pretrained/minilm`.\n" in card
     header = yaml.safe_load(card.split("---\n")[1])
     assert set(header["language"]) == {*("no", "pt", "zh"), *("en", "de", "fr")}
     (row,) = re.findall(r"\| languages \| (.*) \|", card)
