@@ -308,7 +308,7 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     cases = {
         str(tmp_path / "nothing"): "does not exist",
         str(exported.parent): "holds no weights; allowed: an export",
-        f"best:{source}": "best",
+        f"best:{source}": "has no best checkpoint: no validation has chosen one",
     }
     damaged = tmp_path / "serving" / "1"
     (damaged / "assets.extra").mkdir(parents=True)

@@ -118,6 +118,13 @@ def load_encoder(
         path = {"latest": model_dir, "best": os.path.join(model_dir, BEST)}.get(
             checkpoint, checkpoint
         )
+        if checkpoint == "best" and not tf.io.gfile.isdir(path):
+            metric = config.trainer.best_checkpoint_metric
+            reason = "no validation has chosen one" if metric else "the run keeps none"
+            raise UserError(
+                f"{model_dir} has no best checkpoint: {reason} "
+                f"(trainer.best_checkpoint_metric={metric!r}); allowed: the latest"
+            )
         checkpoint = checkpoints.find(path)
         if reading.sentence_vector == "projected" and config.model.num_views > 1:
             trainer = "CMLM trains one"

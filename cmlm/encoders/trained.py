@@ -111,19 +111,19 @@ class TrainedEncoder:
 
 
 def describe_limit(trained: TrainedEncoder, seq_length: int) -> str:
-    """A length and its reason: "123 tokens (128 positions less 5 conditions)"."""
+    """A length and its reason: "123 tokens (128 positions less num_views, 5)"."""
     model = trained.config.model
     positions, views = model.max_position_embeddings, model.num_views
     text = f"{seq_length} tokens"
     if views and seq_length == positions - views:
-        text += f" ({positions} positions less {views} conditions)"
+        text += f" ({positions} positions less num_views, {views})"
     return text
 
 
 def describe_cut(trained: TrainedEncoder, seq_length: int) -> str:
     """Describes where sentences are cut, and the length limit of the training.
 
-    "sentences are cut at 123 tokens (128 positions less 5 conditions); trained with
+    "sentences are cut at 123 tokens (128 positions less num_views, 5); trained with
     128". A run that starts from weights with a limit of their own keeps that one:
     "trained with 50, its start with 256".
     """
