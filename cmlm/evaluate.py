@@ -251,12 +251,13 @@ def score_models(
     Returns:
         The entry of results.json for each model with scores.
     """
-    import threadpoolctl
+    with cli.quiet_imports("evaluate"):
+        import threadpoolctl
 
-    from cmlm.common import files, versions
-    from cmlm.encoders import by_language
-    from cmlm.evaluation import report, run
-    from cmlm.evaluation.kept import Kept, identity
+        from cmlm.common import files, versions
+        from cmlm.encoders import by_language
+        from cmlm.evaluation import report, run
+        from cmlm.evaluation.kept import Kept, identity
 
     models = {}
     scored: dict[str, dict] = {}

@@ -239,6 +239,28 @@ def _run(program: str) -> subprocess.CompletedProcess:
     )
 
 
+def test_commands_import_the_encoders_quietly():
+    """tensorflow_text, which they load, warns about the packages that it loads."""
+    encoders = []
+    for name in COMMANDS:
+        quiet = {
+            id(inner)
+            for node in ast.walk(TREES[name])
+            if isinstance(node, ast.With)
+            and "cli.quiet_imports" in ast.unparse(node.items[0])
+            for inner in ast.walk(node)
+        }
+        found = [
+            node
+            for node in ast.walk(TREES[name])
+            if isinstance(node, ast.ImportFrom) and node.module == "cmlm.encoders"
+            if {"opening", "by_language"} & {alias.name for alias in node.names}
+        ]
+        encoders += found
+        assert all(id(node) in quiet for node in found), name
+    assert encoders
+
+
 def test_importing_the_package_is_cheap():
     result = _run(
         "import cmlm, cmlm.errors, sys, json; print(json.dumps(sorted(sys.modules)))"
