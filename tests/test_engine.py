@@ -305,7 +305,7 @@ def test_a_program_that_cannot_assert_is_checked_after_its_steps(
 
 
 @pytest.mark.usefixtures("eager")
-def test_warm_start_takes_the_parts_there_are(text, tmp_path):
+def test_warm_start_takes_the_parts_there_are(text, tmp_path, caplog):
     config = toys.run_config(
         text,
         **{
@@ -324,7 +324,10 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path):
     engine.train(source, validate=False)
 
     warm = toys.run_config(text, init_checkpoint=str(tmp_path / "mlm"))
-    run = engine.build(warm, str(tmp_path / "cmlm"))
+    with caplog.at_level("INFO", logger="cmlm"):
+        run = engine.build(warm, str(tmp_path / "cmlm"))
+    said = f"weights: encoder, masked_lm from {tmp_path}/mlm; new: projection"
+    assert said in caplog.messages
     assert run.trainer.step == 0
     for part in ("encoder", "masked_lm"):
         for a, b in zip(

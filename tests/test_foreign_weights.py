@@ -8,6 +8,7 @@ and exporter. The oracle is BERT in numpy in the layout of each.
 import json
 import logging
 import math
+import re
 import time
 
 import model_dirs
@@ -756,6 +757,29 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
     warm_start.adopt_for_run(config, (), str(tmp_path / "run"))
     assert config.model.embedding_size == 6
     assert config.model.relative_positions
+
+
+@pytest.mark.parametrize(
+    "setting, said",
+    [
+        ("model.preset=tiny", "model.preset=tiny has num_layers=2, {} has 1"),
+        ("model.preset=tiny,model.num_layers=1", "tiny has hidden_size=128, {} has 16"),
+        ("model.num_layers=3", "model.num_layers is 3, {} has 1"),
+        ("model.hidden_size=16,model.num_layers=1", None),
+    ],
+)
+def test_a_run_has_the_shape_of_the_run_that_it_starts_from(tmp_path, setting, said):
+    """The command says so before it builds a model of the wrong shape."""
+    source = model_dirs.write(tmp_path / "source", **{"model.num_layers": 1})
+    config = recipes.load("labse/dual_encoder", (), [setting])
+    config.init_checkpoint = source
+    given = overrides.given((), [setting])
+    if said is None:
+        warm_start.adopt_for_run(config, given, None)
+        assert config.model.intermediate_size == toys.encoder_config().intermediate_size
+        return
+    with pytest.raises(UserError, match=re.escape(said.format(source))):
+        warm_start.adopt_for_run(config, given, None)
 
 
 @pytest.mark.usefixtures("eager")

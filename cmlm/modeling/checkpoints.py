@@ -133,11 +133,9 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
     if any(name.startswith(weights.POOLER) for name in kept):
         logger.info("%s has no pooler; this run needs no pooler", source.path)
     parts = ["encoder"]
-    if "masked_lm" in model.parts:
-        if any(name.startswith(weights.MASKED_LM) for name in kept):
-            logger.info("%s has no masked-LM head: a new one is made", source.path)
-        else:
-            parts.append("masked_lm")
+    has_head = not any(name.startswith(weights.MASKED_LM) for name in kept)
+    if "masked_lm" in model.parts and has_head:
+        parts.append("masked_lm")
     return parts
 
 

@@ -207,7 +207,10 @@ def _set_weights(
         parts = checkpoints.initialize(model, start)
         for objective in objectives:
             objective.check_start(start, parts)
-        logger.info("weights: %s from %s", ", ".join(parts), start)
+        new = ", ".join(name for name in model.parts if name not in parts)
+        logger.info(
+            "weights: %s from %s%s", ", ".join(parts), start, new and f"; new: {new}"
+        )
     else:
         for objective in objectives:
             objective.begin()

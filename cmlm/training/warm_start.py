@@ -92,6 +92,9 @@ def _adopt_shape(
         config: the run's configuration; changed in place.
         given: names of the settings that the user has set.
         pooling: whether to take over the pooling too.
+
+    Raises:
+        UserError: a given setting contradicts the run; the message names both.
     """
     folder = _own_run(config.init_checkpoint)
     if folder is None:
@@ -99,10 +102,20 @@ def _adopt_shape(
     begun = model_dir.read_config(folder)
     before = begun.model
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
-    filled = encoder.SHAPE_FIELDS if "model.preset" in given else ()
+    preset = encoder.PRESETS.get(config.model.preset)
+    if "model.preset" in given and preset:
+        for name, value in zip(encoder.SHAPE_FIELDS, preset, strict=True):
+            if f"model.{name}" not in given and value != getattr(before, name):
+                raise UserError(
+                    f"model.preset={config.model.preset} has {name}={value}, "
+                    f"{folder} has {getattr(before, name)}"
+                )
     for name in _SHAPE:
-        if f"model.{name}" not in given and name not in filled:
-            setattr(config.model, name, getattr(before, name))
+        own, theirs = getattr(config.model, name), getattr(before, name)
+        if f"model.{name}" not in given:
+            setattr(config.model, name, theirs)
+        elif name in encoder.SHAPE_FIELDS and own != theirs:
+            raise UserError(f"model.{name} is {own}, {folder} has {theirs}")
     if pooling:
         config.model.pooling = before.pooling
 
