@@ -5,10 +5,12 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import apache_beam as beam
+import grpc
 import pytest
 
 from cmlm.common import beam_runner
@@ -154,3 +156,32 @@ def test_progress_of_several_processes_adds_up(capfd):
     assert shown.count("\r") <= 4 + (time.monotonic() - start) / 10
     progress.add(1)
     progress.flush()  # its file is gone: a worker that is late does no harm
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_threads_that_lose_a_killed_worker_print_nothing(monkeypatch, dies):
+    """Such a thread may fail before the thread that names the dead worker."""
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+
+    def fail(error):
+        def target():
+            raise error
+
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+
+    def lose():
+        with beam_runner._killed_workers():
+            fail(grpc.RpcError())
+            if dies:
+                fail(RuntimeError("Worker subprocess exited with return code -9"))
+                time.sleep(10)
+
+    if dies:
+        with pytest.raises(UserError, match="was killed by signal 9"):
+            lose()
+    else:
+        lose()
+    assert [failure.exc_type for failure in printed] == [grpc.RpcError] * (not dies)

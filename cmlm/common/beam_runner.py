@@ -40,6 +40,7 @@ from cmlm.errors import UserError
 
 try:
     import apache_beam as beam
+    import grpc
     from apache_beam import pvalue
     from apache_beam.io import filesystem, filesystems
     from apache_beam.options import pipeline_options
@@ -109,6 +110,7 @@ def _killed_workers() -> Iterator[None]:
         yield
         return
     codes: list[str] = []
+    lost: list[threading.ExceptHookArgs] = []
     hook_before = threading.excepthook
     # Ignored in a background job of a script; None: not set by Python.
     handler_before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
@@ -118,7 +120,10 @@ def _killed_workers() -> Iterator[None]:
             # A thread that talked to the dead worker.
             return
         said = re.search(r"exited with return code (-?\d+)", str(failure.exc_value))
-        if failure.exc_type is not RuntimeError or not said:
+        if issubclass(failure.exc_type, grpc.RpcError):
+            # Such a thread may notice first that the worker is dead.
+            lost.append(failure)
+        elif failure.exc_type is not RuntimeError or not said:
             hook_before(failure)
         else:
             codes.append(said[1])
@@ -146,6 +151,8 @@ def _killed_workers() -> Iterator[None]:
     finally:
         threading.excepthook = hook_before
         signal.signal(signal.SIGINT, handler_before)
+        for failure in lost if not codes else ():
+            hook_before(failure)
 
 
 @contextlib.contextmanager
