@@ -170,7 +170,8 @@ def made_small(module: str, arguments: list[str], toy: dict[str, str], output: P
             value = value.replace("sentences.txt", toy["text"])
         elif flag == "size":
             value = "200"
-        elif flag == "seeds":
+        elif flag in ("seeds", "repeats"):
+            # The seeds of cmlm.finetune are a list.
             value = "0" if module == "cmlm.finetune" else "2"
         elif flag == "params_override":
             value = re.sub(r"(entities_file)=[^,]+", rf"\1={toy['names']}", value)
@@ -273,7 +274,8 @@ SETTINGS = {
         **_DUAL,
         "task.bitext.train_data.global_batch_size": 32 * 32,
     },
-    "papers/labse/large": {**_DUAL, **_PRE_TRAINED, "model.preset": "large"},
+    # The shape is that of the pre-training.
+    "papers/labse/large": {**_DUAL, **_PRE_TRAINED},
     "papers/labse/large_pretrain": {
         "model.preset": "large",
         "trainer.stacking_steps": (),

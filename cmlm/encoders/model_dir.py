@@ -74,6 +74,32 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
     return overrides.from_yaml(os.path.join(model_dir, PARAMS))
 
 
+def find_checkpoint(
+    model_dir: str, config: experiment.ExperimentConfig, checkpoint: str
+) -> str:
+    """Returns the path of a checkpoint of a run.
+
+    Args:
+        model_dir: the run.
+        config: its configuration.
+        checkpoint: `latest`, `best`, or a path.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    best = os.path.join(model_dir, BEST)
+    if checkpoint == "best" and not tf.io.gfile.isdir(best):
+        metric = config.trainer.best_checkpoint_metric
+        reason = "no validation has chosen one" if metric else "the run keeps none"
+        raise UserError(
+            f"{model_dir} has no best checkpoint: {reason} "
+            f"(trainer.best_checkpoint_metric={metric!r}); allowed: the latest"
+        )
+    return checkpoints.find(
+        {"latest": model_dir, "best": best}.get(checkpoint, checkpoint)
+    )
+
+
 def load_encoder(
     model_dir: str,
     checkpoint: str = "latest",
@@ -115,17 +141,7 @@ def load_encoder(
     if checkpoint == "untrained":
         _start(model, config, model_dir)
     else:
-        path = {"latest": model_dir, "best": os.path.join(model_dir, BEST)}.get(
-            checkpoint, checkpoint
-        )
-        if checkpoint == "best" and not tf.io.gfile.isdir(path):
-            metric = config.trainer.best_checkpoint_metric
-            reason = "no validation has chosen one" if metric else "the run keeps none"
-            raise UserError(
-                f"{model_dir} has no best checkpoint: {reason} "
-                f"(trainer.best_checkpoint_metric={metric!r}); allowed: the latest"
-            )
-        checkpoint = checkpoints.find(path)
+        checkpoint = find_checkpoint(model_dir, config, checkpoint)
         if reading.sentence_vector == "projected" and config.model.num_views > 1:
             trainer = "CMLM trains one"
             checkpoints.require_part(checkpoint, "projection", reading.given(), trainer)

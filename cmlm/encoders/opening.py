@@ -24,7 +24,7 @@ from cmlm.encoders.identity import check_fingerprint, describe, fingerprint
 from cmlm.encoders.signatures import DEFAULT
 from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, foreign, inference_graph
+from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
@@ -82,10 +82,10 @@ def check(model: str) -> None:
         return
     prefix, directory = model_dir.split_prefix(model)
     if prefix or model_dir.is_model_dir(model):
-        model_dir.read_config(directory)
+        config = model_dir.read_config(directory)
         if prefix != "untrained":
-            best = os.path.join(directory, model_dir.BEST)
-            checkpoints.find(best if prefix == "best" else directory)
+            wanted = "best" if prefix == "best" else "latest"
+            model_dir.find_checkpoint(directory, config, wanted)
     elif not _find_saved_model(model) and foreign.find(model) is None:
         model_dir.read_config(_run_of(model.removesuffix(".index")))
 
