@@ -48,8 +48,9 @@ def each(compute: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     Yields:
         The results, in the order of the items.
     """
-    count = machine.processors()
-    if count == 1 or not _side_by_side or tf.config.functions_run_eagerly():
+    items = list(items)
+    count = min(machine.processors(), len(items))
+    if count <= 1 or not _side_by_side or tf.config.functions_run_eagerly():
         yield from map(compute, items)
         return
     pool = concurrent.futures.ThreadPoolExecutor(count)

@@ -91,7 +91,10 @@ class Encoder(Comparing):
         distinct: dict[str, int] = {}
         rows = [distinct.setdefault(text, len(distinct)) for text in sentences]
         texts = to_bytes(distinct)
-        lengths = np.minimum(self._count(texts), self.seq_length)
+        self._check_process()
+        # One text is one batch, whatever its length.
+        lengths = self._count(texts) if len(texts) > 1 else np.ones(len(texts))
+        lengths = np.minimum(lengths, self.seq_length)
         vectors = np.empty([len(texts), self.dim], np.float32)
         if progress is None:
             progress = lengths.sum() > 50 * MOST_TOKENS
@@ -117,9 +120,10 @@ class Encoder(Comparing):
             int32 [len(sentences)]; `encode` cuts sentences above `seq_length`.
         """
         check_sentences(sentences)
+        self._check_process()
         return self._count(to_bytes(sentences))
 
-    def _count(self, texts: list[bytes]) -> np.ndarray:
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             # TensorFlow's threads do not survive a fork: the call would never return.
             raise UserError(
@@ -127,6 +131,8 @@ class Encoder(Comparing):
                 "does not work in forks; allowed: threads, or processes started by "
                 "multiprocessing.get_context('spawn') that open it themselves"
             )
+
+    def _count(self, texts: list[bytes]) -> np.ndarray:
         counts = [
             self._lengths(tf.constant(texts[start : start + _LENGTHS_AT_ONCE])).numpy()
             for start in range(0, len(texts), _LENGTHS_AT_ONCE)
