@@ -26,7 +26,11 @@ from cmlm.evaluation import catalogue
 from cmlm.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "papers").glob("*.md")),
+]
 LINKED = [
     *PAGES,
     *sorted((ROOT / "docs" / "log").glob("*.md")),
@@ -238,10 +242,18 @@ def _table_names(page: str, heading: str) -> set[str]:
     }
 
 
-def test_readme_leads_to_every_page():
-    text = (ROOT / "README.md").read_text("utf-8")
-    lost = [_name(page) for page in PAGES[1:] if f"({_name(page)})" not in text]
-    assert not lost
+def test_a_reader_finds_every_page():
+    """README links to each page of docs/, an index to each page of a folder in it."""
+    for index in (
+        ROOT / "README.md",
+        ROOT / "docs" / "papers" / "README.md",
+        ROOT / "docs" / "log" / "README.md",
+    ):
+        folder = ROOT / "docs" if index.parent == ROOT else index.parent
+        pages = {*folder.glob("*.md"), *folder.glob("*/README.md")} - {index}
+        names = {str(page.relative_to(index.parent)) for page in pages}
+        text = index.read_text("utf-8")
+        assert not {name for name in names if f"({name})" not in text}
 
 
 def test_objectives_are_all_told():
@@ -410,8 +422,9 @@ def test_the_walk_runs_every_page_with_commands():
         for page in PAGES
         if any(b.language == "bash" for b in walk.blocks(ROOT, _name(page)))
     }
-    # Commands of papers.md run in test_papers.py; extending.md shows changes of code.
-    assert set(walk.IN_ORDER) == found - {"docs/papers.md", "docs/extending.md"}
+    # Commands of docs/papers run in test_papers.py; extending.md shows changes of code.
+    papers = {page for page in found if page.startswith("docs/papers/")}
+    assert set(walk.IN_ORDER) == found - papers - {"docs/extending.md"}
 
 
 def test_the_walk_shortens_long_blocks_only():
