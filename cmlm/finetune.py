@@ -33,9 +33,7 @@ The row `constant` predicts the most frequent training label for every example: 
 encoder may do no better.
 """
 
-import datetime
 import itertools
-import json
 import os
 import shutil
 import sys
@@ -151,9 +149,9 @@ def main(_) -> None:
             if len(outcomes) > 1:
                 folder = os.path.join(directory, item.task.name)
                 os.makedirs(folder)
-            write_outcome(folder, item)
+            report.write(folder, item)
         if len(outcomes) > 1:
-            write_summary(directory, scores, table)
+            report.write_summary(directory, scores, table)
     print(f"results      {os.path.join(output, 'results.json')}")
     for item in outcomes:
         folder = os.path.join(output, item.task.name) if len(outcomes) > 1 else output
@@ -166,7 +164,7 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     """Trains on the user's own files; writes results, predictions and the model."""
     from cmlm.common import files
     from cmlm.evaluation import reading
-    from cmlm.finetuning import labelled, run, saving
+    from cmlm.finetuning import report, run, saving
 
     with tempfile.TemporaryDirectory() as work_dir:
         saved = os.path.join(work_dir, "model")
@@ -195,10 +193,7 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             return
         with files.atomic_directory(output, FLAGS.overwrite) as directory:
             shutil.move(saved, os.path.join(directory, "model"))
-            write_json(os.path.join(directory, "results.json"), outcome.results)
-            for answer, (indices, logits) in outcome.predictions.items():
-                with files.atomic_text(os.path.join(directory, answer)) as file:
-                    labelled.write_predictions(file, task, indices, logits)
+            report.write(directory, outcome)
     print(f"results      {os.path.join(output, 'results.json')}")
     print(f"model        {os.path.join(output, 'model')}")
     for answer in outcome.predictions:
@@ -222,57 +217,10 @@ def predict(output: str | None) -> None:
             rows = list(tuned.task.read(path, with_labels=False))
             logits = tuned.logits(row.texts for row in rows)
             with files.atomic_text(os.path.join(directory, answer)) as file:
-                labelled.write_predictions(
-                    file, tuned.task, [row.index for row in rows], logits
-                )
+                indices = (row.index for row in rows)
+                tuned.task.write_predictions(file, indices, logits)
     for answer in found:
         print(f"predictions  {os.path.join(output, answer)}")
-
-
-def write_outcome(directory: str, outcome) -> None:
-    """Writes a task's results.json and its predictions."""
-    from cmlm.common import files
-    from cmlm.finetuning import glue, tasks
-
-    write_json(os.path.join(directory, "results.json"), outcome.results)
-    for answer, (indices, logits) in outcome.predictions.items():
-        predicted = tasks.decide(outcome.task, logits)
-        with files.atomic_text(os.path.join(directory, answer)) as file:
-            glue.write_predictions(file, outcome.task, indices, predicted)
-
-
-def write_summary(directory: str, scores: dict, table) -> None:
-    """Writes the results and the average of several tasks, and the reports."""
-    from cmlm.finetuning import report
-
-    found = report.coverage(scores)
-    summary = {
-        "scores": scores,
-        "averages": {
-            "glue": {
-                "mean": report.average(scores),
-                "scored": list(found.keys),
-                "missing": list(found.missing),
-            }
-        },
-    }
-    write_json(os.path.join(directory, "results.json"), summary)
-    for name, text in (("md", report.markdown(table)), ("html", report.page(table))):
-        with open(
-            os.path.join(directory, f"report.{name}"), "w", encoding="utf-8"
-        ) as f:
-            f.write(text)
-
-
-def write_json(path: str, results: dict) -> None:
-    """Writes a results.json with the date and the versions of the libraries."""
-    from cmlm.common import files, versions
-
-    now = datetime.datetime.now(datetime.UTC).isoformat("T", "seconds")
-    with files.atomic_text(path) as file:
-        content = {"date": now, **results, "versions": versions.installed()}
-        json.dump(content, file, indent=2)
-        file.write("\n")
 
 
 def parse_seeds(texts: list[str]) -> list[int]:

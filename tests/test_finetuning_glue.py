@@ -189,21 +189,22 @@ def test_who_has_seen_no_text_scores_nothing():
 
 
 def test_predictions_are_handed_in_as_glue_wants_them():
-    def written(name, values):
+    def written(name, logits):
         file = io.StringIO()
-        glue.write_predictions(file, glue.TASKS[name], ["0", "5", "9"], values)
+        glue.TASKS[name].write_predictions(file, ["0", "5", "9"], logits)
         return file.getvalue().splitlines()
 
     head = "index\tprediction"
-    assert written("rte", np.array([0, 1, 1])) == [
+    logits = np.array([[2.0, 1.0], [1.0, 2.0], [-2.0, -1.0]])
+    assert written("rte", logits) == [
         head,
         "0\tentailment",
         "5\tnot_entailment",
         "9\tnot_entailment",
     ]
-    assert written("mrpc", np.array([0, 1, 1])) == [head, "0\t0", "5\t1", "9\t1"]
-    values = np.array([-0.25, 2.34567, 5.5], np.float32)
-    assert written("stsb", values) == [head, "0\t0.000", "5\t2.346", "9\t5.000"]
+    assert written("mrpc", logits) == [head, "0\t0", "5\t1", "9\t1"]
+    scores = np.array([[-0.25], [2.34567], [5.5]], np.float32)
+    assert written("stsb", scores) == [head, "0\t0.000", "5\t2.346", "9\t5.000"]
     # The names that https://gluebenchmark.com asks for.
     names = {name for task in glue.TASKS.values() for name, _ in task.tests}
     assert names == {

@@ -17,6 +17,7 @@ import numpy as np
 from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
+from cmlm.finetuning import tasks
 from cmlm.finetuning.tasks import Row, Task
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,21 @@ class GlueTask(Task):
             return reading.parse_score(text, _LOWEST, _HIGHEST, where)
         classes = {label: number for number, label in enumerate(self.labels)}
         return reading.parse_label(text, classes, where)
+
+    def write_predictions(
+        self, file: TextIO, indices: Iterable[str], logits: np.ndarray
+    ) -> None:
+        """See `Task.write_predictions`; the form is that of https://gluebenchmark.com.
+
+        A score outside 0 to 5 is replaced by the nearest score inside.
+        """
+        file.write("index\tprediction\n")
+        for index, value in zip(indices, tasks.decide(self, logits), strict=True):
+            if self.is_regression:
+                text = f"{np.clip(value, _LOWEST, _HIGHEST):.3f}"
+            else:
+                text = self.labels[int(value)]
+            file.write(f"{index}\t{text}\n")
 
 
 def _task(
@@ -174,25 +190,3 @@ TASKS = {
         _task("wnli", "WNLI", _PAIR, "label", _BINARY, ("accuracy",)),
     )
 }
-
-
-def write_predictions(
-    file: TextIO, task: Task, indices: Iterable[str], predicted: np.ndarray
-) -> None:
-    """Writes predictions in the form of https://gluebenchmark.com.
-
-    A score outside 0 to 5 is replaced by the nearest score inside.
-
-    Args:
-        file: the file to write to.
-        task: the task, which names the labels.
-        indices: the indices of the examples.
-        predicted: the predicted classes or scores, [n].
-    """
-    file.write("index\tprediction\n")
-    for index, value in zip(indices, predicted, strict=True):
-        if task.is_regression:
-            text = f"{np.clip(value, _LOWEST, _HIGHEST):.3f}"
-        else:
-            text = task.labels[int(value)]
-        file.write(f"{index}\t{text}\n")

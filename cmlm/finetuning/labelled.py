@@ -80,6 +80,28 @@ class FileTask(Task):
         ]
         return tuple(float(number in chosen) for number in range(len(self.labels)))
 
+    def write_predictions(
+        self, file: TextIO, indices: Iterable[str], logits: np.ndarray
+    ) -> None:
+        """See `Task.write_predictions`.
+
+        A line has the texts, the prediction and the probability of each class.
+        """
+        predicted = tasks.decide(self, logits)
+        shares = tasks.probabilities(self, logits)
+        header = [*self.texts, self.column, *(f"p({name})" for name in self.labels)]
+        file.write("\t".join(header) + "\n")
+        for index, value, row in zip(indices, predicted, shares, strict=True):
+            if self.is_regression:
+                text = f"{value:.6g}"
+            elif self.is_several:
+                chosen = (self.labels[number] for number in np.flatnonzero(value))
+                text = labelled_files.SEPARATOR.join(chosen)
+            else:
+                text = self.labels[int(value)]
+            cells = [index, text, *(f"{share:.4f}" for share in row)]
+            file.write("\t".join(cells) + "\n")
+
     def describe(self) -> dict:
         """The task as plain values, for the exported model."""
         return {
@@ -183,35 +205,6 @@ def answers(paths: Sequence[str]) -> dict[str, str]:
             )
         found[name] = path
     return found
-
-
-def write_predictions(
-    file: TextIO, task: FileTask, indices: Iterable[str], logits: np.ndarray
-) -> None:
-    """Writes the texts, the predictions, and the probability of each class.
-
-    Args:
-        file: the file to write to.
-        task: the task, which names columns and classes.
-        indices: the texts of each example, separated by tabs.
-        logits: the outputs of the head, float [n, outputs].
-    """
-    predicted = tasks.decide(task, logits)
-    shares = tasks.probabilities(task, logits)
-    header = [*task.texts, task.column, *(f"p({name})" for name in task.labels)]
-    file.write("\t".join(header) + "\n")
-    for row, index in enumerate(indices):
-        if task.is_regression:
-            cells = [f"{predicted[row]:.6g}"]
-        elif task.is_several:
-            chosen = np.flatnonzero(predicted[row])
-            cells = [
-                labelled_files.SEPARATOR.join(task.labels[number] for number in chosen)
-            ]
-        else:
-            cells = [task.labels[int(predicted[row])]]
-        cells += [f"{share:.4f}" for share in shares[row]]
-        file.write("\t".join([index, *cells]) + "\n")
 
 
 def _is_held_out(row: Row) -> bool:

@@ -1,12 +1,21 @@
-"""A table of several fine-tuned tasks beside published rows, with GLUE's average."""
+"""Writes results: of a task; and of several, a table with GLUE's average.
+
+The table shows the fine-tuned model above published rows.
+"""
 
 from __future__ import annotations
 
+import datetime
 import html
+import json
+import os
 from collections.abc import Mapping
+from typing import Any
 
+from cmlm.common import files, versions
 from cmlm.evaluation import averages, layout, published, report, tables
 from cmlm.evaluation.published import ulr
+from cmlm.finetuning.run import Outcome
 
 # MNLI counts twice in the average, WNLI not at all.
 COLUMNS = tuple(ulr.GLUE)
@@ -18,15 +27,41 @@ GLUE = averages.Group(
 )
 
 
-def coverage(scores: averages.Scores) -> averages.Coverage:
-    """The parts of GLUE that were scored."""
-    return averages.cover(GLUE, scores)
+def write(directory: str, outcome: Outcome) -> None:
+    """Writes a task's results.json and its files of predictions."""
+    _write_json(directory, outcome.results)
+    for answer, (indices, logits) in outcome.predictions.items():
+        with files.atomic_text(os.path.join(directory, answer)) as file:
+            outcome.task.write_predictions(file, indices, logits)
 
 
-def average(scores: averages.Scores) -> float | None:
-    """GLUE's average over the scored parts; None if there are no scores."""
-    found = coverage(scores)
-    return found.mean(averages.flat(scores)) if found.keys else None
+def write_summary(directory: str, scores: averages.Scores, made: tables.Table) -> None:
+    """Writes the results of several tasks: results.json, report.md and report.html.
+
+    Args:
+        directory: an existing directory.
+        scores: metrics and their values (means over seeds), by task.
+        made: their `table`.
+    """
+    found = averages.cover(GLUE, scores)
+    glue = {
+        "mean": found.mean(averages.flat(scores)) if found.keys else None,
+        "scored": list(found.keys),
+        "missing": list(found.missing),
+    }
+    _write_json(directory, {"scores": scores, "averages": {"glue": glue}})
+    for name, text in (("md", _markdown(made)), ("html", _page(made))):
+        with files.atomic_text(os.path.join(directory, f"report.{name}")) as file:
+            file.write(text)
+
+
+def _write_json(directory: str, results: Mapping[str, Any]) -> None:
+    """Writes a results.json with the date and the versions of the libraries."""
+    now = datetime.datetime.now(datetime.UTC).isoformat("T", "seconds")
+    content = {"date": now, **results, "versions": versions.installed()}
+    with files.atomic_text(os.path.join(directory, "results.json")) as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
 
 
 def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table:
@@ -36,7 +71,7 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
         model: the name of the fine-tuned model's row.
         scores: metrics and their values (means over seeds), by task.
     """
-    found = coverage(scores)
+    found = averages.cover(GLUE, scores)
     columns = [key for keys in found.keys.values() for key in keys]
     columns += [
         (task, metric)
@@ -51,13 +86,13 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
     )
 
 
-def markdown(made: tables.Table) -> str:
+def _markdown(made: tables.Table) -> str:
     """The table as a Markdown report."""
     lines = [f"- {line}" for line in _notes(made)]
     return "\n\n".join(["# Fine-tuning", layout.markdown(made), *lines]) + "\n"
 
 
-def page(made: tables.Table) -> str:
+def _page(made: tables.Table) -> str:
     """The table as an HTML report."""
     notes = "<br>".join(map(html.escape, _notes(made)))
     body = ["<h1>Fine-tuning</h1>", layout.html_table(made), f"<p class=note>{notes}"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TextIO
 
 import numpy as np
 from scipy import special
@@ -138,6 +139,18 @@ class Task:
         """The examples of a file, by its name; `paths` come from `find`."""
         for path in paths:
             yield from self.read(path, with_labels)
+
+    def write_predictions(
+        self, file: TextIO, indices: Iterable[str], logits: np.ndarray
+    ) -> None:
+        """Writes a file of `tests`.
+
+        Args:
+            file: the file to write to.
+            indices: the index of each example, see `Row`.
+            logits: the outputs of the head, float [n, outputs].
+        """
+        raise NotImplementedError
 
 
 def checksum(path: str) -> str:
