@@ -91,9 +91,8 @@ def main(_) -> None:
     seeds = parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import fields, files, outputs
-        from cmlm.evaluation import layout, reading
-        from cmlm.finetuning import catalogue, labelled, report, run, training
+        from cmlm.common import fields, outputs
+        from cmlm.finetuning import catalogue, labelled, training
 
     outputs.check(
         {"--output": output},
@@ -124,11 +123,19 @@ def main(_) -> None:
 
     if own:
         finetune_own(chosen[0], settings, seeds, output)
-        return
+    else:
+        finetune_public(chosen, settings, seeds, output)
 
-    # ------------------------------------------------------------- training
+
+def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> None:
+    """Trains on public tasks; writes results and predictions of each."""
+    with cli.quiet_imports("evaluate"):
+        from cmlm.common import files
+        from cmlm.evaluation import layout, reading
+        from cmlm.finetuning import report, run
+
     outcomes = []
-    for task in chosen:
+    for task in tasks:
         source = reading.DataDir(FLAGS.data_dir)
         outcome = run.finetune(
             FLAGS.model, task, source, settings, seeds, FLAGS.seq_length
@@ -137,34 +144,31 @@ def main(_) -> None:
         print_table(outcome.rows)
     scores = {item.task.name: item.results["mean"] for item in outcomes}
     table = report.table(FLAGS.model, scores)
-    if len(outcomes) > 1:
+    several = len(outcomes) > 1
+    if several:
         print(layout.plain(table))
-
-    # ---------------------------------------------------------------- files
     if not output:
         return
+    # Several tasks have a folder each, one task has the output itself.
+    folders = [item.task.name if several else "" for item in outcomes]
     with files.atomic_directory(output, FLAGS.overwrite) as directory:
-        for item in outcomes:
-            folder = directory
-            if len(outcomes) > 1:
-                folder = os.path.join(directory, item.task.name)
-                os.makedirs(folder)
-            report.write(folder, item)
-        if len(outcomes) > 1:
+        for folder, item in zip(folders, outcomes, strict=True):
+            report.write(os.path.join(directory, folder), item)
+        if several:
             report.write_summary(directory, scores, table)
     print(f"results      {os.path.join(output, 'results.json')}")
-    for item in outcomes:
-        folder = os.path.join(output, item.task.name) if len(outcomes) > 1 else output
+    for folder, item in zip(folders, outcomes, strict=True):
         for answer in item.predictions:
-            seed = item.results["best_seed"]
-            print(f"predictions  {os.path.join(folder, answer)}  of seed {seed}")
+            path = os.path.join(output, folder, answer)
+            print(f"predictions  {path}  of seed {item.results['best_seed']}")
 
 
 def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     """Trains on the user's own files; writes results, predictions and the model."""
-    from cmlm.common import files
-    from cmlm.evaluation import reading
-    from cmlm.finetuning import report, run, saving
+    with cli.quiet_imports("evaluate"):
+        from cmlm.common import files
+        from cmlm.evaluation import reading
+        from cmlm.finetuning import report, run, saving
 
     with tempfile.TemporaryDirectory() as work_dir:
         saved = os.path.join(work_dir, "model")
@@ -206,8 +210,9 @@ def predict(output: str | None) -> None:
     Raises:
         UserError: --output is not given, or the model or a file is damaged.
     """
-    from cmlm.common import files
-    from cmlm.finetuning import labelled, saving
+    with cli.quiet_imports("evaluate"):
+        from cmlm.common import files
+        from cmlm.finetuning import labelled, saving
 
     cli.require(output="a folder for the predictions")
     tuned = saving.Tuned(FLAGS.model)

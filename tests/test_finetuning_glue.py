@@ -136,8 +136,8 @@ def test_another_tasks_file_is_refused(tmp_path):
 
 def test_unknown_tasks_and_missing_files_are_named(tmp_path):
     with pytest.raises(UserError, match="--task is 'ner'; allowed: cola, sst2, mrpc"):
-        catalogue.find_task("ner")
-    task = catalogue.find_task("rte")
+        catalogue.find_tasks(["ner"])
+    (task,) = catalogue.find_tasks(["rte"])
     with pytest.raises(MissingData, match="RTE/train.tsv"):
         task.find(DataDir(str(tmp_path)), "train.tsv")
     # In GLUE's folder, beside it, or in the task's own.

@@ -13,7 +13,7 @@ from cmlm.finetuning import catalogue, examples, tasks, training
 from cmlm.finetuning.tasks import Row
 
 REVIEW = "<item><rating>{}</rating><summary>{}</summary><text>{}</text></item>\n"
-TASK = catalogue.find_task("amazon")
+TASK = catalogue.TASKS["amazon"]
 
 
 def write(folder, name, reviews) -> None:

@@ -11,19 +11,6 @@ from cmlm.finetuning.tasks import Task
 TASKS = {**glue.TASKS, reviews.TASK.name: reviews.TASK}
 
 
-def find_task(name: str | None) -> Task:
-    """Finds a task by name.
-
-    Raises:
-        UserError: there is no task of that name.
-    """
-    if name not in TASKS:
-        raise UserError(
-            f"--task is {name!r}; allowed: {', '.join(TASKS)}, glue, file:FILE"
-        )
-    return TASKS[name]
-
-
 def find_tasks(
     names: Sequence[str], dev: str | None = None, predict: Sequence[str] = ()
 ) -> list[Task]:
@@ -43,8 +30,12 @@ def find_tasks(
         elif name.startswith(labelled.PREFIX):
             path = name.removeprefix(labelled.PREFIX)
             wanted[name] = labelled.find_task(path, dev, predict)
+        elif name in TASKS:
+            wanted[name] = TASKS[name]
         else:
-            wanted[name] = find_task(name)
+            raise UserError(
+                f"--task is {name!r}; allowed: {', '.join(TASKS)}, glue, file:FILE"
+            )
     own = [name for name in wanted if name.startswith(labelled.PREFIX)]
     if own and len(wanted) > 1:
         raise UserError(f"--task is {','.join(names)}; allowed: file:FILE alone")

@@ -22,11 +22,11 @@ from cmlm.finetuning import tasks
 from cmlm.finetuning.tasks import Row, Task
 
 PREFIX = "file:"
-_KINDS = {"label": "classes", "labels": "several", "score": "regression"}
+# The metrics by the column of the label, see `labelled_files`.
 _FIGURES = {
-    "classes": ("accuracy", "f1_macro"),
-    "several": ("f1_micro", "f1_macro"),
-    "regression": ("pearson", "spearman"),
+    "label": ("accuracy", "f1_macro"),
+    "labels": ("f1_micro", "f1_macro"),
+    "score": ("pearson", "spearman"),
 }
 _TRAIN, _DEV = "train", "dev"
 # One example in this number is held out if there is no file to score.
@@ -136,19 +136,16 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
             f"{path}: a tenth of its {len(rows)} examples holds out {held_out}; "
             "allowed: more examples, or --dev=FILE"
         )
-    kind, center, spread, names = _KINDS[column], 0.0, 1.0, []
-    if kind == "regression":
+    center, spread, names = 0.0, 1.0, []
+    if column == "score":
         scores = [labelled_files.number_of(label, where) for where, _, label in rows]
         center, spread = statistics.fmean(scores), statistics.pstdev(scores)
         if not spread:
             raise UserError(f"{path}: all scores are {center:g}; allowed: different")
     else:
-        found = (
-            labels
-            if kind == "classes"
-            else itertools.chain(*map(labelled_files.names_of, labels))
-        )
-        names = sorted(set(found))
+        if column == "labels":
+            labels = itertools.chain(*map(labelled_files.names_of, labels))
+        names = sorted(set(labels))
         if len(names) < 2:
             raise UserError(f"{path} has the labels {names}; allowed: at least two")
     return FileTask(
@@ -156,7 +153,7 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         folder="",
         within="",
         labels=tuple(names),
-        figures=_FIGURES[kind],
+        figures=_FIGURES[column],
         train=_TRAIN,
         dev=(("", _DEV),),
         # A file may be read twice, with its labels and without them.
@@ -165,7 +162,7 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         holds_out=not dev,
         texts=texts,
         column=column,
-        is_several=kind == "several",
+        is_several=column == "labels",
         center=center,
         spread=spread,
     )
@@ -173,16 +170,16 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
 
 def from_description(about: dict) -> FileTask:
     """Makes the task that `FileTask.describe` described, without files."""
-    kind = _KINDS[about["column"]]
+    column = about["column"]
     return FileTask(
         name="",
         folder="",
         within="",
         labels=tuple(about["labels"]),
-        figures=_FIGURES[kind],
+        figures=_FIGURES[column],
         texts=tuple(about["texts"]),
-        column=about["column"],
-        is_several=kind == "several",
+        column=column,
+        is_several=column == "labels",
         center=float(about["center"]),
         spread=float(about["spread"]),
     )

@@ -54,6 +54,11 @@ class Data:
     paths: dict[str, list[str]]
     tests: dict[str, str]
 
+    @property
+    def gold(self) -> dict[str, np.ndarray]:
+        """The labels of each file, by name."""
+        return {name: part.labels for name, part in self.parts.items()}
+
 
 def read(
     task: tasks.Task,
@@ -132,8 +137,7 @@ def finetune(
     default = None if task.head == "vectors" else GLUE_LENGTH
     seq_length = resolve_seq_length(trained, seq_length, default=default)
     data = read(task, source, trained, seq_length)
-    train = data.parts[task.train]
-    steps = settings.epochs * settings.steps_per_epoch(len(train))
+    steps = settings.steps(len(data.parts[task.train]))
     sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.parts.items())
     cut = sum(part.truncated for part in data.parts.values())
     limit = describe_limit(trained, seq_length)
@@ -149,13 +153,12 @@ def finetune(
         f"seeds {', '.join(map(str, seeds))}",
         file=sys.stderr,
     )
-    gold = {name: part.labels for name, part in data.parts.items()}
     scores, answers = {}, {}
     for seed in seeds:
         classifier = training.SentenceClassifier(start, task, settings, seed)
-        scores[seed], outputs = _one_seed(classifier, task, data, steps, settings)
+        scores[seed], outputs = _one_seed(classifier, task, data, settings)
         print(f"seed {seed}: {scores[seed]['score']:.2f} on dev", file=sys.stderr)
-        if seed == best(scores):
+        if seed == _best(scores):
             answers = {name: outputs[name] for name in data.tests}
             if keep is not None:
                 keep(classifier.model, tokenizer, seq_length, outputs)
@@ -164,16 +167,7 @@ def finetune(
         del classifier
         gc.collect()
 
-    guess = np.asarray(tasks.constant(task, train.labels))
-    guesses = {
-        name: np.broadcast_to(guess, [len(part), *guess.shape])
-        for name, part in data.parts.items()
-    }
-    summary = {"mean": over(statistics.fmean, scores)}
-    if len(seeds) > 1:
-        summary["std"] = over(statistics.stdev, scores)
-        summary["max"] = over(max, scores)
-    summary["constant"] = tasks.score(task, guesses, gold)
+    summary = _summarise(task, data, scores)
     results = {
         "task": task.name,
         "model": {"path": model, **info},
@@ -185,7 +179,7 @@ def finetune(
         "data": {name: _describe(data, name) for name in data.parts},
         "seeds": {str(seed): figures for seed, figures in scores.items()},
         **summary,
-        "best_seed": best(scores),
+        "best_seed": _best(scores),
     }
     rows = {f"seed {seed}": scores[seed] for seed in seeds}
     predictions = {
@@ -199,7 +193,6 @@ def _one_seed(
     classifier: training.SentenceClassifier,
     task: tasks.Task,
     data: Data,
-    steps: int,
     settings: training.Settings,
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Trains a classifier, and reads every file but the training file with it.
@@ -207,7 +200,8 @@ def _one_seed(
     Returns:
         The scores with the training loss, and the outputs of the head by file.
     """
-    train, line = data.parts[task.train], ProgressLine(steps, 0)
+    train = data.parts[task.train]
+    line = ProgressLine(settings.steps(len(train)), 0)
 
     def tell(step, loss, rate):
         line.update(step, {"loss": loss, "lr": rate}, settings.batch_size)
@@ -218,9 +212,28 @@ def _one_seed(
         for name, part in data.parts.items()
         if part is not train
     }
-    gold = {name: part.labels for name, part in data.parts.items()}
     predicted = {name: tasks.decide(task, each) for name, each in outputs.items()}
-    return {**tasks.score(task, predicted, gold), "train_loss": loss}, outputs
+    return {**tasks.score(task, predicted, data.gold), "train_loss": loss}, outputs
+
+
+def _summarise(
+    task: tasks.Task, data: Data, scores: dict[int, dict[str, float]]
+) -> dict[str, dict[str, float]]:
+    """The metrics over the seeds, and those of a constant prediction."""
+
+    def over(statistic: Callable[[list[float]], float]) -> dict[str, float]:
+        rows = list(scores.values())
+        return {name: statistic([row[name] for row in rows]) for name in rows[0]}
+
+    summary = {"mean": over(statistics.fmean)}
+    if len(scores) > 1:
+        summary |= {"std": over(statistics.stdev), "max": over(max)}
+    guess = np.asarray(tasks.constant(task, data.parts[task.train].labels))
+    guesses = {
+        name: np.broadcast_to(guess, [len(part), *guess.shape])
+        for name, part in data.parts.items()
+    }
+    return {**summary, "constant": tasks.score(task, guesses, data.gold)}
 
 
 def _describe(data: Data, name: str) -> dict[str, Any]:
@@ -234,12 +247,6 @@ def _describe(data: Data, name: str) -> dict[str, Any]:
     }
 
 
-def best(scores: dict[int, dict[str, float]]) -> int:
+def _best(scores: dict[int, dict[str, float]]) -> int:
     """The seed with the highest score; on a tie, the first seed."""
     return max(scores, key=lambda seed: scores[seed]["score"])
-
-
-def over(statistic, scores: dict[int, dict[str, float]]) -> dict[str, float]:
-    """A statistic of each metric over the seeds."""
-    rows = list(scores.values())
-    return {name: statistic([row[name] for row in rows]) for name in rows[0]}

@@ -14,9 +14,10 @@ returns `logits` float32 [n, outputs] and, by the kind of the labels,
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -162,24 +163,15 @@ class Tuned:
 
     def logits(self, texts: Iterable[tuple[str, ...]]) -> np.ndarray:
         """The outputs of the head for texts or pairs, float32 [n, outputs]."""
-        found = [self._some(rows) for rows in _chunks(texts)]
-        return np.concatenate(found or [np.zeros([0, self.task.num_outputs])])
+        texts, found = iter(texts), [np.zeros([0, self.task.num_outputs], np.float32)]
+        while rows := list(itertools.islice(texts, _ROWS_AT_ONCE)):
+            found.append(self._some(rows))
+        return np.concatenate(found)
 
     def _some(self, rows: list[tuple[str, ...]]) -> np.ndarray:
         columns = zip(self.task.texts, zip(*rows, strict=True), strict=True)
         given = {name: tf.constant(column) for name, column in columns}
         return self._serve(**given)["logits"].numpy()
-
-
-def _chunks(rows: Iterable) -> Iterator[list]:
-    chunk = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == _ROWS_AT_ONCE:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def check(directory: str, texts: list[tuple[str, ...]], expected: np.ndarray) -> float:

@@ -46,8 +46,9 @@ class Settings:
     weight_decay: float = fields.ranged(0.01, at_least=0)
     dropout_rate: float = fields.ranged(0.1, at_least=0, below=1)
 
-    def steps_per_epoch(self, examples: int) -> int:
-        return math.ceil(examples / self.batch_size)
+    def steps(self, examples: int) -> int:
+        """The number of steps of all passes over `examples` examples."""
+        return self.epochs * math.ceil(examples / self.batch_size)
 
 
 class Start:
@@ -157,7 +158,7 @@ class SentenceClassifier:
             UserError: the loss is not finite.
         """
         settings = self._settings
-        steps = settings.epochs * settings.steps_per_epoch(len(examples))
+        steps = settings.steps(len(examples))
         self._config = optimization.OptimizerConfig(
             type="adamw",
             learning_rate=settings.learning_rate,
