@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -227,19 +228,22 @@ def test_families_of_parts_and_of_files():
 
 
 def test_pictures_are_of_what_is_there():
-    found = {name: figure for name, _, figure in plots.figures(results())}
-    expected = ["scores-sts", "parts-tatoeba", "languages-first"]
-    expected += ["map-first", "languages-sec-ond", "map-sec-ond"]
-    expected += ["retrieved-languages"]
-    assert list(found) == expected
-    (axes,) = found["scores-sts"].axes
+    captions, found = zip(*plots.figures(results()))
+    begin = ["sts: models beside published", "tatoeba: accuracy by language"]
+    for model in ("first", "sec<ond"):
+        begin.append(f"The languages of the nearest neighbours, {model}.")
+        begin.append(f"The same sentences in all languages on .* axes, {model}.")
+    begin.append("The share of each language among the retrieved sentences")
+    assert len(captions) == len(begin)
+    assert all(map(re.match, begin, captions))
+    (axes,) = found[0].axes
     shown = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
     assert shown["sec<ond"] == [51, 59] and shown["all-MiniLM-L6-v2"] == [72.37, 80.60]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["sts12", "sts13"]
-    (axes,) = found["parts-tatoeba"].axes
+    (axes,) = found[1].axes
     assert [list(line.get_xdata()) for line in axes.lines] == [[5] * 3, [6] * 3]
-    panels = found["retrieved-languages"].axes
+    panels = found[-1].axes
     assert len(panels) == 4, "queries in de; two models before and after PCR"
     assert [bar.get_height() for bar in panels[0].patches] == [100, 0]
 
@@ -249,8 +253,9 @@ def test_map_of_translations_has_a_line_for_each_pair():
     pairs = {"fr": [[[0, 1], [2, 3]], [[0, 0], [2, 2]]]}
     for model in made["models"].values():
         model["figures"]["tatoeba"] = {"translations": pairs}
-    found = {name: figure for name, _, figure in plots.figures(made)}
-    panels = found["translations"].axes
+    *_, (caption, figure) = plots.figures(made)
+    assert caption.startswith("Sentences (circles) and their English translations")
+    panels = figure.axes
     assert len(panels) == 2, "a row for each model, a column for each language"
     lines = [line.get_xydata().tolist() for line in panels[0].lines]
     assert lines == [[[0, 1], [0, 0]], [[2, 3], [2, 2]]]
@@ -310,8 +315,7 @@ def test_112_languages_fit_every_form():
     text = layout.html_table(table)
     assert text.count("<tr>") == 113
     assert f"<th>sw<td>{expected[1]}<td><b>{expected[2]}</b>" in text
-    figure = dict((name, item) for name, _, item in plots.figures(made))
-    panels = figure["parts-tatoeba"].axes
+    panels = dict(plots.figures(made))["tatoeba: accuracy by language."].axes
     shown = [label.get_text() for axes in panels for label in axes.get_yticklabels()]
     # The first model's best language is the first.
     assert len(panels) == 3 and shown == averages.TATOEBA[::-1]
@@ -360,8 +364,9 @@ def test_the_best_number_is_the_one_that_the_task_declares():
     assert "| **first** | 0.10 | **3.00** | 0.50 |" in layout.markdown(shape)
     assert "<td><b>3.00</b>" in layout.html_table(shape)
     assert "↓: smaller is better." in tables.notes(made, shape)
-    figure = dict((name, item) for name, _, item in plots.figures(made))
-    (axes,) = figure["scores-geometry"].axes
+    caption, figure = next(plots.figures(made))
+    assert caption.startswith("geometry: models")
+    (axes,) = figure.axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == shape.heads
     whole, inference = tables.details(made)

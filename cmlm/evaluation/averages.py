@@ -157,13 +157,13 @@ def _by_part(
     return {part: ((task, f"{metric}/{part}"),) for part in parts}
 
 
-_SENTEVAL = {
+SENTEVAL = {
     **_tasks("mr cr subj mpqa sst2 trec mrpc sick-e", "accuracy"),
     **_tasks("sick-r-trained", "pearson"),
 }
 _STS_YEARS = "sts12 sts13 sts14 sts15 sts16"
-_STS = _tasks(f"{_STS_YEARS} stsb-test sick-r", "spearman")
-_STS_SUBSETS = {**_STS, **_tasks(_STS_YEARS, "spearman_mean")}
+STS = _tasks(f"{_STS_YEARS} stsb-test sick-r", "spearman")
+_STS_SUBSETS = {**STS, **_tasks(_STS_YEARS, "spearman_mean")}
 XEVAL_LANGUAGES = "ar bg de el en es fr hi ru sw th tr ur vi zh".split()
 # Hu et al., 2020, https://arxiv.org/abs/2003.11080: XTREME's Tatoeba.
 XTREME = (
@@ -201,12 +201,12 @@ def _tatoeba(name: str, parts: list[str], about: str, end: str = "") -> Group:
 def _xeval(language: str) -> tuple[Key, ...]:
     return tuple(
         (f"xeval-{task}", f"{metric}/{language}")
-        for ((task, metric),) in _SENTEVAL.values()
+        for ((task, metric),) in SENTEVAL.values()
     )
 
 
 GROUPS = [
-    Group("sts", "sts", "STS12-16, STS-B, SICK-R; all pairs of a year", _STS),
+    Group("sts", "sts", "STS12-16, STS-B, SICK-R; all pairs of a year", STS),
     Group("sts/subsets", "sts", "the same; a year is its subsets' mean", _STS_SUBSETS),
     Group(
         "sts/es-ar-ru",
@@ -221,7 +221,7 @@ GROUPS = [
         "senteval",
         "senteval",
         "the nine columns of CMLM's table 1 (SICK-R trained, Pearson)",
-        _SENTEVAL,
+        SENTEVAL,
     ),
     Group(
         "senteval/labse",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,64 +21,50 @@ _LINES = 40
 _SHORT_NAME = 8
 
 
-def figures(results: tables.Results) -> Iterator[tuple[str, str, Figure]]:
+def figures(results: tables.Results) -> Iterator[tuple[str, Figure]]:
     """Draws every figure that the results allow.
 
     Args:
         results: the content of results.json.
 
     Yields:
-        A name for files, a caption, and the figure.
+        A caption and the figure.
     """
     for table in tables.tables(results):
         own = table.scores
         if len(own.columns) > 1 and not own.is_by_part:
-            yield (
-                f"scores-{table.family}",
-                f"{table.family}: models"
-                f"{' beside published rows (grey)' if own.sources else ''}.",
-                scores(own),
-            )
-    parted = _by_part(results)
-    for (task, metric), models in parted.items():
-        yield (
-            f"parts-{task}",
-            f"{task}: {metric} by language.",
-            by_language(models, metric),
-        )
+            beside = " beside published rows (grey)" if own.sources else ""
+            yield f"{table.family}: models{beside}.", scores(own)
+    for (task, metric), models in _by_part(results).items():
+        yield f"{task}: {metric} by language.", by_language(models, metric)
     for model, drawn in _drawn(results, "edges"):
         yield (
-            f"cosines-{_file_name(model)}",
             f"Cosines of random and of similar sentences, {model}. If vectors use "
             "the whole space, random pairs are near 0 and similar pairs are not.",
             cosines(drawn),
         )
-    for model, drawn in _drawn(results, "before"):
+    retrieved = list(_drawn(results, "before"))
+    for model, drawn in retrieved:
         yield (
-            f"languages-{_file_name(model)}",
             f"The languages of the nearest neighbours, {model}. The pool holds the "
             "same sentences in all languages. If vectors did not depend on language, "
             "the cells of a panel would be nearly equal.",
             neighbour_languages(drawn),
         )
         yield (
-            f"map-{_file_name(model)}",
             f"The same sentences in all languages on the two strongest axes, {model}. "
             "If vectors did not depend on language, the colours would mix.",
             language_map(drawn),
         )
-    retrieved = dict(_drawn(results, "before"))
     if retrieved:
         yield (
-            "retrieved-languages",
             "The share of each language among the retrieved sentences, for queries in "
             "one language (rows), before and after PCR (CMLM, figure 2).",
-            retrieved_languages(retrieved),
+            retrieved_languages(dict(retrieved)),
         )
     pairs = dict(_drawn(results, "translations"))
     if pairs:
         yield (
-            "translations",
             "Sentences (circles) and their English translations (squares) on the two "
             "strongest axes, joined by lines (CMLM, figure 3).",
             translations(pairs),
@@ -342,7 +327,3 @@ def _drawn(results: tables.Results, key: str) -> Iterator[tuple[str, dict[str, A
         for drawn in model["figures"].values():
             if key in drawn:
                 yield name, drawn
-
-
-def _file_name(model: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in os.path.basename(model))

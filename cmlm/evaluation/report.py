@@ -109,7 +109,7 @@ def page(results: Mapping[str, Any]) -> str:
         lines = map(html.escape, tables.notes(results, table))
         body.append(f"<p class=note>{'<br>'.join(lines)}</p>")
     body.append("<h2>Pictures</h2>")
-    for _, caption, figure in plots.figures(results):
+    for caption, figure in plots.figures(results):
         drawn = io.BytesIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         code = base64.b64encode(drawn.getvalue()).decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cmlm.evaluation.published import cmlm_paper, labse, mirror_bert, others, ulr
 from cmlm.evaluation.published.rows import Row
 
-__all__ = ["FINETUNED", "ROWS", "Row", "average", "score"]
+__all__ = ["FINETUNED", "ROWS", "Row"]
 
 # Rows of tasks that `cmlm.evaluate` scores.
 ROWS: list[Row] = [
@@ -17,13 +17,3 @@ ROWS: list[Row] = [
 ]
 # Rows of tasks that `cmlm.finetune` scores.
 FINETUNED: list[Row] = [*cmlm_paper.AMAZON_TUNED_ROWS, *ulr.FINETUNED_ROWS]
-
-
-def score(row: Row, task: str, metric: str) -> float | None:
-    """A published number; None if the row does not have it."""
-    return row.scores.get((task, metric))
-
-
-def average(row: Row, group: str) -> float | None:
-    """A published average; None if the row does not have it."""
-    return row.averages.get(group)

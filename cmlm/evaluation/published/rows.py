@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-# (task, metric) of a column.
-Key = tuple[str, str]
+from cmlm.evaluation import averages
+from cmlm.evaluation.averages import Key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,16 +102,6 @@ def per_part(task: str, metric: str, parts: str) -> list[Key]:
     return [(task, f"{metric}/{part}") for part in parts.split()]
 
 
-# The papers' order of columns.
-SENTEVAL = [
-    *((task, "accuracy") for task in "mr cr subj mpqa sst2 trec mrpc sick-e".split()),
-    ("sick-r-trained", "pearson"),
-]
-STS = [
-    (task, "spearman")
-    for task in "sts12 sts13 sts14 sts15 sts16 stsb-test sick-r".split()
-]
-XTREME = (
-    "af ar bg bn de el es et eu fa fi fr he hi hu id it ja jv ka kk ko ml mr nl pt ru "
-    "sw ta te th tl tr ur vi zh"
-)
+# The groups of `averages` are in the papers' order of columns.
+SENTEVAL = [key for (key,) in averages.SENTEVAL.values()]
+STS = [key for (key,) in averages.STS.values()]
