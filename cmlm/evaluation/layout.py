@@ -72,11 +72,15 @@ def markdown(table: tables.Table) -> str:
     lines += [[name, *cells] for name, cells in zip(names, rows, strict=True)]
     if _is_turned(table):
         lines = _turn(lines)
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    lines.insert(1, ["---", *["---:"] * (len(lines[0]) - 1)])
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     said = [f"- [{place}] {source}" for place, source in enumerate(sources, 1)]
-    return "\n\n".join(filter(None, [text, "\n".join(said)]))
+    return "\n\n".join(filter(None, [markdown_lines(lines), "\n".join(said)]))
+
+
+def markdown_lines(lines: list[list[str]]) -> str:
+    """A Markdown table of cells; the first line holds the titles of the columns."""
+    rule = ["---", *["---:"] * (len(lines[0]) - 1)]
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:]))
 
 
 def html_table(table: tables.Table) -> str:

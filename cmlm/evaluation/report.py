@@ -154,8 +154,7 @@ def _cell(value: Any) -> str:
 
 def _about_markdown(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = layout.markdown_lines([head, *rows])
     return f"{table}\n\nSeeds: {', '.join(map(str, results['seeds']))}."
 
 

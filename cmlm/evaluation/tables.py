@@ -306,6 +306,12 @@ def notes(results: Results, table: Table) -> list[str]:
         said += [f"{task}: {remark}" for remark in remarks]
     if -1 in table.directions.values():
         said.append("↓: smaller is better.")
+    return said + notes_of_averages(table)
+
+
+def notes_of_averages(table: Table) -> list[str]:
+    """The lines below a table about its averages: the scores behind each of them."""
+    said = []
     for name, item in table.averages.items():
         missing = f"; missing: {', '.join(item.missing)}" if item.missing else ""
         said.append(f"{name}: mean, {item.group.about}{missing}")

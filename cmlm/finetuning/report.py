@@ -100,10 +100,5 @@ def _page(made: tables.Table) -> str:
 
 
 def _notes(made: tables.Table) -> list[str]:
-    notes = ["Ours: mean over the seeds, development sets; x 100."]
-    for name, item in made.averages.items():
-        missing = f"; missing: {', '.join(item.missing)}" if item.missing else ""
-        notes.append(f"{name}: mean, {item.group.about}{missing}.")
-        if item.missing:
-            notes.append("A published row's average is over the same parts as ours.")
-    return notes
+    ours = "Ours: mean over the seeds, development sets; x 100."
+    return [ours, *tables.notes_of_averages(made)]
