@@ -85,9 +85,10 @@ class LanguageAgnosticity(base.Task[Pool]):
         drawn: dict[str, Any] = {"languages": list(data.texts)}
         for suffix, parts in self._before_and_after(data, vectors).items():
             name = "after" if suffix else "before"
+            places = metrics.plane([part[:_MAPPED] for part in parts.values()])
             drawn[name] = {
                 "neighbours": neighbour_languages(parts, _NEIGHBOURS).tolist(),
-                "map": plane({key: part[:_MAPPED] for key, part in parts.items()}),
+                "map": dict(zip(parts, places, strict=True)),
             }
         return drawn
 
@@ -201,7 +202,7 @@ class AgnosticityFiles(LanguageAgnosticity):
     def read(self, source: reading.DataDir) -> Pool:
         columns = {}
         for name in self._paths:
-            path = source.find(os.path.abspath(name), name)
+            path = source.find_own(name)
             columns[path] = [line.strip() for line in source.lines(path)]
         _check_pool(columns)
         names = {path: os.path.basename(path) for path in columns}
@@ -280,17 +281,6 @@ def probe(parts: dict[str, np.ndarray], seed: int) -> float:
     ]
     predicted = classifier.fit_and_predict(x[0], labels[0], x[1], seed)
     return metrics.accuracy(predicted, labels[1])
-
-
-def plane(parts: dict[str, np.ndarray]) -> dict[str, list[list[float]]]:
-    """Coordinates on the two strongest principal axes of all vectors, centred."""
-    pool = np.concatenate(list(parts.values())).astype(np.float64)
-    centre = pool.mean(axis=0)
-    _, _, axes = np.linalg.svd(pool - centre, full_matrices=False)
-    return {
-        language: np.round((part - centre) @ axes[:2].T, 4).tolist()
-        for language, part in parts.items()
-    }
 
 
 TASKS = [PawsX()]

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from cmlm.evaluation.reading import DataDir, MissingData
+from cmlm.evaluation.store import StoredVectors
 
 # SentEval's own seed, so that the folds are the same as in the toolkit.
 SEED = 1111
@@ -36,6 +37,9 @@ class Vectors(Protocol):
         Returns:
             float32 [len(sentences), dim].
         """
+
+    def stored(self, sentences: Sequence[str], language: str = "") -> StoredVectors:
+        """The unit vectors of sentences, for sets that do not fit into memory."""
 
 
 class Task(abc.ABC, Generic[Data]):

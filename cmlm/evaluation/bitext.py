@@ -153,24 +153,16 @@ class Tatoeba(Retrieval):
 
     def figures(self, data: dict[str, Bitext], vectors: base.Vectors) -> dict[str, Any]:
         chosen = [name for name in _DRAWN if name in data] or list(data)[: len(_DRAWN)]
-        return {
-            "translations": {
-                name: _plane(
-                    vectors(data[name].first[:_MAPPED], name),
-                    vectors(data[name].second[:_MAPPED], "en"),
-                )
-                for name in chosen
-            }
-        }
-
-
-def _plane(x: np.ndarray, y: np.ndarray) -> list[list[list[float]]]:
-    """Coordinates of both sides on the two strongest principal axes of all rows."""
-    both = search.unit_length(np.concatenate([x, y])).astype(np.float64)
-    both -= both.mean(axis=0)
-    _, _, axes = np.linalg.svd(both, full_matrices=False)
-    places = np.round(both @ axes[:2].T, 4)
-    return [places[: len(x)].tolist(), places[len(x) :].tolist()]
+        found = {}
+        for name in chosen:
+            sides = ((data[name].first, name), (data[name].second, "en"))
+            found[name] = metrics.plane(
+                [
+                    search.unit_length(vectors(texts[:_MAPPED], language))
+                    for texts, language in sides
+                ]
+            )
+        return {"translations": found}
 
 
 class UnCorpus(base.PartedTask[Bitext]):
@@ -273,7 +265,7 @@ class BitextFiles(Retrieval):
         self._paths = list(paths)
 
     def find_parts(self, source: reading.DataDir) -> dict[str, tuple[str, ...]]:
-        paths = [source.find(os.path.abspath(path), path) for path in self._paths]
+        paths = [source.find_own(path) for path in self._paths]
         if len(paths) == 1:
             return {paths[0]: (paths[0],)}
         names = [os.path.basename(path) for path in paths[1:]]

@@ -16,7 +16,6 @@ scores of vectors scaled to length 1.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -136,7 +135,7 @@ class GeometryFiles(Geometry):
     def read(self, source: reading.DataDir) -> Strings:
         texts: dict[str, None] = {}
         for name in self._paths:
-            lines = source.lines(source.find(os.path.abspath(name), name))
+            lines = source.lines(source.find_own(name))
             texts.update(dict.fromkeys(line.strip() for line in lines if line.strip()))
         if len(texts) < 2:
             raise UserError(

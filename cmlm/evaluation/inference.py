@@ -90,14 +90,7 @@ class Snli(_Inference):
     def _part(self, source: reading.DataDir, part: str) -> Examples:
         columns = {}
         for name in ("s1", "s2", "labels"):
-            for within in ("SNLI", "snli"):
-                try:
-                    path = source.find(f"{name}.{part}", within=within)
-                    break
-                except reading.MissingData as error:
-                    missing = error
-            else:
-                raise missing
+            path = source.find(f"{name}.{part}", within=("SNLI", "snli"))
             columns[path] = source.lines(path)
         reading.check_line_counts(columns)
         first, second, labels = columns.values()

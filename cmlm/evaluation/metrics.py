@@ -1,6 +1,8 @@
-"""Metrics: functions from arrays to numbers."""
+"""Metrics, and the projection of maps: functions from arrays to numbers."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
@@ -63,3 +65,20 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     predicted, gold = np.asarray(predicted) == 1, np.asarray(gold) == 1
     hits = np.sum(predicted & gold)
     return 100 * float(2 * hits / max(np.sum(predicted) + np.sum(gold), 1))
+
+
+def plane(parts: Sequence[np.ndarray]) -> list[list[list[float]]]:
+    """Coordinates on the two strongest principal axes of all rows, centred.
+
+    Args:
+        parts: float [n, dim] each.
+
+    Returns:
+        Coordinates [n, 2] for each part.
+    """
+    rows = np.concatenate(parts).astype(np.float64)
+    rows -= rows.mean(axis=0)
+    _, _, axes = np.linalg.svd(rows, full_matrices=False)
+    places = np.round(rows @ axes[:2].T, 4)
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    return [part.tolist() for part in np.split(places, ends)]

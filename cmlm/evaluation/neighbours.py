@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -58,7 +57,7 @@ class NeighboursFiles(base.Task[Openings]):
     def read(self, source: reading.DataDir) -> Openings:
         pairs = []
         for name in self._paths:
-            lines = source.lines(source.find(os.path.abspath(name), name))
+            lines = source.lines(source.find_own(name))
             for is_text, document in itertools.groupby(map(str.strip, lines), bool):
                 opening = list(itertools.islice(document, 2)) if is_text else []
                 if len(opening) == 2:

@@ -44,7 +44,7 @@ class ClassificationFiles(ClassificationTask):
     def _read_parts(self, source: reading.DataDir) -> Parts:
         rows, classes = {}, {}
         for part, name in self._paths.items():
-            path = source.find(os.path.abspath(name), name)
+            path = source.find_own(name)
             source.text(path)  # For its checksum.
             texts, column = labelled_files.columns_of(path)
             if column != "label":
@@ -118,9 +118,8 @@ class PairFiles(base.Task[LabelledPairs]):
         (self._path,) = paths
 
     def read(self, source: reading.DataDir) -> LabelledPairs:
-        path = source.find(os.path.abspath(self._path), self._path)
-        is_csv = path.removesuffix(".gz").endswith(".csv")
-        rows = source.csv(path, 3) if is_csv else source.table(path, 3)
+        path = source.find_own(self._path)
+        rows = source.rows(path, 3)
         labels = [
             reading.parse_label(row[2].strip(), {"0": 0, "1": 1}, f"{path}, pair {n}")
             for n, row in enumerate(rows, 1)
@@ -208,8 +207,7 @@ class RetrievalFiles(base.Task[Retrieval]):
 
     def read(self, source: reading.DataDir) -> Retrieval:
         def find(name):
-            path = os.path.join(self._folder, name)
-            return source.find(os.path.abspath(path), path)
+            return source.find_own(os.path.join(self._folder, name))
 
         path = find("corpus.jsonl")
         documents = _texts(source, path, ("title", "text"))

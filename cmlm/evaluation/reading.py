@@ -90,6 +90,14 @@ class DataDir:
                     return candidate
         raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
+    def find_own(self, path: str) -> str:
+        """The user's own file: below the working directory, or below the folder.
+
+        Raises:
+            MissingData: the file is in neither.
+        """
+        return self.find(os.path.abspath(path), path)
+
     def matching(self, pattern: str, within: str | Sequence[str] = "") -> list[str]:
         """The files (also packed ones) or folders that a glob matches, sorted.
 
@@ -162,6 +170,11 @@ class DataDir:
         rows = [line.split("\t") for line in self.lines(path, **kwargs)]
         _check_columns(path, enumerate(rows, 1), columns)
         return rows
+
+    def rows(self, path: str, columns: int) -> list[list[str]]:
+        """Reads a `.csv` file as `csv` does, any other file as `table` does."""
+        is_csv = path.removesuffix(".gz").endswith(".csv")
+        return (self.csv if is_csv else self.table)(path, columns)
 
     def csv(self, path: str, columns: int) -> list[list[str]]:
         """Reads comma-separated rows of exactly `columns` columns, quoted with `"`.

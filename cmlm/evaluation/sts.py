@@ -157,20 +157,7 @@ class PairFileTask(StsTask):
     def read(self, source: reading.DataDir) -> dict[str, Pairs]:
         path = source.find(*self._paths, within=self._within)
         rows = self.rows(source, path)
-        first, second, gold = self._columns
-        pairs = Pairs(
-            [row[first].strip() for row in rows],
-            [row[second].strip() for row in rows],
-            np.array(
-                [
-                    reading.parse_score(
-                        row[gold], *self._range, f"{path}, pair {number}"
-                    )
-                    for number, row in enumerate(rows, 1)
-                ]
-            ),
-        )
-        return {self.name: pairs}
+        return {self.name: _pairs(path, rows, self._columns, *self._range)}
 
     def rows(self, source: reading.DataDir, path: str) -> list[list[str]]:
         """The rows of the file, each with at least the columns that are read."""
@@ -291,24 +278,28 @@ class StsFiles(StsTask):
     def read(self, source: reading.DataDir) -> dict[str, Pairs]:
         pairs = {}
         for name in self._subsets:
-            path = source.find(os.path.abspath(name), name)
-            is_csv = path.removesuffix(".gz").endswith(".csv")
-            rows = source.csv(path, 3) if is_csv else source.table(path, 3)
-            pairs[name] = _pairs(path, rows)
+            path = source.find_own(name)
+            pairs[name] = _pairs(path, source.rows(path, 3))
         return pairs
 
 
-def _pairs(path: str, rows: list[list[str]]) -> Pairs:
-    """Reads rows of `sentence, sentence, score`, scores from 0 to 5."""
+def _pairs(
+    path: str,
+    rows: list[list[str]],
+    columns: tuple[int, int, int] = (0, 1, 2),
+    lowest: float = 0,
+    highest: float = 5,
+) -> Pairs:
+    """Reads the first sentence, the second sentence and the score of each row."""
+    first, second, gold = columns
+    scores = [
+        reading.parse_score(row[gold], lowest, highest, f"{path}, pair {number}")
+        for number, row in enumerate(rows, 1)
+    ]
     return Pairs(
-        [row[0].strip() for row in rows],
-        [row[1].strip() for row in rows],
-        np.array(
-            [
-                reading.parse_score(row[2], 0, 5, f"{path}, pair {number}")
-                for number, row in enumerate(rows, 1)
-            ]
-        ),
+        [row[first].strip() for row in rows],
+        [row[second].strip() for row in rows],
+        np.array(scores),
     )
 
 

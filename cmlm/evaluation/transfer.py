@@ -16,6 +16,7 @@ part.
 from __future__ import annotations
 
 import abc
+import contextlib
 import html
 import os
 import re
@@ -197,12 +198,8 @@ def find_reviews(source: reading.DataDir, language: str, part: str) -> list[str]
     paths = []
     for domain in DOMAINS:
         names = [f"{folder}/{domain}/{part}.review" for folder in FOLDERS[language]]
-        for within in WITHIN:
-            try:
-                paths.append(source.find(*names, within=within))
-                break
-            except reading.MissingData:
-                continue
+        with contextlib.suppress(reading.MissingData):
+            paths.append(source.find(*names, within=WITHIN))
     if not paths:
         name = os.path.join(FOLDERS[language][0], "{books,dvd,music}", part)
         raise reading.MissingData(f"missing: {name}.review")
