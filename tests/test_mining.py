@@ -161,17 +161,18 @@ def test_lines_are_sentences(tmp_path):
 # -------------------------------------------------------------------- vectors
 
 
-def test_only_missing_shards_are_encoded(tmp_path):
+def test_only_missing_shards_are_encoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(vectors, "SHARD_ROWS", 10)
     lines = gather([f"line {number}" for number in range(25)], tmp_path / "text")
     encoder, directory = Encoder(), tmp_path / "vectors"
-    first = vectors.encode(lines, encoder, str(directory), shard_rows=10)
+    first = vectors.encode(lines, encoder, str(directory))
     assert encoder.asked == [10, 10, 5] and first.shape == (25, 8)
     want = unit(Encoder().encode(lines.take(range(25)), False))
     np.testing.assert_allclose(first.read(7, 23), want[7:23], rtol=1e-6)
     rows = np.array([24, 3, 3, 11, 0])
     np.testing.assert_allclose(first.take(rows), want[rows], rtol=1e-6)
     os.remove(directory / "00001.npy")
-    again = vectors.encode(lines, encoder, str(directory), shard_rows=10)
+    again = vectors.encode(lines, encoder, str(directory))
     assert encoder.asked[3:] == [10]
     np.testing.assert_array_equal(again.read(0, 25), first.read(0, 25))
 
@@ -224,12 +225,13 @@ def test_beam_finds_the_same_neighbours(on_disk, tmp_path, kind):
 @pytest.mark.large
 def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    monkeypatch.setattr(vectors, "SHARD_ROWS", 300)
     lines = [f"line {number}" for number in range(2400)]
     settings = neighbours.Search("flat", memory=MEMORY // 8)
 
     def encode(name, text, number, grave=None):
         return vectors.encode(
-            *(text, mortal.Encoder(), f"{tmp_path}/{name}/vectors", 300),
+            *(text, mortal.Encoder(), f"{tmp_path}/{name}/vectors"),
             tasks.Workers("", number),
             functools.partial(mortal.Encoder, grave),
         )
@@ -282,10 +284,12 @@ def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ivf", "pq"])
-def test_a_bit_that_changed_in_a_work_directory_is_noticed(tmp_path, kind):
+def test_a_bit_that_changed_in_a_work_directory_is_noticed(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(vectors, "SHARD_ROWS", 16)
+
     def run():
         text = gather([f"line {n}" for n in range(40)], tmp_path / "text")
-        stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors", shard_rows=16)
+        stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors")
         settings = neighbours.Search(kind, cells=4, probes=2, memory=MEMORY)
         found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", settings)
         return [
@@ -718,6 +722,7 @@ def test_negatives_behind_the_first_neighbours_are_found(
     assert negatives.choose(*arguments).tolist() == want
     if kind != "equal":
         # With little time, the first ones only.
-        got = negatives.choose(*arguments, most_cosines=299)
+        monkeypatch.setattr(negatives, "MOST_COSINES", 299)
+        got = negatives.choose(*arguments)
         assert got.tolist() == [[61, 62]] * 2 + [[-1, -1]]
         assert "1 sources with too few negatives among 19" in capsys.readouterr().err

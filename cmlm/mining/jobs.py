@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
 
 import numpy as np
 
@@ -141,30 +143,8 @@ def mine_pairs(
             sentences, the sides have vectors of different models, or no pair reaches
             the threshold.
     """
-    # A mistake in either side is found before hours of encoding.
-    given = {
-        name: job.side(name, of)
-        for name, of in (("source", sources), ("target", targets))
-    }
-    if len({text.digest for text, _ in given.values()}) == 1:
-        raise UserError(
-            "--source and --target hold the same text; allowed: texts of two languages"
-        )
     needed = pairs_lib.needed(retrieval, margin)
-    for queries, searched in (("source", "target"), ("target", "source")):
-        if queries in needed:
-            neighbours.check_size(searched, len(given[searched][0]), k)
-    sides = {
-        name: (text, job.encode(name, text) if stored is None else stored)
-        for name, (text, stored) in given.items()
-    }
-    models = [stored.about["model"] for _, stored in sides.values()]
-    if changed := vectors.difference(*models):
-        raise UserError(
-            f"--source and --target hold vectors of two models ({changed}): encode both"
-            " with one model"
-        )
-    source, target = (text for text, _ in given.values())
+    sides = _two_sides(job, {"source": sources, "target": targets}, needed, k)
     searcher = job.searcher(sides)
     found = {side: searcher.find(side, k) for side in needed}
     if threshold is None:
@@ -179,23 +159,66 @@ def mine_pairs(
     )
     if not len(pairs):
         raise UserError(f"no pair scores {threshold:g} or more: lower --threshold")
-    with (
-        outputs.named_together(job.output) as begin,
-        files.atomic_text(job.output) as file,
-        files.atomic_text(scores_path(job.output)) as scores,
-    ):
+    source, target = (text for text, _ in sides.values())
+    with _output_and_scores(job.output) as (file, scores):
         for score, cosine in zip(pairs.score, pairs.cosine, strict=True):
             scores.write(f"{score:.6f}\t{cosine:.6f}\n")
         for start in range(0, len(pairs), _LINES_AT_ONCE):
             part = pairs.where(slice(start, start + _LINES_AT_ONCE))
             columns = (source.take(part.source), target.take(part.target))
             file.writelines(f"{a}\t{b}\n" for a, b in zip(*columns, strict=True))
-        begin()
     return [
         f"{job.output}  {len(pairs):,} pairs with a score ({margin}) of "
         f"{threshold:g} or more, the best first",
         f"{scores_path(job.output)}  score TAB cosine of each line",
     ]
+
+
+def _two_sides(
+    job: Job, given: dict[str, Sequence[str] | str], needed: Sequence[str], k: int
+) -> dict[str, tuple[Texts, vectors.Vectors]]:
+    """Opens and encodes both sides, see `mine_pairs`.
+
+    A mistake in either side is found before hours of encoding.
+
+    Args:
+        job: the shared settings.
+        given: the files or the folder of `source` and of `target`.
+        needed: the sides whose neighbours are searched.
+        k: the number of neighbours.
+    """
+    opened = {name: job.side(name, of) for name, of in given.items()}
+    if len({text.digest for text, _ in opened.values()}) == 1:
+        raise UserError(
+            "--source and --target hold the same text; allowed: texts of two languages"
+        )
+    for queries, searched in (("source", "target"), ("target", "source")):
+        if queries in needed:
+            neighbours.check_size(searched, len(opened[searched][0]), k)
+    sides = {
+        name: (text, job.encode(name, text) if stored is None else stored)
+        for name, (text, stored) in opened.items()
+    }
+    if changed := vectors.difference(
+        *(stored.about["model"] for _, stored in sides.values())
+    ):
+        raise UserError(
+            f"--source and --target hold vectors of two models ({changed}): encode both"
+            " with one model"
+        )
+    return sides
+
+
+@contextlib.contextmanager
+def _output_and_scores(output: str) -> Iterator[tuple[TextIO, TextIO]]:
+    """Yields files for pairs and for their scores, which get their names together."""
+    with (
+        outputs.named_together(output) as begin,
+        files.atomic_text(output) as file,
+        files.atomic_text(scores_path(output)) as scores,
+    ):
+        yield file, scores
+        begin()
 
 
 def mine_negatives(
@@ -308,11 +331,7 @@ def score_pairs(
     )
     reached = np.zeros(len(_STEPS), np.int64)
     written = 0
-    with (
-        outputs.named_together(job.output) as begin,
-        files.atomic_text(job.output) as file,
-        files.atomic_text(scores_path(job.output)) as scores,
-    ):
+    with _output_and_scores(job.output) as (file, scores):
         for start in range(0, lines.lines, _LINES_AT_ONCE):
             rows = np.array(lines.rows[start : start + _LINES_AT_ONCE])
             own = cosines.take(rows)[:, 0]
@@ -325,7 +344,6 @@ def score_pairs(
             raise UserError(
                 f"no pair has a cosine of {threshold:g} or more: lower --threshold"
             )
-        begin()
     shares = "  ".join(
         f"{step:g}: {number / lines.lines:.1%}"
         for step, number in zip(_STEPS, reached.tolist(), strict=True)

@@ -8,6 +8,7 @@ nearest to the source, and the known translations are removed.
 from __future__ import annotations
 
 import array
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -59,14 +60,15 @@ def choose(
     max_cosine: float,
     directory: str,
     vectors: tuple[Vectors, Vectors],
-    most_cosines: int = MOST_COSINES,
 ) -> np.ndarray:
     """Chooses hard negatives for each distinct source.
 
     A candidate is dropped if it equals the source or one of its targets in the bitext,
     or if its cosine is above `max_cosine` (it may be a translation). The nearest `skip`
     of the other candidates are left out, and the next `count` are taken. If the found
-    neighbours are too few for that, the source is compared with the whole pool.
+    neighbours are too few for that, the source is compared with the whole pool. After
+    MOST_COSINES such comparisons, the other sources of this kind stay without
+    negatives, and a line on stderr counts them.
 
     Args:
         source, target: the columns of the bitext, with the same number of lines.
@@ -77,45 +79,83 @@ def choose(
         max_cosine: the highest cosine of a negative with its source.
         directory: the directory for the file of the result.
         vectors: the unit vectors of `source` and of `pool`.
-        most_cosines: the most comparisons with the whole pool; the other sources of
-            this kind stay without negatives, and a line on stderr counts them.
 
     Returns:
         Rows of the pool, int64 [len(source), count], the nearest first. A source with
         fewer than `count` negatives has -1 in its whole row.
     """
-    chosen = storage.new_map(
-        os.path.join(directory, "negatives.npy"), "<i8", (len(source), count)
-    )
-    lines = np.argsort(source.rows, kind="stable")
-    borders = np.searchsorted(source.rows[lines], np.arange(len(source) + 1))
+    path = os.path.join(directory, "negatives.npy")
+    chosen = storage.new_map(path, "<i8", (len(source), count))
+    choice = _Choice(source, target, pool, count, skip, chosen)
+    short = _from_neighbours(found, choice, max_cosine)
+    with progress.bar(len(short), "choosing from the whole pool") as bar:
+        for first in range(0, len(short), _SOURCES_AT_ONCE):
+            part = short[first : first + _SOURCES_AT_ONCE]
+            known = [choice.known_to(own) for own in part]
+            # So many are enough, whichever of the known texts are in the pool.
+            needs = [count + skip + len(texts) for texts in known]
+            queries = vectors[0].take(np.array(part))
+            near = _nearest_allowed(queries, vectors[1], needs, max_cosine)
+            for each in zip(part, near, known, strict=True):
+                choice.take(*each)
+            bar.update(len(part))
+    return chosen
 
-    def known_to(own: int) -> set[str]:
-        of_source = lines[borders[own] : borders[own + 1]]
-        return {*source.take([own]), *target.take(target.rows[of_source])}
 
-    def take(own: int, candidates: np.ndarray, known: set[str]) -> bool:
+@dataclasses.dataclass
+class _Choice:
+    """The negatives that are chosen so far.
+
+    Attributes:
+        source, target, pool, count, skip: see `choose`.
+        rows: the result of `choose`.
+    """
+
+    source: Texts
+    target: Texts
+    pool: Texts
+    count: int
+    skip: int
+    rows: np.ndarray
+
+    def __post_init__(self):
+        # The lines of the bitext by source, and where those of each source begin.
+        self._lines = np.argsort(self.source.rows, kind="stable")
+        own = np.arange(len(self.source) + 1)
+        self._borders = np.searchsorted(self.source.rows[self._lines], own)
+
+    def known_to(self, own: int) -> set[str]:
+        """A source and its targets in the bitext."""
+        lines = self._lines[self._borders[own] : self._borders[own + 1]]
+        targets = self.target.take(self.target.rows[lines])
+        return {*self.source.take([own]), *targets}
+
+    def take(self, own: int, candidates: np.ndarray, known: set[str]) -> bool:
         """Chooses from candidates, the nearest first; False if they are too few."""
         wrong = [
             row
-            for row, text in zip(candidates, pool.take(candidates), strict=True)
+            for row, text in zip(candidates, self.pool.take(candidates), strict=True)
             if text not in known
-        ][skip : skip + count]
-        chosen[own] = wrong if len(wrong) == count else -1
-        return len(wrong) == count
+        ][self.skip : self.skip + self.count]
+        is_enough = len(wrong) == self.count
+        self.rows[own] = wrong if is_enough else -1
+        return is_enough
 
-    short, left_out = array.array("q"), 0
-    with progress.bar(len(source), "choosing negatives") as bar:
+
+def _from_neighbours(found: Found, choice: _Choice, max_cosine: float) -> array.array:
+    """Chooses from neighbours. Returns the sources to compare with the whole pool."""
+    pool, short, left_out = len(choice.pool), array.array("q"), 0
+    with progress.bar(len(found), "choosing negatives") as bar:
         for start, cosines, rows in found.blocks():
             allowed = (rows >= 0) & (_cut(cosines) <= max_cosine)
             for own, (fits, candidates) in enumerate(
                 zip(allowed, rows, strict=True), start
             ):
-                if take(own, candidates[fits], known_to(own)):
+                if choice.take(own, candidates[fits], choice.known_to(own)):
                     continue
-                if len(candidates) == len(pool) and candidates.min() >= 0:
+                if len(candidates) == pool and candidates.min() >= 0:
                     continue  # The neighbours are the whole pool.
-                if (len(short) + 1) * len(pool) <= most_cosines:
+                if (len(short) + 1) * pool <= MOST_COSINES:
                     short.append(own)
                 else:
                     left_out += 1
@@ -126,18 +166,7 @@ def choose(
             "neighbours were not compared with the whole pool",
             file=sys.stderr,
         )
-    with progress.bar(len(short), "choosing from the whole pool") as bar:
-        for first in range(0, len(short), _SOURCES_AT_ONCE):
-            part = short[first : first + _SOURCES_AT_ONCE]
-            known = [known_to(own) for own in part]
-            # So many are enough, whichever of the known texts are in the pool.
-            needs = [count + skip + len(texts) for texts in known]
-            queries = vectors[0].take(np.array(part))
-            near = _nearest_allowed(queries, vectors[1], needs, max_cosine)
-            for each in zip(part, near, known, strict=True):
-                take(*each)
-            bar.update(len(part))
-    return chosen
+    return short
 
 
 def _cut(cosines: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -42,6 +43,11 @@ class Pairs:
             self.score[chosen],
             self.cosine[chosen],
         )
+
+
+def _joined(parts: Sequence[Pairs]) -> Pairs:
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return Pairs(*map(np.concatenate, columns))
 
 
 def needed(retrieval: str, margin: str) -> tuple[str, ...]:
@@ -97,12 +103,7 @@ def mine(
         back[backward.target] = backward.source
         chosen = forward.where(back[forward.target] == forward.source)
     else:
-        chosen = Pairs(
-            *(
-                np.concatenate([getattr(part, field.name) for part in proposed])
-                for field in dataclasses.fields(Pairs)
-            )
-        )
+        chosen = _joined(proposed)
     chosen = chosen.where(chosen.score >= threshold)
     chosen = chosen.where(np.lexsort((chosen.target, chosen.source, -chosen.score)))
     if one_to_one:
@@ -128,20 +129,13 @@ def _best(
             start + each, *(part[each, best] for part in (rows, scores, cosines))
         )
         parts.append(chosen.where(chosen.target >= 0))
-    return Pairs(
-        *(
-            np.concatenate([getattr(part, field.name) for part in parts])
-            for field in dataclasses.fields(Pairs)
-        )
-    )
+    return _joined(parts)
 
 
 def _first(pairs: Pairs) -> np.ndarray:
     """Returns the first index of each distinct pair, in order."""
-    order = np.lexsort((np.arange(len(pairs)), pairs.target, pairs.source))
-    source, target = pairs.source[order], pairs.target[order]
-    new = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
-    return np.sort(order[np.append(True, new)[: len(pairs)]])
+    numbers = pairs.source * (1 + pairs.target.max(initial=0)) + pairs.target
+    return np.sort(np.unique(numbers, return_index=True)[1])
 
 
 def _greedy(pairs: Pairs, sources: int, targets: int) -> np.ndarray:

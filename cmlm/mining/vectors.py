@@ -111,7 +111,6 @@ def encode(
     texts: Texts,
     encoder: DescribedEncoder,
     directory: str,
-    shard_rows: int = 0,
     workers: Workers = HERE,
     reopen: Reopen | None = None,
 ) -> Vectors:
@@ -121,7 +120,6 @@ def encode(
         texts: the texts to encode.
         encoder: the model.
         directory: the directory of the shards, created if missing.
-        shard_rows: the number of rows in a file; 0: SHARD_ROWS.
         workers: the processes that encode.
         reopen: opens the model again in each process of Beam.
 
@@ -133,7 +131,7 @@ def encode(
         "model": identity(encoder),
         "texts": texts.digest,
         "shape": [len(texts), encoder.dim],
-        "shard_rows": shard_rows or SHARD_ROWS,
+        "shard_rows": SHARD_ROWS,
     }
     start = functools.partial(_encoding, *opened(texts, encoder, workers, reopen))
     return fill(directory, about, start, f"encoding {texts.name}", workers)
