@@ -31,11 +31,14 @@ the scores, in scores.csv and other files.
 --list_tasks=tr lists the tasks in a language.
 """
 
+from __future__ import annotations
+
 import datetime
+import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from absl import flags
 
@@ -127,24 +130,16 @@ def main(_) -> int | None:
         cli.require(data_dir="a folder of test sets")
     groups = groups_of(FLAGS.group)
     output = FLAGS.output and FLAGS.output.rstrip("/")
-    as_json = bool(output) and output.endswith(".json")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import files, outputs, versions
-        from cmlm.evaluation import (
-            averages,
-            base,
-            catalogue,
-            layout,
-            report,
-            run,
-            tables,
-        )
+        from cmlm.common import outputs
+        from cmlm.evaluation import base, catalogue, layout, run, tables
 
-    work_dir = f"{output}.work" if output and FLAGS.model else None
+    named = run.named(FLAGS.model)
+    work_dir = f"{output}.work" if output and named else None
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
         {
-            "--model": list(run.named(FLAGS.model).values()),
+            "--model": named.values(),
             "--data_dir": FLAGS.data_dir,
             "--tasks": FLAGS.tasks,
             "--pcr": FLAGS.pcr,
@@ -153,14 +148,19 @@ def main(_) -> int | None:
         {"--cache_dir": FLAGS.cache_dir, "--output": work_dir},
     )
 
-    if FLAGS.model:
-        check_models(run.named(FLAGS.model).values())
+    if named:
+        check_models(named.values())
 
     # ---------------------------------------------------------------- tasks
-    seeds = range(base.SEED, base.SEED + FLAGS.repeats)
-    data_dir = FLAGS.data_dir or os.path.curdir
-    chosen = catalogue.select(FLAGS.tasks, seeds, FLAGS.classifier, FLAGS.jobs)
-    tasks, failed = run.read(chosen, data_dir)
+    settings = {
+        "data_dir": FLAGS.data_dir or os.path.curdir,
+        "seeds": list(range(base.SEED, base.SEED + FLAGS.repeats)),
+        "classifier": FLAGS.classifier,
+    }
+    chosen = catalogue.select(
+        FLAGS.tasks, settings["seeds"], FLAGS.classifier, FLAGS.jobs
+    )
+    tasks, failed = run.read(chosen, settings["data_dir"])
     for name, reason in failed.items():
         print(f"{name}: {reason}", file=sys.stderr)
     if FLAGS.sentences and tasks:
@@ -168,37 +168,15 @@ def main(_) -> int | None:
         print(f"sentences  {FLAGS.sentences}  {count:,} lines")
 
     # ----------------------------------------------------- scoring, results
+    written = None
     with outputs.work_directory(work_dir if tasks else None) as work_dir:
-        models = score_models(tasks, work_dir, failed) if tasks else {}
-        scored = next(iter(models.values()))["scores"] if models else {}
-        described = {item.task.name: catalogue.describe(item) for item in tasks}
-        own_groups = averages.own_groups(groups, described)
-        for model in models.values():
-            model["averages"] = averages.of(model["scores"], own_groups)
-        if FLAGS.mean_of_models and len(models) > 1:
-            models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
-        results = {
-            "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-            "data_dir": data_dir,
-            "seeds": list(seeds),
-            "classifier": FLAGS.classifier,
-            "versions": versions.installed(),
-            "tasks": described,
-            "groups": groups,
-            "averages": averages.describe(scored, own_groups),
-            "not_scored": failed,
-            "models": models,
-        }
+        models = score_models(named, tasks, work_dir, failed) if tasks else {}
         if models:
+            results = results_of(settings, tasks, models, groups, failed)
             print("\n\n".join(map(layout.plain, tables.tables(results))))
-        if models and as_json:
-            with files.atomic_text(output) as file:
-                report.write_json(file, results)
-        elif models and output:
-            with files.atomic_directory(output, FLAGS.overwrite) as directory:
-                report.write(directory, results)
-    if models and output:
-        print(f"results  {output if as_json else os.path.join(output, 'report.html')}")
+            written = write_results(output, results) if output else None
+    if written:
+        print(f"results  {written}")
     if failed:
         raise UserError(f"not scored: {', '.join(failed)}")
 
@@ -239,11 +217,12 @@ def check_models(models: Iterable[str]) -> None:
 
 
 def score_models(
-    tasks, work_dir: str | None, failed: dict[str, str]
+    named: dict[str, str], tasks, work_dir: str | None, failed: dict[str, str]
 ) -> dict[str, dict]:
     """Scores each --model.
 
     Args:
+        named: the models by name.
         tasks: the tasks with their data.
         work_dir: the directory for the scores of a killed run, or None.
         failed: gets a message for each task that a model cannot be scored on.
@@ -252,91 +231,213 @@ def score_models(
         The entry of results.json for each model with scores.
     """
     with cli.quiet_imports("evaluate"):
-        import threadpoolctl
-
-        from cmlm.common import files, versions
+        from cmlm.common import files
         from cmlm.encoders import by_language
         from cmlm.evaluation import report, run
-        from cmlm.evaluation.kept import Kept, identity
 
     models = {}
+    # The scores so far, for the file of a run that is killed.
     scored: dict[str, dict] = {}
     sentences = run.sentences(tasks)
     reading = reading_flags.with_precision(reading_flags.reading())
-    for name, model in run.named(FLAGS.model).items():
-        encoder = by_language.open_encoders(model, reading)
-        fitted, removed = components_of(name, encoder)
-        kept = None
+
+    def tell(name: str, task, scores: dict[str, float]) -> None:
+        print(f"{name}: {task.name} {scores[task.main_metric]:.2f}", file=sys.stderr)
         if work_dir:
-            kept = Kept(
-                work_dir,
-                {
-                    "model": identity(encoder),
-                    "pcr": removed,
-                    "versions": versions.installed(),
-                },
-            )
+            scored.setdefault(name, {"scores": {}})["scores"][task.name] = scores
+            path = os.path.join(work_dir, "scores.csv")
+            with files.atomic_text(path) as file:
+                report.write_csv(file, {"models": scored})
 
-        # A killed run has asked for the languages of the tasks that it scored.
-        before = kept.read("languages") if kept and fitted else None
-        asked = set(before["asked"] if before else ())
-
-        def change(vectors, language, fitted=fitted, asked=asked):
-            asked.add(language.lower())
-            return fitted.remove_from(vectors, language)
-
-        def tell(task, scores, name=name, kept=kept, asked=asked):
-            score = scores[task.main_metric]
-            print(f"{name}: {task.name} {score:.2f}", file=sys.stderr)
-            if kept and asked:
-                kept.write("languages", None, {"asked": sorted(asked)})
-            if work_dir:
-                scored.setdefault(name, {"scores": {}})["scores"][task.name] = scores
-                path = os.path.join(work_dir, "scores.csv")
-                with files.atomic_text(path) as file:
-                    report.write_csv(file, {"models": scored})
-
+    for name, model in named.items():
+        encoder = by_language.open_encoders(model, reading)
+        removal = Removal(name, encoder) if FLAGS.pcr else None
         unscored: dict[str, str] = {}
-        with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
-            result = run.score(
-                encoder,
-                tasks,
-                cache_of(encoder),
-                True,
-                tell,
-                change if fitted else None,
-                kept,
-                unscored,
-            )
+        result = score_model(
+            encoder, tasks, removal, work_dir, functools.partial(tell, name), unscored
+        )
         for task, reason in unscored.items():
             failed[f"{task} of {name}"] = reason
             print(f"{name}: {task}: {reason}", file=sys.stderr)
         if not result.scores:
             continue
         label = name
-        if fitted:
-            unchanged = sorted(asked - set(fitted.languages))
-            removed = {**removed, "unchanged": unchanged}
-            if unchanged:
-                print(
-                    f"note: --pcr has no components for {languages_in_words(unchanged)}"
-                    ": their vectors are unchanged",
-                    file=sys.stderr,
-                )
-            if asked & set(fitted.languages):
-                label = f"{name} + PCR"
+        if removal:
+            removal.tell()
+            label += " + PCR" * removal.is_applied
         models[label] = {
             **info_of(encoder),
-            **({"pcr": removed} if removed else {}),
             **result.as_dict(),
             "truncated_sentences": truncated(encoder, sentences),
         }
+        if removal:
+            models[label]["pcr"] = {**removal.about, "unchanged": removal.unchanged}
     return models
 
 
-def languages_in_words(languages: list[str]) -> str:
-    """The languages of a note; a task that names none has the language ""."""
-    return ", ".join(name or "texts without a language" for name in languages)
+def score_model(
+    encoder,
+    tasks,
+    removal: Removal | None,
+    work_dir: str | None,
+    tell: Callable,
+    unscored: dict[str, str],
+):
+    """Scores a model, and keeps its scores for a run that continues this one.
+
+    Args:
+        encoder: the model.
+        tasks: the tasks with their data.
+        removal: the removal of its principal components, or None.
+        work_dir: the directory for the scores of a killed run, or None.
+        tell: called with each task and its scores.
+        unscored: gets a message for each task that the model cannot be scored on.
+
+    Returns:
+        The `run.ModelScores`.
+    """
+    import threadpoolctl
+
+    from cmlm.common import versions
+    from cmlm.evaluation import run
+    from cmlm.evaluation.kept import Kept, identity
+
+    kept = None
+    if work_dir:
+        about = {
+            "model": identity(encoder),
+            "pcr": removal and removal.about,
+            "versions": versions.installed(),
+        }
+        kept = Kept(work_dir, about)
+        if removal and (before := kept.read("languages")):
+            # A killed run has asked for the languages of the tasks that it scored.
+            removal.asked.update(before["asked"])
+
+    def report(task, scores):
+        if kept and removal and removal.asked:
+            kept.write("languages", None, {"asked": sorted(removal.asked)})
+        tell(task, scores)
+
+    with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
+        return run.score(
+            encoder,
+            tasks,
+            cache_of(encoder),
+            progress=True,
+            report=report,
+            change=removal,
+            kept=kept,
+            failed=unscored,
+        )
+
+
+class Removal:
+    """Removes the principal components of --pcr from the vectors of a model.
+
+    Args:
+        name: the name of the model.
+        encoder: the model.
+
+    Attributes:
+        about: the file and its languages, for results.json.
+        asked: the languages whose vectors the tasks have asked for.
+
+    Raises:
+        UserError: --pcr was fitted with another model.
+    """
+
+    def __init__(self, name: str, encoder):
+        import tensorflow as tf
+
+        from cmlm.encoders import components_file
+
+        if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
+            raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
+        self._fitted = components_file.load(FLAGS.pcr)
+        self._fitted.check_model(encoder.info["fingerprint"], encoder.dim, FLAGS.pcr)
+        with tf.io.gfile.GFile(FLAGS.pcr, "rb") as file:
+            content = hashlib.sha256(file.read()).hexdigest()
+        self.about = {
+            "path": FLAGS.pcr,
+            "languages": list(self._fitted.languages),
+            "sha256": content,
+        }
+        self.asked: set[str] = set()
+
+    def __call__(self, vectors, language: str):
+        """Vectors [n, dim] of a language without its components, if it has any."""
+        self.asked.add(language.lower())
+        return self._fitted.remove_from(vectors, language)
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether a task has asked for a language with components."""
+        return bool(self.asked & set(self._fitted.languages))
+
+    @property
+    def unchanged(self) -> list[str]:
+        """The languages without components that tasks have asked for."""
+        return sorted(self.asked - set(self._fitted.languages))
+
+    def tell(self) -> None:
+        """Names the languages without components; a task may name no language."""
+        if self.unchanged:
+            names = (name or "texts without a language" for name in self.unchanged)
+            print(
+                f"note: --pcr has no components for {', '.join(names)}: their vectors "
+                "are unchanged",
+                file=sys.stderr,
+            )
+
+
+def results_of(
+    settings: dict, tasks, models: dict, groups: dict, failed: dict[str, str]
+) -> dict:
+    """The content of results.json, with the averages of each model.
+
+    Args:
+        settings: the folder of test sets, the seeds and the classifier.
+        tasks: the tasks with their data.
+        models: the entries of the models; gets their averages, and with
+            --mean_of_models their mean.
+        groups: the languages of each --group.
+        failed: a message for each task without scores.
+    """
+    from cmlm.common import versions
+    from cmlm.evaluation import averages, catalogue, run
+
+    described = {item.task.name: catalogue.describe(item) for item in tasks}
+    own_groups = averages.own_groups(groups, described)
+    first = next(iter(models.values()))
+    for model in models.values():
+        model["averages"] = averages.of(model["scores"], own_groups)
+    if FLAGS.mean_of_models and len(models) > 1:
+        models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
+        **settings,
+        "versions": versions.installed(),
+        "tasks": described,
+        "groups": groups,
+        "averages": averages.describe(first["scores"], own_groups),
+        "not_scored": failed,
+        "models": models,
+    }
+
+
+def write_results(output: str, results: dict) -> str:
+    """Writes the .json file or the folder; returns the path of the file to look at."""
+    from cmlm.common import files
+    from cmlm.evaluation import report
+
+    if output.endswith(".json"):
+        with files.atomic_text(output) as file:
+            report.write_json(file, results)
+        return output
+    with files.atomic_directory(output, FLAGS.overwrite) as directory:
+        report.write(directory, results)
+    return os.path.join(output, "report.html")
 
 
 def info_of(encoder) -> dict:
@@ -344,37 +445,6 @@ def info_of(encoder) -> dict:
     if isinstance(encoder, dict):
         return {"languages": {name: part.info for name, part in encoder.items()}}
     return {**encoder.info, "seq_length": encoder.seq_length}
-
-
-def components_of(name: str, encoder):
-    """The components to remove from a model's vectors.
-
-    Returns:
-        The PrincipalComponents and their description in results.json; None and None
-        without --pcr.
-
-    Raises:
-        UserError: --pcr was fitted with another model.
-    """
-    if not FLAGS.pcr:
-        return None, None
-    import tensorflow as tf
-
-    from cmlm.encoders import components_file
-
-    if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
-        raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
-    fitted = components_file.load(FLAGS.pcr)
-    fitted.check_model(encoder.info["fingerprint"], encoder.dim, FLAGS.pcr)
-
-    with tf.io.gfile.GFile(FLAGS.pcr, "rb") as file:
-        content = hashlib.sha256(file.read()).hexdigest()
-    about = {
-        "path": FLAGS.pcr,
-        "languages": list(fitted.languages),
-        "sha256": content,
-    }
-    return fitted, about
 
 
 def cache_of(encoder) -> str | None:
