@@ -64,7 +64,6 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.common.components import SecondMoment
         from cmlm.encoders import components_file, external, opening
 
     if FLAGS.model.startswith(external.PREFIXES):
@@ -78,17 +77,7 @@ def main(_) -> None:
         FLAGS.overwrite,
     )
 
-    # ----------------------------------------------------- languages, model
-    sources = {}
-    for flag in ("text", "vectors"):
-        for value in FLAGS[flag].value:
-            language, equals, path = value.partition("=")
-            if not equals or not path:
-                raise UserError(f"--{flag} is {value}; allowed: LANGUAGE=FILES")
-            language = components_file.check_language(language)
-            if language in sources:
-                raise UserError(f"--{flag} is {value}; {language} is given twice")
-            sources[language] = (flag, files.expand(path))
+    sources = _sources()
     # An output that cannot be written is refused before the fitting.
     with files.working_path(FLAGS.output):
         pass
@@ -100,40 +89,15 @@ def main(_) -> None:
             f"--model is {FLAGS.model}, which has no fingerprint; export it again"
         )
 
-    # -------------------------------------------------------------- fitting
-    fitted = {}
-    for language, (flag, paths) in sources.items():
-        moment = SecondMoment(encoder.dim)
-        limit = FLAGS.max_sentences or sys.maxsize
-        if flag == "text":
-            read = _encode_text(paths, encoder, limit)
-        else:
-            read = _read_vectors(paths, limit)
-        try:
-            for vectors in read:
-                moment.add(vectors)
-            fitted[language] = moment.components(FLAGS.components)
-        except UserError as error:
-            raise UserError(f"{language}, {', '.join(paths)}: {error}") from error
-        shares = ", ".join(f"{share:.1%}" for share in fitted[language].shares)
-        print(
-            f"{language}: {fitted[language].sentences:,} sentences, "
-            f"{shares} of the squared length of their vectors along the components",
-            file=sys.stderr,
-        )
-        if fitted[language].sentences < encoder.dim:
-            print(
-                f"note: {language} has {fitted[language].sentences:,} sentences, fewer "
-                f"than the {encoder.dim} numbers of a vector: more text gives steadier "
-                "components",
-                file=sys.stderr,
-            )
+    fitted = {
+        language: _fit(encoder, language, flag, paths)
+        for language, (flag, paths) in sources.items()
+    }
     components_file.save(
         FLAGS.output,
         components_file.PrincipalComponents(encoder.info["fingerprint"], fitted),
     )
 
-    # -------------------------------------------------------------- results
     print(f"{FLAGS.output}  {', '.join(fitted)}; {FLAGS.components} a language")
     output = f"--pcr={shlex.quote(FLAGS.output)}"
     if FLAGS.model.startswith(("bow:", "both:")):
@@ -143,6 +107,63 @@ def main(_) -> None:
     else:
         flags_left = "--model_dir=... --export_dir=..."
         print(f"serve  python -m export.tfhub {output} {flags_left}")
+
+
+def _sources() -> dict[str, tuple[str, list[str]]]:
+    """The flag of each language, `text` or `vectors`, and its files.
+
+    Raises:
+        UserError: a value is malformed, a language is given twice, or no file matches.
+    """
+    from cmlm.common import files
+    from cmlm.encoders import components_file
+
+    sources: dict[str, tuple[str, list[str]]] = {}
+    for flag in ("text", "vectors"):
+        for value in FLAGS[flag].value:
+            language, equals, path = value.partition("=")
+            if not equals or not path:
+                raise UserError(f"--{flag} is {value}; allowed: LANGUAGE=FILES")
+            language = components_file.check_language(language)
+            if language in sources:
+                raise UserError(f"--{flag} is {value}; {language} is given twice")
+            sources[language] = (flag, files.expand(path))
+    return sources
+
+
+def _fit(encoder, language: str, flag: str, paths: list[str]):
+    """Fits and describes the `LanguageComponents` of a language.
+
+    Raises:
+        UserError: a file is damaged, or has too few sentences.
+    """
+    from cmlm.common.components import SecondMoment
+
+    moment = SecondMoment(encoder.dim)
+    limit = FLAGS.max_sentences or sys.maxsize
+    if flag == "text":
+        read = _encode_text(paths, encoder, limit)
+    else:
+        read = _read_vectors(paths, limit)
+    try:
+        for vectors in read:
+            moment.add(vectors)
+        fitted = moment.components(FLAGS.components)
+    except UserError as error:
+        raise UserError(f"{language}, {', '.join(paths)}: {error}") from error
+    shares = ", ".join(f"{share:.1%}" for share in fitted.shares)
+    print(
+        f"{language}: {fitted.sentences:,} sentences, {shares} of the squared length "
+        "of their vectors along the components",
+        file=sys.stderr,
+    )
+    if fitted.sentences < encoder.dim:
+        print(
+            f"note: {language} has {fitted.sentences:,} sentences, fewer than the "
+            f"{encoder.dim} numbers of a vector: more text gives steadier components",
+            file=sys.stderr,
+        )
+    return fitted
 
 
 def _encode_text(paths, encoder, limit):
