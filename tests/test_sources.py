@@ -11,7 +11,7 @@ import pytest
 from warcio.warcwriter import WARCWriter
 
 from cmlm.errors import UserError
-from cmlm.preparation import raw_lines, sources
+from cmlm.preparation import raw_lines, sources, wikitext
 
 
 def read(path, layout, **arguments):
@@ -280,7 +280,7 @@ def test_wikipedia_gives_the_prose_of_articles(tmp_path):
     ],
 )
 def test_list_items_go_and_the_prose_around_them_stays(markup, paragraphs):
-    assert sources.wikitext_paragraphs(markup) == paragraphs
+    assert wikitext.paragraphs(markup) == paragraphs
 
 
 @pytest.mark.parametrize(

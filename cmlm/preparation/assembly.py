@@ -44,73 +44,117 @@ def build(
         scratch: an empty directory on this machine for blocks that wait to be grouped,
             if all workers run here; None leaves them to the runner.
     """
-    counts: list[beam.PCollection] = []
-
-    def counting(label: str, collection: beam.PCollection, do_fn: beam.DoFn, *args):
-        outputs = collection | label >> beam.ParDo(do_fn, *args).with_outputs(
-            beam_runner.COUNTS, main="kept"
-        )
-        counts.append(outputs[beam_runner.COUNTS])
-        return outputs.kept
-
-    # ---------------------------------------------------- one document at a time
-    language = "" if "language" in settings.steps else settings.languages[0]
-    parts = -(-readers // len(settings.paths))
-    files = [
-        (index, path, part, parts)
-        for index, path in enumerate(settings.paths)
-        for part in range(parts)
-    ]
-    stream = counting(
-        "read",
-        pipeline | beam.Create(files) | beam.Reshuffle(),
-        steps.ReadDocuments(
-            settings.layout,
-            language or documents.UNKNOWN,
-            settings.text_field,
-            progress,
-        ),
-    )
-    for step in settings.document_steps():
-        stream = counting(step.name, stream, step)
-
-    # ---------------------------------------------------- duplicates
-    spread = stream | "spread" >> beam.ParDo(spreading.Spread(settings)).with_outputs(
+    parts = _Parts(settings, scratch)
+    cleaned = parts.cleaned(pipeline, progress, readers)
+    spread = cleaned | "spread" >> beam.ParDo(spreading.Spread(settings)).with_outputs(
         spreading.Spread.ROWS,
         spreading.Spread.DOCUMENTS,
         spreading.Spread.SIGNATURES,
         main="text",
     )
+    rows = parts.spilled("rows", spread[spreading.Spread.ROWS])
+    decided = parts.decided(spread, rows)
+    limits = parts.limits(rows, decided) if settings.max_sentences else []
+    text = {"text": parts.spilled("text", spread.text), **decided}
+    grouped = text | "shards" >> beam.CoGroupByKey()
+    parts.counted("write", grouped, writing.WriteShard(settings, directory), *limits)
+    beam_runner.write_counts(parts.counts, counts_path)
 
-    def spill(label: str, collection: beam.PCollection) -> beam.PCollection:
-        return collection | f"spill {label}" >> spilling.Spill(scratch)
 
-    def compare(
-        label: str, collection: beam.PCollection, do_fn: repeats.Repeated
-    ) -> None:
-        grouped = spill(label, collection) | f"group {label}" >> beam.GroupByKey()
-        repeated = grouped | f"{do_fn.reason}s" >> beam.ParDo(do_fn)
-        decided[do_fn.reason] = spill(f"{do_fn.reason}s", repeated)
+class _Parts:
+    """The parts of a pipeline.
 
-    decided: dict[str, beam.PCollection] = {}
-    rows = spill("rows", spread[spreading.Spread.ROWS])
-    if "duplicate_documents" in settings.steps:
-        same = repeats.Repeated(settings, "duplicate document")
-        compare("documents", spread[spreading.Spread.DOCUMENTS], same)
-    if "near_duplicates" in settings.steps:
-        near = repeats.Near(settings, "near duplicate")
-        compare("signatures", spread[spreading.Spread.SIGNATURES], near)
-    if "duplicate_lines" in settings.steps:
-        lines = (
-            {"rows": rows, **decided}
-            | "lines of documents kept" >> beam.CoGroupByKey()
-            | "by fingerprint" >> beam.ParDo(repeats.ByFingerprint(settings))
+    Args:
+        settings, scratch: see `build`.
+
+    Attributes:
+        counts: the counts of the parts so far.
+    """
+
+    def __init__(self, settings: Settings, scratch: str | None):
+        self._settings, self._scratch = settings, scratch
+        self.counts: list[beam.PCollection] = []
+
+    def counted(
+        self, label: str, collection: beam.PCollection, do_fn: beam.DoFn, *args
+    ) -> beam.PCollection:
+        """Applies a `CountingDoFn` and gathers its counts."""
+        outputs = collection | label >> beam.ParDo(do_fn, *args).with_outputs(
+            beam_runner.COUNTS, main="kept"
         )
-        compare("lines", lines, repeats.Repeated(settings, "duplicate line"))
+        self.counts.append(outputs[beam_runner.COUNTS])
+        return outputs.kept
 
-    # ---------------------------------------------------- limits, shards
-    limits = []
-    if settings.max_sentences:
+    def spilled(self, label: str, collection: beam.PCollection) -> beam.PCollection:
+        """Lets blocks wait on disk, see `spilling`."""
+        return collection | f"spill {label}" >> spilling.Spill(self._scratch)
+
+    def cleaned(
+        self,
+        pipeline: beam.Pipeline,
+        progress: beam_runner.Progress | None,
+        readers: int,
+    ) -> beam.PCollection:
+        """Reads documents and applies the steps that work on single documents."""
+        settings = self._settings
+        language = "" if "language" in settings.steps else settings.languages[0]
+        parts = -(-readers // len(settings.paths))
+        files = [
+            (index, path, part, parts)
+            for index, path in enumerate(settings.paths)
+            for part in range(parts)
+        ]
+        stream = self.counted(
+            "read",
+            pipeline | beam.Create(files) | beam.Reshuffle(),
+            steps.ReadDocuments(
+                settings.layout,
+                language or documents.UNKNOWN,
+                settings.text_field,
+                progress,
+            ),
+        )
+        for step in settings.document_steps():
+            stream = self.counted(step.name, stream, step)
+        return stream
+
+    def decided(
+        self, spread: pvalue.DoOutputsTuple, rows: beam.PCollection
+    ) -> dict[str, beam.PCollection]:
+        """Compares documents and lines: the repeated ones, by the reason to drop them.
+
+        Args:
+            spread: the outputs of `spreading.Spread`.
+            rows: its rows, spilled.
+        """
+        settings, decided = self._settings, {}
+
+        def compare(label, collection, do_fn: repeats.Repeated) -> None:
+            grouped = self.spilled(label, collection)
+            grouped |= f"group {label}" >> beam.GroupByKey()
+            repeated = grouped | f"{do_fn.reason}s" >> beam.ParDo(do_fn)
+            decided[do_fn.reason] = self.spilled(f"{do_fn.reason}s", repeated)
+
+        if "duplicate_documents" in settings.steps:
+            same = repeats.Repeated(settings, "duplicate document")
+            compare("documents", spread[spreading.Spread.DOCUMENTS], same)
+        if "near_duplicates" in settings.steps:
+            near = repeats.Near(settings, "near duplicate")
+            compare("signatures", spread[spreading.Spread.SIGNATURES], near)
+        if "duplicate_lines" in settings.steps:
+            lines = (
+                {"rows": rows, **decided}
+                | "lines of documents kept" >> beam.CoGroupByKey()
+                | "by fingerprint" >> beam.ParDo(repeats.ByFingerprint(settings))
+            )
+            compare("lines", lines, repeats.Repeated(settings, "duplicate line"))
+        return decided
+
+    def limits(
+        self, rows: beam.PCollection, decided: dict[str, beam.PCollection]
+    ) -> list[pvalue.AsDict]:
+        """The `writing.Limit` of each language, for `writing.WriteShard`."""
+        settings = self._settings
         kept = {"rows": rows, **decided} | "lines kept" >> beam.CoGroupByKey()
         cuts = pvalue.AsDict(
             kept
@@ -119,15 +163,10 @@ def build(
             | "cut of the limit"
             >> beam.Map(writing.cut_of_limit, settings.max_sentences)
         )
-        limits.append(
-            pvalue.AsDict(
-                kept
-                | "sizes" >> beam.ParDo(writing.SizesInCut(settings), cuts)
-                | "sizes of a language" >> beam.CombinePerKey(writing.join_sizes)
-                | "limit" >> beam.Map(writing.limit, cuts, settings.seed)
-            )
+        limits = (
+            kept
+            | "sizes" >> beam.ParDo(writing.SizesInCut(settings), cuts)
+            | "sizes of a language" >> beam.CombinePerKey(writing.join_sizes)
+            | "limit" >> beam.Map(writing.limit, cuts, settings.seed)
         )
-    text = {"text": spill("text", spread.text), **decided}
-    grouped = text | "shards" >> beam.CoGroupByKey()
-    counting("write", grouped, writing.WriteShard(settings, directory), *limits)
-    beam_runner.write_counts(counts, counts_path)
+        return [pvalue.AsDict(limits)]

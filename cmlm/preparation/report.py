@@ -6,15 +6,16 @@ import collections
 import dataclasses
 
 from cmlm.preparation import sources
+from cmlm.preparation.settings import Settings
 from cmlm.preparation.steps import SEPARATOR
 
 
-def statistics(counts: collections.Counter, settings) -> dict:
+def statistics(counts: collections.Counter, settings: Settings) -> dict:
     """Arranges the counts of a pipeline.
 
     Args:
         counts: the counts, under the names of `steps.count_name`.
-        settings: a `settings.Settings`.
+        settings: the settings of the preparation.
 
     Returns:
         `languages` (documents, sentences and characters kept), `steps` (documents and

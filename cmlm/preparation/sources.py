@@ -14,10 +14,9 @@ import io
 import itertools
 import json
 import os
-import re
 import tempfile
 import xml.etree.ElementTree
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from cmlm.common import beam_runner, packing, utf8
@@ -223,16 +222,6 @@ def _page(data: bytes, counts: Counts) -> list[str]:
 
 
 # ------------------------------------------------------------------- Wikipedia
-# The marks of list items, each a tag of its own for mwparserfromhell.
-_LIST_MARKS = frozenset("*#:;")
-# `strip_code` would keep the text inside these tags.
-_NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "code"}
-# `File:A.jpg` or `de:Ameise`. Behind a space a colon is part of a title, unless the
-# name before it is a namespace of the wiki.
-_PREFIX = re.compile(r"\s*:?\s*[^\W\d_][\w ]*:(?! )")
-_NAMESPACES = frozenset(("file", "image", "category", "media"))
-
-
 def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
     """Reads a MediaWiki XML dump: the prose of articles, without redirects."""
     import mwxml
@@ -275,69 +264,9 @@ class _Pages(io.BufferedIOBase):
 
 
 def _article(markup: str, namespaces: list[str], _: Counts) -> list[str]:
-    return wikitext_paragraphs(markup, namespaces)
+    from cmlm.preparation import wikitext
 
-
-def wikitext_paragraphs(markup: str, namespaces: Iterable[str] = ()) -> list[str]:
-    """The paragraphs of an article: no templates, tables, lists, notes or headings.
-
-    Args:
-        markup: the wikitext.
-        namespaces: the names of the wiki's namespaces in its language, such as `Datei`;
-            links to their pages are dropped. English names are known.
-    """
-    import mwparserfromhell
-
-    known = _NAMESPACES.union(map(str.casefold, filter(None, namespaces)))
-    code = mwparserfromhell.parse(markup)
-    _drop_list_items(code)
-    for node in code.ifilter(
-        recursive=True, matches=lambda node: _is_no_prose(node, known)
-    ):
-        try:
-            code.remove(node)
-        except ValueError:  # inside a node that was already removed
-            continue
-    return [" ".join(line.split()) for line in _nonempty(code.strip_code())]
-
-
-def _drop_list_items(code) -> None:
-    """Drops everything from the mark of a list item to the end of its line.
-
-    A template or note is one node: one that ends in a later line goes with its item,
-    and one that contains list items stays whole.
-    """
-    from mwparserfromhell import nodes
-
-    kept, in_item = [], False
-    for node in code.nodes:
-        is_tag = isinstance(node, nodes.Tag)
-        in_item |= is_tag and node.wiki_markup in _LIST_MARKS
-        if in_item:
-            text = str(node) if isinstance(node, nodes.Text) else ""
-            _, end, rest = text.partition("\n")
-            if not end:
-                continue
-            node, in_item = nodes.Text(end + rest), False
-        elif is_tag and node.contents:
-            _drop_list_items(node.contents)
-        kept.append(node)
-    code.nodes = kept
-
-
-def _is_no_prose(node, namespaces: frozenset[str]) -> bool:
-    from mwparserfromhell import nodes
-
-    if isinstance(node, nodes.Heading):
-        return True
-    if isinstance(node, nodes.Tag):
-        return str(node.tag).strip().lower() in _NO_PROSE
-    if not isinstance(node, nodes.Wikilink):
-        return False
-    title = str(node.title)
-    name, colon, _ = title.strip(": \n").partition(":")
-    name = " ".join(name.replace("_", " ").split()).casefold()
-    return bool(colon and name in namespaces or _PREFIX.match(title))
+    return wikitext.paragraphs(markup, namespaces)
 
 
 # ------------------------------------------------------------------- bitext
@@ -410,8 +339,6 @@ def size(path: str) -> int:
     Raises:
         UserError: the file does not exist.
     """
-    from cmlm.common import beam_runner
-
     if os.path.exists(path):
         return os.path.getsize(path)
     found = beam_runner.match(path)
