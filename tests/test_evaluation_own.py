@@ -10,7 +10,7 @@ from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, classifier, own, run, search
 from cmlm.evaluation.reading import DataDir
 from cmlm.evaluation.store import Store
-from cmlm.mining import index, neighbours
+from cmlm.mining import index
 
 DIM = 8
 
@@ -106,19 +106,6 @@ def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatc
     monkeypatch.setattr(index, "choose", lambda *_: chosen.append("auto") or "ivf")
     assert scores(own.RetrievalFiles([str(folder)]), tmp_path) == want
     assert not chosen, "the size does not choose the index"
-
-
-def test_the_mining_index_finds_the_same(collection, tmp_path):
-    """`ivf` that visits every cell, as it stands in for large collections."""
-    folder, *_ = collection
-    task = own.RetrievalFiles([str(folder)])
-    data = task.read(DataDir(str(tmp_path)))
-    with Store(Hashed()) as store:
-        store.add(task.sentences(data))
-        sides = store.stored(data.queries), store.stored(data.documents)
-        settings = neighbours.Search(kind="ivf", cells=4, probes=4)
-        by_cells = search.nearest_of_pool(*sides, 20, settings)
-        np.testing.assert_array_equal(by_cells, search.nearest_of_pool(*sides, 20))
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,10 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
 
     Args:
         name: the name of the task.
-        only: the parts to score; by default every part whose files exist.
     """
 
-    def __init__(self, name: str, only: Sequence[str] = ()):
+    def __init__(self, name: str):
         self.name = name
-        self._only = tuple(only)
 
     @abc.abstractmethod
     def find_parts(self, source: DataDir) -> Mapping[str, Any]:

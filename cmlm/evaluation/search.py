@@ -5,7 +5,9 @@ The search in memory works without FAISS, the indexes on disk need it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +19,6 @@ from cmlm.mining import exact, margins
 
 if TYPE_CHECKING:
     from cmlm.mining import neighbours
-
-__all__ = ["Neighbours", "nearest", "nearest_on_disk", "unit_length"]
 
 
 def nearest(
@@ -39,79 +39,60 @@ def nearest(
     return exact.nearest(*pair, k)
 
 
-def nearest_on_disk(
-    queries, pool, settings: neighbours.Search | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def nearest_on_disk(queries, pool) -> tuple[np.ndarray, np.ndarray, bool]:
     """The nearest row for each row of two large sets of vectors, both ways.
 
     Args:
         queries: unit vectors, `mining.vectors.Vectors` or `store.StoredVectors` [n].
         pool: unit vectors [m].
-        settings: the kind of index; None: `auto`, exact up to 10**10 cosines.
 
     Returns:
-        The nearest row of the pool for each query, int64 [n], and the nearest query for
-        each row of the pool, int64 [m].
+        The nearest row of the pool for each query, int64 [n]; the nearest query for
+        each row of the pool, int64 [m]; and whether the search was exact, as it is up
+        to 10**10 cosines.
     """
-    found = []
-    with scratch.directory() as directory:
-        searcher = _searcher(queries, pool, directory, settings)
-        for side in ("source", "target"):
-            blocks = searcher.find(side, 1).blocks()
-            found.append(np.concatenate([rows[:, 0] for _, _, rows in blocks]))
-    return found[0], found[1]
+    with _searcher(queries, pool, "auto") as searcher:
+        forward, backward = (
+            _rows(searcher.find(side, 1))[:, 0] for side in ("source", "target")
+        )
+        return forward, backward, searcher.kind == "flat"
 
 
-def nearest_of_pool(
-    queries, pool, k: int, settings: neighbours.Search | None = None
-) -> np.ndarray:
-    """The k nearest rows of a large set of vectors for each query.
+def nearest_of_pool(queries, pool, k: int) -> np.ndarray:
+    """The k nearest rows of a large set of vectors for each query, exactly.
+
+    The search reads the pool in parts, in bounded memory.
 
     Args:
         queries, pool: unit vectors, as for `nearest_on_disk`, [n] and [m].
         k: the number of rows, at most m.
-        settings: the kind of index; None: `flat`, which is exact and reads the pool in
-            parts of bounded memory.
 
     Returns:
         Rows of the pool, int64 [n, k], the nearest first.
     """
-    _, neighbours = _indexes()
-    settings = settings or neighbours.Search(kind="flat")
-    with scratch.directory() as directory:
-        searcher = _searcher(queries, pool, directory, settings)
-        blocks = searcher.find("source", k).blocks()
-        return np.concatenate([rows for _, _, rows in blocks])
+    with _searcher(queries, pool, "flat") as searcher:
+        return _rows(searcher.find("source", k))
 
 
-def is_exact(queries, pool) -> bool:
-    """Whether `nearest_on_disk` compares all rows of these vectors by default."""
-    index, neighbours = _indexes()
-    rows, memory = [len(queries), len(pool)], neighbours.Search().memory
-    return index.choose(rows, queries.dim, memory) == "flat"
-
-
-def _searcher(queries, pool, directory, settings) -> neighbours.Searcher:
-    """Makes the indexes of two sets of vectors below a directory."""
-    _, neighbours = _indexes()
-    return neighbours.Searcher(
-        queries, pool, directory, settings or neighbours.Search()
-    )
-
-
-def _indexes():
-    """Returns the modules of the indexes on disk.
+@contextlib.contextmanager
+def _searcher(queries, pool, kind: str) -> Iterator[neighbours.Searcher]:
+    """Yields a searcher of two sets of vectors.
 
     Raises:
         UserError: FAISS is not installed.
     """
     try:
-        from cmlm.mining import index, neighbours
+        from cmlm.mining import neighbours
     except ModuleNotFoundError as error:
         raise UserError(
             f"{error.name} is not installed: pip install 'cmlm[mine]'"
         ) from error
-    return index, neighbours
+    with scratch.directory() as directory:
+        yield neighbours.Searcher(queries, pool, directory, neighbours.Search(kind))
+
+
+def _rows(found: neighbours.Found) -> np.ndarray:
+    return np.concatenate([rows for _, _, rows in found.blocks()])
 
 
 @dataclasses.dataclass
@@ -127,7 +108,7 @@ class Neighbours:
     backward: tuple[np.ndarray, np.ndarray]
 
     @classmethod
-    def of(cls, x: np.ndarray, y: np.ndarray, k: int = 4) -> Neighbours:
+    def of(cls, x: np.ndarray, y: np.ndarray, k: int) -> Neighbours:
         """Searches both ways between x, [n, dim], and y, [m, dim], of any lengths."""
         x, y = unit_length(x), unit_length(y)
         return cls(nearest(x, y, k), nearest(y, x, k))
