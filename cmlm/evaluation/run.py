@@ -160,30 +160,16 @@ def score(
         if isinstance(encoder, Mapping)
         else Store(encoder, cache_dir, progress, change) as vectors
     ):
-        encoding = kept.read("encoding") if kept else None
-        encoding = encoding or {"before": len(vectors), "seconds": 0.0}
-        if kept:
-            kept.write("encoding", None, encoding)
-        start = time.monotonic()
-        vectors.add(texts)
-        encoding["seconds"] += time.monotonic() - start
-        if kept:
-            kept.write("encoding", None, encoding)
+        encoding = _encode(vectors, texts, kept)
         outcomes = {}
         for item in tasks:
-            task = item.task
-            about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
-            outcome = kept.read(item.task.name, about) if kept else None
-            if outcome is None:
-                try:
-                    outcome = _score(item, vectors)
-                except UserError as error:
-                    if failed is None:
-                        raise
-                    failed[task.name] = str(error)
-                    continue
-                if kept:
-                    outcome = kept.write(item.task.name, about, outcome)
+            try:
+                outcome = _outcome(item, vectors, kept)
+            except UserError as error:
+                if failed is None:
+                    raise
+                failed[item.task.name] = str(error)
+                continue
             outcomes[item.task.name] = outcome
             if report:
                 report(item.task, outcome["scores"])
@@ -203,13 +189,44 @@ def score(
         )
 
 
-def _score(item: TaskData, vectors: Vectors) -> dict[str, Any]:
-    """The scores of a task, the data of its figures, and the seconds that both took."""
+def _encode(
+    vectors: Store | LanguageStores, texts: Sequence[str], kept: Kept | None
+) -> dict[str, float]:
+    """Encodes the texts that the store lacks.
+
+    Returns:
+        `before`, the number of vectors before this run and before the killed run that
+        it continues; and `seconds` of encoding in both.
+    """
+    encoding = kept.read("encoding") if kept else None
+    encoding = encoding or {"before": len(vectors), "seconds": 0.0}
+    if kept:
+        kept.write("encoding", None, encoding)
     start = time.monotonic()
-    scores = item.task.score(item.data, vectors)
-    figures = item.task.figures(item.data, vectors)
-    seconds = time.monotonic() - start
-    return {"scores": scores, "figures": figures, "seconds": seconds}
+    vectors.add(texts)
+    encoding["seconds"] += time.monotonic() - start
+    if kept:
+        kept.write("encoding", None, encoding)
+    return encoding
+
+
+def _outcome(item: TaskData, vectors: Vectors, kept: Kept | None) -> dict[str, Any]:
+    """The scores of a task, the data of its figures, and the seconds that both took.
+
+    A task that the killed run has scored is not scored again.
+    """
+    task = item.task
+    about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
+    known = kept.read(task.name, about) if kept else None
+    if known is not None:
+        return known
+    start = time.monotonic()
+    outcome = {
+        "scores": task.score(item.data, vectors),
+        "figures": task.figures(item.data, vectors),
+    }
+    outcome["seconds"] = time.monotonic() - start
+    return kept.write(task.name, about, outcome) if kept else outcome
 
 
 def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
