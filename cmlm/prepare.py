@@ -207,12 +207,13 @@ def _run_pipeline() -> None:
     steps = FLAGS.steps
     if steps is None:
         steps = _STEPS_OF_LAYOUT.get(FLAGS.layout, ())
+    steps = settings_lib.ordered(steps)
     guard = FLAGS.remove_sentences_of
     settings = settings_lib.Settings(
         paths=tuple(paths),
         layout=FLAGS.layout,
-        steps=dumps.ordered_steps(steps),
-        languages=(),
+        steps=steps,
+        languages=settings_lib.languages_of(FLAGS.language, FLAGS.layout, steps),
         shards=FLAGS.shards or dumps.shards_for(size),
         seed=FLAGS.seed,
         text_field=FLAGS.text_field,
@@ -222,7 +223,6 @@ def _run_pipeline() -> None:
         max_sentences=FLAGS.max_sentences,
         buckets=dumps.buckets_for(size),
     )
-    settings = settings_lib.with_languages(settings, FLAGS.language)
     stats = dumps.run(
         settings, FLAGS.output, FLAGS.overwrite, FLAGS.beam_options, FLAGS.workers
     )

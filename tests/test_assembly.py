@@ -359,25 +359,21 @@ def test_translations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, wanted, message",
+    "layout, steps, wanted, message",
     [
-        ({}, "xx", "language is 'xx'; allowed"),
-        ({}, "EN", "ISO 639"),
-        ({}, "en-de", "language is 'en-de'; allowed"),
-        ({"layout": "tsv"}, "en", "a pair such as en-de"),
-        ({"layout": "tsv"}, "en-xx", "language is 'xx'; allowed"),
-        ({}, "en,de", "need the step `language`"),
-        ({"steps": ("language",)}, "en,ast", "CLD2 identifies"),
-        (
-            {"layout": "tsv", "steps": ("c4",)},
-            "en-de",
-            "allowed for bitext: duplicate_lines",
-        ),
+        ("lines", (), "xx", "language is 'xx'; allowed"),
+        ("lines", (), "EN", "ISO 639"),
+        ("lines", (), "en-de", "language is 'en-de'; allowed"),
+        ("tsv", (), "en", "a pair such as en-de"),
+        ("tsv", (), "en-xx", "language is 'xx'; allowed"),
+        ("lines", (), "en,de", "need the step `language`"),
+        ("lines", ("language",), "en,ast", "CLD2 identifies"),
+        ("tsv", ("c4",), "en-de", "allowed for bitext: duplicate_lines"),
     ],
 )
-def test_languages_that_cannot_be(changes, wanted, message):
+def test_languages_that_cannot_be(layout, steps, wanted, message):
     with pytest.raises(UserError, match=message):
-        settings_lib.with_languages(settings([], **changes), wanted)
+        settings_lib.languages_of(wanted, layout, steps)
 
 
 def test_repeated_rows_are_all_but_the_first():

@@ -207,22 +207,8 @@ def extract(
         )
         yield from _collect(selected, config, marked_directory)
         return
-    total = 0
     with SortedCounts(lambda a, b: a + b, config.max_entries) as counted:
-        for document in _documents(paths, units):
-            for runs in document.runs:
-                counts = collections.Counter(_grams(runs, config.longest))
-                total += sum(map(len, runs))
-                counted.update(counts.items())
-        counted.settle()
-        # A unit is at least as frequent as any n-gram that contains it, so rarer units
-        # are not needed.
-        unit_counts = {
-            key: count
-            for key, count in counted.items()
-            if " " not in key and count >= config.min_count
-        }
-        scored = _scored(unit_counts, counted.items(), total, config)
+        scored = _score_corpus(_documents(paths, units), config, counted)
         if config.scope == "corpus":
             best = dict(_best(scored, config)) if marked_directory else None
             chosen = best.items() if marked_directory else _best(scored, config)
@@ -240,6 +226,33 @@ def extract(
         config,
         marked_directory,
     )
+
+
+def _score_corpus(
+    documents: Iterable[_Document], config: NgramConfig, counted: SortedCounts
+) -> Iterator[tuple[str, float]]:
+    """Counts the n-grams of all documents, and yields those that score.
+
+    Args:
+        documents: the corpus.
+        config: form, longest, min_count.
+        counted: an empty dictionary for the counts.
+    """
+    total = 0
+    for document in documents:
+        for runs in document.runs:
+            counts = collections.Counter(_grams(runs, config.longest))
+            total += sum(map(len, runs))
+            counted.update(counts.items())
+    counted.settle()
+    # A unit is at least as frequent as any n-gram that contains it, so rarer units are
+    # not needed.
+    unit_counts = {
+        key: count
+        for key, count in counted.items()
+        if " " not in key and count >= config.min_count
+    }
+    return _scored(unit_counts, counted.items(), total, config)
 
 
 def _distinct(document: _Document, config: NgramConfig) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cmlm.common import beam_runner, choices, files, machine
 from cmlm.errors import UserError
 from cmlm.preparation import assembly, report, sources
-from cmlm.preparation.settings import STEPS, Settings
+from cmlm.preparation.settings import Settings
 
 _INPUT_BYTES_A_SHARD = 64 << 20
 # One bucket holds about 50 MB of fingerprints, or 80 MB for near duplicates. Small
@@ -35,18 +35,6 @@ def shards_for(size: int) -> int:
 def buckets_for(size: int) -> int:
     """The number of buckets for an input of `size` bytes."""
     return max(_MIN_BUCKETS, size // _INPUT_BYTES_A_BUCKET)
-
-
-def ordered_steps(chosen: Sequence[str]) -> tuple[str, ...]:
-    """The chosen steps in the order of STEPS.
-
-    Raises:
-        UserError: a step is unknown.
-    """
-    for step in chosen:
-        if step not in STEPS:
-            raise UserError(f"--steps is {step}; allowed: {', '.join(STEPS)}")
-    return tuple(step for step in STEPS if step in chosen)
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Sequence
 
 from cmlm.data import sentences
 from cmlm.errors import UserError
@@ -93,25 +94,38 @@ class Settings:
         return chosen
 
 
-def with_languages(settings: Settings, wanted: str) -> Settings:
-    """Adds the languages, after a check against the layout and the steps.
-
-    Args:
-        settings: settings without `languages`.
-        wanted: for example `en`, `en,de`, `all` or `en-de`.
+def ordered(steps: Sequence[str]) -> tuple[str, ...]:
+    """Some steps in the order of STEPS.
 
     Raises:
-        UserError: a language is unknown or does not fit.
+        UserError: a step is unknown.
+    """
+    for step in steps:
+        if step not in STEPS:
+            raise UserError(f"--steps is {step}; allowed: {', '.join(STEPS)}")
+    return tuple(step for step in STEPS if step in steps)
+
+
+def languages_of(wanted: str, layout: str, steps: Collection[str]) -> tuple[str, ...]:
+    """Parses `Settings.languages`.
+
+    Args:
+        wanted: for example `en`, `en,de`, `all` or `en-de`.
+        layout, steps: see `Settings`.
+
+    Raises:
+        UserError: a language is unknown, or does not fit the layout or the steps.
     """
     codes = [code.strip() for code in wanted.split(",")]
-    identified = "language" in settings.steps
+    is_bitext = layout in sources.BITEXT_LAYOUTS
+    identified = "language" in steps
     if identified and wanted == "all":
-        return settings
+        return ()
     for code in codes:
-        parts = code.split("-") if settings.is_bitext else [code]
-        if len(parts) != 1 + settings.is_bitext:
+        parts = code.split("-") if is_bitext else [code]
+        if len(parts) != 1 + is_bitext:
             raise UserError(
-                f"--language is {code}; allowed with layout {settings.layout}: "
+                f"--language is {code}; allowed with layout {layout}: "
                 "a pair such as en-de"
             )
         for part in parts:
@@ -121,10 +135,9 @@ def with_languages(settings: Settings, wanted: str) -> Settings:
             f"--language is {wanted}; several languages need the step `language`, which"
             " identifies them"
         )
-    if settings.is_bitext and set(settings.steps) - {"duplicate_lines"}:
+    if is_bitext and set(steps) - {"duplicate_lines"}:
         raise UserError(
-            f"--steps is {','.join(settings.steps)}; allowed for bitext:"
-            " duplicate_lines"
+            f"--steps is {','.join(steps)}; allowed for bitext: duplicate_lines"
         )
     unknown = sorted(set(codes) - set(filters.identified_languages()))
     if identified and unknown:
@@ -132,4 +145,4 @@ def with_languages(settings: Settings, wanted: str) -> Settings:
             f"--language is {unknown[0]}; CLD2 identifies:"
             f" {' '.join(filters.identified_languages())}"
         )
-    return dataclasses.replace(settings, languages=tuple(dict.fromkeys(codes)))
+    return tuple(dict.fromkeys(codes))

@@ -87,28 +87,7 @@ def count_and_smooth(
             | "Totals" >> beam.CombinePerKey(sum)
         )
         beam_runner.write_counts([totals], totals_path)
-        factors = (
-            totals
-            | "ListTotals" >> beam.combiners.ToList()
-            | "Factors" >> beam.Map(lambda found: words.factors(dict(found), exponent))
-        )
-        (
-            counted
-            | "ByLanguage"
-            >> beam.MapTuple(
-                lambda key, count: (key[0], (key[1], count))
-            ).with_output_types(tuple[str, tuple[str, int]])
-            | "TopOfLanguage"
-            >> beam.combiners.Top.SmallestPerKey(number, key=words.by_frequency)
-            | "Flatten" >> beam.FlatMapTuple(_flatten)
-            | "Scale"
-            >> beam.Map(_scale, beam.pvalue.AsSingleton(factors)).with_output_types(
-                tuple[str, int]
-            )
-            | "Sum" >> beam.CombinePerKey(sum)
-            | "Top" >> beam.combiners.Top.Smallest(number, key=words.by_frequency)
-            | "WriteWords" >> beam.Map(_write, words_path)
-        )
+        _write_smoothed(counted, totals, exponent, number, words_path)
 
     tf.io.gfile.makedirs(os.path.dirname(work_path) or ".")
     try:
@@ -122,6 +101,45 @@ def count_and_smooth(
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
     return counts, {language: totals[language] for language in paths}
+
+
+def _write_smoothed(
+    counted: beam.PCollection,
+    totals: beam.PCollection,
+    exponent: float,
+    number: int,
+    path: str,
+) -> None:
+    """Writes the most frequent words, with smoothed counts.
+
+    Args:
+        counted: ((language, word), count).
+        totals: (language, number of words).
+        exponent, number: see `count_and_smooth`.
+        path: the file to write, lines of `word TAB count`.
+    """
+    factors = (
+        totals
+        | "ListTotals" >> beam.combiners.ToList()
+        | "Factors" >> beam.Map(lambda found: words.factors(dict(found), exponent))
+    )
+    (
+        counted
+        | "ByLanguage"
+        >> beam.MapTuple(
+            lambda key, count: (key[0], (key[1], count))
+        ).with_output_types(tuple[str, tuple[str, int]])
+        | "TopOfLanguage"
+        >> beam.combiners.Top.SmallestPerKey(number, key=words.by_frequency)
+        | "Flatten" >> beam.FlatMapTuple(_flatten)
+        | "Scale"
+        >> beam.Map(_scale, beam.pvalue.AsSingleton(factors)).with_output_types(
+            tuple[str, int]
+        )
+        | "Sum" >> beam.CombinePerKey(sum)
+        | "Top" >> beam.combiners.Top.Smallest(number, key=words.by_frequency)
+        | "WriteWords" >> beam.Map(_write, path)
+    )
 
 
 def _starts(path: str) -> range:
