@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -58,6 +58,36 @@ def write(
         tokenizer: the tokenizer of the encoder.
         seq_length: the longest sequence in tokens.
     """
+    logits, variables = _head_outputs(task, model, tokenizer, seq_length)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name) for name in task.texts],
+        autograph=False,
+    )
+    def serve(*texts):
+        return _answers(task, logits(*texts))
+
+    served = tf.train.Checkpoint()
+    served.variables = variables
+    # SentencePiece's model is a resource, which a saved object must own.
+    served.tokenizer = tokenizer
+    tf.saved_model.save(served, directory, {"serving_default": serve})
+    about = {**task.describe(), "seq_length": seq_length}
+    with files.atomic_text(os.path.join(directory, _TASK)) as file:
+        json.dump(about, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+    checksums.write(directory, _SERVED, os.path.join(directory, _CHECKSUMS))
+
+
+def _head_outputs(
+    task: FileTask, model: SentenceModel, tokenizer: Tokenizer, seq_length: int
+) -> tuple[Callable[..., tf.Tensor], list[tf.Variable]]:
+    """Builds the part of the graph that ends in the head.
+
+    Returns:
+        A function from the one or two texts, string [n], to the outputs of the head,
+        float32 [n, outputs]; and the variables that the function reads.
+    """
     encoder = inference_graph.build(model.encoder, model.config)
     graph = SentenceGraph(tokenizer, encoder, seq_length)
     head = model.parts[HEAD]
@@ -66,7 +96,6 @@ def write(
         for layer in (head.dense, head.out_proj)
     )
     compute = graph.token_vectors.get_concrete_function()
-    names = tf.constant(task.labels or [""])
 
     def logits(*texts):
         if len(texts) == 2:
@@ -86,46 +115,31 @@ def write(
         lengths = tf.cast(tokens.row_lengths(), tf.int32)
         return batching.map_in_batches(batch, lengths, task.num_outputs)
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.string, name) for name in task.texts],
-        autograph=False,
-    )
-    def serve(*texts):
-        outputs = logits(*texts)
-        if task.is_regression:
-            score = outputs[:, 0] * task.spread + task.center
-            return {"logits": outputs, "score": score}
-        if task.is_several:
-            places = tf.where(outputs > 0)
-            chosen = tf.RaggedTensor.from_value_rowids(
-                tf.gather(names, places[:, 1]),
-                places[:, 0],
-                tf.shape(outputs, tf.int64)[0],
-            )
-            return {
-                "logits": outputs,
-                "labels": tf.strings.reduce_join(
-                    chosen, axis=1, separator=labelled_files.SEPARATOR
-                ),
-                "probabilities": tf.sigmoid(outputs),
-            }
-        return {
-            "logits": outputs,
-            "label": tf.gather(names, tf.argmax(outputs, axis=1)),
-            "probabilities": tf.nn.softmax(outputs),
-        }
+    return logits, list(compute.graph.variables)
 
-    served = tf.train.Checkpoint()
-    served.variables = list(compute.graph.variables)
-    # SentencePiece's model is a resource, which a saved object must own.
-    served.tokenizer = tokenizer
-    tf.saved_model.save(served, directory, {"serving_default": serve})
-    about = {**task.describe(), "seq_length": seq_length}
-    os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
-    with files.atomic_text(os.path.join(directory, _TASK)) as file:
-        json.dump(about, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-    checksums.write(directory, _SERVED, os.path.join(directory, _CHECKSUMS))
+
+def _answers(task: FileTask, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The outputs of the signature, see the table above, from float32 [n, outputs]."""
+    if task.is_regression:
+        return {"logits": logits, "score": logits[:, 0] * task.spread + task.center}
+    names = tf.constant(task.labels)
+    if not task.is_several:
+        return {
+            "logits": logits,
+            "label": tf.gather(names, tf.argmax(logits, axis=1)),
+            "probabilities": tf.nn.softmax(logits),
+        }
+    places = tf.where(logits > 0)
+    chosen = tf.RaggedTensor.from_value_rowids(
+        tf.gather(names, places[:, 1]), places[:, 0], tf.shape(logits, tf.int64)[0]
+    )
+    return {
+        "logits": logits,
+        "labels": tf.strings.reduce_join(
+            chosen, axis=1, separator=labelled_files.SEPARATOR
+        ),
+        "probabilities": tf.sigmoid(logits),
+    }
 
 
 class Tuned:
