@@ -18,7 +18,6 @@ from cmlm.encoders import components_file, opening
 from cmlm.errors import UserError
 from cmlm.evaluation import (
     classifier,
-    metrics,
     reading,
     run,
     senteval,
@@ -38,46 +37,16 @@ def write(path: Path, content, encoding="utf-8"):
     path.write_bytes(content.encode(encoding))
 
 
-# ------------------------------------------------------------------- metrics
+# ----------------------------------------------------------------------- STS
 
 
-def test_cosine_by_hand():
-    a = np.array([[1, 0], [1, 1], [0, 0], [2, 0]], np.float32)
-    b = np.array([[0, 3], [1, 0], [1, 0], [-1, 0]], np.float32)
-    np.testing.assert_allclose(metrics.cosine(a, b), [0, 0.5**0.5, 0, -1])
-
-
-def test_correlations_by_hand():
-    # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15) = 0.8.
-    found = metrics.correlations(np.array([1, 2, 3, 9]), np.array([0, 5, 4, 6]))
-    assert found["spearman"] == pytest.approx(80)
-    assert found["pearson"] == pytest.approx(
-        100 * np.corrcoef([1, 2, 3, 9], [0, 5, 4, 6])[0, 1]
-    )
-    constant = metrics.correlations(np.ones(3), np.arange(3))
-    assert constant == {"spearman": 0, "pearson": 0}
-
-
-def test_angular_similarity_and_its_pearson():
+def test_pearson_of_angular_similarity():
     """LaBSE's table 6: Pearson of 1 - arccos(cosine) / pi."""
-    cosines = np.array([1, 0, -1, 0.5])
-    similar = metrics.angular_similarity(cosines)
-    np.testing.assert_allclose(similar, [1, 0.5, 0, 2 / 3])
     gold = np.array([5, 2, 0, 4.0])
     expected = 100 * np.corrcoef([1, 0.5, 0, 2 / 3], gold)[0, 1]
-    found = sts.pair_scores(cosines, gold)
+    found = sts.pair_scores(np.array([1, 0, -1, 0.5]), gold)
     assert found["pearson_arccos"] == pytest.approx(expected)
     assert abs(found["pearson_arccos"] - found["pearson"]) > 0.1
-
-
-def test_accuracy_and_f1_by_hand():
-    predicted, gold = np.array([1, 1, 1, 0, 0]), np.array([1, 0, 1, 1, 0])
-    assert metrics.accuracy(predicted, gold) == pytest.approx(60)
-    assert metrics.f1(predicted, gold) == pytest.approx(100 * 4 / 6)
-    assert metrics.f1(np.zeros(2), np.zeros(2)) == 0
-
-
-# ----------------------------------------------------------------------- STS
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Mining: texts and vectors on disk, neighbours, margins and retrieval, negatives."""
+"""Mining: texts and vectors on disk, neighbours, retrieval, negatives."""
 
 import functools
 import itertools
@@ -20,7 +20,6 @@ from cmlm.mining import (
     encoded,
     index,
     jobs,
-    margins,
     negatives,
     neighbours,
     pairs,
@@ -617,21 +616,6 @@ def test_pairs_are_those_of_brute_force(small, margin, retrieval, one_to_one):
     assert len(brute_force_pairs(x, y, 4, margin, retrieval, -9, one_to_one)) > len(
         want
     )
-
-
-def test_margins_by_hand():
-    cosines = np.array([[0.8, 0.6], [0.5, -0.2]])
-    of_x, of_y = np.array([0.7, 0.1]), np.array([[0.5, 0.3], [-0.3, -0.1]])
-    by_ratio = margins.score(cosines, of_x, of_y)
-    # The second x is where nothing is near: neither quotient means anything.
-    np.testing.assert_allclose(by_ratio, [[0.8 / 0.6, 0.6 / 0.5], [0, 0]])
-    by_distance = margins.score(cosines, of_x, of_y, "distance")
-    np.testing.assert_allclose(by_distance, [[0.2, 0.1], [0.6, -0.2]], atol=1e-12)
-    np.testing.assert_array_equal(
-        margins.score(cosines, of_x, of_y, "absolute"), cosines
-    )
-    with pytest.raises(ValueError, match="allowed: ratio, distance, absolute"):
-        margins.score(cosines, of_x, of_y, "ratios")
 
 
 @pytest.mark.parametrize("mistake", ["another model", "too many neighbours"])

@@ -2,7 +2,7 @@
 
     pip install cosmic-ray
     python -m tests.campaign.mutants --sample=30 --seed=1 \\
-        cmlm/mining/margins.py tests/test_mining.py [more of pytest's arguments]
+        cmlm/mining/margins.py tests/test_metrics.py [more of pytest's arguments]
 
 Each mutant runs in a fork of one process that has imported TensorFlow, so it costs the
 tests' own time. A mutant that hangs counts as killed. Prints every survivor as a diff,
