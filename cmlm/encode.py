@@ -76,12 +76,18 @@ def main(_) -> None:
                 f"--output is {FLAGS.output}; allowed with --query or --overwrite: a "
                 "path that ends in .npy"
             )
-        return _fill_folder()
+        _fill_folder()
+        return
     if FLAGS.workers != 1 or FLAGS.beam_options:
         raise UserError(
             f"--output is {FLAGS.output}; allowed with --workers or --beam_options: a "
             "folder, without .npy"
         )
+    _encode_lines()
+
+
+def _encode_lines() -> None:
+    """Writes a vector for every line, and prints the lines nearest to each --query."""
     with cli.quiet_imports():
         from cmlm.common import arrays, files, outputs, progress
         from cmlm.encoders import opening

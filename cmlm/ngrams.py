@@ -92,10 +92,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import fields, files, outputs
         from cmlm.data import ngram_files
-        from cmlm.data.rules import Rules
         from cmlm.ngram_lists import extraction
-        from cmlm.ngram_lists.units import Units
-        from cmlm.vocabulary.settings import VocabularyConfig
 
     outputs.check(
         {"--output": FLAGS.output, "--marked_output": FLAGS.marked_output},
@@ -113,19 +110,7 @@ def main(_) -> None:
         max_entries=FLAGS.max_entries,
     )
     fields.check(config, "--")
-    rules, tokenizer = Rules(FLAGS.lower_case, FLAGS.strip_accents), None
-    if FLAGS.vocab_file:
-        settings = VocabularyConfig(
-            file=FLAGS.vocab_file,
-            lower_case=FLAGS.lower_case,
-            strip_accents=FLAGS.strip_accents,
-        )
-        names = ("lower_case", "strip_accents")
-        settings.adopt_file(
-            {f"--{name}" for name in names if FLAGS[name].present}, "--"
-        )
-        tokenizer = settings.tokenizer(FLAGS.vocab_file)
-    units = Units(rules, tokenizer)
+    units = _units()
     paths = files.expand(FLAGS.input)
     with contextlib.ExitStack() as stack:
         # After a kill between the two names, a later run may replace them.
@@ -142,6 +127,28 @@ def main(_) -> None:
     print(FLAGS.output)
     if FLAGS.marked_output:
         print(f"train on the marked text with --train_data='{FLAGS.marked_output}/*'")
+
+
+def _units():
+    """The `Units` that the flags describe: words, or pieces of --vocab_file."""
+    with cli.quiet_imports():
+        from cmlm.data.rules import Rules
+        from cmlm.ngram_lists.units import Units
+        from cmlm.vocabulary.settings import VocabularyConfig
+
+    rules, tokenizer = Rules(FLAGS.lower_case, FLAGS.strip_accents), None
+    if FLAGS.vocab_file:
+        settings = VocabularyConfig(
+            file=FLAGS.vocab_file,
+            lower_case=FLAGS.lower_case,
+            strip_accents=FLAGS.strip_accents,
+        )
+        names = ("lower_case", "strip_accents")
+        settings.adopt_file(
+            {f"--{name}" for name in names if FLAGS[name].present}, "--"
+        )
+        tokenizer = settings.tokenizer(FLAGS.vocab_file)
+    return Units(rules, tokenizer)
 
 
 if __name__ == "__main__":
