@@ -16,22 +16,31 @@ def fit(x, y, c):
     return model.fit(x.astype(np.float64), y)
 
 
+def blobs(count, classes, seed, dim=6):
+    random = np.random.default_rng(seed)
+    y = random.integers(0, classes, count)
+    centres = np.random.default_rng(9).normal(0, 0.7, [classes, dim])
+    return (centres[y] + random.normal(size=[count, dim])).astype(np.float32), y
+
+
+def choose(x, y, seed, powers):
+    """The C that ten folds choose, and its accuracy: the toolkit's loops."""
+    folds = StratifiedKFold(10, shuffle=True, random_state=seed)
+    grid, means = [2.0**power for power in powers], []
+    for c in grid:
+        scores = [fit(x[a], y[a], c).score(x[b], y[b]) for a, b in folds.split(x, y)]
+        means.append(round(100 * np.mean(scores), 2))
+    return grid[int(np.argmax(means))], max(means)
+
+
 def toolkit_inner_folds(x, y):
     """InnerKFoldClassifier of SentEval's validation.py, with scikit-learn."""
     folds = StratifiedKFold(10, shuffle=True, random_state=1111)
     dev, test = [], []
     for train_rows, test_rows in folds.split(x, y):
         x_train, y_train = x[train_rows], y[train_rows]
-        scores = []
-        for c in [2**t for t in range(-2, 4, 1)]:
-            found = []
-            for a, b in folds.split(x_train, y_train):
-                found.append(
-                    fit(x_train[a], y_train[a], c).score(x_train[b], y_train[b])
-                )
-            scores.append(round(100 * np.mean(found), 2))
-        c = [2**t for t in range(-2, 4, 1)][int(np.argmax(scores))]
-        dev.append(np.max(scores))
+        c, best = choose(x_train, y_train, 1111, range(-2, 4))
+        dev.append(best)
         model = fit(x_train, y_train, c)
         test.append(round(100 * model.score(x[test_rows], y[test_rows]), 2))
     return round(np.mean(dev), 2), round(np.mean(test), 2)
@@ -59,22 +68,46 @@ def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data, nam
     assert scores["dev_accuracy"] == pytest.approx(dev, abs=0.02)
 
 
+@pytest.mark.large
+def test_nested_cross_validation_is_the_toolkits():
+    x, y = blobs(150, 2, seed=0)
+    found = classifier.nested_cross_validation(x, y, seed=1111)
+    dev, test = toolkit_inner_folds(x, y)
+    assert 60 < found["accuracy"] < 97
+    assert found["accuracy"] == pytest.approx(test, abs=0.02)
+    assert found["dev_accuracy"] == pytest.approx(dev, abs=0.02)
+
+
+@pytest.mark.large
+def test_cross_validation_then_test_is_the_toolkits():
+    (x, y), (x_test, _) = blobs(120, 3, seed=1), blobs(80, 3, seed=2)
+    predicted, dev = classifier.cross_validation_then_test(x, y, x_test, seed=3)
+    c, best = choose(x, y, 3, range(-1, 6))
+    np.testing.assert_array_equal(predicted, fit(x, y, c).predict(x_test))
+    assert dev == pytest.approx(best, abs=0.1)
+
+
 def test_folds_of_a_training_set_have_the_toolkits_grid():
     """Classes of different size want a C that InnerKFold's grid lacks."""
     random = np.random.default_rng(0)
     y = (np.arange(100) % 5 == 0).astype(int)
     x = (0.1 * random.normal(size=[100, 4])).astype(np.float32)
     x[:, 0] += 0.3 * y
-    grid = [2.0**t for t in range(-1, 6, 1)]
-    folds = list(StratifiedKFold(10, shuffle=True, random_state=1).split(x, y))
-    means = [
-        np.mean([fit(x[a], y[a], c).score(x[b], y[b]) for a, b in folds]) for c in grid
-    ]
-    best = grid[int(np.argmax(np.round(100 * np.array(means), 2)))]
-    assert best > max(classifier.GRID)
+    c, best = choose(x, y, 1, range(-1, 6))
+    assert c > max(classifier.GRID)
     predicted, dev = classifier.cross_validation_then_test(x, y, x, seed=1)
-    np.testing.assert_array_equal(predicted, fit(x, y, best).predict(x))
-    assert dev == pytest.approx(100 * max(means))
+    np.testing.assert_array_equal(predicted, fit(x, y, c).predict(x))
+    assert dev == pytest.approx(best)
+
+
+def test_validation_then_test_chooses_on_the_validation_set():
+    (x, y), (x_dev, y_dev) = blobs(60, 2, seed=1), blobs(40, 2, seed=2)
+    x_test, _ = blobs(50, 2, seed=3)
+    predicted, dev = classifier.validation_then_test(x, y, x_dev, y_dev, x_test, seed=3)
+    scores = [100 * fit(x, y, c).score(x_dev, y_dev) for c in classifier.GRID]
+    assert dev == pytest.approx(max(scores))
+    chosen = classifier.GRID[int(np.argmax(scores))]
+    np.testing.assert_array_equal(predicted, fit(x, y, chosen).predict(x_test))
 
 
 @pytest.mark.parametrize("hidden", [0, 5])

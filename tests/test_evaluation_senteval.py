@@ -1,11 +1,28 @@
-"""The trained tasks: scores learnt from scores, seeds, XEVAL's folders."""
+"""STS and SentEval: public files as they are, scores learnt from scores, XEVAL."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from encoders import WordCounts
 from scipy import optimize, special, stats
 
-from cmlm.evaluation import catalogue, reading, relatedness, senteval
+from cmlm.errors import UserError
+from cmlm.evaluation import catalogue, reading, relatedness, senteval, sts
+
+TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
+
+
+def read(name, data_dir):
+    return TASKS[name].read(reading.DataDir(str(data_dir)))
+
+
+def write(path: Path, content, encoding="utf-8"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode(encoding))
+
+
+# -------------------------------------------------------------------- training
 
 
 def test_scores_are_spread_over_whole_numbers():
@@ -97,3 +114,173 @@ def test_sst5_and_sick_files(tmp_path):
     assert list(parts["dev"].labels) == [0, 1]
     parts = related.read(reading.DataDir(str(tmp_path)))
     assert list(parts["train"].labels) == [1, 4.5]
+
+
+# ----------------------------------------------------------------------- STS
+
+
+def test_pearson_of_angular_similarity():
+    """LaBSE's table 6: Pearson of 1 - arccos(cosine) / pi."""
+    gold = np.array([5, 2, 0, 4.0])
+    expected = 100 * np.corrcoef([1, 0.5, 0, 2 / 3], gold)[0, 1]
+    found = sts.pair_scores(np.array([1, 0, -1, 0.5]), gold)
+    assert found["pearson_arccos"] == pytest.approx(expected)
+    assert abs(found["pearson_arccos"] - found["pearson"]) > 0.1
+
+
+@pytest.fixture
+def sts16(tmp_path):
+    """STS16 in the original layout: tabs, further columns, blank gold lines."""
+    random = np.random.default_rng(0)
+    words = "one two three four five six seven".split()
+    pairs = {}
+    for subset in TASKS["sts16"]._subsets:
+        rows, gold = [], []
+        for number in range(9):
+            rows.append([" ".join(random.choice(words, 4)) for _ in range(2)])
+            gold.append("" if number % 3 == 1 else f"{random.integers(0, 6)}")
+        pairs[subset] = (rows, gold)
+        folder = tmp_path / "STS" / "STS16-en-test"
+        lines = ["\t".join([*row, "http://source", "more"]) for row in rows]
+        write(folder / f"STS.input.{subset}.txt", "\n".join(lines) + "\n")
+        write(folder / f"STS.gs.{subset}.txt", "\n".join(gold) + "\n")
+    return tmp_path, pairs
+
+
+def test_sts_with_blank_gold_lines_and_both_aggregations(sts16):
+    data_dir, pairs = sts16
+    task, model = TASKS["sts16"], WordCounts()
+    scores = task.score(read("sts16", data_dir), model.encode)
+    cosines, gold = {}, {}
+    for subset, (rows, golds) in pairs.items():
+        rows = [row for row, score in zip(rows, golds, strict=True) if score]
+        gold[subset] = [float(score) for score in golds if score]
+        assert len(rows) == 6
+        a, b = (WordCounts().encode(list(column)) for column in zip(*rows, strict=True))
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosines[subset] = (a * b).sum(axis=1) / norms
+    together = stats.spearmanr(
+        np.concatenate(list(cosines.values())), np.concatenate(list(gold.values()))
+    ).statistic
+    each = [stats.spearmanr(cosines[name], gold[name]).statistic for name in pairs]
+    assert scores["spearman"] == pytest.approx(100 * together, abs=1e-4)
+    assert scores["spearman_mean"] == pytest.approx(100 * np.mean(each), abs=1e-4)
+    assert scores["spearman/plagiarism"] == pytest.approx(100 * each[2], abs=1e-4)
+    assert abs(scores["spearman"] - scores["spearman_mean"]) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text + "5\n", "9 pairs, .* 10 scores"),
+        (
+            lambda text: text.replace("\n\n", "\n7\n", 1),
+            "line 2: score '7'; allowed: 0",
+        ),
+        (lambda text: text.replace("\n\n", "\nx\n", 1), "line 2: score 'x'"),
+    ],
+)
+def test_damaged_gold_is_refused(sts16, change, said):
+    data_dir, _ = sts16
+    gold = data_dir / "STS" / "STS16-en-test" / "STS.gs.headlines.txt"
+    gold.write_text(change(gold.read_text()))
+    with pytest.raises(UserError, match=said):
+        read("sts16", data_dir)
+
+
+def test_sts_benchmark_and_sick_files(tmp_path):
+    row = 'main\tMSRvid\t2012test\t0001\t2.500\tA "girl".\tB\tlicence\tx\n'
+    write(tmp_path / "stsbenchmark" / "sts-test.csv", row * 3)
+    (pairs,) = read("stsb-test", tmp_path).values()
+    assert pairs.first == ['A "girl".'] * 3 and pairs.second == ["B"] * 3
+    assert list(pairs.gold) == [2.5] * 3
+    head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
+    write(
+        tmp_path / "senteval" / "SICK" / "SICK_test_annotated.txt",
+        head + "6\tNo boy\tKids\t3.3\tNEUTRAL\r\n7\tA\tB\t1\tNEUTRAL\r\n",
+    )
+    (pairs,) = read("sick-r", tmp_path).values()
+    assert pairs.first == ["No boy", "A"] and list(pairs.gold) == [3.3, 1]
+
+
+# ------------------------------------------------------------------ SentEval
+
+
+def test_latin_1_and_control_characters_stay_in_their_line(tmp_path):
+    write(tmp_path / "MR" / "rt-polarity.pos", "caf\xe9 good\x85 film\n", "latin-1")
+    write(tmp_path / "MR" / "rt-polarity.neg", "bad\nvery , very bad \n", "latin-1")
+    examples = read("mr", tmp_path)["train"]
+    # In the toolkit's order: by words, then by label.
+    assert examples.texts == [("bad",), ("caf\xe9 good film",), ("very , very bad",)]
+    assert list(examples.labels) == [0, 1, 0]
+
+
+def test_trec_files(tmp_path):
+    write(
+        tmp_path / "TREC" / "train_5500.label",
+        "NUM:dist How far is it ?\nABBR:exp What is \xa3 ?\n",
+        "latin-1",
+    )
+    write(tmp_path / "TREC" / "TREC_10.label", "LOC:city Where ?\nHUM:ind Who : him ?")
+    data = read("trec", tmp_path)
+    assert data["train"].texts == [("What is \xa3 ?",), ("How far is it ?",)]
+    assert list(data["train"].labels) == [0, 5]
+    assert data["test"].texts == [("Where ?",), ("Who : him ?",)]
+    assert list(data["test"].labels) == [4, 3]
+    write(tmp_path / "TREC" / "TREC_10.label", "XXX:city Where ?\nHUM:ind Who ?\n")
+    with pytest.raises(UserError, match="line 1: label 'XXX'; allowed: ABBR"):
+        read("trec", tmp_path)
+
+
+def test_mrpc_files_and_pair_features(tmp_path):
+    head = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    rows = '1\t7\t8\tHe said " yes "\tYes , he said\n0\t9\t9\tA b\tA\n'
+    for part in ("train", "test"):
+        write(tmp_path / "MRPC" / f"msr_paraphrase_{part}.txt", head + rows)
+    data = read("mrpc", tmp_path)
+    assert data["train"].texts == [("A b", "A"), ('He said " yes "', "Yes , he said")]
+    assert list(data["train"].labels) == [0, 1]
+    u, v = WordCounts().encode(["A b", "A"])
+    features = senteval.features(data["train"], WordCounts().encode)
+    np.testing.assert_array_equal(features[0], [*abs(u - v), *(u * v)])
+
+
+def test_sst_uses_the_validation_file(tmp_path):
+    for part, text in {"train": "good\t1\nbad\t0\n", "dev": "fine\t1\nno\t0\n"}.items():
+        write(tmp_path / "SST" / "binary" / f"sentiment-{part}", text * 4)
+    with pytest.raises(reading.MissingData, match="sentiment-test"):
+        read("sst2", tmp_path)
+    write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\t1\n\t0\n")
+    data = read("sst2", tmp_path)
+    scores = TASKS["sst2"].score(data, WordCounts().encode)
+    assert set(scores) == {"accuracy", "dev_accuracy", "f1"}
+    write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\nbad\t0\n")
+    with pytest.raises(UserError, match="line 1: 1 columns"):
+        read("sst2", tmp_path)
+
+
+# ----------------------------------------------------------------- real data
+
+
+@pytest.mark.large
+def test_public_files_have_their_published_sizes(shared_data):
+    data_dir = str(shared_data / "eval")
+    sizes = {}
+    # Not among the shared data.
+    absent = {"cr", "subj", "sts17", "sts-ru"}
+    for name in TASKS.keys() - absent:
+        parts = read(name, data_dir).values()
+        sizes[name] = [
+            len(getattr(part, "texts", None) or part.first) for part in parts
+        ]
+    assert {name: sum(size) for name, size in sizes.items() if name[:3] == "sts"} == {
+        **{"sts12": 3108, "sts13": 1500, "sts14": 3750, "sts15": 3000, "sts16": 1186},
+        **{"stsb-dev": 1500, "stsb-test": 1379, "stsb-multilingual": 5 * 1379},
+        "stsb-trained": 5749 + 1500 + 1379,
+    }
+    assert sizes["sst5"] == [8544, 1101, 2210]
+    assert sizes["sick-e"] == sizes["sick-r-trained"] == [4500, 500, 4927]
+    assert sizes["sick-r"] == [4927]
+    assert sizes["mr"] == [10662] and sizes["mpqa"] == [10606]
+    assert sizes["sst2"] == [67349, 872, 1821]
+    assert sizes["trec"] == [5452, 500] and sizes["mrpc"] == [4076, 1725]
