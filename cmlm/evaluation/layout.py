@@ -103,10 +103,14 @@ def html_table(table: tables.Table) -> str:
         rows.append([f"<th{kind}>{label}", *cells])
     if _is_turned(table):
         rows = _turn(rows)
-    head, *lines = rows
-    body = "".join(f"<tr>{''.join(line)}" for line in lines)
-    text = f"<table><thead><tr>{''.join(head)}<tbody>{body}</table>"
-    return f"<div class=scroll>{text}</div>{_sources_html(sources)}"
+    return html_lines(rows) + _sources_html(sources)
+
+
+def html_lines(lines: list[list[str]]) -> str:
+    """A table of cells in HTML; the first line holds the titles of the columns."""
+    head, *body = (f"<tr>{''.join(line)}" for line in lines)
+    table = f"<table><thead>{head}<tbody>{''.join(body)}</table>"
+    return f"<div class=scroll>{table}</div>"
 
 
 def _cells(

@@ -160,17 +160,16 @@ def _about_markdown(results: Mapping[str, Any]) -> str:
 
 def _about_html(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
-    text = "<thead><tr>" + "".join(f"<th>{html.escape(cell)}" for cell in head)
-    text += "<tbody>"
+    lines = [[f"<th>{html.escape(cell)}" for cell in head]]
     for name, *cells in rows:
-        text += f"<tr><th>{html.escape(name)}"
-        text += "".join(f"<td>{html.escape(cell)}" for cell in cells)
+        numbers = [f"<td>{html.escape(cell)}" for cell in cells]
+        lines.append([f"<th>{html.escape(name)}", *numbers])
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     seeds = ", ".join(map(str, results["seeds"]))
     return (
-        f"<div class=scroll><table>{text}</table></div>"
-        f"<p class=note>Seeds {seeds}. {html.escape(versions)}. results.json holds "
-        "every number and the checksums of the data.</p>"
+        f"{layout.html_lines(lines)}<p class=note>Seeds {seeds}. "
+        f"{html.escape(versions)}. results.json holds every number and the checksums "
+        "of the data.</p>"
     )
 
 
