@@ -27,7 +27,6 @@ class Kept:
     """
 
     def __init__(self, directory: str, about: dict[str, Any]):
-        self._about = about
         self._directory = os.path.join(directory, _digest(about))
         os.makedirs(self._directory, exist_ok=True)
 
