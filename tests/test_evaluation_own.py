@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, classifier, own, run, search
+from cmlm.evaluation import catalogue, classifier, own, retrieval, run, search
 from cmlm.evaluation.reading import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.mining import index
@@ -74,7 +74,7 @@ def collection(tmp_path):
 
 def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
     folder, documents, queries, grades = collection
-    got = scores(own.RetrievalFiles([str(folder)]), tmp_path)
+    got = scores(retrieval.RetrievalFiles([str(folder)]), tmp_path)
     encode = Hashed().encode
     texts = [" ".join(f"{row['title']} {row['text']}".split()) for row in documents]
     pool = search.unit_length(encode(texts))
@@ -102,9 +102,9 @@ def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
 
 def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatch):
     folder, *_ = collection
-    want, chosen = scores(own.RetrievalFiles([str(folder)]), tmp_path), []
+    want, chosen = scores(retrieval.RetrievalFiles([str(folder)]), tmp_path), []
     monkeypatch.setattr(index, "choose", lambda *_: chosen.append("auto") or "ivf")
-    assert scores(own.RetrievalFiles([str(folder)]), tmp_path) == want
+    assert scores(retrieval.RetrievalFiles([str(folder)]), tmp_path) == want
     assert not chosen, "the size does not choose the index"
 
 

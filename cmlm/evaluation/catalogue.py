@@ -22,6 +22,7 @@ from cmlm.evaluation import (
     own,
     paraphrase,
     qa,
+    retrieval,
     run,
     senteval,
     sts,
@@ -46,7 +47,7 @@ ON_FILES = {
     "geometry": geometry.GeometryFiles,
     "classification": own.ClassificationFiles,
     "pairs": own.PairFiles,
-    "retrieval": own.RetrievalFiles,
+    "retrieval": retrieval.RetrievalFiles,
     "neighbours": neighbours.NeighboursFiles,
 }
 # Names that earlier versions used.

@@ -1,23 +1,20 @@
-"""Evaluation on one's own labels: classes, pairs and retrieval."""
+"""Evaluation on one's own labels: classes of texts, and pairs that belong together."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, labelled_files, metrics, reading, search
+from cmlm.evaluation import base, classifier, labelled_files, metrics, reading
 from cmlm.evaluation.senteval import ClassificationTask
 from cmlm.evaluation.senteval_files import Examples, Parts
 
 _PARTS = {1: ("train",), 2: ("train", "test"), 3: ("train", "dev", "test")}
-_DEPTH = 100
 
 
 class ClassificationFiles(ClassificationTask):
@@ -160,154 +157,3 @@ def _at_best_thresholds(cosines: np.ndarray, labels: np.ndarray) -> dict[str, fl
         "f1": 100 * float(f1[ends].max()),
         "accuracy": 100 * float(max(right[ends].max(), none) / len(labels)),
     }
-
-
-@dataclasses.dataclass
-class Retrieval:
-    """A collection with queries and judgements.
-
-    Attributes:
-        queries: the text of each judged query, [n], and `query_ids`.
-        documents: the text of each document, [m], and `document_ids`.
-        judgements: for each query, the grade of the rows of `documents` that are
-            relevant, above 0; empty if all its grades are 0.
-    """
-
-    queries: list[str]
-    query_ids: list[str]
-    documents: list[str]
-    document_ids: list[str]
-    judgements: list[dict[int, int]]
-
-
-class RetrievalFiles(base.Task[Retrieval]):
-    """Retrieval from a collection in BEIR's layout, by cosine.
-
-    Thakur et al., 2021, https://arxiv.org/abs/2104.08663. A folder holds `corpus.jsonl`
-    (`_id`, `title`, `text`), `queries.jsonl` (`_id`, `text`) and `qrels/test.tsv` (a
-    header; query, document and grade).
-
-    Args:
-        paths: the folder, and the name of another file of qrels: `DIR:dev`.
-    """
-
-    main_metric = "ndcg@10"
-    shown_metrics = ("recall@10", "recall@100", "mrr@10")
-    protocol = (
-        "nDCG@10 of the cosine as trec_eval computes it, x 100; as in BEIR, a document "
-        "with the id of its query is left out, and a query without a relevant document "
-        "counts as 0"
-    )
-
-    def __init__(self, paths: Sequence[str]):
-        self.name = "retrieval:" + ":".join(paths)
-        if len(paths) > 2:
-            raise UserError(f"--tasks has {self.name!r}; allowed: DIR or DIR:QRELS")
-        self._folder, self._part = paths[0], (*paths, "test")[1]
-
-    def read(self, source: reading.DataDir) -> Retrieval:
-        def find(name):
-            return source.find_own(os.path.join(self._folder, name))
-
-        path = find("corpus.jsonl")
-        documents = _texts(source, path, ("title", "text"))
-        queries = _texts(source, find("queries.jsonl"), ("text",))
-        qrels = find(os.path.join("qrels", f"{self._part}.tsv"))
-        places = {name: row for row, name in enumerate(documents)}
-        judged: dict[str, dict[int, int]] = {}
-        lines = io.StringIO(source.text(qrels), newline="")
-        for number, row in reading.csv_rows(qrels, lines, "\t"):
-            if number == 1 or not row:
-                continue
-            where = f"{qrels}, line {number}"
-            if len(row) != 3 or not row[2].strip().lstrip("-").isdecimal():
-                raise UserError(
-                    f"{where} is {row}; allowed: query, document and a whole number"
-                )
-            query, document, grade = row[0], row[1], int(row[2])
-            if query not in queries:
-                raise UserError(f"{where}: query {query!r} is not in queries.jsonl")
-            if document not in places:
-                raise UserError(f"{where}: document {document!r} is not in {path}")
-            relevant = judged.setdefault(query, {})
-            if grade > 0:
-                relevant[places[document]] = grade
-        if not any(judged.values()):
-            raise UserError(f"{qrels} has no document with a grade above 0")
-        return Retrieval(
-            [queries[name] for name in judged],
-            list(judged),
-            list(documents.values()),
-            list(documents),
-            list(judged.values()),
-        )
-
-    def sentences(self, data: Retrieval) -> Iterable[str]:
-        return [*data.queries, *data.documents]
-
-    def score(self, data: Retrieval, vectors: base.Vectors) -> dict[str, float]:
-        # One more than is scored, for the document with the id of its query.
-        k = min(_DEPTH + 1, len(data.documents))
-        found = search.nearest_of_pool(
-            vectors.stored(data.queries), vectors.stored(data.documents), k
-        )
-        places = {name: row for row, name in enumerate(data.document_ids)}
-        scores = []
-        for name, rows, relevant in zip(
-            data.query_ids, found, data.judgements, strict=True
-        ):
-            own = places.get(name, -1)
-            ranked = [row for row in rows.tolist() if row != own][:_DEPTH]
-            scores.append(_rank_scores(ranked, relevant))
-        return {
-            metric: 100 * float(np.mean([score[metric] for score in scores]))
-            for metric in scores[0]
-        }
-
-
-def _rank_scores(ranked: Sequence[int], relevant: Mapping[int, int]) -> dict:
-    """The metrics of a query, as trec_eval defines them.
-
-    nDCG@k = DCG(ranked) / DCG(best order), DCG = sum_i grade_i / log2(i + 1).
-
-    Args:
-        ranked: documents, the best first.
-        relevant: the grades of relevant documents, above 0. Without any, all metrics
-            are 0.
-    """
-    grades = [relevant.get(document, 0) for document in ranked[:10]]
-    best = sorted(relevant.values(), reverse=True)[:10]
-    first = next((i for i, grade in enumerate(grades, 1) if grade), 0)
-    return {
-        "ndcg@10": _dcg(grades) / _dcg(best) if relevant else 0.0,
-        **{
-            f"recall@{k}": sum(document in relevant for document in ranked[:k])
-            / max(len(relevant), 1)
-            for k in (10, _DEPTH)
-        },
-        "mrr@10": 1 / first if first else 0.0,
-    }
-
-
-def _dcg(grades: Sequence[int]) -> float:
-    return float(np.sum(np.array(grades) / np.log2(np.arange(2, len(grades) + 2))))
-
-
-def _texts(source: reading.DataDir, path: str, parts: Sequence[str]) -> dict[str, str]:
-    """The texts of a `.jsonl` file by `_id`; their parts are joined by a blank.
-
-    Raises:
-        UserError: a line is damaged, or an id occurs twice.
-    """
-    found: dict[str, str] = {}
-    for number, item in enumerate(
-        reading.parse_json_lines(source.lines(path), path), 1
-    ):
-        name, text = item.get("_id"), item.get("text")
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise UserError(f"{path}, line {number}: no texts '_id' and 'text'")
-        if name in found:
-            raise UserError(f"{path}, line {number}: the id {name!r} occurs twice")
-        words = [item.get(part) or "" for part in parts]
-        found[name] = " ".join(" ".join(map(str, words)).split())
-    return found
