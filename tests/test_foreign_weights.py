@@ -762,9 +762,13 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
 @pytest.mark.parametrize(
     "setting, said",
     [
-        ("model.preset=tiny", "model.preset=tiny has num_layers=2, {} has 1"),
-        ("model.preset=tiny,model.num_layers=1", "tiny has hidden_size=128, {} has 16"),
-        ("model.num_layers=3", "model.num_layers is 3, {} has 1"),
+        (
+            "model.preset=tiny",
+            "model.preset is 'tiny', which has num_layers=2; allowed: a preset with "
+            "num_layers=1 or none, as {} says",
+        ),
+        ("model.preset=tiny,model.num_layers=1", "preset with hidden_size=16 or none"),
+        ("model.num_layers=3", "model.num_layers is 3; allowed: 1, as {} says"),
         ("model.hidden_size=16,model.num_layers=1", None),
     ],
 )
@@ -818,9 +822,12 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
 @pytest.mark.parametrize(
     "setting, said",
     [
-        ("model.num_layers=3", "model.num_layers is 3, .* makes it 2"),
-        ("model.preset=base", "model.preset=base has num_layers=12, .* has 2"),
-        ("model.max_position_embeddings=24", r"is 24, .* makes it 27 \(24 and model"),
+        ("model.num_layers=3", "model.num_layers is 3; allowed: 2, as .* says"),
+        ("model.preset=base", "'base', which has num_layers=12; allowed: .*=2 or none"),
+        (
+            "model.max_position_embeddings=24",
+            r"is 24; allowed: 27 \(24 and model.num_views\), as .* says",
+        ),
         (
             "vocabulary.lower_case=false",
             "lower_case is False; allowed: True, as .* says",

@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from cmlm.common import scratch
 from cmlm.common.keras import keras
@@ -69,15 +69,7 @@ def adopt(
                 theirs,
                 theirs,
             )
-    shape = encoder.PRESETS.get(config.model.preset)
-    if "model.preset" in given and shape:
-        preset = dict(zip(encoder.SHAPE_FIELDS, shape, strict=True))
-        for name, value in preset.items():
-            if f"model.{name}" not in given and values[name] != value:
-                raise UserError(
-                    f"model.preset={config.model.preset} has {name}={value}, "
-                    f"{source.path} has {values[name]}"
-                )
+    refuse_other_preset(config, given, values, source.path)
     binding, remark = list(foreign.BINDING), {}
     if source.own_positions:
         binding.append("num_views")
@@ -91,14 +83,42 @@ def adopt(
             setattr(config.model, name, value)
         elif stated != value and name in binding:
             raise UserError(
-                f"model.{name} is {stated}, {source.path} makes it {value}"
-                f"{remark.get(name, '')}"
+                f"model.{name} is {stated}; allowed: {value}{remark.get(name, '')}, "
+                f"as {source.path} says"
             )
     found = dict(source.rules)
     for name in ("max_word_bytes", "max_word_characters"):
         if f"vocabulary.{name}" in given:
             found.pop(name, None)
     config.vocabulary.adopt_rules(found, source.path, given)
+
+
+def refuse_other_preset(
+    config: experiment.ExperimentConfig,
+    given: Collection[str],
+    shape: Mapping[str, object],
+    path: str,
+) -> None:
+    """Refuses a preset of another shape than the weights that a run starts from.
+
+    Args:
+        config: the configuration of the run.
+        given: settings that the user has set. They may replace numbers of the preset.
+        shape: the value of each of `encoder.SHAPE_FIELDS` in the weights.
+        path: the path of the weights.
+
+    Raises:
+        UserError: a number of the preset differs.
+    """
+    preset = encoder.PRESETS.get(config.model.preset)
+    if "model.preset" not in given or not preset:
+        return
+    for name, value in zip(encoder.SHAPE_FIELDS, preset, strict=True):
+        if f"model.{name}" not in given and value != shape[name]:
+            raise UserError(
+                f"model.preset is {config.model.preset!r}, which has {name}={value}; "
+                f"allowed: a preset with {name}={shape[name]} or none, as {path} says"
+            )
 
 
 def vocabulary_path(source: foreign.Source, given: str = "") -> str:

@@ -102,20 +102,15 @@ def _adopt_shape(
     begun = model_dir.read_config(folder)
     before = begun.model
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
-    preset = encoder.PRESETS.get(config.model.preset)
-    if "model.preset" in given and preset:
-        for name, value in zip(encoder.SHAPE_FIELDS, preset, strict=True):
-            if f"model.{name}" not in given and value != getattr(before, name):
-                raise UserError(
-                    f"model.preset={config.model.preset} has {name}={value}, "
-                    f"{folder} has {getattr(before, name)}"
-                )
+    pretrained.refuse_other_preset(config, given, vars(before), folder)
     for name in _SHAPE:
         own, theirs = getattr(config.model, name), getattr(before, name)
         if f"model.{name}" not in given:
             setattr(config.model, name, theirs)
         elif name in encoder.SHAPE_FIELDS and own != theirs:
-            raise UserError(f"model.{name} is {own}, {folder} has {theirs}")
+            raise UserError(
+                f"model.{name} is {own}; allowed: {theirs}, as {folder} says"
+            )
     if pooling:
         config.model.pooling = before.pooling
 
