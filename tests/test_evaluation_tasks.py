@@ -632,6 +632,24 @@ def test_paraphrases_in_the_archives_own_layout(tmp_path, folder):
     assert "line 1 has the columns '1', 'de test 1', " in failed["pawsx-de"]
 
 
+@pytest.mark.parametrize(
+    "cells, wanted",
+    [
+        # As Python's csv module writes cells with a quote.
+        (['"a ""b"" c"', '""""', "``d''", '"e ""f"""'], ['a "b" c', '"', "``d''"]),
+        # One cell has a quote of its own, so the others do too.
+        (['"a ""b"" c"', '"d" e', "f", ""], ['"a ""b"" c"', '"d" e', "f"]),
+    ],
+)
+def test_the_quotes_of_csv_are_removed(tmp_path, cells, wanted):
+    for language in ("de", "en"):
+        for part in ("test", "dev"):
+            lines = ["plain\tother", *(f"{cell}\t{cells[3]}" for cell in cells[:3])]
+            write(tmp_path / "pawsx" / f"{part}-{language}.tsv", lines)
+    _, pool = read("pawsx", tmp_path)
+    assert pool.texts == pool.fitted == dict.fromkeys(("de", "en"), ["plain", *wanted])
+
+
 def test_own_files_are_fitted_on_other_lines(tmp_path):
     for language in ("en", "de"):
         write(tmp_path / f"a.{language}", [f"{language} {row}" for row in range(5)])

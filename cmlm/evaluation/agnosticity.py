@@ -129,10 +129,26 @@ class _Layout:
 
     def sentences(self, source: reading.DataDir, path: str) -> list[str]:
         """The first sentence of each pair."""
-        rows, column = source.table(path, 2), 0
+        rows, column = _unquoted(source.table(path, 2)), 0
         if self.has_header:
             (column,) = reading.columns(rows.pop(0), ["sentence1"], path)
         return [row[column].strip() for row in rows]
+
+
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
+
+
+def _unquoted(rows: list[list[str]]) -> list[list[str]]:
+    """Removes the quotes of CSV from a file in which every quote belongs to them.
+
+    Some copies of PAWS-X write `"a ""word"" here"`, others leave the cells plain.
+    """
+    if not all(_QUOTED.fullmatch(cell) for row in rows for cell in row if '"' in cell):
+        return rows
+    return [
+        [cell[1:-1].replace('""', '"') if '"' in cell else cell for cell in row]
+        for row in rows
+    ]
 
 
 _LAYOUTS = (
