@@ -10,6 +10,7 @@ import lzma
 import pytest
 from warcio.warcwriter import WARCWriter
 
+from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.preparation import raw_lines, sources, wikitext
 
@@ -89,6 +90,25 @@ def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
     documents, counts = read(tmp_path / "a.wet.gz", "wet")
     assert documents == [["caf\ufffd noir"]]
     assert counts == {"invalid UTF-8 replaced": 1}
+
+
+@pytest.mark.parametrize("layout", ["lines", "wrapped", "wikitext", "tsv", "json"])
+def test_text_in_another_encoding_is_refused(tmp_path, layout):
+    """As `files.open_text` refuses it; a few lines are replaced and counted."""
+    path = tmp_path / "a.txt"
+    line = '{"text":\t"Un caf\xe9."}\n'
+    few = [line.encode("latin-1")] * 10
+    path.write_bytes(b"".join([line.encode(), *few]))
+    assert read(path, layout)[1] == {"invalid UTF-8 replaced": 10}
+    path.write_bytes(b"".join([line.encode(), *few, few[0]]))
+    with pytest.raises(UserError) as caught:
+        read(path, layout)
+    with pytest.raises(UserError) as plain, files.open_text(str(path)) as lines:
+        list(lines)
+    assert str(caught.value) == str(plain.value)
+    assert "a.txt is not UTF-8: 11 of its 12 lines have invalid" in str(caught.value)
+    path.write_bytes(b"".join([line.encode() * 100, *few, few[0]]))
+    assert read(path, layout)[1] == {"invalid UTF-8 replaced": 11}
 
 
 def test_nul_is_replaced_and_counted(tmp_path):

@@ -10,13 +10,14 @@ import itertools
 import zlib
 from collections.abc import Iterator
 
-from cmlm.common import beam_runner, packing
+from cmlm.common import beam_runner, packing, utf8
 
 # A longer record or line is skipped; a longer document is cut.
 MAX_BYTES = 10 << 20
 # Deflate packs text by a factor of 3 to 20, and any data by at most 1,032.
 MAX_EXPANSION = 200
 _FREE_EXPANSION = 64 << 20
+_INVALID = "invalid UTF-8 replaced"
 
 Counts = collections.Counter
 
@@ -92,17 +93,30 @@ class Unpacked(io.RawIOBase):
 
 
 class Lines:
-    """The lines of a byte stream as text; huge lines are skipped and counted."""
+    """The lines of a byte stream as text; huge lines are skipped and counted.
 
-    def __init__(self, unpacked: Unpacked, counts: Counts):
+    Behind the last line, text in another encoding than UTF-8 raises a UserError.
+
+    Args:
+        unpacked: the stream.
+        path: its name in messages.
+        counts: the counts of this stream alone.
+    """
+
+    def __init__(self, unpacked: Unpacked, path: str, counts: Counts):
         self.stream = io.BufferedReader(unpacked, 1 << 18)
-        self._unpacked, self._counts = unpacked, counts
+        self._unpacked, self._path, self._counts = unpacked, path, counts
 
     def __iter__(self) -> Iterator[str]:
+        first_invalid = 0
         for index in itertools.count():
             line = self.stream.readline(MAX_BYTES)
             if not line or (self._unpacked.damage and line[-1:] != b"\n"):
-                return  # drop the incomplete last line
+                # An incomplete last line is dropped.
+                utf8.refuse_other_encoding(
+                    self._path, self._counts[_INVALID], index, first_invalid
+                )
+                return
             if len(line) == MAX_BYTES and line[-1:] != b"\n":
                 while line and line[-1:] != b"\n":
                     line = self.stream.readline(MAX_BYTES)
@@ -110,7 +124,10 @@ class Lines:
                 continue
             if index == 0:
                 line = line.removeprefix(b"\xef\xbb\xbf")
-            yield decode(line, self._counts)
+            text = decode(line, self._counts)
+            if self._counts[_INVALID] and not first_invalid:
+                first_invalid = index + 1
+            yield text
 
 
 def decode(data: bytes, counts: Counts) -> str:
@@ -118,5 +135,5 @@ def decode(data: bytes, counts: Counts) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        counts["invalid UTF-8 replaced"] += 1
+        counts[_INVALID] += 1
         return data.decode("utf-8", "replace")

@@ -67,8 +67,9 @@ def read(
         (position in the file, lines without line ends) of each document.
 
     Raises:
-        UserError: the beginning of the file has another format, or the file is packed
-            in another way than its name says.
+        UserError: the beginning of the file has another format; the file is packed in
+            another way than its name says; or, at the end, it is text of which more
+            than a tenth of the lines, and more than ten, are not UTF-8.
     """
     position = -1
     of_file: Counts = collections.Counter()
@@ -77,7 +78,7 @@ def read(
         # The reader of web archives unpacks gzip under any name.
         if layout != "wet" or packing.kind(unpacked.begin) != "gzip":
             packing.refuse_other(path, unpacked.begin)
-        lines = raw_lines.Lines(unpacked, of_file)
+        lines = raw_lines.Lines(unpacked, path, of_file)
         try:
             _refuse_utf16(lines)
             documents = LAYOUTS[layout](lines, text_field, of_file)
