@@ -17,6 +17,7 @@ lists the commands. The functions are named `fit` and `score`, because `cmlm.tra
 
 import os
 
+from cmlm.common.forks import refuse as _refuse_fork
 from cmlm.common.versions import VERSION as __version__
 
 __all__ = ["__version__", "fit", "load", "score"]
@@ -55,6 +56,8 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
     """
     from cmlm.training import apart
 
+    # It would train first and fail then.
+    _refuse_fork(os.fspath(model_dir))
     apart.train(os.fspath(model_dir), settings or {}, flags)
     return load(model_dir)
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+import cmlm
 from cmlm.common import arrays, checksums
 from cmlm.common.keras import keras
 from cmlm.encoders import batching, model_dir, opening
@@ -151,22 +152,36 @@ def test_what_is_no_list_of_str_is_refused(encoder, sentences, said):
         encoder.encode(sentences)
 
 
-def test_a_fork_is_refused_where_tensorflow_would_hang(encoder):
+def test_a_fork_is_refused_where_tensorflow_would_hang(encoder, exported, tmp_path):
+    (tmp_path / "a.txt").write_text("a\n")
+    np.save(tmp_path / "a.npy", np.ones([1, 2]))
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
     def child():
-        try:
-            encoder.encode(["the cat"])
-        except UserError as error:
-            sender.send(str(error))
+        for compute in (
+            lambda: encoder.encode(["the cat"]),
+            lambda: encoder.lengths(["the cat"]),
+            lambda: cmlm.load(exported),
+            lambda: cmlm.fit(tmp_path, flagfile="quickstart"),
+        ):
+            try:
+                compute()
+            except UserError as error:
+                sender.send(str(error))
+        # These need no TensorFlow.
+        stored = cmlm.load(f"vectors:{tmp_path}/a.txt:{tmp_path}/a.npy")
+        sender.send(str(stored.encode(["a"]).tolist()))
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     try:
+        for name in (encoder.name, encoder.name, exported, tmp_path):
+            assert receiver.poll(10)
+            said = receiver.recv()
+            assert said.startswith(f"{name} needs TensorFlow, which ran before this ")
+            assert "spawn" in said
         assert receiver.poll(10)
-        said = receiver.recv()
-        assert said.startswith(f"{encoder.name} was opened before this process forked")
-        assert "spawn" in said
+        assert receiver.recv() == "[[1.0, 1.0]]"
     finally:
         process.kill()
         process.join()

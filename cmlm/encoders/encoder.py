@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, threads
+from cmlm.common import arrays, forks, threads
 from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import LEAST_TOKENS, MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences, to_bytes
-from cmlm.errors import UserError
 
 _LENGTHS_AT_ONCE = 4096
 
@@ -46,7 +44,6 @@ class Encoder(Comparing):
         self.seq_length = seq_length
         self.info = info
         self.name = name
-        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name}: dim {self.dim}, seq_length {self.seq_length}>"
@@ -91,7 +88,7 @@ class Encoder(Comparing):
         distinct: dict[str, int] = {}
         rows = [distinct.setdefault(text, len(distinct)) for text in sentences]
         texts = to_bytes(distinct)
-        self._check_process()
+        forks.refuse(self.name)
         # One text is one batch, whatever its length.
         lengths = self._count(texts) if len(texts) > 1 else np.ones(len(texts))
         lengths = np.minimum(lengths, self.seq_length)
@@ -120,17 +117,8 @@ class Encoder(Comparing):
             int32 [len(sentences)]; `encode` cuts sentences above `seq_length`.
         """
         check_sentences(sentences)
-        self._check_process()
+        forks.refuse(self.name)
         return self._count(to_bytes(sentences))
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            # TensorFlow's threads do not survive a fork: the call would never return.
-            raise UserError(
-                f"{self.name} was opened before this process forked, and TensorFlow "
-                "does not work in forks; allowed: threads, or processes started by "
-                "multiprocessing.get_context('spawn') that open it themselves"
-            )
 
     def _count(self, texts: list[bytes]) -> np.ndarray:
         counts = [

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from cmlm.common import checksums, json_files, once
+from cmlm.common import checksums, forks, json_files, once
 from cmlm.config import experiment
 from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import external, model_dir, pretrained
@@ -48,11 +48,13 @@ def open_encoder(
             vectors of exports, servers and files are fixed.
 
     Raises:
-        UserError: there is no such encoder, it is damaged, or `reading` does not fit.
+        UserError: there is no such encoder, it is damaged, `reading` does not fit, or
+            TensorFlow would hang in this process.
     """
     reading = reading or Reading()
     if model.startswith(external.PREFIXES):
         return _fixed(external.open_encoder(model), reading, model)
+    forks.refuse(model)
     prefix, directory = model_dir.split_prefix(model)
     if prefix == "bow":
         # This baseline reads no layer, so pooling has no effect.

@@ -1,0 +1,40 @@
+"""Refuses TensorFlow in a fork of a process in which it has run.
+
+TensorFlow's threads do not survive a fork: the first operation would never return.
+`cmlm` imports this module, which imports nothing heavy, so that it sees every fork.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cmlm.errors import UserError
+
+_threads_are_lost = False
+
+
+def _note() -> None:
+    """Notes in a new fork whether TensorFlow had started its threads before."""
+    global _threads_are_lost
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = module and module.context_safe()
+    if context is not None and context._context_handle is not None:
+        _threads_are_lost = True
+
+
+os.register_at_fork(after_in_child=_note)
+
+
+def refuse(name: str) -> None:
+    """Raises UserError if TensorFlow would hang in this process.
+
+    Args:
+        name: the encoder that would run.
+    """
+    if _threads_are_lost:
+        raise UserError(
+            f"{name} needs TensorFlow, which ran before this process forked and does "
+            "not work in forks; allowed: threads, or processes started by "
+            "multiprocessing.get_context('spawn') that open it themselves"
+        )
