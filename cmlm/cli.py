@@ -121,7 +121,6 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
         _configure_logging()
         return main(arguments)
 
-    native_log.quiet_environment()
     if not sys.warnoptions:
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
@@ -130,6 +129,7 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
 
 def guard(body: Callable[[], object]) -> None:
     """Runs a body and ends the process with its exit code, see above."""
+    native_log.quiet_environment()
     try:
         try:
             body()

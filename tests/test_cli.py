@@ -316,6 +316,30 @@ def test_stderr_works_after_quiet_imports(run):
     assert run(f"--body={NOISE}\nos.write(2, b'after\\n')").stderr == "after\n"
 
 
+WITHOUT_STDERR = """
+import sys
+from cmlm.common import native_log, progress
+with native_log.dropped(), progress.bar(1):
+    print("a message", file=sys.stderr)
+print("a result")
+"""
+
+
+def test_a_process_without_stderr_works_and_keeps_stdout_clean(tmp_path):
+    for program, wanted in [
+        (["-c", WITHOUT_STDERR], (0, "a result\n")),
+        (["-m", "cmlm", "nothing"], (1, "")),
+    ]:
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, *program],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == wanted
+
+
 IN_TWO_THREADS = """
 import threading
 from cmlm.common import native_log

@@ -22,9 +22,16 @@ _QUIET_ENVIRONMENT = {
 
 
 def quiet_environment() -> None:
-    """Sets variables that TensorFlow reads at import, unless the user has set them."""
+    """Sets variables that TensorFlow reads at import, unless the user has set them.
+
+    A process without stderr (`2>&-`) gets one that drops everything: bars and messages
+    of libraries need it.
+    """
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if sys.stderr is None:
+        # It takes the free descriptor 2, which native code writes to.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
 # stderr is the whole process's: a second thread would put back the file of the first.
