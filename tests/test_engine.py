@@ -375,6 +375,40 @@ def test_another_start_of_a_begun_run_is_refused(text, finished, tmp_path):
 
 
 @pytest.mark.large
+def test_another_teacher_of_a_finished_run_is_refused(text, finished, tmp_path):
+    """The run says so before it reads the text: here, no text and no teacher exist."""
+    directory = str(shutil.copytree(finished.run.directory, tmp_path / "run"))
+    distillation = {
+        "task.cmlm.weight": 0,
+        "task.distill.weight": 1,
+        "task.distill.train_data.global_batch_size": 4,
+        "task.distill.train_data.seq_length": 16,
+        "task.distill.train_data.input_path": "nothing.txt",
+        "trainer.best_checkpoint_metric": "",
+    }
+
+    def config(teacher, steps=2):
+        settings = {"task.distill.teacher": teacher, "trainer.train_steps": steps}
+        return toys.run_config(text, **distillation, **settings)
+
+    model_dir.write_config(directory, config("tiny/bert"))
+    message = (
+        "--teacher is tiny/other, and the run in .*run has all of its 2 steps; "
+        "allowed: tiny/bert, a larger"
+    )
+    with pytest.raises(UserError, match=message):
+        engine.build(config("tiny/other"), directory)
+    # Another form of the path, more steps, and a validation look for the text.
+    for teacher, steps, writes in [
+        (os.path.abspath("tiny/bert/"), 2, True),
+        ("tiny/other", 3, True),
+        ("tiny/other", 2, False),
+    ]:
+        with pytest.raises(UserError, match="nothing.txt"):
+            engine.build(config(teacher, steps), directory, writes=writes)
+
+
+@pytest.mark.large
 def test_another_optimizer_of_a_begun_run_is_refused(text, finished):
     other = toys.run_config(text, **{"trainer.optimizer.type": "adamw"})
     message = "trained with trainer.optimizer.type=lamb, .* adamw; allowed: lamb, or --"

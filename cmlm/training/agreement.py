@@ -103,6 +103,27 @@ def begun_start(config: experiment.ExperimentConfig, directory: str) -> str:
     return before
 
 
+def refuse_other_teacher(config: experiment.ExperimentConfig, directory: str) -> None:
+    """Raises UserError if a run with all of its steps gets another teacher.
+
+    That teacher would read every text, and the run would learn nothing from it.
+    """
+    last = latest.find(directory)
+    steps = config.trainer.train_steps
+    if last is None or os.path.basename(last) != f"ckpt-{steps}":
+        return
+    begun = model_dir.read_config(directory).task.enabled()
+    for name, objective in config.task.enabled().items():
+        now = getattr(objective, "teacher", None)
+        before = getattr(begun.get(name), "teacher", None)
+        if now and before and not _same_path(before, now):
+            raise UserError(
+                f"--teacher is {now}, and the run in --model_dir={directory} has all of"
+                f" its {steps:,} steps; allowed: {before}, a larger"
+                " trainer.train_steps, or another --model_dir"
+            )
+
+
 def refuse_other_optimizer(config: experiment.ExperimentConfig, directory: str) -> None:
     """Raises UserError if the optimizer of a model_dir has another type.
 
