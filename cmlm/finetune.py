@@ -145,7 +145,7 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
     scores = {item.task.name: item.results["mean"] for item in outcomes}
     table = report.table(FLAGS.model, scores)
     several = len(outcomes) > 1
-    if several:
+    if several or table.sources:
         print(layout.plain(table))
     if not output:
         return

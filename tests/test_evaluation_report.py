@@ -84,6 +84,23 @@ def test_tables_have_models_and_published_rows():
     assert "| **first** | 50.00 | **60.00** | 55.00 |" in layout.markdown(sts)
 
 
+def test_a_part_of_a_task_has_its_published_numbers():
+    shown = {
+        "main_metric": "accuracy",
+        "shown_metrics": ["accuracy", "accuracy_mapped"],
+    }
+    about = {"family": "bli", "protocol": "P@1", **shown}
+    scores = {"bli-en-fr": {"accuracy": 30.0, "accuracy_mapped": 40.0, "mrr": 50.0}}
+    (table,) = tables.tables(
+        {"tasks": {"bli-en-fr": about}, "models": {"first": {"scores": scores}}}
+    )
+    assert table.columns == [("bli-en-fr", name) for name in shown["shown_metrics"]]
+    # The cell of en-fr in Mirror-BERT's table 19, and no row of other tasks.
+    found = {name: numbers for name, source, numbers in table.rows if source}
+    assert found["BERT of each language + Mirror"] == [None, 45.8]
+    assert all(name.startswith("BERT of each language") for name in found)
+
+
 def test_published_rows_name_tasks_and_metrics_that_exist():
     names = {task.name: task for task in catalogue.select(["all"])}
     for row in published.ROWS:

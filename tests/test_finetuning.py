@@ -301,6 +301,9 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     assert 100 * np.mean(right) == pytest.approx(max(scores))
     for title in ("seed 3", "seed 1", "mean", "std", "constant"):
         assert any(line.startswith(title) for line in done.stdout.splitlines())
+    # A row of ULR's table 5 for this task, without an average.
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert ["(NSP-BERT", "base)", "66.10"] in table
 
     # What exists is not replaced; what is wrong leaves nothing.
     again = run(*arguments)

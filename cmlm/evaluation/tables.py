@@ -123,7 +123,7 @@ def tables(results: Results, ablations: bool = False) -> list[Table]:
         wanted += [
             metric
             for row in published.ROWS
-            for name, metric in row.scores
+            for name, metric in row.numbers
             if name == task and "/" not in metric
         ]
         columns += [
@@ -261,7 +261,7 @@ def build(
         for name, scores in models.items()
     ]
     for row in others:
-        numbers = _numbers(columns, groups, row.scores, row.averages)
+        numbers = _numbers(columns, groups, row.numbers, row.averages)
         if any(number is not None for number in numbers):
             source = f"{row.source}; {row.note}" if row.note else row.source
             rows.append((row.model, source, numbers))

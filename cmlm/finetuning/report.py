@@ -69,7 +69,8 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
 
     Args:
         model: the name of the fine-tuned model's row.
-        scores: metrics and their values (means over seeds), by task.
+        scores: metrics and their values (means over seeds), by task. Several tasks
+            have an average.
     """
     found = averages.cover(GLUE, scores)
     columns = [key for keys in found.keys.values() for key in keys]
@@ -80,7 +81,7 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
         if metric.partition("/")[0] == "accuracy"
         and task not in {name for name, _ in COLUMNS}
     ]
-    groups = {"glue": found} if len(found.keys) > 1 else {}
+    groups = {"glue": found} if len(found.keys) > 1 and len(scores) > 1 else {}
     return tables.build(
         "finetuning", columns, groups, {model: scores}, published.FINETUNED
     )

@@ -30,6 +30,16 @@ class Row:
     note: str = ""
     is_ablation: bool = False
 
+    @property
+    def numbers(self) -> dict[Key, float]:
+        """The scores, those of a part of a task also under `TASK-PART`."""
+        alone = {}
+        for (task, metric), number in self.scores.items():
+            name, _, part = metric.partition("/")
+            if part:
+                alone[f"{task}-{part}", name] = number
+        return {**alone, **self.scores}
+
 
 def table(
     source: str,
