@@ -32,12 +32,14 @@ def load(model: str | os.PathLike, precision: str | None = None):
     cmlm.errors.UserError if the encoder does not exist or is damaged.
     """
     from cmlm.common import native_log
+    from cmlm.errors import naming_arguments
 
     with native_log.dropped():
         from cmlm.encoders import opening
         from cmlm.encoders.trained import Reading
 
-    return opening.open_encoder(os.fspath(model), Reading(precision=precision))
+    with naming_arguments("precision"):
+        return opening.open_encoder(os.fspath(model), Reading(precision=precision))
 
 
 def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
@@ -54,11 +56,13 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
     by name, such as flagfile and train_data (a str, a list, or a dict by language). The
     same model_dir resumes. Raises cmlm.errors.UserError if the command fails.
     """
+    from cmlm.errors import naming_arguments
     from cmlm.training import apart
 
     # It would train first and fail then.
     _refuse_fork(os.fspath(model_dir))
-    apart.train(os.fspath(model_dir), settings or {}, flags)
+    with naming_arguments("model_dir", *flags):
+        apart.train(os.fspath(model_dir), settings or {}, flags)
     return load(model_dir)
 
 
@@ -71,7 +75,7 @@ def score(
     Returns the metrics of each task, as {"trec": {"accuracy": 74.2}}. Raises
     cmlm.errors.UserError if a task does not exist or its data is missing.
     """
-    from cmlm.errors import UserError, shown
+    from cmlm.errors import UserError, naming_arguments, shown
     from cmlm.evaluation import catalogue, run
 
     names = tasks.split(",") if isinstance(tasks, str) else tasks
@@ -80,7 +84,9 @@ def score(
         raise UserError(
             f"encoder is {shown(encoder)}; allowed: a model, or an object with encode"
         )
-    found, failed = run.read(catalogue.select(names), os.fspath(data_dir))
+    with naming_arguments("tasks"):
+        chosen = catalogue.select(names)
+    found, failed = run.read(chosen, os.fspath(data_dir))
     if failed:
         raise UserError("; ".join(failed.values()))
     return run.score(load(encoder) if is_name else encoder, found).scores

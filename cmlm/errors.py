@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 
@@ -20,6 +21,17 @@ def advised(advice: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{error}; {advice}") from error
+
+
+@contextlib.contextmanager
+def naming_arguments(*names: str) -> Iterator[None]:
+    """Names arguments of Python in a UserError of the block without the -- of flags."""
+    try:
+        yield
+    except UserError as error:
+        flag = rf"(?<!\w)--({'|'.join(map(re.escape, names))})\b"
+        error.args = (re.sub(flag, r"\1", str(error)),)
+        raise
 
 
 def did_you_mean(

@@ -18,7 +18,7 @@ from cmlm.common import flagfiles
 from cmlm.config import listing, overrides, recipes
 from cmlm.encoders import comparing
 from cmlm.encoders.encoder import Encoder
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming_arguments
 from cmlm.mining import exact
 from cmlm.training import apart
 
@@ -255,6 +255,18 @@ def test_lists_of_files_reach_the_command_with_commas():
 def test_settings_are_a_dict(tmp_path):
     with pytest.raises(UserError, match="settings is 'trainer.*'; allowed: a dict"):
         cmlm.fit(tmp_path, "trainer.train_steps=2", flagfile="quickstart")
+
+
+def test_messages_name_arguments_as_python_writes_them(toy_export, tmp_path):
+    with pytest.raises(UserError, match="^precision is 'float16'; allowed with .*: 'f"):
+        cmlm.load(toy_export.path, precision="float16")
+    with pytest.raises(UserError, match="^tasks has 'trek'; did you mean trec"):
+        cmlm.score(toy_export.path, tmp_path, "trek")
+    said = "--train_data=a--b is --train_data; use --train_data_b, `gzip --test`"
+    with pytest.raises(UserError) as caught, naming_arguments("train_data", "b", "a"):
+        raise UserError(said)
+    wanted = "train_data=a--b is train_data; use --train_data_b, `gzip --test`"
+    assert str(caught.value) == wanted
 
 
 def test_a_path_is_loaded_like_its_name(toy_export):
