@@ -149,7 +149,7 @@ def main(_) -> int | None:
     )
 
     if named:
-        check_models(named.values())
+        prepare_models(named.values())
 
     # ---------------------------------------------------------------- tasks
     settings = {
@@ -200,8 +200,8 @@ def groups_of(values: list[str]) -> dict[str, list[str]]:
     return groups
 
 
-def check_models(models: Iterable[str]) -> None:
-    """Refuses names of --model without an encoder, and sets TensorFlow up for the rest.
+def prepare_models(models: Iterable[str]) -> None:
+    """Sets TensorFlow up for the models; refuses names without an encoder.
 
     Raises:
         UserError: there is no such encoder.
