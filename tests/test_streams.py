@@ -129,20 +129,23 @@ def test_a_packed_file_that_ends_early_is_an_error(tmp_path, capsys, content, wh
     assert said == f"error: {path} is not a whole gzip file: it ends inside its data\n"
 
 
-def test_the_length_of_a_packed_file_is_read_once_and_may_change(tmp_path):
+@pytest.mark.parametrize("helper", ["_stated_length", "_estimated_size"])
+def test_a_file_is_asked_for_its_size_once_and_may_change(tmp_path, helper):
+    helper = getattr(line_files, helper)
+
     def text(lines):
         return gzip.compress("".join(f"line {i}\n" for i in range(lines)).encode())
 
     file = tmp_path / "a.txt.gz"
     file.write_bytes(text(50))
     assert len(read_pairs([str(file)])) == 49
-    asked = line_files._stated_length.cache_info()
+    asked = helper.cache_info()
     file.write_bytes(truncated(text(9000)))
     with pytest.raises(tf.errors.OpError, match="not a whole gzip file"):
         read_pairs([str(file)])
     file.write_bytes(text(90))
     assert len(read_pairs([str(file)])) == 89
-    again = line_files._stated_length.cache_info()
+    again = helper.cache_info()
     assert again.misses == asked.misses and again.hits > asked.hits
 
 

@@ -90,12 +90,14 @@ def _of_each(function: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         return list(threads.map(function, paths))
 
 
+# Several datasets read one file: each asks for these numbers. A file that changes later
+# is read with another length, and inspected therefore.
+@functools.cache
 def _estimated_size(path: str) -> float:
     on_disk = tf.io.gfile.stat(path).length
     return on_disk * _GZIP_RATIO if path.endswith(".gz") else float(on_disk)
 
 
-# A file that changes later is read with another length, and inspected therefore.
 @functools.cache
 def _stated_length(path: str) -> int:
     """The length that a gzip file states, any number if it is truncated; else -1."""
