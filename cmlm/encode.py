@@ -25,6 +25,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
@@ -105,7 +106,7 @@ def _encode_lines() -> None:
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
-    print(f"{total:,} lines of {FLAGS.input}{cut}", file=sys.stderr)
+    print(f"{counted(total, 'line')} of {FLAGS.input}{cut}", file=sys.stderr)
     nearest = arrays.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
 
     # ------------------------------------------------------------- encoding
@@ -167,8 +168,8 @@ def _fill_folder() -> None:
             reopen,
         )
     print(
-        f"{FLAGS.output}  {texts.lines:,} lines with text, {len(texts):,} distinct; "
-        f"float32 [{len(vectors)}, {vectors.dim}], unit length"
+        f"{FLAGS.output}  {counted(texts.lines, 'line')} with text, {len(texts):,} "
+        f"distinct; float32 [{len(vectors)}, {vectors.dim}], unit length"
     )
 
 

@@ -23,6 +23,7 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import choices
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -123,7 +124,7 @@ def main(_) -> None:
             )
         found = extraction.extract(paths, units, config, directory)
         number = ngram_files.write(found, FLAGS.output, begin if directory else None)
-    print(f"{number:,} n-grams of {len(paths):,} files")
+    print(f"{counted(number, 'n-gram')} of {counted(len(paths), 'file')}")
     print(FLAGS.output)
     if FLAGS.marked_output:
         print(f"train on the marked text with --train_data='{FLAGS.marked_output}/*'")

@@ -44,6 +44,7 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import choices
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 _PLAIN = choices.TEXT_LAYOUTS
@@ -182,8 +183,8 @@ def _split() -> None:
         paths, FLAGS.output, FLAGS.layout, FLAGS.language, FLAGS.overwrite
     )
     print(
-        f"{totals['sentences']:,} sentences in {totals['documents']:,} documents of"
-        f" {len(paths):,} files"
+        f"{counted(totals['sentences'], 'sentence')} in"
+        f" {counted(totals['documents'], 'document')} of {counted(len(paths), 'file')}"
     )
     print(
         f"dropped: {totals['no letter']:,} without a letter,"

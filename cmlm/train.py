@@ -19,6 +19,7 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import choices
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 flags.DEFINE_string("experiment", "cmlm/english", "Name of the recipe.")
@@ -368,10 +369,10 @@ def _describe(run) -> str:
     )
     replicas = run.strategy.num_replicas_in_sync
     return (
-        f"model: {model.num_layers} layers of {model.hidden_size}, "
+        f"model: {counted(model.num_layers, 'layer')} of {model.hidden_size}, "
         f"{model.vocab_size:,} words, {sum(weights.values()) / 1e6:.1f} M weights\n"
         f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {batches}; "
-        f"{replicas} replica{'s' * (replicas > 1)}, {trainer.optimizer.type} "
+        f"{counted(replicas, 'replica')}, {trainer.optimizer.type} "
         f"{trainer.optimizer.learning_rate:g}, "
         f"{run.config.runtime.mixed_precision_dtype or 'float32'}"
     )

@@ -48,7 +48,7 @@ def test_bad_lines_are_left_out_and_counted(tmp_path):
     path = write(tmp_path / "a.tsv", lines)
     report = bitext.inspect([path])
     assert (report.pairs, report.wrong_columns, report.empty_sides) == (500, 2, 1)
-    assert "2 lines without 2 columns, 1 lines with an empty column" in str(report)
+    assert "2 lines without 2 columns, 1 line with an empty column" in str(report)
     assert len(pairs([path])) == 500
 
 

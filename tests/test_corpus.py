@@ -28,7 +28,7 @@ def test_report_of_invalid_bytes_and_characters(tmp_path):
     report = inspection.inspect([path])
     assert (report.invalid_lines, report.replaced_characters) == (1, 2)
     assert report.longest_line == 11
-    assert "1 lines are not UTF-8: 2 characters replaced" in str(report)
+    assert "1 line not in UTF-8: 2 characters replaced" in str(report)
 
 
 def test_report_ends_at_its_limit_and_says_so(tmp_path):
@@ -152,3 +152,17 @@ def test_wrong_values_are_named(changes, message):
 def test_an_unknown_builtin_is_named(tmp_path):
     with pytest.raises(UserError, match="allowed: builtin:python-docs"):
         corpus.resolve(TextDataConfig(input_path="builtin:wikipedia"), str(tmp_path))
+
+
+def test_a_report_counts_in_the_singular_and_in_the_plural(tmp_path):
+    one = inspection.inspect([write(tmp_path / "a.txt", b"One\n")])
+    assert str(one) == (
+        "1 file, 1 document, 1 sentence, 0 pairs (1 document of one sentence, without "
+        "a pair)"
+    )
+    lines = b"One\nTwo\n\n" * 1000
+    many = inspection.inspect([write(tmp_path / f"{n}.txt", lines) for n in range(2)])
+    assert str(many) == (
+        "2 files, 2,000 documents, 4,000 sentences, 2,000 pairs (0 documents of one "
+        "sentence, without a pair)"
+    )

@@ -131,7 +131,7 @@ def test_pairs_are_told_if_an_objective_reads_them(task, tells, tmp_path, caplog
         objective.train_data.input_path = str(text)
     inputs.prepare_data(config, str(tmp_path))
     (told,) = [m for m in caplog.messages if m.startswith("text: ")]
-    assert "1 documents, 1,000 sentences" in told
+    assert "1 document, 1,000 sentences" in told
     assert ("999 pairs" in told) == ("without a blank line" in told) == tells
 
 

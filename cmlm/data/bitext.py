@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.common import files as files_lib
+from cmlm.common.counts import counted
 from cmlm.data import line_files, streams
 from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.data.inspection import share_read
@@ -101,13 +102,14 @@ class BitextReport:
         return self.wrong_columns + self.empty_sides
 
     def __str__(self) -> str:
-        text = f"{self.files:,} files, {self.pairs:,} pairs"
+        text = f"{counted(self.files, 'file')}, {counted(self.pairs, 'pair')}"
         if self.columns > 2:
             text += f" with {self.columns - 2} hard negatives each"
         if self.bad:
             text += (
-                f"; left out: {self.wrong_columns:,} lines without {self.columns} "
-                f"columns, {self.empty_sides:,} lines with an empty column"
+                f"; left out: {counted(self.wrong_columns, 'line')} without "
+                f"{self.columns} columns, {counted(self.empty_sides, 'line')} with an "
+                "empty column"
             )
         if self.share < 1:
             text += f"; counted in the first {self.pairs + self.bad:,} lines only"

@@ -18,6 +18,7 @@ from official.modeling import hyperparams
 
 from cmlm.common import choices, fields
 from cmlm.common import files as files_lib
+from cmlm.common.counts import counted
 from cmlm.data import builtin, inspection, languages, sentences
 from cmlm.errors import UserError
 
@@ -234,7 +235,9 @@ def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list
         # The splitter would take the rules of English for an unknown language.
         base = config.raw_language.replace("_", "-").partition("-")[0]
         sentences.check_language(base, "LANGUAGE=FILES, or raw_language,")
-        logger.info("splitting %d files into sentences: %s", len(paths), directory)
+        logger.info(
+            "splitting %s into sentences: %s", counted(len(paths), "file"), directory
+        )
         with files_lib.atomic_directory(directory) as temporary:
             for index, path in enumerate(paths):
                 target = os.path.join(temporary, f"{index:05d}.txt.gz")

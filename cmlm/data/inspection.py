@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 from cmlm.common import files as files_lib
 from cmlm.common import utf8
+from cmlm.common.counts import counted
 from cmlm.common.files import MAX_LINE_CHARACTERS
 from cmlm.data import line_files
 from cmlm.errors import UserError
@@ -66,24 +67,25 @@ class CorpusReport:
             reads_documents: whether pairs and the borders of documents matter.
         """
         text = (
-            f"{self.files:,} files, {self.documents:,} documents,"
-            f" {self.sentences:,} sentences"
+            f"{counted(self.files, 'file')}, {counted(self.documents, 'document')},"
+            f" {counted(self.sentences, 'sentence')}"
         )
         if reads_documents:
             text += self._pairs()
         if self.invalid_lines:
             text += (
-                f"; {self.invalid_lines:,} lines are not UTF-8:"
-                f" {self.replaced_characters:,} characters replaced"
+                f"; {counted(self.invalid_lines, 'line')} not in UTF-8:"
+                f" {counted(self.replaced_characters, 'character')} replaced"
             )
         if not self.whole:
             text += f"; counted in the first {self.bytes / 2**20:.0f} MB only"
         return text
 
     def _pairs(self) -> str:
+        alone = self.one_sentence_documents
         text = (
-            f", {self.pairs:,} pairs ({self.one_sentence_documents:,} documents have"
-            " one sentence and give no pair)"
+            f", {counted(self.pairs, 'pair')} ({counted(alone, 'document')} of one"
+            " sentence, without a pair)"
         )
         if self.documents == 1 and self.sentences >= _LONG_DOCUMENT:
             text += (

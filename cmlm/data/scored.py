@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from cmlm.common import files as files_lib
+from cmlm.common.counts import counted
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.corpus import Inspected
 from cmlm.errors import UserError
@@ -48,7 +49,8 @@ class Scores:
 
     def __str__(self) -> str:
         return (
-            f"{self.count:,} pairs with scores from {self.lowest:g} to {self.highest:g}"
+            f"{counted(self.count, 'pair')} with scores from {self.lowest:g} to "
+            f"{self.highest:g}"
         )
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 
 from cmlm.common import beam_runner, choices, files, machine
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.preparation import assembly, report, sources
 from cmlm.preparation.settings import Settings
@@ -64,15 +65,15 @@ def run(
     steps = [step.name for step in settings.document_steps()]
     steps += [step for step in settings.steps if step not in steps]
     print(
-        f"{len(settings.paths):,} files, {size / 1e6:,.1f} MB, layout"
+        f"{counted(len(settings.paths), 'file')}, {size / 1e6:,.1f} MB, layout"
         f" {settings.layout}; Beam {'here' if local else beam_options}; steps:"
         f" {', '.join(steps)}",
         flush=True,
     )
     if settings.remove_sentences_of:
         print(
-            f"guard: {guarded:,} sentences of {len(settings.remove_sentences_of):,}"
-            " files",
+            f"guard: {counted(guarded, 'sentence')} of "
+            f"{counted(len(settings.remove_sentences_of), 'file')}",
             flush=True,
         )
     with (

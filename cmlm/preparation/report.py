@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from cmlm.common.counts import counted
 from cmlm.preparation import sources
 from cmlm.preparation.settings import Settings
 from cmlm.preparation.steps import SEPARATOR
@@ -54,7 +55,7 @@ def summary(stats: dict) -> str:
     read = stats["steps"].get("read", {})
     documents = read.get("documents", {}).get("out", 0)
     lines = read.get("lines", {}).get("out", 0)
-    text = [f"read: {documents:,} documents, {lines:,} lines"]
+    text = [f"read: {counted(documents, 'document')}, {counted(lines, 'line')}"]
     told = {k: n for k, n in stats["source"].items() if k != "files"}
     if told:
         text.append(f"  {_listed(told)}")
@@ -64,14 +65,18 @@ def summary(stats: dict) -> str:
             for counts in by_language.values():
                 reasons.update(counts)
             total = sum(reasons.values())
-            text.append(f"dropped by {step}: {total:,} {unit}: {_listed(reasons)}")
+            noun = unit.removesuffix("s")
+            text.append(
+                f"dropped by {step}: {counted(total, noun)}: {_listed(reasons)}"
+            )
     ranked = sorted(
         stats["languages"].items(), key=lambda item: (-item[1]["sentences"], item[0])
     )
     for language, kept in ranked:
         text.append(
-            f"{language}: {kept['documents']:,} documents, {kept['sentences']:,}"
-            f" sentences, {kept['characters']:,} characters"
+            f"{language}: {counted(kept['documents'], 'document')},"
+            f" {counted(kept['sentences'], 'sentence')}, {kept['characters']:,}"
+            " characters"
         )
     return "\n".join(text)
 

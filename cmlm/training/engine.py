@@ -20,6 +20,7 @@ import orbit
 import tensorflow as tf
 
 from cmlm.common import distributed, workers
+from cmlm.common.counts import counted
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.data import vocabulary_file
@@ -205,7 +206,8 @@ def _set_weights(
         )
     elif stacked_on:
         layers = stacking.stack(model, stacked_on)
-        logger.info("weights: %d layers of %s, repeated", layers, stacked_on)
+        found = counted(layers, "layer")
+        logger.info("weights: %s of %s, repeated", found, stacked_on)
     elif start:
         parts = checkpoints.initialize(model, start)
         for objective in objectives:
