@@ -356,6 +356,14 @@ def test_translations(tmp_path):
     assert gzip.decompress(data).decode() == "Yes.\tJa.\nNo.\tNein.\n"
     assert stats["languages"]["en-de"]["sentences"] == 2
     assert stats["dropped"]["pairs"]["lines"]["en-de"] == {"both sides equal": 1}
+    # The blocks in which pairs are read are no documents.
+    assert report.summary(stats).splitlines() == [
+        "read: 5 pairs",
+        "dropped by guard: 1 pair: sentence of the given files 1",
+        "dropped by pairs: 1 pair: both sides equal 1",
+        "dropped by write: 1 pair: duplicate line 1",
+        "en-de: 2 pairs, 19 characters",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,8 @@ def run(
         stats = report.statistics(beam_runner.read_counts(counts_path), settings)
         if not stats["languages"]:
             print(report.summary(stats))
-            raise UserError("no document of --input is left")
+            kind = "pair" if settings.is_bitext else "document"
+            raise UserError(f"no {kind} of --input is left")
         with files.atomic_text(os.path.join(directory, "stats.json")) as file:
             json.dump(stats, file, indent=1, ensure_ascii=False)
         beam_runner.tidy(directory, counts_path)

@@ -51,21 +51,29 @@ def statistics(counts: collections.Counter, settings: Settings) -> dict:
 
 
 def summary(stats: dict) -> str:
-    """Formats the statistics: input, dropped text by step, output by language."""
+    """Formats the statistics: input, dropped text by step, output by language.
+
+    A bitext has pairs. Its documents are blocks of them and mean nothing to a reader.
+    """
+    is_bitext = stats["settings"]["layout"] in sources.BITEXT_LAYOUTS
     read = stats["steps"].get("read", {})
     documents = read.get("documents", {}).get("out", 0)
     lines = read.get("lines", {}).get("out", 0)
     text = [f"read: {counted(documents, 'document')}, {counted(lines, 'line')}"]
+    if is_bitext:
+        text = [f"read: {counted(lines, 'pair')}"]
     told = {k: n for k, n in stats["source"].items() if k != "files"}
     if told:
         text.append(f"  {_listed(told)}")
     for step, units in stats["dropped"].items():
         for unit, by_language in units.items():
+            if is_bitext and unit == "documents":
+                continue
             reasons: collections.Counter = collections.Counter()
             for counts in by_language.values():
                 reasons.update(counts)
             total = sum(reasons.values())
-            noun = unit.removesuffix("s")
+            noun = "pair" if is_bitext else unit.removesuffix("s")
             text.append(
                 f"dropped by {step}: {counted(total, noun)}: {_listed(reasons)}"
             )
@@ -73,11 +81,13 @@ def summary(stats: dict) -> str:
         stats["languages"].items(), key=lambda item: (-item[1]["sentences"], item[0])
     )
     for language, kept in ranked:
-        text.append(
-            f"{language}: {counted(kept['documents'], 'document')},"
-            f" {counted(kept['sentences'], 'sentence')}, {kept['characters']:,}"
-            " characters"
+        numbers = (
+            counted(kept["sentences"], "pair")
+            if is_bitext
+            else f"{counted(kept['documents'], 'document')},"
+            f" {counted(kept['sentences'], 'sentence')}"
         )
+        text.append(f"{language}: {numbers}, {kept['characters']:,} characters")
     return "\n".join(text)
 
 
