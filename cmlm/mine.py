@@ -185,7 +185,8 @@ def main(_) -> None:
     print("\n".join(told))
     print(
         "train  python -m cmlm.train --flagfile=configs/multilingual_small.flags "
-        f"--bitext_data={shlex.quote(FLAGS.output)} --train_data=... --model_dir=..."
+        f"--bitext_data=SOURCE-TARGET={shlex.quote(FLAGS.output)} --train_data=... "
+        "--model_dir=..."
     )
 
 

@@ -71,7 +71,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     assert [code for code, _, _ in answers] == [0, 0, 0], answers
     _, said, heard = answers[0]
     assert "--source: 61 sentences, " in heard and "index: flat" in heard
-    assert f"--bitext_data={mined_path}" in said.splitlines()[-1]
+    assert f"--bitext_data=SOURCE-TARGET={mined_path}" in said.splitlines()[-1]
 
     # -- by margin, the best first
     mined = [line.split("\t") for line in mined_path.read_text().splitlines()]
