@@ -1,5 +1,6 @@
 """How vectors are read from trained weights: pooling, projections, length."""
 
+import dataclasses
 from pathlib import Path
 
 import commands
@@ -155,10 +156,15 @@ def test_positions_are_the_limit():
 def test_the_length_of_the_training_is_named_beside_that_of_its_start():
     config = experiment.ExperimentConfig()
     config.task.mirror.weight, config.task.mirror.train_data.seq_length = 1, 50
-    run = TrainedEncoder(None, None, config, "", "", seq_length=256)
+    run = TrainedEncoder(None, None, config, "", "", seq_length=256, run="run")
     assert describe_cut(run, 256) == (
         "sentences are cut at 256 tokens; trained with 50, its start with 256"
     )
+    # Another program's weights do not say how long their training texts were.
+    other = dataclasses.replace(run, run=None)
+    cut = "sentences are cut at"
+    assert describe_cut(other, 256) == f"{cut} 256 tokens"
+    assert describe_cut(other, 50) == f"{cut} 50 tokens; by default at 256"
 
 
 @pytest.mark.large

@@ -125,9 +125,13 @@ def describe_cut(trained: TrainedEncoder, seq_length: int) -> str:
 
     "sentences are cut at 123 tokens (128 positions less num_views, 5); trained with
     128". A run that starts from weights with a limit of their own keeps that one:
-    "trained with 50, its start with 256".
+    "trained with 50, its start with 256". Weights of another program do not state the
+    length of their training: "sentences are cut at 50 tokens; by default at 256".
     """
     text = f"sentences are cut at {describe_limit(trained, seq_length)}"
+    if trained.run is None:
+        default = trained.seq_length
+        return text if seq_length == default else f"{text}; by default at {default}"
     objectives = trained.config.task.enabled().values()
     longest = max((each.train_data.seq_length for each in objectives), default=0)
     if longest in (0, trained.seq_length):
