@@ -18,6 +18,7 @@ other languages without spaces need --unit=pieces and the vocabulary of the run.
 """
 
 import contextlib
+import shlex
 
 from absl import flags
 
@@ -127,7 +128,8 @@ def main(_) -> None:
     print(f"{counted(number, 'n-gram')} of {counted(len(paths), 'file')}")
     print(FLAGS.output)
     if FLAGS.marked_output:
-        print(f"train on the marked text with --train_data='{FLAGS.marked_output}/*'")
+        marked = shlex.quote(f"{files.pattern(FLAGS.marked_output)}/*")
+        print(f"train on the marked text with --train_data={marked}")
 
 
 def _units():

@@ -39,6 +39,7 @@ The output is OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on, and OUTPUT/stats.
 """
 
 import os
+import shlex
 
 from absl import flags
 
@@ -187,13 +188,10 @@ def _split() -> None:
         f" {counted(totals['documents'], 'document')} of {counted(len(paths), 'file')}"
     )
     print(
-        f"dropped: {totals['no letter']:,} without a letter,"
-        f" {totals['too long']:,} with more than {sentences.MAX_CHARACTERS:,}"
-        f" characters; sentences with invalid UTF-8 replaced:"
-        f" {totals['invalid UTF-8']:,}"
+        f"dropped: {sentences.describe_dropped(totals)}; sentences with invalid UTF-8"
+        f" replaced: {totals['invalid UTF-8']:,}"
     )
-    pattern = os.path.join(FLAGS.output, "*.txt.gz")
-    print(f"train on them with --train_data='{pattern}'")
+    _print_use("train_data", files.pattern(os.path.join(FLAGS.output, "*.txt.gz")))
 
 
 # ---------------------------------------------------------------------- dumps
@@ -231,12 +229,16 @@ def _run_pipeline() -> None:
     for damage in stats["damaged_files"]:
         print(f"damaged, read up to the damage: {damage}")
     ending = "*.tsv.gz" if settings.is_bitext else "*.txt.gz"
+    folder = files.pattern(FLAGS.output)
     named = ",".join(
-        f"{language}={os.path.join(FLAGS.output, language, ending)}"
+        f"{language}={os.path.join(folder, language, ending)}"
         for language in sorted(stats["languages"])
     )
-    flag = "bitext_data" if settings.is_bitext else "train_data"
-    print(f"train on them with --{flag}='{named}'")
+    _print_use("bitext_data" if settings.is_bitext else "train_data", named)
+
+
+def _print_use(flag: str, value: str) -> None:
+    print(f"train on them with --{flag}={shlex.quote(value)}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ fifth of the examples, then trains the final model on all of them.
 """
 
 import os
+import shlex
 import sys
 
 from absl import flags
@@ -88,7 +89,8 @@ def main(_) -> None:
     # ------------------------------------------------------------------ all
     with files.atomic_file(FLAGS.output) as path:
         quality.fit(examples["good"], examples["bad"], FLAGS.seed).save(path)
-    print(f"use it with python -m cmlm.prepare --quality_model={FLAGS.output}")
+    model = shlex.quote(FLAGS.output)
+    print(f"use it with python -m cmlm.prepare --quality_model={model}")
 
 
 if __name__ == "__main__":

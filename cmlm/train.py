@@ -13,6 +13,7 @@ several workers.
 import contextlib
 import functools
 import os
+import shlex
 import sys
 
 from absl import flags
@@ -246,10 +247,11 @@ def main(_) -> int | None:
         return None
     print(f"checkpoint   {latest.find(FLAGS.model_dir)}")
     print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
-    print(f"TensorBoard  tensorboard --logdir={FLAGS.model_dir}")
-    export_dir = f"{FLAGS.model_dir.rstrip('/')}_export"
+    model_dir = shlex.quote(FLAGS.model_dir)
+    export_dir = shlex.quote(f"{FLAGS.model_dir.rstrip('/')}_export")
+    print(f"TensorBoard  tensorboard --logdir={model_dir}")
     print(
-        f"export       python -m export.tfhub --model_dir={FLAGS.model_dir} "
+        f"export       python -m export.tfhub --model_dir={model_dir} "
         f"--export_dir={export_dir}"
     )
     return None

@@ -19,6 +19,8 @@ This last command writes a model_dir with only the tokens that the text needs. T
 vectors of this text do not change, and the embedding table is smaller.
 """
 
+import shlex
+
 from absl import flags
 
 from cmlm import cli
@@ -234,13 +236,10 @@ def prune(paths: dict[str, list[str]]) -> None:
     ):
         print(f"{name}: {before:,} -> {after:,} ({after / before:.1%})")
     print(f"largest difference of the vectors: {pruned.difference:.1e}")
+    model = shlex.quote(FLAGS.output)
+    print(f"export       python -m export.tfhub --model_dir={model} --export_dir=...")
     print(
-        f"export       python -m export.tfhub --model_dir={FLAGS.output} "
-        "--export_dir=..."
-    )
-    print(
-        f"train on it  python -m cmlm.train --init_checkpoint={FLAGS.output} "
-        "--model_dir=..."
+        f"train on it  python -m cmlm.train --init_checkpoint={model} --model_dir=..."
     )
 
 

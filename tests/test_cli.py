@@ -1,5 +1,6 @@
 """What a user meets at the edge of every command, seen from outside the process."""
 
+import ast
 import os
 import re
 import signal
@@ -424,6 +425,23 @@ def test_flags_that_would_mislead_are_refused(tmp_path, command, arguments, said
     result = commands.run(command, *given, cwd=tmp_path)
     assert_one_error(result, said, "allowed: ")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_printed_commands_quote_paths():
+    """A command that a command prints works as it stands, whatever the path."""
+    flag, bare = re.compile(r"--\w+=\W?$"), []
+    for path in [*ROOT.glob("cmlm/*.py"), *ROOT.glob("export/*.py")]:
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) != "print":
+                continue
+            for node in ast.walk(call):
+                parts = node.values if isinstance(node, ast.JoinedStr) else []
+                for before, value in zip(parts, parts[1:]):
+                    source = ast.unparse(value)
+                    text = getattr(before, "value", "")
+                    if "FLAGS." in source and flag.search(str(text)):
+                        bare.append(f"{path.name}: {source}")
+    assert not [each for each in bare if "shlex.quote" not in each]
 
 
 def test_the_version_is_one_line():

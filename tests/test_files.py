@@ -6,6 +6,7 @@ import gzip
 import logging
 import lzma
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -42,6 +43,16 @@ def test_expand_names_the_pattern_that_matches_nothing(tmp_path, pattern, monkey
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no file matches"):
         files.expand(pattern)
+
+
+def test_a_comma_in_a_name_is_written_as_a_question_mark(tmp_path):
+    path = tmp_path / "news, [2019]" / "a,b.txt"
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(UserError, match=re.escape("news? ?2019?/a?b.txt'")):
+        files.expand(str(path))
+    for name in (str(path), f"{path.parent}/*.txt"):
+        assert files.expand(files.pattern(name)) == [str(path)]
 
 
 @pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])

@@ -5,6 +5,7 @@ import io
 import json
 import lzma
 import os
+import shlex
 import subprocess
 import sys
 
@@ -12,6 +13,9 @@ import commands
 import pytest
 from conftest import ROOT
 from warcio.warcwriter import WARCWriter
+
+from cmlm.common import files
+from cmlm.data import languages
 
 
 def run(module, *arguments):
@@ -53,11 +57,23 @@ def test_prepare_then_vocab(raw, tmp_path):
     assert tokens[0] == "[PAD]" and "second" in tokens
 
 
+@pytest.mark.parametrize("steps", [[], ["--steps=length", "--workers=1"]])
+def test_the_printed_flag_names_the_output(raw, tmp_path, steps):
+    output = tmp_path / "it's news, [2019]"
+    done = run("prepare", f"--input={raw}", f"--output={output}", *steps)
+    assert done.returncode == 0, done.stderr
+    flag = shlex.split(done.stdout.splitlines()[-1])[-1]
+    listed = languages.split(flag.removeprefix("--train_data="))
+    found = [path for paths in listed.values() for path in files.expand(paths)]
+    assert sorted(found) == sorted(map(str, output.rglob("*.gz")))
+
+
 def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
-    (tmp_path / "text.txt").write_text("12.\n\n---\n")
+    (tmp_path / "text.txt").write_text(f"12.\n\n---\n\n{'word ' * 3000}\n")
     done = run("prepare", f"--input={tmp_path}/text.txt", f"--output={tmp_path}/corpus")
     assert done.returncode == 1
     assert "error:" in done.stderr and "no sentence" in done.stderr
+    assert "2 without a letter, 1 with more than 10,000 characters" in done.stderr
     assert os.listdir(tmp_path) == ["text.txt"]
 
 

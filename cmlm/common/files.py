@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import io
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import BinaryIO, TextIO
@@ -38,23 +39,31 @@ def expand(patterns: str) -> list[str]:
         UserError: a pattern matches no file.
     """
     paths: dict[str, None] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        if tf.io.gfile.exists(pattern):
-            matches = [pattern]
+    for part in filter(None, (part.strip() for part in patterns.split(","))):
+        if tf.io.gfile.exists(part):
+            matches = [part]
         else:
-            matches = sorted(tf.io.gfile.glob(pattern))
+            matches = sorted(tf.io.gfile.glob(part))
         matches = [path for path in matches if not tf.io.gfile.isdir(path)]
         if not matches:
-            hint = (
-                " (it is a directory: name the files in it, as in DIR/*.txt)"
-                if tf.io.gfile.isdir(pattern)
-                else ""
-            )
-            raise UserError(f"no file matches {pattern!r}{hint}")
+            hint = ""
+            if tf.io.gfile.isdir(part):
+                hint = " (it is a directory: name the files in it, as in DIR/*.txt)"
+            elif "," in patterns and tf.io.gfile.glob(pattern(patterns)):
+                hint = f" (a comma separates names: write {pattern(patterns)!r})"
+            raise UserError(f"no file matches {part!r}{hint}")
         paths.update(dict.fromkeys(matches))
     if not paths:
         raise UserError(f"no file matches {patterns!r}: name a file, a glob or a list")
     return list(paths)
+
+
+def pattern(path: str) -> str:
+    """Returns a path as a flag with a list of globs reads it; it may contain globs.
+
+    `?` stands for each comma and bracket, which would not stand for themselves.
+    """
+    return re.sub(r"[,\[\]]", "?", path)
 
 
 class _GFileStream(io.RawIOBase):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import sentencex
 
@@ -219,3 +219,11 @@ def write_sentences(
                     open_document = True
                     output.write(f"{sentence}\n")
     return counts
+
+
+def describe_dropped(counts: Mapping[str, int]) -> str:
+    """Describes the dropped sentences among the counts of `write_sentences`."""
+    return (
+        f"{counts['no letter']:,} without a letter, {counts['too long']:,} with more"
+        f" than {MAX_CHARACTERS:,} characters"
+    )

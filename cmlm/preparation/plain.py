@@ -39,7 +39,10 @@ def split(
             )
         if not totals["sentences"]:
             more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-            raise UserError(f"--input: no sentence in {paths[0]}{more}")
+            raise UserError(
+                f"--input: no sentence in {paths[0]}{more}; dropped:"
+                f" {sentences.describe_dropped(totals)}"
+            )
     return totals
 
 
