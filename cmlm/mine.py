@@ -8,7 +8,8 @@
         --output=good.tsv
 
 The output is a bitext for cmlm.train --bitext_data: source TAB target, then one column
-for each hard negative.
+for each hard negative. The second and third form also read queries and passages, for
+--pair_data.
 
 The first form mines pairs from two unaligned texts, one sentence a line; repeated lines
 count once. The best pairs come first, and mined.scores holds score TAB cosine for each
@@ -162,7 +163,7 @@ _READ_BY = {
 def main(_) -> None:
     _check_flags()
     with cli.quiet_imports():
-        from cmlm.common import locks, outputs
+        from cmlm.common import files, locks, outputs
 
     work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
     inputs = _inputs(work_dir)
@@ -183,11 +184,17 @@ def main(_) -> None:
         if not FLAGS.work_dir:
             outputs.discard(work_dir)
     print("\n".join(told))
+    output = shlex.quote(files.pattern(FLAGS.output))
     print(
         "train  python -m cmlm.train --flagfile=configs/multilingual_small.flags "
-        f"--bitext_data=SOURCE-TARGET={shlex.quote(FLAGS.output)} --train_data=... "
-        "--model_dir=..."
+        f"--bitext_data=SOURCE-TARGET={output} --train_data=... --model_dir=..."
     )
+    if FLAGS.bitext:
+        print(
+            "queries and passages  python -m cmlm.train "
+            f"--flagfile=configs/adapt_pairs.flags --pair_data={output} "
+            "--init_checkpoint=... --model_dir=..."
+        )
 
 
 def _check_flags() -> None:

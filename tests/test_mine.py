@@ -2,6 +2,7 @@
 
 import gzip
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ def corpus(tmp_path_factory):
 
 def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     mined_path, nearest_path = tmp_path / "mined.tsv", tmp_path / "nearest.tsv"
-    hard_path, work = tmp_path / "hard.tsv.gz", tmp_path / "work"
+    hard_path, work = tmp_path / "hard, 2.tsv.gz", tmp_path / "work"
     inputs = [f"--model={model}", f"--source={corpus}/source.txt"]
     inputs += [f"--target={corpus}/target.txt.gz", f"--work_dir={work}"]
     cases = [
@@ -72,6 +73,10 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     _, said, heard = answers[0]
     assert "--source: 61 sentences, " in heard and "index: flat" in heard
     assert f"--bitext_data=SOURCE-TARGET={mined_path}" in said.splitlines()[-1]
+    *_, bitext_use, passages_use = map(shlex.split, answers[2][1].splitlines())
+    listed = str(hard_path).replace(",", "?")
+    assert f"--bitext_data=SOURCE-TARGET={listed}" in bitext_use
+    assert f"--pair_data={listed}" in passages_use
 
     # -- by margin, the best first
     mined = [line.split("\t") for line in mined_path.read_text().splitlines()]
