@@ -67,18 +67,22 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
 
 
 def score(
-    encoder, data_dir: str | os.PathLike, tasks: str | list[str]
+    encoder, data_dir: str | os.PathLike = ".", tasks: str | list[str] = ()
 ) -> dict[str, dict[str, float]]:
     """Scores an encoder, or anything with `encode`, as `cmlm evaluate` does.
 
-    A name or path is opened by `load`; a str has one task, or several with commas.
-    Returns the metrics of each task, as {"trec": {"accuracy": 74.2}}. Raises
-    cmlm.errors.UserError if a task does not exist or its data is missing.
+    `load` opens a name or path. `tasks` is a list, or a str with commas; your own files
+    need no data_dir: tasks="sts:FILE". Returns metrics, {"trec": {"accuracy": 74.2}}.
+    Raises cmlm.errors.UserError if a task does not exist or its data is missing.
     """
     from cmlm.errors import UserError, naming_arguments, shown
     from cmlm.evaluation import catalogue, run
 
     names = tasks.split(",") if isinstance(tasks, str) else tasks
+    if not names:
+        raise UserError(
+            "tasks is not given; allowed: names, as `cmlm evaluate --list_tasks` shows"
+        )
     is_name = isinstance(encoder, (str, os.PathLike))
     if not (is_name or hasattr(encoder, "encode")):
         raise UserError(

@@ -1,6 +1,7 @@
 """Fine-tuning on one's own files: scores, predictions, the saved model, mistakes."""
 
 import csv
+import gzip
 import json
 
 import commands
@@ -180,6 +181,17 @@ def test_a_file_of_another_form_is_named(tmp_path, text, said):
     path = tmp_path / "train.tsv"
     path.write_text(text)
     with pytest.raises(UserError, match=said):
+        labelled.find_task(str(path), dev=str(path))
+
+
+@pytest.mark.parametrize(
+    "name, between", [("t.csv", "commas"), ("t.CSV.gz", "commas"), ("t.tsv", "tabs")]
+)
+def test_another_separator_is_named(tmp_path, name, between):
+    path = tmp_path / name
+    with (gzip.open if name.endswith(".gz") else open)(path, "wt") as file:
+        file.write("text;label\nx;a\ny;b\n")
+    with pytest.raises(UserError, match=f"score, with {between} between the columns$"):
         labelled.find_task(str(path), dev=str(path))
 
 

@@ -283,6 +283,17 @@ def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_pat
     assert cmlm.score(Path(toy_export.path), str(tmp_path), task) == want
     with pytest.raises(UserError, match="encoder is 3; allowed: a model, or"):
         cmlm.score(3, str(tmp_path), task)
+    # Files need no folder of test sets; neither the range of scores nor the case of the
+    # suffix matters.
+    rows = ["a cat,the cat,100", "a dog,far away,-20", "the mat,a mat,7e1"]
+    (tmp_path / "own.CSV").write_text("\n".join(rows) + "\n")
+    scores = cmlm.score(toy_export.path, tasks=f"sts:{tmp_path}/own.CSV")
+    assert scores[f"{task[:-3]}CSV"] == pytest.approx(want[task])
+    with pytest.raises(UserError, match="tasks is not given; allowed: names"):
+        cmlm.score(toy_export.path, str(tmp_path))
+    (tmp_path / "own.tsv").write_text("a cat\tthe cat\tnan\n")
+    with pytest.raises(UserError, match="own.tsv, pair 1: score 'nan'; allowed: a num"):
+        cmlm.score(toy_export.path, tasks=task)
 
 
 # -------------------------------------------------------------------- the shell

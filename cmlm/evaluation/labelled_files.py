@@ -32,7 +32,7 @@ SEPARATOR = "|"
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the cells of each line that is not empty."""
     with files.open_text(path) as lines:
-        if path.removesuffix(".gz").endswith(".csv"):
+        if reading.is_csv(path):
             for number, cells in reading.csv_rows(path, lines):
                 if cells:
                     yield number, cells
@@ -57,10 +57,14 @@ def columns_of(path: str) -> tuple[tuple[str, ...], str]:
     texts = [columns for columns in TEXTS if set(columns) <= set(names)]
     labels = [column for column in LABELS if column in names]
     if len(texts) != 1 or len(labels) != 1:
+        between = ""
+        if len(names) == 1 and any(each in names[0] for each in ",;\t"):
+            kind = "commas" if reading.is_csv(path) else "tabs"
+            between = f", with {kind} between the columns"
         raise UserError(
             f"{path}, line 1 has the columns {', '.join(map(repr, names))}; allowed: "
             "text, or text1 and text2; and one of label, labels (separated by "
-            f"{SEPARATOR}), score"
+            f"{SEPARATOR}), score{between}"
         )
     return texts[0], labels[0]
 
@@ -99,15 +103,5 @@ def names_of(labels: str) -> list[str]:
 
 
 def number_of(text: str, where: str) -> float:
-    """Reads a score.
-
-    Raises:
-        UserError: it is not a finite number.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{where}: score {text!r}; allowed: a number")
-    return value
+    """Reads a score; raises UserError if it is not a finite number."""
+    return reading.parse_score(text, -math.inf, math.inf, where)

@@ -8,6 +8,7 @@ import glob
 import hashlib
 import io
 import json
+import math
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
@@ -173,8 +174,7 @@ class DataDir:
 
     def rows(self, path: str, columns: int) -> list[list[str]]:
         """Reads a `.csv` file as `csv` does, any other file as `table` does."""
-        is_csv = path.removesuffix(".gz").endswith(".csv")
-        return (self.csv if is_csv else self.table)(path, columns)
+        return (self.csv if is_csv(path) else self.table)(path, columns)
 
     def csv(self, path: str, columns: int) -> list[list[str]]:
         """Reads comma-separated rows of exactly `columns` columns, quoted with `"`.
@@ -189,6 +189,11 @@ class DataDir:
             raise UserError(f"{path} is empty")
         _check_columns(path, numbered, columns, columns)
         return [cells for _, cells in numbered]
+
+
+def is_csv(path: str) -> bool:
+    """Whether a file's name says that commas, and not tabs, separate its columns."""
+    return path.removesuffix(".gz").lower().endswith(".csv")
 
 
 def csv_rows(
@@ -323,15 +328,17 @@ def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
 
 
 def parse_score(text: str, lowest: float, highest: float, where: str) -> float:
-    """Parses a gold score.
+    """Parses a gold score; without limits, `lowest` and `highest` are infinite.
 
     Raises:
-        UserError: the text is not a number from `lowest` to `highest`.
+        UserError: the text is not a finite number from `lowest` to `highest`.
     """
     try:
         score = float(text)
     except ValueError:
-        score = float("nan")
-    if not lowest <= score <= highest:
-        raise UserError(f"{where}: score {text!r}; allowed: {lowest:g} to {highest:g}")
+        score = math.nan
+    if not (lowest <= score <= highest and math.isfinite(score)):
+        limited = math.isfinite(highest - lowest)
+        allowed = f"{lowest:g} to {highest:g}" if limited else "a number"
+        raise UserError(f"{where}: score {text!r}; allowed: {allowed}")
     return score

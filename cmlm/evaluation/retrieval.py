@@ -70,7 +70,8 @@ class RetrievalFiles(base.Task[Retrieval]):
         judged: dict[str, dict[int, int]] = {}
         lines = io.StringIO(source.text(qrels), newline="")
         for number, row in reading.csv_rows(qrels, lines, "\t"):
-            if number == 1 or not row:
+            # A file without the line of names begins with a judgement.
+            if not row or (number == 1 and row[0] not in queries):
                 continue
             where = f"{qrels}, line {number}"
             if len(row) != 3 or not row[2].strip().lstrip("-").isdecimal():

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Iterable, Sequence
 
@@ -267,7 +268,7 @@ class StsFiles(StsTask):
     """The user's own pairs: files of `sentence, sentence, score`, each a subset.
 
     Args:
-        paths: `.csv` files or tab-separated files with scores from 0 to 5; relative to
+        paths: `.csv` files or tab-separated files with scores in any range; relative to
             the working directory or to the folder of test sets.
     """
 
@@ -279,7 +280,8 @@ class StsFiles(StsTask):
         pairs = {}
         for name in self._subsets:
             path = source.find_own(name)
-            pairs[name] = _pairs(path, source.rows(path, 3))
+            rows = source.rows(path, 3)
+            pairs[name] = _pairs(path, rows, lowest=-math.inf, highest=math.inf)
         return pairs
 
 
