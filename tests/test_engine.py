@@ -416,6 +416,18 @@ def test_another_optimizer_of_a_begun_run_is_refused(text, finished):
         engine.build(other, finished.run.directory)
 
 
+def test_a_new_objective_of_a_begun_run_is_refused(text, finished):
+    other = toys.run_config(text)
+    other.task.mlm.weight = 1.0
+    other.task.mlm.train_data = other.task.cmlm.train_data
+    directory = finished.run.directory
+    said = (
+        f"{directory} trained cmlm, .* for mlm; allowed: --init_checkpoint={directory} "
+    )
+    with pytest.raises(UserError, match=said):
+        engine.build(other, directory)
+
+
 @pytest.mark.large
 def test_a_finished_run_keeps_its_settings(text, finished, tmp_path, caplog):
     directory = str(shutil.copytree(finished.run.directory, tmp_path / "run"))

@@ -141,6 +141,23 @@ def refuse_other_optimizer(config: experiment.ExperimentConfig, directory: str) 
         )
 
 
+def refuse_new_objectives(config: experiment.ExperimentConfig, directory: str) -> None:
+    """Raises UserError for an objective that did not train in a model_dir.
+
+    Its checkpoints lack the head of the objective and its place in the data.
+    """
+    if latest.find(directory) is None:
+        return
+    before = model_dir.read_config(directory).task.enabled()
+    new = [name for name in config.task.enabled() if name not in before]
+    if new:
+        raise UserError(
+            f"--model_dir={directory} trained {', '.join(before)}, this command asks"
+            f" for {', '.join(new)}; allowed: --init_checkpoint={directory} with"
+            " another --model_dir"
+        )
+
+
 def refuse_fewer_steps(
     config: experiment.ExperimentConfig, directory: str, step: int
 ) -> None:

@@ -111,6 +111,9 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
     workers.on_chief(
         strategy, lambda: agreement.refuse_other_optimizer(config, directory)
     )
+    workers.on_chief(
+        strategy, lambda: agreement.refuse_new_objectives(config, directory)
+    )
     tasks = Evals(config, strategy)
     if stacked_on:
         # Only a finished stage shows whether its vocabulary is a tokenizer.json.
