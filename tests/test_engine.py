@@ -416,6 +416,14 @@ def test_another_optimizer_of_a_begun_run_is_refused(text, finished):
         engine.build(other, finished.run.directory)
 
 
+@pytest.mark.parametrize("name", ["export.json", "modules.json", "saved_model.pb"])
+def test_a_folder_of_another_encoder_is_refused(text, tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(UserError, match=f"holds {name}, a part of an encoder; allowed"):
+        engine.build(toys.run_config(text), str(tmp_path))
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_new_objective_of_a_begun_run_is_refused(text, finished):
     other = toys.run_config(text)
     other.task.mlm.weight = 1.0

@@ -14,11 +14,20 @@ from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
+from cmlm.modeling.foreign import modules, tensors, tf_hub
 
 # These decide how a vocabulary is learnt, once, before the first checkpoint.
 _OF_LEARNING = {
     f"vocabulary.{name}" for name in ("size", "max_text_bytes", "sampling_exponent")
 }
+
+# The files by which a folder is known as an export or as another program's encoder.
+_OF_EXPORTS = (
+    tf_hub.EXPORT,
+    tf_hub.FILE_NAME,
+    modules.FILE_NAME,
+    tensors.FILE_NAME,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +50,21 @@ def refuse_other_settings(
             raise UserError(
                 f"worker {number} was started with {name}={wrong!r}, worker 0 with "
                 f"{value!r}: every worker needs the same flags"
+            )
+
+
+def refuse_folder_of_export(directory: str) -> None:
+    """Raises UserError for a new run in a folder that holds an encoder of another kind.
+
+    The folder would open as the run from then on.
+    """
+    if model_dir.is_model_dir(directory):
+        return
+    for name in _OF_EXPORTS:
+        if tf.io.gfile.exists(os.path.join(directory, name)):
+            raise UserError(
+                f"--model_dir={directory} holds {name}, a part of an encoder; allowed: "
+                "a new folder, or the folder of a run"
             )
 
 

@@ -101,6 +101,7 @@ def build(
 def _build(config, directory, stacked_on, strategy, writes) -> Run:
     agreement.refuse_other_settings(config, strategy)
     if writes:
+        workers.on_chief(strategy, lambda: agreement.refuse_folder_of_export(directory))
         workers.on_chief(strategy, lambda: latest.repair(directory))
         workers.on_chief(
             strategy, lambda: agreement.refuse_other_teacher(config, directory)
