@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -262,21 +262,18 @@ def _batch_by_length(
     )
 
 
-def sort_by_length(
-    batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
-) -> dict[str, tf.Tensor]:
+def sort_by_length(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Sorts the rows of a batch by the length of their longest text, ascending.
 
     Args:
-        batch: tensors whose names are in `columns`, with rows along the first axis.
-        columns: see `COLUMNS`.
+        batch: tensors whose names are in `COLUMNS`, with rows along the first axis.
     """
     lengths = [
         tf.reshape(
             tf.reduce_sum(tf.cast(batch[mask], tf.int32), axis=-1),
             [tf.shape(batch[mask])[0], -1],
         )
-        for mask in sorted({columns[name] for name in batch} - {None})
+        for mask in sorted({COLUMNS[name] for name in batch} - {None})
     ]
     order = tf.argsort(tf.reduce_max(tf.concat(lengths, axis=1), axis=1), stable=True)
     return {
@@ -285,17 +282,14 @@ def sort_by_length(
     }
 
 
-def with_columns(
-    batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
-) -> dict[str, tf.Tensor]:
+def with_columns(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Gives a column of padding to tensors without any.
 
     The last batch of a validation may leave a replica without rows. Its tensors are
     [0, 0] then, and an encoder reads at least [CLS].
 
     Args:
-        batch: tensors whose names are in `columns`.
-        columns: see `COLUMNS`.
+        batch: tensors whose names are in `COLUMNS`.
     """
 
     def padded(value):
@@ -304,28 +298,25 @@ def with_columns(
 
     return {
         # Where TensorFlow knows that there are columns, it keeps the shape.
-        name: value if columns[name] is None or value.shape[-1] else padded(value)
+        name: value if COLUMNS[name] is None or value.shape[-1] else padded(value)
         for name, value in batch.items()
     }
 
 
-def trim(
-    batch: dict[str, tf.Tensor], columns: Mapping[str, str | None] = COLUMNS
-) -> dict[str, tf.Tensor]:
+def trim(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Drops the columns that are padding in every row of a batch, except the first.
 
     Args:
-        batch: tensors whose names are in `columns`.
-        columns: see `COLUMNS`.
+        batch: tensors whose names are in `COLUMNS`.
     """
     widths = {
         mask: tf.reduce_max(tf.reduce_sum(tf.cast(batch[mask], tf.int32), axis=-1))
-        for mask in {columns[name] for name in batch}
+        for mask in {COLUMNS[name] for name in batch}
         if mask is not None
     }
     # The largest of no rows is the least integer.
     widths = {mask: tf.maximum(width, 1) for mask, width in widths.items()}
     return {
-        name: value if columns[name] is None else value[..., : widths[columns[name]]]
+        name: value if COLUMNS[name] is None else value[..., : widths[COLUMNS[name]]]
         for name, value in batch.items()
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
-from typing import ClassVar, Optional
+from collections.abc import Callable, Collection
+from typing import Optional
 
 import tensorflow as tf
 from official.modeling import hyperparams
@@ -255,18 +255,13 @@ class Objective(tf.Module, abc.ABC):
         several terms, each with its own mean, has one divisor for each term.
         """
 
-    # The unit of the last axis of each tensor in a batch, see `batches.COLUMNS`.
-    columns: ClassVar[Mapping[str, str | None]] = batches.COLUMNS
-
     def trim(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Drops columns that are padding in every row of a micro-batch."""
-        return batch if self.static_shapes else batches.trim(batch, self.columns)
+        return batch if self.static_shapes else batches.trim(batch)
 
     def with_columns(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Gives columns to the batch of a replica without rows."""
-        if self.static_shapes:
-            return batch
-        return batches.with_columns(batch, self.columns)
+        return batch if self.static_shapes else batches.with_columns(batch)
 
     @abc.abstractmethod
     def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:
