@@ -81,39 +81,34 @@ class CmlmObjective(MaskedTextObjective):
             feed, self.config.masking, self.config.passages
         )
 
-    def loss(self, batch):
+    def _metrics(self, batch, vectors, training):
+        """Loss and accuracy of s2, given the vectors of s1."""
         masked = self.predictions(batch)
-        vectors = self.conditional.sentence_vector(batch, training=True)
         logits = self.conditional.predict_masked(
-            batch, vectors, masked.tokens, training=True
+            batch, vectors, masked.tokens, training=training
         )
-        loss, loss_metric, accuracy = self.masked_metrics(masked, logits)
-        return loss, {"loss": loss_metric, "accuracy": accuracy}
+        return self.masked_metrics(masked, logits)
+
+    def loss(self, batch):
+        vectors = self.conditional.sentence_vector(batch, training=True)
+        metrics = self._metrics(batch, vectors, training=True)
+        return metrics["loss"][0], metrics
 
     def evaluate(self, batch):
-        masked = self.predictions(batch)
-
-        def metrics(vectors):
-            logits = self.conditional.predict_masked(
-                batch, vectors, masked.tokens, training=False
-            )
-            return self.masked_metrics(masked, logits)
-
         vectors = self.conditional.sentence_vector(batch, training=False)
-        _, loss, accuracy = metrics(vectors)
+        metrics = self._metrics(batch, vectors, training=False)
         # Each sentence gets the vector of the row before it: a sentence of about the
         # same length from elsewhere in the text. A row that stands alone has no other
         # one, and does not count.
         shuffled = tf.roll(vectors, shift=1, axis=0)
         counts = tf.cast(tf.shape(vectors)[0] > 1, tf.float32)
-        _, *others = metrics(shuffled)
+        others = self._metrics(batch, shuffled, training=False)
         shuffled_loss, shuffled_accuracy = (
-            (counts * total, counts * count) for total, count in others
+            (counts * total, counts * count) for total, count in others.values()
         )
-        gain = shuffled_loss[0] - counts * loss[0]
+        gain = shuffled_loss[0] - counts * metrics["loss"][0]
         return {
-            "loss": loss,
-            "accuracy": accuracy,
+            **metrics,
             "shuffled_loss": shuffled_loss,
             "shuffled_accuracy": shuffled_accuracy,
             "conditioning_gain": (gain, shuffled_loss[1]),

@@ -44,10 +44,8 @@ class MaskedTextObjective(Objective):
         )
 
     @staticmethod
-    def masked_metrics(
-        masked: Predictions, logits: tf.Tensor
-    ) -> tuple[tf.Tensor, Metric, Metric]:
-        """Returns the summed loss, and loss and accuracy as metrics."""
+    def masked_metrics(masked: Predictions, logits: tf.Tensor) -> dict[str, Metric]:
+        """Returns `loss`, whose sum is the loss of the batch, and `accuracy`."""
         count = tf.reduce_sum(masked.weights)
         loss, right = losses.masked_lm(logits, masked.labels, masked.weights)
-        return loss, (loss, count), (right, count)
+        return {"loss": (loss, count), "accuracy": (right, count)}

@@ -298,25 +298,19 @@ class MisadObjective(MaskedTextObjective):
             )
             sequence = outputs["sequence_output"]
             logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
-            loss, loss_metric, accuracy = self.masked_metrics(masked, logits)
-            terms.append(loss)
-            if name == "sentence":
-                metrics |= {"loss": loss_metric, "accuracy": accuracy}
-            else:
-                metrics["rest_loss"] = loss_metric
+            found = self.masked_metrics(masked, logits)
+            terms.append(found["loss"][0])
+            metrics |= found if name == "sentence" else {"rest_loss": found["loss"]}
         has_ngram = tf.cast(batch["span_mask"][:, 0], tf.float32)
         distance, cosine = losses.misad(
             vectors["ngram"], vectors["rest"], vectors["sentence"], self.config.form
         )
-        found, n_rows = (
-            tf.reduce_sum(has_ngram),
-            tf.cast(tf.size(has_ngram), tf.float32),
-        )
+        count = tf.reduce_sum(has_ngram)
         distance = tf.reduce_sum(distance * has_ngram)
         metrics |= {
-            "misad_loss": (distance, found),
-            "cosine": (tf.reduce_sum(cosine * has_ngram), found),
-            "found": (found, n_rows),
+            "misad_loss": (distance, count),
+            "cosine": (tf.reduce_sum(cosine * has_ngram), count),
+            "found": (count, tf.cast(tf.size(has_ngram), tf.float32)),
         }
         terms = [self.config.masked_lm_weight * term for term in terms]
         return tf.stack([*terms, self.config.misad_weight * distance]), metrics

@@ -52,9 +52,8 @@ class MlmObjective(MaskedTextObjective):
         return self.masked_metrics(masked, self.masked_lm(outputs))
 
     def loss(self, batch):
-        loss, loss_metric, accuracy = self._metrics(batch, training=True)
-        return loss, {"loss": loss_metric, "accuracy": accuracy}
+        metrics = self._metrics(batch, training=True)
+        return metrics["loss"][0], metrics
 
     def evaluate(self, batch):
-        _, loss, accuracy = self._metrics(batch, training=False)
-        return {"loss": loss, "accuracy": accuracy}
+        return self._metrics(batch, training=False)

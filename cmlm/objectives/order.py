@@ -65,7 +65,7 @@ class OrderObjective(MlmObjective):
         sequence = outputs["sequence_output"]
         masked = self.predictions(batch)
         logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
-        loss, masked_loss, accuracy = self.masked_metrics(masked, logits)
+        metrics = self.masked_metrics(masked, logits)
         logits = tf.cast(self.head(sequence, training=training), tf.float32)
         label = batch["order_label"]
         order = tf.reduce_sum(
@@ -73,9 +73,8 @@ class OrderObjective(MlmObjective):
         )
         right = tf.argmax(logits, axis=-1, output_type=label.dtype) == label
         count = tf.cast(tf.size(label), tf.float32)
-        return tf.stack([loss, order]), {
-            "loss": masked_loss,
-            "accuracy": accuracy,
+        return tf.stack([metrics["loss"][0], order]), {
+            **metrics,
             "order_loss": (order, count),
             "order_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32)), count),
         }
