@@ -14,6 +14,7 @@ from cmlm.common import fields
 from cmlm.data import batches, corpus, inspection, languages
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.data.tokenization import Tokenizer
+from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.model import SentenceModel
 
 # A metric is (sum, count). Both add up over replicas, micro-batches and steps; the
@@ -118,6 +119,32 @@ def require_neighbours(data: Data) -> None:
             if not count:
                 what = "has no two sentences in a row"
                 raise inspection.unusable(text.files[language], what)
+
+
+def embed_side(
+    batch: dict[str, tf.Tensor], side: str, encoder: EncoderNetwork, training: bool
+) -> tf.Tensor:
+    """Embeds the texts of one side of a batch.
+
+    Args:
+        batch: its ids are int32 [rows, length] or [rows, texts, length].
+        side: the side's name, such as `source`.
+        encoder: reads the texts.
+        training: whether dropout is on.
+
+    Returns:
+        float32 [rows, texts, dim].
+    """
+    ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
+    # Not -1: a replica of a validation may have no rows.
+    rows, texts = tf.shape(ids)[0], tf.reduce_prod(tf.shape(ids)[1:-1])
+    flat = [rows * texts, tf.shape(ids)[-1]]
+    inputs = {
+        "input_word_ids": tf.reshape(ids, flat),
+        "input_mask": tf.reshape(mask, flat),
+    }
+    vectors = tf.cast(encoder.sentence_vector(inputs, training=training), tf.float32)
+    return tf.reshape(vectors, [rows, texts, vectors.shape[-1]])
 
 
 class Objective(tf.Module, abc.ABC):
@@ -308,31 +335,10 @@ class EmbeddingObjective(Objective):
         batch: dict[str, tf.Tensor],
         side: str,
         training: bool,
-        encoder: Callable | None = None,
+        encoder: EncoderNetwork | None = None,
     ) -> tf.Tensor:
-        """Embeds one side.
-
-        Args:
-            batch: its ids are int32 [rows, length] or [rows, texts, length].
-            side: the side's name, such as `source`.
-            training: whether dropout is on.
-            encoder: None: the model's encoder.
-
-        Returns:
-            float32 [rows, texts, dim].
-        """
-        ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
-        # Not -1: a replica of a validation may have no rows.
-        rows, texts = tf.shape(ids)[0], tf.reduce_prod(tf.shape(ids)[1:-1])
-        flat = [rows * texts, tf.shape(ids)[-1]]
-        inputs = {
-            "input_word_ids": tf.reshape(ids, flat),
-            "input_mask": tf.reshape(mask, flat),
-        }
-        encoder = encoder or self.model.encoder
-        vectors = encoder.sentence_vector(inputs, training=training)
-        vectors = tf.cast(vectors, tf.float32)
-        return tf.reshape(vectors, [rows, texts, vectors.shape[-1]])
+        """Does `embed_side` of this module, by default with the model's encoder."""
+        return embed_side(batch, side, encoder or self.model.encoder, training)
 
     @abc.abstractmethod
     def embedding_loss(

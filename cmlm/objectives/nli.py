@@ -9,7 +9,7 @@ import tensorflow as tf
 from cmlm.data import nli, pair_pipelines
 from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives.base import Objective, ObjectiveConfig
+from cmlm.objectives.base import Objective, ObjectiveConfig, embed_side
 
 
 @dataclasses.dataclass
@@ -63,25 +63,15 @@ class NliObjective(Objective):
     def normalizer(self, batch):
         return tf.cast(tf.size(batch["nli_label"]), tf.float32)
 
-    def _vectors(self, batch, side, training):
-        """float32 [rows, languages, dim]."""
-        ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
-        rows, languages, length = tf.unstack(tf.shape(ids))
-        flat = [rows * languages, length]
-        vectors = self.model.encoder.sentence_vector(
-            {
-                "input_word_ids": tf.reshape(ids, flat),
-                "input_mask": tf.reshape(mask, flat),
-            },
-            training=training and self.config.train_encoder,
-        )
-        width = self.model.config.hidden_size
-        return tf.reshape(tf.cast(vectors, tf.float32), [rows, languages, width])
-
     def _scores(self, batch, training):
         """Loss and correctness (0 or 1), float32 [rows, languages, languages]."""
-        u = self._vectors(batch, "premise", training)[:, :, tf.newaxis]
-        v = self._vectors(batch, "hypothesis", training)[:, tf.newaxis]
+        u, v = (
+            embed_side(
+                batch, side, self.model.encoder, training and self.config.train_encoder
+            )
+            for side in ("premise", "hypothesis")
+        )
+        u, v = u[:, :, tf.newaxis], v[:, tf.newaxis]
         u, v = u + tf.zeros_like(v), v + tf.zeros_like(u)
         features = tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
         logits = tf.cast(fused.dense(self.classifier, features), tf.float32)
