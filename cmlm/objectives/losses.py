@@ -101,12 +101,9 @@ def misad(
     Returns:
         The loss of every row, float32 [n], and the cosine of E_w + E_R and E_S.
     """
-    part, rest, whole = (
-        tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=-1)
-        for vectors in (part, rest, whole)
-    )
+    part, rest, whole = map(_unit, (part, rest, whole))
     total = part + rest
-    direction = tf.math.l2_normalize(total, axis=-1)
+    direction = _unit(total)
     if form == "released":
         total = direction
     loss = tf.reduce_mean(tf.math.squared_difference(total, whole), axis=-1)
