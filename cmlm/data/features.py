@@ -51,20 +51,15 @@ def masked_pair(first, second, feed, masking_config, seed) -> dict[str, tf.Tenso
     }
 
 
-def side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """Returns the features of one side of contrastive pairs, from string [n]."""
-    ids = encode(text, feed)
-    return {
-        f"{name}_word_ids": ids,
-        f"{name}_mask": real_tokens(ids, feed),
-        f"{name}_hash": hash_of(text),
-    }
-
-
-def text(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+def tokens(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     """Returns ids and mask of one side of an example, from string [n]."""
     ids = encode(text, feed)
     return {f"{name}_word_ids": ids, f"{name}_mask": real_tokens(ids, feed)}
+
+
+def side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
+    """Returns the features of one side of contrastive pairs, from string [n]."""
+    return {**tokens(name, text, feed), f"{name}_hash": hash_of(text)}
 
 
 def sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:

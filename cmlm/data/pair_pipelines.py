@@ -73,8 +73,8 @@ def scored_pairs(feed: Feed) -> tf.data.Dataset:
 
     def to_features(_, source, target, score):
         return {
-            **features.text("source", source, feed),
-            **features.text("target", target, feed),
+            **features.tokens("source", source, feed),
+            **features.tokens("target", target, feed),
             "score": tf.strings.to_number(score),
         }
 
@@ -97,7 +97,8 @@ def taught_texts(
     """
 
     def to_features(_, text):
-        return {**features.text("source", text, feed), "teacher_vectors": lookup(text)}
+        found = features.tokens("source", text, feed)
+        return {**found, "teacher_vectors": lookup(text)}
 
     return batches(streams.as_tuples(streams.sentences), to_features, feed)
 
@@ -119,8 +120,8 @@ def taught_pairs(
 
     def to_features(_, source, target):
         return {
-            **features.text("source", source, feed),
-            **features.text("target", target, feed),
+            **features.tokens("source", source, feed),
+            **features.tokens("target", target, feed),
             "teacher_vectors": lookup(taught_text(source, target)),
         }
 
