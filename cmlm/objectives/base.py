@@ -111,10 +111,17 @@ class Data:
     validation: Optional[languages.Corpus] = None
     teacher: Optional[TeacherVectors] = None
 
+    @property
+    def corpora(self) -> list[languages.Corpus]:
+        """The training data, and separate validation data if there is any."""
+        return (
+            [self.train] if self.validation is None else [self.train, self.validation]
+        )
+
 
 def require_neighbours(data: Data) -> None:
     """Raises UserError if a text has no document with two sentences or more."""
-    for text in filter(None, (data.train, data.validation)):
+    for text in data.corpora:
         for language, count in text.neighbours.items():
             if not count:
                 what = "has no two sentences in a row"

@@ -45,7 +45,7 @@ class ScoredConfig(ObjectiveConfig):
 
     def check_data(self, data: Data) -> None:
         super().check_data(data)
-        for corpus in filter(None, (data.train, data.validation)):
+        for corpus in data.corpora:
             files = [path for paths in corpus.files.values() for path in paths]
             found = scored.summarize(scored.scores(files))
             outside = found.lowest < self.lowest or found.highest > self.highest

@@ -167,8 +167,8 @@ def await_data(data: Mapping[str, Data]) -> None:
     Raises:
         UserError: a file does not appear, or is shorter than on worker 0.
     """
-    parts = [part for e in data.values() for part in (e.train, e.validation)]
-    for paths in languages.merge(filter(None, parts)).values():
+    corpora = [corpus for entry in data.values() for corpus in entry.corpora]
+    for paths in languages.merge(corpora).values():
         for path in paths:
             _await_file(path)
     for teacher in filter(None, (entry.teacher for entry in data.values())):

@@ -156,8 +156,8 @@ def _batches(
     """Yields keys and texts: the words, then the texts of all files."""
     datasets = [
         objective.taught_texts(files)
-        for part in filter(None, (data.train, data.validation))
-        for files in part.files.values()
+        for corpus in data.corpora
+        for files in corpus.files.values()
     ]
     if words:
         datasets.insert(0, tf.data.Dataset.from_tensor_slices(words))
@@ -179,8 +179,8 @@ def _identity(objective: DistillConfig, data: Data, words: list[str]) -> str:
     """A hash of everything that decides which texts the teacher reads."""
     files = [
         path
-        for part in filter(None, (data.train, data.validation))
-        for paths in part.files.values()
+        for corpus in data.corpora
+        for paths in corpus.files.values()
         for path in paths
     ]
     stats = [(path, tf.io.gfile.stat(path)) for path in files]
