@@ -170,7 +170,7 @@ class ExperimentConfig(hyperparams.Config):
                 best,
                 f"empty, or a metric of {', '.join(enabled)}",
             )
-        limit = self.model.max_position_embeddings - self.model.num_views
+        limit = self.model.token_positions
         for name, objective in enabled.items():
             if self.model.type_vocab_size < objective.segments:
                 raise fields.refused(

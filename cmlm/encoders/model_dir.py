@@ -156,11 +156,7 @@ def load_encoder(
         config=config,
         checkpoint=checkpoint,
         vocab_file=vocab_file,
-        seq_length=config.model.seq_length
-        or max(
-            objective.train_data.seq_length
-            for objective in config.task.enabled().values()
-        ),
+        seq_length=config.model.seq_length or config.task.longest_sequence(),
         run=model_dir,
     )
 

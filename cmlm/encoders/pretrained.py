@@ -206,12 +206,13 @@ def load_encoder(
             "`normalized` and encode(normalize=True) are",
             path,
         )
-    limit = config.model.max_position_embeddings - config.model.num_views
     return TrainedEncoder(
         encoder=model.encoder,
         tokenizer=config.vocabulary.tokenizer(vocab),
         config=config,
         checkpoint=path,
         vocab_file=vocab,
-        seq_length=min(source.seq_length or DEFAULT_SEQ_LENGTH, limit),
+        seq_length=min(
+            source.seq_length or DEFAULT_SEQ_LENGTH, config.model.token_positions
+        ),
     )

@@ -113,9 +113,9 @@ class TrainedEncoder:
 def describe_limit(trained: TrainedEncoder, seq_length: int) -> str:
     """A length and its reason: "123 tokens (128 positions less num_views, 5)"."""
     model = trained.config.model
-    positions, views = model.max_position_embeddings, model.num_views
     text = f"{seq_length} tokens"
-    if views and seq_length == positions - views:
+    if seq_length == model.token_positions:
+        positions, views = model.max_position_embeddings, model.num_views
         text += f" ({positions} positions less num_views, {views})"
     return text
 
@@ -132,8 +132,7 @@ def describe_cut(trained: TrainedEncoder, seq_length: int) -> str:
     if trained.run is None:
         default = trained.seq_length
         return text if seq_length == default else f"{text}; by default at {default}"
-    objectives = trained.config.task.enabled().values()
-    longest = max((each.train_data.seq_length for each in objectives), default=0)
+    longest = trained.config.task.longest_sequence()
     if longest in (0, trained.seq_length):
         return f"{text}; trained with {trained.seq_length}"
     return f"{text}; trained with {longest}, its start with {trained.seq_length}"
@@ -154,8 +153,7 @@ def resolve_seq_length(
     Raises:
         UserError: the encoder has fewer positions.
     """
-    model = trained.config.model
-    limit = model.max_position_embeddings - model.num_views
+    limit = trained.config.model.token_positions
     if seq_length is None:
         return min(default or trained.seq_length, limit)
     if not 3 <= seq_length <= limit:

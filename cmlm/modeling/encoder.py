@@ -113,6 +113,11 @@ class EncoderConfig(hyperparams.Config):
         """The width of the embeddings, whether or not it is `hidden_size`."""
         return self.embedding_size or self.hidden_size
 
+    @property
+    def token_positions(self) -> int:
+        """The longest sequence of tokens: the positions but those of conditions."""
+        return self.max_position_embeddings - self.num_views
+
     def resolve(self) -> None:
         """Checks every value and fills the shape from the preset, in place."""
         fields.check(self, "model.")

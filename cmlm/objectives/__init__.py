@@ -53,6 +53,11 @@ class _Task(hyperparams.Config):
         found = {name: getattr(self, name) for name in OBJECTIVES}
         return {name: config for name, config in found.items() if config.is_enabled}
 
+    def longest_sequence(self) -> int:
+        """The most tokens of a sequence of the enabled objectives; 0 without any."""
+        lengths = [each.train_data.seq_length for each in self.enabled().values()]
+        return max(lengths, default=0)
+
 
 TaskConfig = dataclasses.make_dataclass(
     "TaskConfig",

@@ -178,10 +178,7 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
         agreement.log_other_settings(config, directory, is_over)
         if not (is_over and model_dir.is_model_dir(directory)):
             model_dir.write_config(directory, config)
-    seq_length = max(
-        objective.train_data.seq_length for objective in config.task.enabled().values()
-    )
-    encoder = opening.live(model, tokenizer, seq_length)
+    encoder = opening.live(model, tokenizer, config.task.longest_sequence())
     score = functools.partial(tasks.score, encoder)
     return Run(directory, config, trainer, manager, strategy, score)
 
