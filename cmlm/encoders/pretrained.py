@@ -18,7 +18,7 @@ from cmlm.config import experiment
 from cmlm.data import tokenizer_file, vocabulary_file
 from cmlm.encoders.trained import Reading, TrainedEncoder
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, encoder, foreign
+from cmlm.modeling import checkpoints, foreign
 from cmlm.modeling.model import SentenceModel
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def adopt(
                 theirs,
                 theirs,
             )
-    refuse_other_preset(config, given, values, source.path)
+    config.model.refuse_other_preset(given, values, source.path)
     binding, remark = list(foreign.BINDING), {}
     if source.own_positions:
         binding.append("num_views")
@@ -91,34 +91,6 @@ def adopt(
         if f"vocabulary.{name}" in given:
             found.pop(name, None)
     config.vocabulary.adopt_rules(found, source.path, given)
-
-
-def refuse_other_preset(
-    config: experiment.ExperimentConfig,
-    given: Collection[str],
-    shape: Mapping[str, object],
-    path: str,
-) -> None:
-    """Refuses a preset of another shape than the weights that a run starts from.
-
-    Args:
-        config: the configuration of the run.
-        given: settings that the user has set. They may replace numbers of the preset.
-        shape: the value of each of `encoder.SHAPE_FIELDS` in the weights.
-        path: the path of the weights.
-
-    Raises:
-        UserError: a number of the preset differs.
-    """
-    preset = encoder.PRESETS.get(config.model.preset)
-    if "model.preset" not in given or not preset:
-        return
-    for name, value in zip(encoder.SHAPE_FIELDS, preset, strict=True):
-        if f"model.{name}" not in given and value != shape[name]:
-            raise UserError(
-                f"model.preset is {config.model.preset!r}, which has {name}={value}; "
-                f"allowed: a preset with {name}={shape[name]} or none, as {path} says"
-            )
 
 
 def vocabulary_path(source: foreign.Source, given: str = "") -> str:

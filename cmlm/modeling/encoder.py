@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Optional
+from collections.abc import Collection, Mapping
+from typing import Any, Optional
 
 import tensorflow as tf
 from official.modeling import hyperparams
@@ -121,6 +122,27 @@ class EncoderConfig(hyperparams.Config):
     def resolve(self) -> None:
         """Checks every value and fills the shape from the preset, in place."""
         fields.check(self, "model.")
+
+    def refuse_other_preset(
+        self, given: Collection[str], shape: Mapping[str, Any], path: str
+    ) -> None:
+        """Raises UserError if a preset that the user has set contradicts the weights.
+
+        Args:
+            given: names of the settings that the user has set, such as `model.preset`.
+                They win over the preset.
+            shape: the weights' values of `SHAPE_FIELDS`.
+            path: the weights, for the message.
+        """
+        if "model.preset" not in given or self.preset not in PRESETS:
+            return
+        for name, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
+            if f"model.{name}" not in given and value != shape[name]:
+                raise UserError(
+                    f"model.preset is {self.preset!r}, which has {name}={value}; "
+                    f"allowed: a preset with {name}={shape[name]} or none, as {path} "
+                    "says"
+                )
 
     def check_together(self, prefix: str) -> None:
         """Fills the shape from the preset; raises UserError if it does not fit."""

@@ -102,7 +102,7 @@ def _adopt_shape(
     begun = model_dir.read_config(folder)
     before = begun.model
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
-    pretrained.refuse_other_preset(config, given, vars(before), folder)
+    config.model.refuse_other_preset(given, before.as_dict(), folder)
     for name in _SHAPE:
         own, theirs = getattr(config.model, name), getattr(before, name)
         if f"model.{name}" not in given:
