@@ -74,6 +74,11 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
     return overrides.from_yaml(os.path.join(model_dir, PARAMS))
 
 
+def begun_config(model_dir: str) -> experiment.ExperimentConfig | None:
+    """Reads `params.yaml` of a run that has a checkpoint; None for any other."""
+    return None if latest.find(model_dir) is None else read_config(model_dir)
+
+
 def find_checkpoint(
     model_dir: str, config: experiment.ExperimentConfig, checkpoint: str
 ) -> str:

@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from cmlm.common import scratch
 from cmlm.common.keras import keras

@@ -73,12 +73,13 @@ def choose_precision(config: experiment.ExperimentConfig, directory: str) -> Non
     runtime = config.runtime
     if runtime.mixed_precision_dtype != distributed.AUTO:
         return
-    if latest.find(directory) is not None:
-        # A run does not change its precision on the way from machine to machine.
-        before = model_dir.read_config(directory).runtime.mixed_precision_dtype
-        runtime.mixed_precision_dtype = before or "float32"
-    else:
+    begun = model_dir.begun_config(directory)
+    if begun is None:
         runtime.mixed_precision_dtype = distributed.fast_precision(runtime)
+    else:
+        # A run does not change its precision on the way from machine to machine.
+        before = begun.runtime.mixed_precision_dtype
+        runtime.mixed_precision_dtype = before or "float32"
 
 
 def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> None:
@@ -87,9 +88,10 @@ def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> N
     The error names the setting. Without this check, restoring would fail on the shape
     of a weight.
     """
-    if latest.find(directory) is None:
+    begun = model_dir.begun_config(directory)
+    if begun is None:
         return
-    before = model_dir.read_config(directory).model.as_dict()
+    before = begun.model.as_dict()
     for field, value in config.model.as_dict().items():
         if field in before and before[field] != value and field != "preset":
             raise UserError(
@@ -108,10 +110,10 @@ def begun_start(config: experiment.ExperimentConfig, directory: str) -> str:
     Raises:
         UserError: the command names other weights.
     """
-    if latest.find(directory) is None:
-        return config.init_checkpoint
-    before = model_dir.read_config(directory).init_checkpoint
-    now = config.init_checkpoint
+    begun, now = model_dir.begun_config(directory), config.init_checkpoint
+    if begun is None:
+        return now
+    before = begun.init_checkpoint
     if now and not (before and _same_path(before, now)):
         raise UserError(
             f"--model_dir={directory} started "
@@ -153,10 +155,10 @@ def refuse_other_optimizer(config: experiment.ExperimentConfig, directory: str) 
 
     Its checkpoints hold the state of that optimizer.
     """
-    if latest.find(directory) is None:
+    begun = model_dir.begun_config(directory)
+    if begun is None:
         return
-    before = model_dir.read_config(directory).trainer.optimizer.type
-    now = config.trainer.optimizer.type
+    before, now = begun.trainer.optimizer.type, config.trainer.optimizer.type
     if before != now:
         raise UserError(
             f"--model_dir={directory} trained with trainer.optimizer.type={before},"
@@ -170,9 +172,10 @@ def refuse_new_objectives(config: experiment.ExperimentConfig, directory: str) -
 
     Its checkpoints lack the head of the objective and its place in the data.
     """
-    if latest.find(directory) is None:
+    begun = model_dir.begun_config(directory)
+    if begun is None:
         return
-    before = model_dir.read_config(directory).task.enabled()
+    before = begun.task.enabled()
     new = [name for name in config.task.enabled() if name not in before]
     if new:
         raise UserError(
@@ -213,9 +216,10 @@ def log_other_settings(
         directory: the model_dir.
         is_over: whether the run has all of its steps.
     """
-    if latest.find(directory) is None:
+    begun = model_dir.begun_config(directory)
+    if begun is None:
         return
-    before = dict(_flat(model_dir.read_config(directory).as_dict()))
+    before = dict(_flat(begun.as_dict()))
     changed = [
         f"{name} {before.get(name)!r} -> {value!r}"
         + (" (no effect: the run keeps its vocabulary)" * (name in _OF_LEARNING))

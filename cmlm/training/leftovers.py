@@ -8,7 +8,6 @@ import re
 from cmlm.common import locks, outputs
 from cmlm.encoders import model_dir
 from cmlm.modeling import latest
-from cmlm.training import stages
 
 # TensorFlow writes `ckpt-N_temp/` and `checkpoint.tmpHEX`, this project `NAME.tmp-HEX`.
 _UNFINISHED = re.compile(r"ckpt-\d+_temp.*|.+\.tmp-?[0-9a-f]{8,32}")
@@ -24,7 +23,7 @@ def remove(directory: str) -> None:
     if not locks.is_local(directory):
         return
     runs = [directory]
-    earlier = os.path.join(directory, stages.STAGES)
+    earlier = os.path.join(directory, model_dir.STAGES)
     if os.path.isdir(earlier):
         runs += [os.path.join(earlier, name) for name in sorted(os.listdir(earlier))]
     for run in runs:

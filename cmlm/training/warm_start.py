@@ -78,9 +78,9 @@ def adopt_vocabulary(
     """
     if config.vocabulary.file:
         config.vocabulary.adopt_file(given)
-    elif directory and latest.find(directory):
-        begun = model_dir.read_config(directory).vocabulary
-        config.vocabulary.adopt_rules(begun.rules().as_dict(), directory, given)
+    elif directory and (begun := model_dir.begun_config(directory)):
+        rules_of_run = begun.vocabulary.rules().as_dict()
+        config.vocabulary.adopt_rules(rules_of_run, directory, given)
 
 
 def _adopt_shape(
