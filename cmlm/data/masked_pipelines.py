@@ -46,10 +46,7 @@ def conditional_pairs(
         n_rows = tf.shape(first)[0]
         ids = features.encode(tf.concat([first, second], axis=0), feed)
         ids = tf.reshape(ids, [2, n_rows, tf.shape(ids)[1]])
-        swap_seed, mask_seed = tf.unstack(
-            tf.random.experimental.stateless_split(seed, 2)
-        )
-        swap = tf.random.stateless_uniform([n_rows, 1], swap_seed) < 0.5
+        swap, mask_seed = _tosses([n_rows, 1], seed)
         context = tf.where(swap, ids[1], ids[0])
         return {
             "context_word_ids": context,
@@ -90,6 +87,12 @@ def masked_texts(
     if passages:
         source = functools.partial(streams.passages, **_passage_settings(feed))
     return batches(streams.as_tuples(source), to_features, feed)
+
+
+def _tosses(shape, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns true half of the time, bool in a shape, and another seed, int [2]."""
+    own, rest = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+    return tf.random.stateless_uniform(shape, own) < 0.5, rest
 
 
 def _passage_settings(feed: Feed) -> dict[str, Any]:
@@ -147,10 +150,7 @@ def masked_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
     """
 
     def to_features(seed, first, second):
-        swap_seed, mask_seed = tf.unstack(
-            tf.random.experimental.stateless_split(seed, 2)
-        )
-        swap = tf.random.stateless_uniform(tf.shape(first), swap_seed) < 0.5
+        swap, mask_seed = _tosses(tf.shape(first), seed)
         first, second = tf.where(swap, second, first), tf.where(swap, first, second)
         return features.masked_pair(first, second, feed, masking_config, mask_seed)
 
@@ -175,10 +175,7 @@ def ordered_pairs(
     """
 
     def to_features(seed, first, second):
-        label_seed, mask_seed = tf.unstack(
-            tf.random.experimental.stateless_split(seed, 2)
-        )
-        right = tf.random.stateless_uniform(tf.shape(first), label_seed) < 0.5
+        right, mask_seed = _tosses(tf.shape(first), seed)
         if wrong == "swapped":
             first, second = (
                 tf.where(right, first, second),

@@ -172,9 +172,7 @@ class NgramFinder:
             def of_marks(hashed):
                 same = hashed[:, :, tf.newaxis] == hashes
                 # A row without marks gives neither _PIECES nor _WORDS.
-                return tf.reduce_max(
-                    tf.where(same, kinds, _NONE), axis=2, keepdims=False
-                )
+                return tf.reduce_max(tf.where(same, kinds, _NONE), axis=2)
 
             lookups.append(of_marks)
         return lookups
