@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, latest, weights
+from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 logger = logging.getLogger(__name__)
@@ -78,10 +79,7 @@ def require_part(path: str, name: str, flags: str, trainer: str) -> None:
 
 def _stored(path: str) -> dict[str, list[int]]:
     """The shapes of a checkpoint's tensors by key."""
-    try:
-        return tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError, IndexError) as error:
-        raise UserError(f"{path} is not a readable checkpoint") from error
+    return tf_checkpoints.open_file(path).get_variable_to_shape_map()
 
 
 def _parts(path: str) -> set[str]:

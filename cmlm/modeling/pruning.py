@@ -13,9 +13,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from cmlm.errors import UserError
+from cmlm.modeling.foreign.tf_checkpoints import OBJECT_GRAPH
 from cmlm.modeling.model import SECOND_ENCODER
 
-_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Paths from the root of a checkpoint to the model's parts, and from an encoder to its
 # embedding table.
 _PARTS = ("model", "parts")
@@ -49,7 +49,7 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
     tensors, weights = {}, 0
     try:
         reader = tf.train.load_checkpoint(source)
-        graph = _Graph.FromString(reader.get_tensor(_GRAPH_KEY))
+        graph = _Graph.FromString(reader.get_tensor(OBJECT_GRAPH))
         by_word = set(_one_a_word(graph))
         _keep_only(graph, ("model", "save_counter"))
         for number, node in enumerate(graph.nodes):
@@ -72,7 +72,7 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
     # Writes the tensors that tf.train.Checkpoint would write, without building objects.
     tf.raw_ops.SaveV2(
         prefix=target,
-        tensor_names=[*tensors, _GRAPH_KEY],
+        tensor_names=[*tensors, OBJECT_GRAPH],
         shape_and_slices=[""] * (len(tensors) + 1),
         tensors=[*tensors.values(), graph.SerializeToString()],
     )
