@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
@@ -56,13 +56,10 @@ def prepare(
     prepared = dict(data)
     for name, objective in objectives.items():
         if isinstance(objective, DistillConfig):
-
-            def check(dim: int, name=name, objective=objective) -> None:
-                if new_encoder is not None:
-                    objective.check_words(name, dim, new_encoder)
-
-            vectors = _prepare(objective, data[name], tokenizer, directory, check)
-            prepared[name] = dataclasses.replace(data[name], teacher=vectors)
+            found = _vectors(
+                name, objective, data[name], tokenizer, directory, new_encoder
+            )
+            prepared[name] = dataclasses.replace(data[name], teacher=found)
     return prepared
 
 
@@ -107,47 +104,56 @@ def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, str]]:
     }
 
 
-def _prepare(
+def _vectors(
+    name: str,
     objective: DistillConfig,
     data: Data,
     tokenizer: Tokenizer,
     directory: str,
-    check: Callable[[int], None],
+    new_encoder: EncoderConfig | None,
 ) -> TeacherVectors:
-    """Checks the width of the teacher's vectors before the teacher reads."""
+    """Finds the vectors of one objective, or computes them; arguments as `prepare`."""
     cache = _cache(objective, directory)
     words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
     texts = _identity(objective, data, words)
     found = teacher_vectors.find(cache, objective.teacher, texts)
-    if found is not None:
-        check(found.dim)
-        logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
-        return found
-    teacher, about = _open(objective)
-    check(teacher.dim)
-    with teacher_vectors.opened(cache, about, teacher.dim) as writer:
-        logger.info(
-            "teacher: reads the texts; a stopped run resumes with its vectors in %s",
-            cache,
-        )
-        with progress_bar(None, "teacher", unit="texts") as bar:
-            for keys, new in _batches(objective, data, words):
-                missing = {
-                    key: text
-                    for key, text in zip(keys, new, strict=True)
-                    if key not in writer
-                }
-                if missing:
-                    texts_left = list(missing.values())
-                    vectors = teacher.encode(texts_left, normalize=True, progress=False)
-                    vectors = arrays.checked(
-                        vectors, texts_left, objective.teacher, teacher.dim
-                    )
-                    writer.append(list(missing), arrays.unit_length(vectors))
-                bar.update(len(keys))
-        found = writer.finish(texts)
+    teacher, about = (None, {}) if found else _open(objective)
+    if new_encoder is not None:
+        # Before the teacher reads.
+        objective.check_words(name, (found or teacher).dim, new_encoder)
+    if not found:
+        with teacher_vectors.opened(cache, about, teacher.dim) as writer:
+            logger.info(
+                "teacher: reads the texts; a stopped run resumes with its vectors in "
+                "%s",
+                cache,
+            )
+            _write(teacher, objective.teacher, _batches(objective, data, words), writer)
+            found = writer.finish(texts)
     logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
     return found
+
+
+def _write(
+    teacher: DescribedEncoder,
+    model: str,
+    batches: Iterator[tuple[list[int], list[str]]],
+    writer: teacher_vectors.Writer,
+) -> None:
+    """Encodes the texts whose vectors are missing; `model` names the teacher."""
+    with progress_bar(None, "teacher", unit="texts") as bar:
+        for keys, texts in batches:
+            missing = {
+                key: text
+                for key, text in zip(keys, texts, strict=True)
+                if key not in writer
+            }
+            if missing:
+                left = list(missing.values())
+                vectors = teacher.encode(left, normalize=True, progress=False)
+                vectors = arrays.checked(vectors, left, model, teacher.dim)
+                writer.append(list(missing), arrays.unit_length(vectors))
+            bar.update(len(keys))
 
 
 def _batches(
