@@ -137,7 +137,7 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
             )
             for name, objective in config.task.enabled().items()
         }
-        hold_out.ensure(config, objectives, strategy)
+        hold_out.ensure(objectives, strategy)
         if config.trainer.epochs:
             _count_steps(config, objectives, strategy)
         optimizer = optimization.build_optimizer(

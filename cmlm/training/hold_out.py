@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from cmlm.common import workers
-from cmlm.config import experiment
-from cmlm.objectives import Objective, ObjectiveConfig
+from cmlm.objectives import Objective
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +19,7 @@ _LARGE = 1_000_000
 
 
 def ensure(
-    config: experiment.ExperimentConfig,
-    objectives: Mapping[str, Objective],
-    strategy: tf.distribute.Strategy,
+    objectives: Mapping[str, Objective], strategy: tf.distribute.Strategy
 ) -> None:
     """Holds out more of a text whose share for validation is empty.
 
@@ -34,37 +31,38 @@ def ensure(
     is 0.
 
     Args:
-        config: the run's configuration; the shares are changed in place.
-        objectives: the objectives by name.
+        objectives: the objectives by name; the shares of their configurations, which
+            are parts of the run's, are changed in place.
         strategy: the devices; worker 0 decides.
     """
-    enabled = config.task.enabled()
+    parts = {name: each.config.train_data for name, each in objectives.items()}
 
     def decide() -> dict[str, float]:
-        for names in _by_text(enabled):
-            _widen(names, enabled, objectives)
-        return {
-            name: part.train_data.hold_out_fraction for name, part in enabled.items()
-        }
+        for names in _by_text(objectives):
+            _widen(names, objectives)
+        return {name: part.hold_out_fraction for name, part in parts.items()}
 
     for name, share in workers.on_chief(strategy, decide).items():
-        enabled[name].train_data.hold_out_fraction = share
+        parts[name].hold_out_fraction = share
 
 
-def _by_text(enabled: Mapping[str, ObjectiveConfig]) -> list[list[str]]:
+def _by_text(objectives: Mapping[str, Objective]) -> list[list[str]]:
     """Returns the objectives without validation data of their own, by their text."""
     groups: dict[tuple, list[str]] = {}
-    for name, part in enabled.items():
-        if not part.validation_data:
-            groups.setdefault(part.train_data.origin, []).append(name)
+    for name, objective in objectives.items():
+        if not objective.config.validation_data:
+            origin = objective.config.train_data.origin
+            groups.setdefault(origin, []).append(name)
     return list(groups.values())
 
 
-def _widen(names, enabled, objectives) -> None:
+def _widen(names: list[str], objectives: Mapping[str, Objective]) -> None:
     """Raises the shares of one text until every objective has a held-out example."""
     # A share of 0 is a decision, and stays.
-    asked = [n for n in names if enabled[n].train_data.hold_out_fraction]
-    parts = [enabled[name].train_data for name in asked]
+    asked = [
+        name for name in names if objectives[name].config.train_data.hold_out_fraction
+    ]
+    parts = [objectives[name].config.train_data for name in asked]
     before = [part.hold_out_fraction for part in parts]
     empty = _empty(asked, objectives)
     while empty and max(part.hold_out_fraction for part in parts) < _MOST:
