@@ -13,7 +13,7 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, TextIO
 
 import tensorflow as tf
@@ -64,6 +64,12 @@ def pattern(path: str) -> str:
     `?` stands for each comma and bracket, which would not stand for themselves.
     """
     return re.sub(r"[,\[\]]", "?", path)
+
+
+def states(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Returns the path, bytes and time of the last change of files."""
+    found = [(path, tf.io.gfile.stat(path)) for path in paths]
+    return [(path, stat.length, stat.mtime_nsec) for path, stat in found]
 
 
 class _GFileStream(io.RawIOBase):

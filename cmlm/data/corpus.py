@@ -226,8 +226,7 @@ def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list
     Raises:
         UserError: the language is unknown, or a file cannot be read.
     """
-    stats = [(path, tf.io.gfile.stat(path)) for path in paths]
-    state = [(path, stat.length, stat.mtime_nsec) for path, stat in stats]
+    state = files_lib.states(paths)
     identity = repr((state, config.raw_layout, config.raw_language))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     directory = os.path.join(work_dir, f"sentences-{digest}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
-from cmlm.common import arrays, locks
+from cmlm.common import arrays, files, locks
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import teacher_vectors
@@ -161,9 +161,9 @@ def _batches(
 ) -> Iterator[tuple[list[int], list[str]]]:
     """Yields keys and texts: the words, then the texts of all files."""
     datasets = [
-        objective.taught_texts(files)
+        objective.taught_texts(paths)
         for corpus in data.corpora
-        for files in corpus.files.values()
+        for paths in corpus.files.values()
     ]
     if words:
         datasets.insert(0, tf.data.Dataset.from_tensor_slices(words))
@@ -183,16 +183,11 @@ def _fingerprint(info: Mapping) -> str:
 
 def _identity(objective: DistillConfig, data: Data, words: list[str]) -> str:
     """A hash of everything that decides which texts the teacher reads."""
-    files = [
+    paths = [
         path
         for corpus in data.corpora
-        for paths in corpus.files.values()
-        for path in paths
+        for files_of_language in corpus.files.values()
+        for path in files_of_language
     ]
-    stats = [(path, tf.io.gfile.stat(path)) for path in files]
-    parts = [
-        [(path, stat.length, stat.mtime_nsec) for path, stat in stats],
-        getattr(objective, "teacher_side", ""),
-        words,
-    ]
+    parts = [files.states(paths), getattr(objective, "teacher_side", ""), words]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
