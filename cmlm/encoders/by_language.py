@@ -6,7 +6,7 @@ languages:en=MODEL,fr=MODEL
 from __future__ import annotations
 
 from cmlm.encoders import opening
-from cmlm.encoders.trained import Reading
+from cmlm.encoders.trained import AS_TRAINED, Reading
 from cmlm.errors import UserError
 
 _PREFIX = "languages:"
@@ -31,12 +31,12 @@ def models(name: str) -> dict[str, str]:
     return found
 
 
-def open_encoders(name: str, reading: Reading | None = None):
+def open_encoders(name: str, reading: Reading = AS_TRAINED):
     """Opens an encoder, or one encoder for each language.
 
     Args:
         name: a model that `opening.open_encoder` opens, or a list by language.
-        reading: the reading of vectors; None keeps the settings of each model.
+        reading: the reading of vectors; by default it keeps the settings of each model.
 
     Returns:
         An encoder, or a dict of encoders by language.

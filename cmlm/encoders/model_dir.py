@@ -25,7 +25,7 @@ from cmlm.common import files
 from cmlm.common.keras import keras
 from cmlm.config import experiment, overrides
 from cmlm.data import vocabulary_file
-from cmlm.encoders.trained import Reading, TrainedEncoder
+from cmlm.encoders.trained import AS_TRAINED, Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
@@ -108,7 +108,7 @@ def find_checkpoint(
 def load_encoder(
     model_dir: str,
     checkpoint: str = "latest",
-    reading: Reading | None = None,
+    reading: Reading = AS_TRAINED,
     part: str = "encoder",
 ) -> TrainedEncoder:
     """Loads the encoder of a run.
@@ -117,14 +117,13 @@ def load_encoder(
         model_dir: the directory of the run.
         checkpoint: `latest`, `best`, `untrained` (the weights that the run started
             from, see `_start`) or the path of a checkpoint.
-        reading: the reading of vectors; None keeps the run's settings.
+        reading: the reading of vectors; by default it keeps the run's settings.
         part: the part of the model, `encoder` or `SECOND_ENCODER`.
 
     Raises:
         UserError: the directory or its checkpoint is missing or damaged, or lacks a
             layer that `reading` or `part` asks for.
     """
-    reading = reading or Reading()
     reading.validate()
     config = read_config(model_dir)
     vocab_file = vocabulary_file.find(model_dir)

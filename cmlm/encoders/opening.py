@@ -22,7 +22,12 @@ from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
 from cmlm.encoders.identity import check_fingerprint, describe, fingerprint
 from cmlm.encoders.signatures import DEFAULT
-from cmlm.encoders.trained import Reading, TrainedEncoder, resolve_seq_length
+from cmlm.encoders.trained import (
+    AS_TRAINED,
+    Reading,
+    TrainedEncoder,
+    resolve_seq_length,
+)
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
@@ -34,7 +39,7 @@ CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
 
 
 def open_encoder(
-    model: str, reading: Reading | None = None
+    model: str, reading: Reading = AS_TRAINED
 ) -> Encoder | external.ExternalEncoder:
     """Opens an encoder.
 
@@ -44,14 +49,13 @@ def open_encoder(
             embeddings); `both:` and a model_dir (see `_both`); or a form that
             `external` lists: the address of a model server,
             or stored vectors.
-        reading: the reading of vectors; None keeps the settings of the model. The
-            vectors of exports, servers and files are fixed.
+        reading: the reading of vectors; by default it keeps the settings of the model.
+            The vectors of exports, servers and files are fixed.
 
     Raises:
         UserError: there is no such encoder, it is damaged, `reading` does not fit, or
             TensorFlow would hang in this process.
     """
-    reading = reading or Reading()
     if model.startswith(external.PREFIXES):
         return _fixed(external.open_encoder(model), reading, model)
     forks.refuse(model)
@@ -92,7 +96,7 @@ def check(model: str) -> None:
         model_dir.read_config(_run_of(model.removesuffix(".index")))
 
 
-def precision(model: str, reading: Reading | None = None) -> str:
+def precision(model: str, reading: Reading = AS_TRAINED) -> str:
     """Tells the precision of the layers of an encoder without opening it.
 
     Args:
@@ -102,7 +106,6 @@ def precision(model: str, reading: Reading | None = None) -> str:
         One of `choices.PRECISIONS`: the one of `reading`; else an export's own; else
         bfloat16 for a run that trained in it, and float32 for everything else.
     """
-    reading = reading or Reading()
     prefix, directory = model_dir.split_prefix(model)
     if prefix == "bow":
         return "float32"
@@ -126,14 +129,14 @@ def _trained_in(config: experiment.ExperimentConfig) -> str:
     return "bfloat16" if is_bfloat16 else "float32"
 
 
-def open_trained(model: str, reading: Reading | None = None) -> TrainedEncoder:
+def open_trained(model: str, reading: Reading = AS_TRAINED) -> TrainedEncoder:
     """Opens the weights of an encoder.
 
     Args:
         model: a model_dir; `best:` or `untrained:` and a model_dir (the best checkpoint
             or the initial weights of the run); a checkpoint in a model_dir; or weights
             of another program (see `foreign.ACCEPTED`).
-        reading: the reading of vectors; None keeps the settings of the model.
+        reading: the reading of vectors; by default it keeps the settings of the model.
 
     Raises:
         UserError: there is no such encoder, it is damaged, or it lacks a layer that

@@ -16,7 +16,7 @@ from cmlm.common import scratch
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.data import tokenizer_file, vocabulary_file
-from cmlm.encoders.trained import Reading, TrainedEncoder
+from cmlm.encoders.trained import AS_TRAINED, Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign
 from cmlm.modeling.model import SentenceModel
@@ -141,13 +141,13 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
 
 
 def load_encoder(
-    source: foreign.Source, reading: Reading | None = None
+    source: foreign.Source, reading: Reading = AS_TRAINED
 ) -> TrainedEncoder:
     """Makes an encoder from the unchanged weights of another program.
 
     Args:
         source: the source that `foreign.find` recognised.
-        reading: the reading of vectors; None keeps the source's settings.
+        reading: the reading of vectors; by default it keeps the source's settings.
 
     Returns:
         The encoder. Its `seq_length` is the length limit of the source, or
@@ -157,7 +157,6 @@ def load_encoder(
     Raises:
         UserError: the weights do not fit, or lack a layer that `reading` asks for.
     """
-    reading = reading or Reading()
     reading.validate()
     path = source.path
     if reading.sentence_vector == "projected":

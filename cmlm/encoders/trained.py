@@ -77,6 +77,10 @@ class Reading:
         model.read_by(mode, self.sentence_vector or model.config.sentence_vector)
 
 
+# The default of every function that opens an encoder.
+AS_TRAINED = Reading()
+
+
 @dataclasses.dataclass
 class TrainedEncoder:
     """A trained encoder with its tokenizer and configuration.
