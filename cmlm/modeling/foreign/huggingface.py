@@ -16,6 +16,7 @@ only table of names; `export.huggingface` uses it too.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from cmlm.common import json_files
 from cmlm.data import rules as rules_lib
@@ -71,31 +72,13 @@ def read(folder: str) -> base.Source:
     path = os.path.join(transformer, CONFIG)
     config = json_files.read(path)
     architecture = architectures.of(config, path)
-    model = architecture.settings(config, path)
-    activation = model["hidden_activation"]
-    if activation not in ACTIVATIONS:
-        name = architecture.fields["hidden_activation"][0]
-        raise UserError(
-            f"{path} has {name}={shown(activation)}; allowed: {', '.join(ACTIVATIONS)}"
-        )
-    model["hidden_activation"] = ACTIVATIONS[activation]
+    model = _shape(architecture, config, path)
     stored = tensors.Tensors(transformer)
     found, unused = architecture.find(stored, transformer)
     architecture.check_shapes(found, stored, model, config, path)
-    notes = []
+    notes: list[str] = []
     ours = json_files.field(config, OURS, dict, path, {})
-    if ours:
-        model["num_views"] = json_files.field(ours, "num_views", int, path)
-        model["sentence_vector"] = json_files.field(ours, "sentence_vector", str, path)
-    if around["pooling"]:
-        model["pooling"] = around["pooling"]
-    elif ours:
-        model["pooling"] = json_files.field(ours, "pooling", str, path)
-    else:
-        notes.append(
-            "the folder states no pooling: mean, sentence-transformers' default"
-        )
-        model["pooling"] = "mean"
+    model |= _vector_settings(around["pooling"], ours, path, notes)
     prompts = [
         f"{shown(text)} ({name})" for name, text in around["prompts"].items() if text
     ]
@@ -104,60 +87,122 @@ def read(folder: str) -> base.Source:
             f"prompts are not applied: {weights.listed(prompts)}; write the one that "
             "you need before each text"
         )
-    dense = around["dense"]
-    if dense:
-        found = {k: v for k, v in found.items() if not k.startswith(weights.POOLER)}
+    tokenizer = _tokenizer(transformer, architecture, bool(ours))
+    spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
+    if spare:
+        model["vocab_size"] -= spare
+        notes.append(f"{spare:,} embedding rows without a token are left out")
+    dense = around["dense"] and os.path.join(folder, around["dense"])
 
     def load():
-        loaded = {
+        arrays = {
             here: stored.read(there).T if is_transposed(here) else stored.read(there)
             for here, there in found.items()
+            # The Dense module stands for the pooler.
+            if not (dense and here.startswith(weights.POOLER))
         }
-        loaded = architecture.complete(loaded, stored, config, path)
-        if spare:
-            for name in _BY_TOKEN:
-                if name in loaded:
-                    loaded[name] = loaded[name][:-spare]
-        return loaded | (
-            modules.read_dense(os.path.join(folder, dense)) if dense else {}
-        )
+        arrays = architecture.complete(arrays, stored, config, path)
+        for name in _BY_TOKEN if spare else ():
+            if name in arrays:
+                arrays[name] = arrays[name][:-spare]
+        return arrays | (modules.read_dense(dense) if dense else {})
 
-    tokenizer = huggingface_tokenizer.read(transformer, architecture)
-    vocab_name, tokens = tokenizer["vocab_name"], len(tokenizer["vocab"] or [])
-    # Tables are often padded to a round number of rows.
-    spare = max(model["vocab_size"] - tokens, 0) if tokens else 0
-    if spare and huggingface_tokenizer.last_id(transformer) < tokens:
-        model["vocab_size"] = tokens
-        notes.append(f"{spare:,} embedding rows without a token are left out")
-    else:
-        spare = 0
-    if ours and vocab_name and "tokenizer" not in tokenizer:
-        record = rules_lib.read(vocab_name)
-        if record is not None and record.path == rules_lib.path_of(vocab_name):
-            # Our own folder says what BertNormalizer cannot.
-            tokenizer["rules"] = dict(record.rules)
-    name = os.path.join(transformer, "sentence_bert_config.json")
-    settings = json_files.optional(name)
-    seq_length = settings.get("max_seq_length")
-    if seq_length is not None:
-        # [CLS], a token and [SEP].
-        seq_length = json_files.field(settings, "max_seq_length", int, name, at_least=3)
-    lowers = json_files.field(settings, "do_lower_case", bool, name, False)
-    if lowers and not tokenizer["rules"]["lower_case"]:
-        if "tokenizer" in tokenizer:
-            raise UserError(f"{name} has do_lower_case=true; allowed: false")
-        tokenizer["rules"]["lower_case"] = True
     return base.Source(
         path=folder,
         kind=f"a {'sentence-transformers' if around['is_st'] else 'Hugging Face'} "
         f"folder ({config['model_type']})",
         model=model,
         load=load,
+        seq_length=_sentence_settings(transformer, tokenizer),
         **tokenizer,
-        seq_length=seq_length,
         own_positions=bool(ours),
         normalized=around["normalized"],
         prompts=around["prompts"],
         unused=unused,
         notes=notes,
     )
+
+
+def _shape(
+    architecture: architectures.Architecture, config: dict, path: str
+) -> dict[str, Any]:
+    """Reads the fields of EncoderConfig for the shape of the encoder.
+
+    Raises:
+        UserError: a value is missing or cannot be represented.
+    """
+    model = architecture.settings(config, path)
+    activation = model["hidden_activation"]
+    if activation not in ACTIVATIONS:
+        name = architecture.fields["hidden_activation"][0]
+        raise UserError(
+            f"{path} has {name}={shown(activation)}; allowed: {', '.join(ACTIVATIONS)}"
+        )
+    return model | {"hidden_activation": ACTIVATIONS[activation]}
+
+
+def _vector_settings(
+    pooling: str, ours: dict, path: str, notes: list[str]
+) -> dict[str, Any]:
+    """Reads the fields of EncoderConfig that make a sentence vector of tokens.
+
+    Args:
+        pooling: the pooling of the module around the encoder; "" without one.
+        ours: the settings that our own exports add to config.json, or {}.
+        path: the path of config.json.
+        notes: receives a sentence if the pooling is assumed.
+    """
+    if not ours and not pooling:
+        notes.append(
+            "the folder states no pooling: mean, sentence-transformers' default"
+        )
+    if not ours:
+        return {"pooling": pooling or "mean"}
+    return {
+        "num_views": json_files.field(ours, "num_views", int, path),
+        "sentence_vector": json_files.field(ours, "sentence_vector", str, path),
+        "pooling": pooling or json_files.field(ours, "pooling", str, path),
+    }
+
+
+def _tokenizer(
+    folder: str, architecture: architectures.Architecture, is_ours: bool
+) -> dict[str, Any]:
+    """Reads the fields of a `Source` that describe the tokenizer."""
+    found = huggingface_tokenizer.read(folder, architecture)
+    vocab_name = found["vocab_name"]
+    if is_ours and vocab_name and "tokenizer" not in found:
+        record = rules_lib.read(vocab_name)
+        if record is not None and record.path == rules_lib.path_of(vocab_name):
+            # Our own folder says what BertNormalizer cannot.
+            found["rules"] = dict(record.rules)
+    return found
+
+
+def _spare_rows(folder: str, rows: int, vocab: list[str] | None) -> int:
+    """The last embedding rows, if no token has them: tables are often padded."""
+    if not vocab or rows <= len(vocab):
+        return 0
+    is_used = huggingface_tokenizer.last_id(folder) >= len(vocab)
+    return 0 if is_used else rows - len(vocab)
+
+
+def _sentence_settings(folder: str, tokenizer: dict[str, Any]) -> int | None:
+    """Returns the longest sentence in tokens, if sentence-transformers states it.
+
+    Its setting of lower case changes the rules of the tokenizer, in place.
+
+    Raises:
+        UserError: a value is not allowed.
+    """
+    path = os.path.join(folder, "sentence_bert_config.json")
+    settings = json_files.optional(path)
+    lowers = json_files.field(settings, "do_lower_case", bool, path, False)
+    if lowers and not tokenizer["rules"]["lower_case"]:
+        if "tokenizer" in tokenizer:
+            raise UserError(f"{path} has do_lower_case=true; allowed: false")
+        tokenizer["rules"]["lower_case"] = True
+    if settings.get("max_seq_length") is None:
+        return None
+    # [CLS], a token and [SEP].
+    return json_files.field(settings, "max_seq_length", int, path, at_least=3)
