@@ -8,7 +8,7 @@ read as a file and never run.
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -49,15 +49,7 @@ def read(folder: str) -> base.Source:
         raise UserError(
             f"{folder} is a SavedModel of TensorFlow 1; allowed: of TensorFlow 2"
         )
-    described = os.path.join(around, EXPORT)
-    ours = json_files.optional(around, EXPORT)
-    config = json_files.field(ours, "config", dict, described, {})
-    settings = json_files.field(config, "model", dict, described, {})
-    if settings.get("sentence_vector") == "projected":
-        raise UserError(
-            f"{described} has sentence_vector='projected', and an export does not name "
-            "the projections; allowed: its model_dir"
-        )
+    settings = _own_settings(os.path.join(around, EXPORT))
     found, unused = tf_checkpoints.garden_names(stored, folder)
     model = tf_checkpoints.shapes(stored, found, folder)
     notes = []
@@ -79,16 +71,10 @@ def read(folder: str) -> base.Source:
         model["pooling"] = pooling or "mean"
     vocab_name = _asset(saved, folder, "vocab_file") or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
-    key = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
-    rules = {"max_word_bytes": MAX_WORD_BYTES if settings else _MAX_WORD_BYTES}
-    rules["max_word_characters"] = 0
-    if vocab and tf.io.gfile.exists(rules_lib.path_of(vocab_name)):
-        # Our own exports state all rules.
-        rules |= rules_lib.read(vocab_name).rules
-    elif stored.has_tensor(key):
-        rules["lower_case"] = bool(stored.get_tensor(key))
-    elif vocab:
-        rules |= base.vocabulary_rules(vocab_name, vocab, notes)
+    rules = {
+        "max_word_bytes": MAX_WORD_BYTES if settings else _MAX_WORD_BYTES,
+        "max_word_characters": 0,
+    }
     return base.Source(
         path=folder,
         kind="a TF Hub SavedModel",
@@ -101,11 +87,40 @@ def read(folder: str) -> base.Source:
             if vocabulary_file.is_json(vocab_name)
             else None
         ),
-        rules=rules,
+        rules=rules | _rules(stored, vocab_name, vocab, notes),
         own_positions=bool(settings),
         unused=unused,
         notes=notes,
     )
+
+
+def _own_settings(path: str) -> dict[str, Any]:
+    """Reads the fields of EncoderConfig in an export of this project; {} of others.
+
+    Raises:
+        UserError: the file is damaged, or the export has projected vectors.
+    """
+    config = json_files.field(json_files.optional(path), "config", dict, path, {})
+    settings = json_files.field(config, "model", dict, path, {})
+    if settings.get("sentence_vector") == "projected":
+        raise UserError(
+            f"{path} has sentence_vector='projected', and an export does not name the "
+            "projections; allowed: its model_dir"
+        )
+    return settings
+
+
+def _rules(
+    stored, vocab_name: str, vocab: list[str] | None, notes: list[str]
+) -> dict[str, Any]:
+    """Returns the rules that an export of this project, any other, or tokens state."""
+    key = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
+    if vocab and tf.io.gfile.exists(rules_lib.path_of(vocab_name)):
+        # Our own exports state all rules.
+        return dict(rules_lib.read(vocab_name).rules)
+    if stored.has_tensor(key):
+        return {"lower_case": bool(stored.get_tensor(key))}
+    return base.vocabulary_rules(vocab_name, vocab, notes) if vocab else {}
 
 
 def _parse(path: str) -> saved_model_pb2.SavedModel:
