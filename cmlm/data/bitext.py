@@ -7,6 +7,7 @@ columns as the pair's first good line; language pairs may differ.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -84,6 +85,10 @@ class BitextReport:
         wrong_columns: number of lines with another number of columns.
         empty_sides: number of lines with an empty column.
         share: bytes read as a share of all bytes on disk.
+        first_bad: path and number of the first bad line.
+        without_letter: by column, the number of cells without a letter, as a score.
+        first_without: by column, path and number of the first such cell's line.
+        headers: files whose first line names columns.
     """
 
     files: int = 0
@@ -92,6 +97,12 @@ class BitextReport:
     wrong_columns: int = 0
     empty_sides: int = 0
     share: float = 1.0
+    first_bad: tuple[str, int] | None = None
+    without_letter: collections.Counter[int] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+    first_without: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    headers: list[str] = dataclasses.field(default_factory=list)
 
     def estimated_pairs(self) -> int:
         """Estimates the pairs of the whole corpus from the part that was read."""
@@ -100,6 +111,10 @@ class BitextReport:
     @property
     def bad(self) -> int:
         return self.wrong_columns + self.empty_sides
+
+    @property
+    def lines(self) -> int:
+        return self.pairs + self.bad
 
     def __str__(self) -> str:
         text = f"{counted(self.files, 'file')}, {counted(self.pairs, 'pair')}"
@@ -112,7 +127,7 @@ class BitextReport:
                 "empty column"
             )
         if self.share < 1:
-            text += f"; counted in the first {self.pairs + self.bad:,} lines only"
+            text += f"; counted in the first {self.lines:,} lines only"
         return text
 
 
@@ -148,73 +163,94 @@ def inspect(
         UserError: no line is good, more than MAX_BAD_SHARE of the lines are bad, or
             most cells of a column have no letter, as a column of scores.
     """
-    report = BitextReport(columns=count_columns(files))
-    first_bad, seen, size = "", 0, 0
-    # By column: the cells without a letter, and the place of the first one.
-    without_letter = [0] * report.columns
-    first_without = [""] * report.columns
-    headers: list[str] = []
+    report, size = BitextReport(columns=count_columns(files)), 0
     for path in files:
-        if seen >= max_lines:
+        if report.lines >= max_lines:
             break
         report.files += 1
-        size = 0
-        with files_lib.open_text(path, for_tensorflow=True) as lines:
-            for number, line in enumerate(lines, 1):
-                size += len(line.encode())
-                cells = line.rstrip("\r\n").split("\t")
-                if cells == [""]:
-                    continue
-                if number == 1 and _is_header(cells):
-                    headers.append(path)
-                seen += 1
-                good = len(cells) == report.columns and all(map(str.strip, cells))
-                if good:
-                    report.pairs += 1
-                    for column, cell in enumerate(cells):
-                        if not any(map(str.isalpha, cell)):
-                            without_letter[column] += 1
-                            first_without[column] = (
-                                first_without[column] or f"{path} line {number}"
-                            )
-                elif len(cells) != report.columns:
-                    report.wrong_columns += 1
-                    first_bad = first_bad or f"{path} line {number}"
-                else:
-                    report.empty_sides += 1
-                    first_bad = first_bad or f"{path} line {number}"
-                if seen >= max_lines:
-                    break
-    if seen >= max_lines:
+        size = _read(path, report, max_lines)
+    if report.lines >= max_lines:
         report.share = share_read(files, report.files, size)
-    if headers:
+    if report.headers:
         logger.warning(
             "%s line 1 names columns, and counts as a pair (files with such a line:"
             " %d); remove it",
-            headers[0],
-            len(headers),
+            report.headers[0],
+            len(report.headers),
         )
     if not report.pairs:
         raise UserError(
             f"{kind} {files[0]} has no line of the form {columns}; allowed: two"
             " or more columns, none empty"
         )
-    if report.bad > MAX_BAD_SHARE * seen:
+    _refuse_bad_lines(report, kind)
+    _refuse_numbers(report, kind, columns)
+    return report
+
+
+def _read(path: str, report: BitextReport, max_lines: int) -> int:
+    """Adds a file to a report, up to its number of lines; returns the bytes read."""
+    size = 0
+    with files_lib.open_text(path, for_tensorflow=True) as lines:
+        for number, line in enumerate(lines, 1):
+            size += len(line.encode())
+            cells = line.rstrip("\r\n").split("\t")
+            if cells == [""]:
+                continue
+            if number == 1 and _is_header(cells):
+                report.headers.append(path)
+            _add(cells, (path, number), report)
+            if report.lines >= max_lines:
+                break
+    return size
+
+
+def _add(cells: list[str], place: tuple[str, int], report: BitextReport) -> None:
+    """Adds a line to a report."""
+    if len(cells) != report.columns:
+        report.wrong_columns += 1
+        report.first_bad = report.first_bad or place
+    elif not all(map(str.strip, cells)):
+        report.empty_sides += 1
+        report.first_bad = report.first_bad or place
+    else:
+        report.pairs += 1
+        for column, cell in enumerate(cells, 1):
+            if not any(map(str.isalpha, cell)):
+                report.without_letter[column] += 1
+                report.first_without.setdefault(column, place)
+
+
+def _refuse_bad_lines(report: BitextReport, kind: str) -> None:
+    """Raises UserError if more than MAX_BAD_SHARE of the lines are bad."""
+    if report.bad > MAX_BAD_SHARE * report.lines:
         raise UserError(
-            f"{report.bad:,} of {seen:,} lines of {kind} do not have"
-            f" {report.columns} columns with text, {first_bad} first; allowed: at most"
-            f" {MAX_BAD_SHARE:.0%}, as every line needs as many columns as the first:"
-            f" {report.columns}"
+            f"{report.bad:,} of {report.lines:,} lines of {kind} do not have"
+            f" {report.columns} columns with text, {_named(report.first_bad)} first;"
+            f" allowed: at most {MAX_BAD_SHARE:.0%}, as every line needs as many"
+            f" columns as the first: {report.columns}"
         )
-    text = [str(1 + i) for i, n in enumerate(without_letter) if 2 * n <= report.pairs]
-    for column, place in enumerate(first_without, 1):
+
+
+def _refuse_numbers(report: BitextReport, kind: str, columns: str) -> None:
+    """Raises UserError if most cells of a column have no letter."""
+    text = [
+        str(column)
+        for column in range(1, report.columns + 1)
+        if 2 * report.without_letter[column] <= report.pairs
+    ]
+    for column, place in sorted(report.first_without.items()):
         if str(column) not in text:
             cut = f" (`cut -f{','.join(text)} OLD > NEW`)" if len(text) > 1 else ""
             raise UserError(
-                f"column {column} of {kind} holds numbers, not text, {place} first;"
-                f" allowed: {columns} and hard negatives{cut}"
+                f"column {column} of {kind} holds numbers, not text, {_named(place)}"
+                f" first; allowed: {columns} and hard negatives{cut}"
             )
-    return report
+
+
+def _named(place: tuple[str, int]) -> str:
+    path, number = place
+    return f"{path} line {number}"
 
 
 def _is_header(cells: list[str]) -> bool:
