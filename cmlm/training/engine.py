@@ -24,11 +24,12 @@ from cmlm.common.counts import counted
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.data import vocabulary_file
+from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest, optimization, stacking
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives import OBJECTIVES, Objective
+from cmlm.objectives import OBJECTIVES, Data, Objective
 from cmlm.training import agreement, hold_out, inputs, metrics_log
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
@@ -121,6 +122,42 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
         config.vocabulary.file = vocabulary_file.find(stacked_on)
     data, tokenizer = inputs.prepare(config, directory, strategy)
     workers.on_chief(strategy, lambda: agreement.refuse_other_model(config, directory))
+    trainer = _build_trainer(config, data, tokenizer, strategy)
+    with strategy.scope():
+        manager = Checkpoints(
+            strategy,
+            tf.train.Checkpoint(
+                model=trainer.model,
+                optimizer=trainer.optimizer,
+                batches_seen=trainer.batches_seen,
+            ),
+            [*trainer.model.variables, *trainer.optimizer.variables()],
+            directory,
+            max_to_keep=config.trainer.max_to_keep,
+            writes=writes,
+        )
+        _set_weights(trainer, manager, stacked_on, config.init_checkpoint)
+    if writes:
+        agreement.refuse_fewer_steps(config, directory, trainer.step)
+    # This comes last: params.yaml marks a model_dir whose run could be built. It keeps
+    # the settings that the run was trained with.
+    if writes and workers.is_chief(strategy):
+        is_over = trainer.step == config.trainer.train_steps
+        agreement.log_other_settings(config, directory, is_over)
+        if not (is_over and model_dir.is_model_dir(directory)):
+            model_dir.write_config(directory, config)
+    encoder = opening.live(trainer.model, tokenizer, config.task.longest_sequence())
+    score = functools.partial(tasks.score, encoder)
+    return Run(directory, config, trainer, manager, strategy, score)
+
+
+def _build_trainer(
+    config: experiment.ExperimentConfig,
+    data: dict[str, Data],
+    tokenizer: Tokenizer,
+    strategy: tf.distribute.Strategy,
+) -> Trainer:
+    """Builds model, objectives and optimizer, with the initial weights of the seed."""
     # Makes dropout layers draw from tf.random.Generators, whose state can be set.
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(config.trainer.seed)
@@ -140,13 +177,12 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
         hold_out.ensure(objectives, strategy)
         if config.trainer.epochs:
             _count_steps(config, objectives, strategy)
-        optimizer = optimization.build_optimizer(
-            config.trainer.optimizer, config.trainer.train_steps
-        )
-        trainer = Trainer(
+        return Trainer(
             model,
             objectives,
-            optimizer,
+            optimization.build_optimizer(
+                config.trainer.optimizer, config.trainer.train_steps
+            ),
             strategy,
             clip_norm=config.trainer.optimizer.clip_norm,
             micro_batch_size=config.trainer.micro_batch_size,
@@ -155,32 +191,6 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
             validation_examples=config.trainer.validation_examples,
             fused_layers=config.trainer.fused_layers,
         )
-        checkpoint = tf.train.Checkpoint(
-            model=model,
-            optimizer=optimizer,
-            batches_seen=trainer.batches_seen,
-        )
-        manager = Checkpoints(
-            strategy,
-            checkpoint,
-            [*model.variables, *optimizer.variables()],
-            directory,
-            max_to_keep=config.trainer.max_to_keep,
-            writes=writes,
-        )
-        _set_weights(trainer, manager, stacked_on, config.init_checkpoint)
-    if writes:
-        agreement.refuse_fewer_steps(config, directory, trainer.step)
-    # This comes last: params.yaml marks a model_dir whose run could be built. It keeps
-    # the settings that the run was trained with.
-    if writes and workers.is_chief(strategy):
-        is_over = trainer.step == config.trainer.train_steps
-        agreement.log_other_settings(config, directory, is_over)
-        if not (is_over and model_dir.is_model_dir(directory)):
-            model_dir.write_config(directory, config)
-    encoder = opening.live(model, tokenizer, config.task.longest_sequence())
-    score = functools.partial(tasks.score, encoder)
-    return Run(directory, config, trainer, manager, strategy, score)
 
 
 def _set_weights(
@@ -278,39 +288,9 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
             checkpoint precedes it.
     """
     settings, trainer, strategy = run.config.trainer, run.trainer, run.strategy
+    interval = settings.validation_interval if validate else settings.train_steps
     with workers.lost_workers(strategy), Signals() as signals:
-        pace = Pace(settings, trainer.step)
-        best = BestCheckpoint(run.directory, settings, trainer)
-        reporter = None
-        if workers.is_chief(strategy):
-            reporter = Reporter(run.directory, settings, trainer, pace)
-        validation: dict[str, float] = {}
-
-        def after_loop(metrics):
-            step = trainer.step
-            pace.looped(step)
-            if reporter:
-                reporter.trained(metrics)
-            # A signal may reach one worker only, and clocks differ. All workers stop
-            # together, save together, and take the same number of steps next.
-            looks = workers.exchange(strategy, [signals.received, pace.steps])
-            pace.steps = looks[0][1]
-            stop = max(signum or 0 for signum, _ in looks)
-            if stop and reporter:
-                reporter.stopped()
-            if stop or step % settings.checkpoint_interval == 0:
-                run.manager.save(step)
-            if stop:
-                workers.exchange(strategy, "saved")
-                raise Stopped(stop, step)
-
-        def after_validation(metrics):
-            nonlocal validation
-            validation = metrics = {**metrics, **run.score()}
-            kept = best.offer(metrics)
-            if reporter:
-                reporter.validated(metrics, kept)
-
+        loops = _Loops(run, signals)
         # The reporter replaces the controller's own output.
         with contextlib.redirect_stdout(io.StringIO()), _leaving_together(strategy):
             controller = orbit.Controller(
@@ -318,12 +298,9 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                 trainer=trainer,
                 evaluator=trainer if validate else None,
                 strategy=strategy,
-                steps_per_loop=pace.next_loop,
-                train_actions=[after_loop],
-                eval_actions=[after_validation],
-            )
-            interval = (
-                settings.validation_interval if validate else settings.train_steps
+                steps_per_loop=loops.pace.next_loop,
+                train_actions=[loops.trained],
+                eval_actions=[loops.validated],
             )
             if validate and _owes_validation(run):
                 controller.evaluate(settings.validation_steps)
@@ -341,7 +318,57 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
         received = workers.exchange(strategy, signals.received)
         if stop := max(signum or 0 for signum in received):
             raise Stopped(stop, trainer.step)
-    return validation
+    return loops.validation
+
+
+class _Loops:
+    """What a run does after each loop of steps, and after each validation.
+
+    Args:
+        run: the run, already restored.
+        signals: the signals that this worker has received.
+
+    Attributes:
+        pace: the number of steps of a loop.
+        validation: the metrics of the last validation.
+    """
+
+    def __init__(self, run: Run, signals: Signals):
+        settings, trainer = run.config.trainer, run.trainer
+        self._run, self._signals = run, signals
+        self._best = BestCheckpoint(run.directory, settings, trainer)
+        self.pace = Pace(settings, trainer.step)
+        self._reporter = None
+        if workers.is_chief(run.strategy):
+            self._reporter = Reporter(run.directory, settings, trainer, self.pace)
+        self.validation: dict[str, float] = {}
+
+    def trained(self, metrics: dict[str, float]) -> None:
+        """Reports and saves; raises Stopped if a worker has received a signal."""
+        run, step = self._run, self._run.trainer.step
+        self.pace.looped(step)
+        if self._reporter:
+            self._reporter.trained(metrics)
+        # A signal may reach one worker only, and clocks differ. All workers stop
+        # together, save together, and take the same number of steps next.
+        own = [self._signals.received, self.pace.steps]
+        looks = workers.exchange(run.strategy, own)
+        self.pace.steps = looks[0][1]
+        stop = max(signum or 0 for signum, _ in looks)
+        if stop and self._reporter:
+            self._reporter.stopped()
+        if stop or step % run.config.trainer.checkpoint_interval == 0:
+            run.manager.save(step)
+        if stop:
+            workers.exchange(run.strategy, "saved")
+            raise Stopped(stop, step)
+
+    def validated(self, metrics: dict[str, float]) -> None:
+        """Scores the tasks of `trainer.evals`, keeps the best weights, and reports."""
+        self.validation = {**metrics, **self._run.score()}
+        kept = self._best.offer(self.validation)
+        if self._reporter:
+            self._reporter.validated(self.validation, kept)
 
 
 def _owes_validation(run: Run) -> bool:
