@@ -142,53 +142,78 @@ def compare(
         UserError: a vector is not finite, or the difference is more than rounding.
     """
     text = tf.constant(_CHECKED_SENTENCES)
-    expected = []
+    expected = _expected(trained, text, seq_length)
+    tensors = _load(directory, PREPROCESSOR)(text)
+    vectors = _load(directory, ENCODER)(tensors)["default"]
+    two = {f"{PREPROCESSOR} and {ENCODER}": _difference(vectors, expected)}
+    served = _differences_of_serving(
+        directory, {"text": text, **tensors}, expected, components
+    )
+    scale = max(1.0, float(np.abs(expected).max()))
+    for differences, tolerance in (
+        (two, TOLERANCE),
+        (served, TOLERANCES[precision]),
+    ):
+        for name, difference in differences.items():
+            # Not `>`: a NaN must not pass.
+            if not difference <= scale * tolerance:
+                raise UserError(
+                    f"{name} differs from {trained.checkpoint} by {difference:.1e}; at "
+                    f"most {scale * tolerance:.0e} is rounding. Nothing was exported"
+                )
+    return max(*two.values(), *served.values())
+
+
+def _load(directory: str, name: str):
+    return tf.saved_model.load(os.path.join(directory, name))
+
+
+def _difference(vectors, expected: np.ndarray) -> float:
+    return float(np.abs(vectors - expected).max())
+
+
+def _expected(trained: TrainedEncoder, text: tf.Tensor, seq_length: int) -> np.ndarray:
+    """The checkpoint's vectors, float32 [n, dim], of sentences one at a time."""
+    vectors = []
     for row in trained.tokenizer.encode(text, seq_length):
         ids = row[tf.newaxis]
         inputs = {"input_word_ids": ids, "input_mask": tf.ones_like(ids)}
-        expected.append(trained.encoder(inputs, training=False)["default"][0])
-    expected = arrays.checked(expected, _CHECKED_SENTENCES, trained.checkpoint)
+        vectors.append(trained.encoder(inputs, training=False)["default"][0])
+    return arrays.checked(vectors, _CHECKED_SENTENCES, trained.checkpoint)
 
-    def load(name):
-        return tf.saved_model.load(os.path.join(directory, name))
 
-    served = load(SERVING).signatures
-    prepare, encode = load(PREPROCESSOR), load(ENCODER)
-    tensors = prepare(text)
-    scale = max(1.0, float(np.abs(expected).max()))
-    vectors = encode(tensors)["default"]
-    differences = {
-        f"{PREPROCESSOR} and {ENCODER}": float(np.abs(vectors - expected).max())
-    }
+def _differences_of_serving(
+    directory: str,
+    inputs: dict[str, tf.Tensor],
+    expected: np.ndarray,
+    components: PrincipalComponents | None,
+) -> dict[str, float]:
+    """The differences of every signature, by its name and its language if it has one.
+
+    Args:
+        directory, components: as for `write`.
+        inputs: the text and the three tensors.
+        expected: the vectors before any change by a signature, float32 [n, dim].
+    """
+    served = _load(directory, SERVING).signatures
     fitted = list(components.languages.items()) if components else []
+    differences = {}
     for name, row in SIGNATURES.items():
         if name not in served:
             continue
-        output = serving.OUTPUTS[row.output]
         # Once for each language, or once without any.
         for number, (language, found) in enumerate(
             fitted if row.with_components else [("", None)]
         ):
-            inputs = {
-                "text": text,
-                **tensors,
+            every = {
+                **inputs,
                 "language": tf.repeat(language, len(expected)),
                 "language_index": tf.repeat(number, len(expected)),
             }
-            given = {key: inputs[key] for key in row.inputs}
-            vectors = served[name](**given)[row.output]
-            reference = output.reference(
+            vectors = served[name](**{key: every[key] for key in row.inputs})
+            reference = serving.OUTPUTS[row.output].reference(
                 expected, None if found is None else found.components
             )
             key = f"{SERVING}, {name} {language}".rstrip()
-            differences[key] = float(np.abs(vectors - reference).max())
-    for name, difference in differences.items():
-        served = name.startswith(SERVING)
-        allowed = scale * (TOLERANCES[precision] if served else TOLERANCE)
-        # Not `>`: a NaN must not pass.
-        if not difference <= allowed:
-            raise UserError(
-                f"{name} differs from {trained.checkpoint} by {difference:.1e}; at "
-                f"most {allowed:.0e} is rounding. Nothing was exported"
-            )
-    return max(differences.values())
+            differences[key] = _difference(vectors[row.output], reference)
+    return differences
