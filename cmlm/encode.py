@@ -91,7 +91,7 @@ def _encode_lines() -> None:
     """Writes a vector for every line, and prints the lines nearest to each --query."""
     with cli.quiet_imports():
         from cmlm.common import arrays, files, outputs, progress
-        from cmlm.encoders import opening
+        from cmlm.encoders import comparing, opening
 
     outputs.check(
         {"--output": FLAGS.output},
@@ -101,13 +101,13 @@ def _encode_lines() -> None:
 
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)
-    total = arrays.count_lines(paths)
+    total = files.count_lines(paths)
     reading = reading_flags.with_precision(reading_flags.reading())
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
     print(f"{counted(total, 'line')} of {FLAGS.input}{cut}", file=sys.stderr)
-    nearest = arrays.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
+    nearest = comparing.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
 
     # ------------------------------------------------------------- encoding
     with contextlib.ExitStack() as stack:
@@ -116,7 +116,7 @@ def _encode_lines() -> None:
             shape = (total, encoder.dim)
             write = stack.enter_context(arrays.npy_writer(FLAGS.output, shape))
         bar = stack.enter_context(progress.bar(total))
-        for lines in arrays.windows(paths):
+        for lines in files.windows(paths):
             encoded = encoder.encode(lines, progress=False)
             if FLAGS.query:
                 nearest.add(lines, encoded)

@@ -168,10 +168,10 @@ def _fit(encoder, language: str, flag: str, paths: list[str]):
 
 def _encode_text(paths, encoder, limit):
     """Yields vectors of at most `limit` non-empty lines, a window at a time."""
-    from cmlm.common import arrays, progress
+    from cmlm.common import files, progress
 
     with progress.bar(None) as bar:
-        for lines in arrays.windows(paths):
+        for lines in files.windows(paths):
             lines = [line for line in lines if line.strip()][:limit]
             limit -= len(lines)
             yield encoder.encode(lines, progress=False)

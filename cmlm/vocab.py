@@ -216,13 +216,13 @@ def prune(paths: dict[str, list[str]]) -> None:
             "model's own vocabulary decides"
         )
     with cli.quiet_imports():
-        from cmlm.common import arrays
+        from cmlm.common import files
         from cmlm.encoders import pruning
 
-    files = [path for of in paths.values() for path in of]
+    text = [path for of in paths.values() for path in of]
     pruned = pruning.prune(
         FLAGS.prune_model,
-        lambda: arrays.windows(files),
+        lambda: files.windows(text),
         FLAGS.output,
         FLAGS.overwrite,
     )

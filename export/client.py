@@ -90,10 +90,10 @@ def main(_) -> None:
 
     if FLAGS.input:
         paths = files.expand(FLAGS.input)
-        total = arrays.count_lines(paths)
+        total = files.count_lines(paths)
         if not total:
             raise UserError(f"{FLAGS.input} is empty; allowed: at least one line")
-        answers = (ask(lines) for lines in arrays.windows(paths))
+        answers = (ask(lines) for lines in files.windows(paths))
     else:
         total = len(FLAGS.text)
         answers = iter([ask(FLAGS.text)])

@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 
 import cmlm
-from cmlm.common import arrays, checksums
+from cmlm.common import arrays, checksums, files
 from cmlm.common.keras import keras
-from cmlm.encoders import batching, model_dir, opening
+from cmlm.encoders import batching, comparing, model_dir, opening
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -378,14 +378,14 @@ def test_windows_give_every_line_in_order(tmp_path, monkeypatch):
     plain, packed = tmp_path / "a.txt", tmp_path / "b.txt.gz"
     plain.write_bytes("\r\n".join(lines).encode())
     packed.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
-    monkeypatch.setattr(arrays, "_WINDOW_LINES", 3)
+    monkeypatch.setattr(files, "_WINDOW_LINES", 3)
     paths = [str(plain), str(packed)]
-    found = list(arrays.windows(paths))
+    found = list(files.windows(paths))
     assert [len(window) for window in found] == [3, 3, 3, 1]
     assert sum(found, []) == lines * 2
-    assert arrays.count_lines(paths) == 10
-    monkeypatch.setattr(arrays, "_WINDOW_CHARACTERS", 6)
-    assert max(sum(map(len, window[:-1])) for window in arrays.windows(paths)) < 6
+    assert files.count_lines(paths) == 10
+    monkeypatch.setattr(files, "_WINDOW_CHARACTERS", 6)
+    assert max(sum(map(len, window[:-1])) for window in files.windows(paths)) < 6
 
 
 def test_npy_is_whole_or_not_there(tmp_path):
@@ -408,7 +408,7 @@ def test_nearest_lines_are_those_of_brute_force():
     lines = [f"line {row}" for row in range(60)]
     matrix = random.normal(size=[60, 5]).astype(np.float32)
     queries = random.normal(size=[2, 5]).astype(np.float32)
-    nearest = arrays.NearestLines(queries, 4)
+    nearest = comparing.NearestLines(queries, 4)
     for start in range(0, 60, 20):
         rows = [*range(start, start + 20), *range(3)]  # lines 0 to 2 again and again
         nearest.add([lines[row] for row in rows] + [" "], matrix[[*rows, 0]])

@@ -1,11 +1,11 @@
-"""Writes or searches the sentence vectors of large files, in constant memory."""
+"""Arrays of sentence vectors: in files, at unit length, and checked."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -13,40 +13,6 @@ import tensorflow as tf
 
 from cmlm.common import files
 from cmlm.errors import UserError
-
-# Limits of a window. It has enough lines for batches of similar length.
-_WINDOW_LINES = 16_384
-_WINDOW_CHARACTERS = 1 << 24
-
-
-def windows(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Reads files line by line, a window of lines at a time.
-
-    Args:
-        paths: UTF-8 text, plain or packed.
-
-    Yields:
-        Lists of lines in order, without line ends; empty lines are included.
-
-    Raises:
-        UserError: a file cannot be read, or has a line of over a million characters.
-    """
-    lines, characters = [], 0
-    for path in paths:
-        with files.open_text(path) as file:
-            for line in file:
-                lines.append(line.rstrip("\r\n"))
-                characters += len(line)
-                if len(lines) == _WINDOW_LINES or characters >= _WINDOW_CHARACTERS:
-                    yield lines
-                    lines, characters = [], 0
-    if lines:
-        yield lines
-
-
-def count_lines(paths: Sequence[str]) -> int:
-    """Counts the lines that `windows` yields."""
-    return sum(len(window) for window in windows(paths))
 
 
 @contextlib.contextmanager
@@ -68,41 +34,6 @@ def npy_writer(path: str, shape: tuple[int, int]):
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(header.getvalue())
             yield lambda rows: file.write(rows.astype("<f4").tobytes())
-
-
-class NearestLines:
-    """Keeps the lines nearest to each query, by cosine.
-
-    Args:
-        queries: float32 [n, dim].
-        count: lines to keep for each query.
-
-    Attributes:
-        found: for each query, the nearest lines as (cosine, line), the nearest first;
-            each text appears once.
-    """
-
-    def __init__(self, queries: np.ndarray, count: int):
-        self._queries = unit_length(queries)
-        self._count = count
-        self.found: list[list[tuple[float, str]]] = [[] for _ in queries]
-
-    def add(self, lines: Sequence[str], vectors: np.ndarray) -> None:
-        """Compares lines with the queries.
-
-        Args:
-            lines: texts; empty ones are skipped.
-            vectors: float32 [len(lines), dim].
-        """
-        first = {line: row for row, line in reversed(list(enumerate(lines)))}
-        rows = [row for line, row in first.items() if line.strip()]
-        cosines = self._queries @ unit_length(vectors[rows]).T
-        for query, scores in enumerate(cosines):
-            best = np.argsort(-scores, kind="stable")[: self._count]
-            candidates = {lines[rows[row]]: float(scores[row]) for row in best}
-            candidates.update({line: score for score, line in self.found[query]})
-            ranked = sorted(candidates.items(), key=lambda item: (-item[1], item[0]))
-            self.found[query] = [(score, line) for line, score in ranked[: self._count]]
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, TextIO
 
 import tensorflow as tf
@@ -24,6 +24,9 @@ from cmlm.errors import UserError
 # A longer line is not a sentence, and would have to fit into memory.
 MAX_LINE_CHARACTERS = 1_000_000
 _BLOCK = 1 << 20
+# Limits of a window. It has enough lines for batches of similar length.
+_WINDOW_LINES = 16_384
+_WINDOW_CHARACTERS = 1 << 24
 
 
 def expand(patterns: str) -> list[str]:
@@ -231,6 +234,36 @@ def open_text(
     with open_bytes(path, for_tensorflow) as stream:
         utf8.refuse_utf16(path, stream.peek(2))
         yield utf8.Lines(stream, path, max_line_characters)
+
+
+def windows(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Reads files line by line, a window of lines at a time.
+
+    Args:
+        paths: UTF-8 text, plain or packed.
+
+    Yields:
+        Lists of lines in order, without line ends; empty lines are included.
+
+    Raises:
+        UserError: a file cannot be read, or has a line of over a million characters.
+    """
+    lines, characters = [], 0
+    for path in paths:
+        with open_text(path) as file:
+            for line in file:
+                lines.append(line.rstrip("\r\n"))
+                characters += len(line)
+                if len(lines) == _WINDOW_LINES or characters >= _WINDOW_CHARACTERS:
+                    yield lines
+                    lines, characters = [], 0
+    if lines:
+        yield lines
+
+
+def count_lines(paths: Sequence[str]) -> int:
+    """Counts the lines that `windows` yields."""
+    return sum(len(window) for window in windows(paths))
 
 
 @contextlib.contextmanager

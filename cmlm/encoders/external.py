@@ -133,7 +133,7 @@ class StoredVectors(ExternalEncoder):
     """
 
     def __init__(self, text: str, npy: str):
-        lines = [line for part in arrays.windows(files.expand(text)) for line in part]
+        lines = [line for part in files.windows(files.expand(text)) for line in part]
         self._matrix = arrays.map_npy(npy)
         shape = self._matrix.shape
         if len(lines) != shape[0]:

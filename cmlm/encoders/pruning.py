@@ -1,6 +1,6 @@
 """Prunes the vocabulary of a trained model to the tokens that a text needs.
 
-    pruned = pruning.prune("model_dir", lambda: arrays.windows(paths), "new_model_dir")
+    pruned = pruning.prune("model_dir", lambda: files.windows(paths), "new_model_dir")
 
 The vectors of the text stay the same. In multilingual models most weights are word
 embeddings, and two out of a hundred languages need only a few of these embeddings.
