@@ -82,11 +82,6 @@ def table_of(path, tokenizer, read=ngram_files.read) -> ngram_table.NgramFinder:
     return ngram_table.NgramFinder(tokenizer, {path: read(path)})
 
 
-def as_find(finder):
-    """The pipeline's `find`, which knows a seed too."""
-    return lambda ids, seed, marks: finder(ids, marks)
-
-
 def brute_force(tokens: list[str], ngrams: list[list[str]]) -> set[tuple[int, int]]:
     """Spans of a row, compared word for word; none inside a longer one."""
     found = set()
@@ -187,7 +182,7 @@ def test_random_spans_have_geometric_lengths(tokenizer):
     ids = tf.repeat(
         tokenizer.encode(tf.constant(text), SEQ).to_tensor(PAD), 400, axis=0
     )
-    ends = spans.RandomSpans(tokenizer)(ids, tf.constant([1, 2])).numpy()
+    ends = spans.RandomSpans(tokenizer)(ids, None, tf.constant([1, 2])).numpy()
     lengths = np.where(ends > 0, ends - np.arange(ends.shape[1]), 0)
     lengths = lengths.reshape(5, 400, -1)
     assert not lengths[0].any() and lengths[1].max() == 1 and lengths[2].max() == 2
@@ -204,7 +199,7 @@ def test_random_spans_hold_no_special_token(tokenizer):
     text = [f"{WORDS[0]} unknown unknown " + " ".join(WORDS[1:5])]
     ids = tokenizer.encode(tf.constant(text), SEQ).to_tensor(PAD)
     ids = tf.repeat(ids, 400, axis=0)
-    ends = spans.RandomSpans(tokenizer)(ids, tf.constant([1, 2])).numpy()
+    ends = spans.RandomSpans(tokenizer)(ids, None, tf.constant([1, 2])).numpy()
     rows, starts = np.nonzero(ends)
     found = set(zip(starts.tolist(), ends[rows, starts].tolist(), strict=True))
     # [CLS] w ? ? w w w w [SEP]: each run of words that leaves one out.
@@ -233,7 +228,7 @@ def batches(tmp_path, tokenizer, ngrams_file, draws=1, n_spans=3, **values):
     dataset = masked_pipelines.sentences_with_spans(
         feed(write_text(tmp_path), tokenizer, **values),
         MaskingConfig(rate=0.3),
-        as_find(table_of(ngrams_file, tokenizer)),
+        table_of(ngrams_file, tokenizer),
         n_spans,
         draws,
     )
@@ -280,7 +275,7 @@ def test_marked_text_gives_batches_of_its_own_n_grams(tmp_path, tokenizer):
     dataset = masked_pipelines.sentences_with_spans(
         feed(str(tmp_path / "marked.txt"), tokenizer),
         MaskingConfig(rate=0.3),
-        as_find(ngram_table.NgramFinder(tokenizer, marks=True)),
+        ngram_table.NgramFinder(tokenizer, marks=True),
         n_spans=3,
         draws=1,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -197,7 +196,7 @@ def ordered_pairs(
 def sentences_with_spans(
     feed: Feed,
     masking_config: MaskingConfig,
-    find: Callable[[tf.Tensor, tf.Tensor, tf.RaggedTensor], tf.Tensor],
+    find: spans.SpanFinder,
     n_spans: int,
     draws: int,
 ) -> tf.data.Dataset:
@@ -207,7 +206,7 @@ def sentences_with_spans(
         feed: the source and the receiver of the batches. In a line of text, tabs
             separate the sentence and its marked n-grams.
         masking_config: settings of the masking.
-        find: from ids, a seed and marks to spans, see `ngram_table.NgramFinder`.
+        find: finds the spans.
         n_spans: the most spans of a sentence; a random choice if the sentence has more.
         draws: the number of independent masks of a sentence.
 
@@ -222,7 +221,7 @@ def sentences_with_spans(
         sentence, marks = ngram_table.split_marks(text)
         ids = features.encode(sentence, feed)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-        drawn = spans.draw(find(ids, seeds[0], marks), n_spans, seeds[1])
+        drawn = spans.draw(find(ids, marks, seeds[0]), n_spans, seeds[1])
         masks = spans.prepare_masks(
             ids,
             drawn,

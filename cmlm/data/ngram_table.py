@@ -36,7 +36,7 @@ def split_marks(lines: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
 
 
 class NgramFinder:
-    """Finds n-grams in sentences: n-grams of given lists, and each sentence's marks.
+    """A `SpanFinder` of n-grams of given lists, and of each sentence's marks.
 
     An n-gram is tokenised like the text and matches whole words. An n-gram that
     contains `##` (from `cmlm.ngrams --unit=pieces`) consists of pieces of the
@@ -119,19 +119,9 @@ class NgramFinder:
         kind = tf.where(is_pieces, tf.constant(_PIECES, tf.int64), _WORDS)
         return hashes, tf.where(good, kind, _NONE), length
 
-    def __call__(
-        self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
-    ) -> tf.Tensor:
-        """Finds the n-grams of every row, except n-grams inside a longer one.
-
-        Args:
-            ids: int32 [batch, length], `[CLS] ... [SEP]`, padded.
-            marks: ragged string [batch, (n)], from `split_marks`.
-
-        Returns:
-            int32 [batch, length], for each position the end of the span that starts
-            there, or 0.
-        """
+    def __call__(self, ids, marks, seed=None):
+        """Finds the n-grams of every row, except n-grams inside a longer one."""
+        del seed
         length = tf.shape(ids)[1]
         ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
         continues = tf.gather(tf.constant(self._tokenizer.is_continuation), ids)
@@ -161,7 +151,7 @@ class NgramFinder:
         # Ragged marks lose the shape inside tf.data.
         return tf.ensure_shape(ends, ids.shape)
 
-    def _lookups(self, marks: tf.RaggedTensor | None) -> list:
+    def _lookups(self, marks: tf.RaggedTensor) -> list:
         """Returns functions that map hashes, int64 [batch, length], to kinds."""
         lookups = [] if self._table is None else [self._table.lookup]
         if self._marks:
@@ -177,8 +167,5 @@ class NgramFinder:
             lookups.append(of_marks)
         return lookups
 
-    def possible(
-        self, ids: tf.Tensor, marks: tf.RaggedTensor | None = None
-    ) -> tf.Tensor:
-        """Tells which rows have a span: bool [batch]."""
+    def possible(self, ids, marks):
         return tf.reduce_any(self(ids, marks) > 0, axis=1)

@@ -6,6 +6,8 @@ special token, and at least one ordinary token of the sentence lies outside it.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import tensorflow as tf
 
@@ -19,8 +21,30 @@ MAX_TOKENS = 12
 _GEOMETRIC, _LONGEST_RANDOM = 0.2, 6
 
 
+class SpanFinder(Protocol):
+    """Finds the spans of sentences: by their n-grams and names, or at random."""
+
+    def __call__(
+        self, ids: tf.Tensor, marks: tf.RaggedTensor, seed: tf.Tensor
+    ) -> tf.Tensor:
+        """Finds the spans of every row.
+
+        Args:
+            ids: int32 [batch, length], `[CLS] ... [SEP]`, padded.
+            marks: ragged string [batch, (n)], from `ngram_table.split_marks`.
+            seed: int [2].
+
+        Returns:
+            int32 [batch, length], for each position the end of the span that starts
+            there, or 0.
+        """
+
+    def possible(self, ids: tf.Tensor, marks: tf.RaggedTensor) -> tf.Tensor:
+        """Tells which rows have a span: bool [batch]."""
+
+
 class RandomSpans:
-    """Spans of random positions and lengths (section 7.2 of the ULR paper).
+    """A `SpanFinder` of random positions and lengths (section 7.2 of the ULR paper).
 
     Args:
         tokenizer: the run's tokenizer.
@@ -31,17 +55,9 @@ class RandomSpans:
         lengths = np.arange(_LONGEST_RANDOM)
         self._logits = np.log((1 - _GEOMETRIC) ** lengths * _GEOMETRIC)
 
-    def __call__(self, ids: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Draws a span at every token that leaves room for it, of ordinary tokens.
-
-        Args:
-            ids: int32 [batch, length], `[CLS] ... [SEP]`, padded.
-            seed: int [2].
-
-        Returns:
-            int32 [batch, length], for each position the end of the span that starts
-            there, or 0.
-        """
+    def __call__(self, ids, marks, seed):
+        """Draws a span at every token that leaves room for it, of ordinary tokens."""
+        del marks
         special = tf.gather(tf.constant(self._tokenizer.is_special), ids)
         n_tokens = tf.reduce_sum(tf.cast(~special, tf.int32), axis=1, keepdims=True)
         shape = tf.shape(ids)
@@ -60,8 +76,9 @@ class RandomSpans:
         fits = (within == before[:, :-1]) & (ends - start < n_tokens)
         return tf.where(fits & (ends <= shape[1]), ends, 0)
 
-    def possible(self, ids: tf.Tensor) -> tf.Tensor:
+    def possible(self, ids, marks):
         """Tells which rows have a span, because they have at least two tokens."""
+        del marks
         ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
         return tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1) >= 2
 

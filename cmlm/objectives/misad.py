@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -29,9 +29,6 @@ CANDIDATES = ("marks", "ngrams", "entities", "spans")
 CHOICES = ("model", "random")
 # Sentences of each language that the start of a run searches for candidates.
 _LOOKED_AT = 8192
-# From ids, a seed and marks to spans; from ids and marks to whether a row has one.
-_Find = Callable[[tf.Tensor, tf.Tensor, tf.RaggedTensor], tf.Tensor]
-_Possible = Callable[[tf.Tensor, tf.RaggedTensor], tf.Tensor]
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +104,15 @@ class MisadObjective(MaskedTextObjective):
         self.masked_lm = model.masked_lm()
         self._is_released = config.form == "released"
         # The files are read now, so that an unusable file stops the run at its start.
-        self._find, self._possible = self._candidates()
+        self._finder = self._open_finder()
         if self.data is not None:
             self._look_for_candidates(self.data.train)
 
-    def _candidates(self) -> tuple[_Find, _Possible]:
-        """Returns functions that find the spans that may be removed."""
+    def _open_finder(self) -> spans.SpanFinder:
+        """Returns what finds the spans that may be removed."""
         config, prefix = self.config, f"task.{self.name}."
         if config.candidates == "spans":
-            drawn = spans.RandomSpans(self.tokenizer)
-            return (
-                lambda ids, seed, marks: drawn(ids, seed),
-                lambda ids, marks: drawn.possible(ids),
-            )
+            return spans.RandomSpans(self.tokenizer)
         if not isinstance(self.tokenizer, word_pieces.WordPiece):
             raise UserError(
                 f"{prefix}candidates is {config.candidates}, which needs a WordPiece "
@@ -141,10 +134,9 @@ class MisadObjective(MaskedTextObjective):
         if config.entities_file:
             names = ngram_files.read_entities(config.entities_file)
             lists[config.entities_file] = names
-        listed = ngram_table.NgramFinder(
+        return ngram_table.NgramFinder(
             self.tokenizer, lists, marks=config.candidates == "marks"
         )
-        return lambda ids, seed, marks: listed(ids, marks), listed.possible
 
     def check_start(self, source: str, parts: Collection[str]) -> None:
         config = self.config
@@ -180,7 +172,7 @@ class MisadObjective(MaskedTextObjective):
                 ids = self.tokenizer.encode(sentence, length).to_tensor(
                     self.tokenizer.pad_id
                 )
-                if tf.reduce_any(self._possible(ids, marks)):
+                if tf.reduce_any(self._finder.possible(ids, marks)):
                     return
                 n_language += int(tf.size(text))
             n_seen += n_language
@@ -214,7 +206,7 @@ class MisadObjective(MaskedTextObjective):
         return masked_pipelines.sentences_with_spans(
             feed,
             config.masking,
-            self._find,
+            self._finder,
             n_spans=config.max_candidates if config.choice == "model" else 1,
             draws=2 if self._is_released else 1,
         )
