@@ -149,45 +149,20 @@ def assign(
     Raises:
         UserError: a weight is missing, unknown or has another shape.
     """
-    config = model.config
-    variables = encoder_variables(model.encoder)
-    if "masked_lm" in model.parts:
-        variables |= head_variables(model.parts["masked_lm"])
-    wanted = shapes(config)
+    wanted = shapes(model.config)
     unknown = sorted(set(weights) - set(wanted))
     if unknown:
         raise UserError(
             f"{source} has weights that this encoder lacks: {listed(unknown)}"
         )
-    optional = set()
-    if not pooling.POOLINGS[config.pooling].through_pooler:
-        optional = {name for name in wanted if name.startswith(POOLER)}
-    has_head = any(name.startswith(MASKED_LM) for name in weights)
-    if not has_head:
-        optional |= {name for name in wanted if name.startswith(MASKED_LM)}
+    variables = encoder_variables(model.encoder)
+    if "masked_lm" in model.parts:
+        variables |= head_variables(model.parts["masked_lm"])
     missing = [name for name in variables if name not in weights]
-    needed = [name for name in missing if name not in optional]
-    if needed and all(name.startswith(POOLER) for name in needed):
-        without = [n for n, p in pooling.POOLINGS.items() if not p.through_pooler]
-        raise fields.refused(
-            "model.pooling",
-            config.pooling,
-            f"{', '.join(without)}, as {source} has no pooler",
-        )
-    if needed:
-        raise UserError(f"{source} lacks {listed(needed)}")
+    has_head = any(name.startswith(MASKED_LM) for name in weights)
+    _refuse_missing(missing, model.config.pooling, has_head, source)
     for name, array in weights.items():
-        allowed = {wanted[name]}
-        if name == POSITIONS:
-            rows, width = wanted[name]
-            allowed.add((rows - config.num_views, width))
-        if tuple(array.shape) not in allowed:
-            raise UserError(
-                f"{source} has {name} of shape {list(array.shape)}, "
-                f"the model has {' or '.join(str(list(s)) for s in sorted(allowed))}"
-            )
-        if not np.isfinite(array).all():
-            raise UserError(f"{source} has numbers in {name} that are not finite")
+        _check_array(name, array, wanted[name], model.config.num_views, source)
     for name, variable in variables.items():
         if name not in weights:
             continue
@@ -196,6 +171,59 @@ def assign(
             array = np.concatenate([array, variable.numpy()[len(array) :]])
         variable.assign(array.reshape(variable.shape))
     return missing
+
+
+def _refuse_missing(missing: list[str], mode: str, has_head: bool, source: str) -> None:
+    """Refuses a source that lacks weights.
+
+    It may lack a pooler that the pooling does not read, and a whole masked-LM head.
+
+    Args:
+        missing: the names of the weights that it lacks.
+        mode: the pooling.
+        has_head: whether it has weights of a masked-LM head.
+        source: the origin of the weights, for messages.
+
+    Raises:
+        UserError: another weight is missing.
+    """
+    needs_pooler = pooling.POOLINGS[mode].through_pooler
+    needed = [
+        name
+        for name in missing
+        if not (name.startswith(POOLER) and not needs_pooler)
+        and not (name.startswith(MASKED_LM) and not has_head)
+    ]
+    if needed and all(name.startswith(POOLER) for name in needed):
+        without = [n for n, p in pooling.POOLINGS.items() if not p.through_pooler]
+        raise fields.refused(
+            "model.pooling", mode, f"{', '.join(without)}, as {source} has no pooler"
+        )
+    if needed:
+        raise UserError(f"{source} lacks {listed(needed)}")
+
+
+def _check_array(
+    name: str, array: np.ndarray, shape: tuple[int, ...], num_views: int, source: str
+) -> None:
+    """Raises UserError if a weight has another shape, or a number that is not finite.
+
+    Args:
+        name, array: the weight.
+        shape: the shape in the model.
+        num_views: the last rows of the position table, which may be missing.
+        source: the origin of the weights, for messages.
+    """
+    allowed = {shape}
+    if name == POSITIONS:
+        allowed.add((shape[0] - num_views, shape[1]))
+    if tuple(array.shape) not in allowed:
+        raise UserError(
+            f"{source} has {name} of shape {list(array.shape)}, "
+            f"the model has {' or '.join(str(list(s)) for s in sorted(allowed))}"
+        )
+    if not np.isfinite(array).all():
+        raise UserError(f"{source} has numbers in {name} that are not finite")
 
 
 def listed(names: list[str], count: int = 5) -> str:
