@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -129,18 +130,8 @@ def prepare(
             "rules": config.vocabulary.rules().as_dict(),
         }
 
-    def corpus(values):
-        return None if values is None else languages.Corpus(**values)
-
     found = workers.on_chief(strategy, prepare_files)
-    data = {
-        name: Data(
-            corpus(entry["train"]),
-            corpus(entry["validation"]),
-            entry["teacher"] and TeacherVectors(**entry["teacher"]),
-        )
-        for name, entry in found["data"].items()
-    }
+    data = {name: _data_of(values) for name, values in found["data"].items()}
     path = found["vocabulary"]
     if not workers.is_chief(strategy):
         _await_file(path, found["digest"])
@@ -156,6 +147,16 @@ def prepare(
 
     workers.on_chief(strategy, check_coverage)
     return data, tokenizer
+
+
+def _data_of(values: Mapping[str, Any]) -> Data:
+    """Makes the data of an objective from the plain values of `dataclasses.asdict`."""
+    validation, teacher = values["validation"], values["teacher"]
+    return Data(
+        languages.Corpus(**values["train"]),
+        validation and languages.Corpus(**validation),
+        teacher and TeacherVectors(**teacher),
+    )
 
 
 def await_data(data: Mapping[str, Data]) -> None:
