@@ -6,10 +6,10 @@ import tensorflow as tf
 import toys
 from oracles import bert, masked_lm_loss, pool, project_views, weights_by_name
 
+from cmlm.modeling import predictions
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
 from cmlm.objectives import losses
-from cmlm.objectives.masked_text import MaskedTextObjective
 
 
 def build(skip=False, **values):
@@ -22,7 +22,7 @@ def build(skip=False, **values):
 def summed_loss(layer, batch):
     logits = layer(batch, training=False)
     assert logits.shape == (*batch["masked_lm_ids"].shape, toys.VOCAB_SIZE)
-    masked = MaskedTextObjective.predictions(batch)
+    masked = predictions.of_batch(batch)
     logits = tf.reshape(logits, [-1, toys.VOCAB_SIZE])
     return losses.masked_lm(logits, masked.labels, masked.weights)
 
@@ -102,7 +102,7 @@ def test_gradients_reach_the_encoder_through_the_condition():
     context = tf.constant(layer.sentence_vector(batch))
     with tf.GradientTape() as tape:
         tape.watch(context)
-        masked = MaskedTextObjective.predictions(batch)
+        masked = predictions.of_batch(batch)
         logits = layer.predict_masked(batch, context, masked.tokens)
         loss = losses.masked_lm(logits, masked.labels, masked.weights)[0]
     assert float(tf.norm(tape.gradient(loss, context))) > 1e-3

@@ -6,9 +6,8 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.keras import keras
-from cmlm.modeling import fused
+from cmlm.modeling import fused, predictions
 from cmlm.modeling.padding import Padding, RealTokens, Unpadding, padding_of
-from cmlm.objectives.masked_text import MaskedTextObjective
 from cmlm.training.gradients import ReplicaGradients
 
 
@@ -169,9 +168,9 @@ def test_most_predictions_of_padding_are_left_out():
         "masked_lm_ids": tf.where(weights > 0, positions * 3, 0),
         "masked_lm_weights": weights,
     }
-    every = MaskedTextObjective.predictions(batch)
+    every = predictions.of_batch(batch)
     with fused.unpadding():
-        few = MaskedTextObjective.predictions(batch)
+        few = predictions.of_batch(batch)
     assert len(every.labels) == 32 * 8
     assert int(tf.reduce_sum(few.weights)) == 61
     assert len(few.labels) == 64

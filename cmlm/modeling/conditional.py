@@ -26,8 +26,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
         projection: P(v).
         masked_lm: the prediction head.
         skip: whether to concatenate all N projected vectors to the output at each
-            masked position. The head then takes vectors of `head_width(num_views,
-            skip)` times the hidden size.
+            masked position. The head then takes vectors 1 + N times as wide.
     """
 
     def __init__(
@@ -43,11 +42,6 @@ class ConditionalMaskedLM(keras.layers.Layer):
         self.projection = projection
         self.masked_lm = masked_lm
         self.skip = skip
-
-    @staticmethod
-    def head_width(num_views: int, skip: bool) -> int:
-        """The width of the head's input, as a multiple of the hidden size."""
-        return 1 + num_views if skip else 1
 
     def sentence_vector(self, inputs: dict[str, tf.Tensor], training=None):
         """Encodes s1: the vector before any projection.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -24,22 +25,20 @@ class Predictions:
     weights: tf.Tensor
 
 
-def of_batch(
-    positions: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-) -> Predictions:
-    """Lists the predictions of a batch.
+def of_batch(batch: Mapping[str, tf.Tensor]) -> Predictions:
+    """Lists the predictions of a batch of `data.masking.mask_tokens`.
 
     A text has fewer masked tokens than the fullest one of its batch. Steps that leave
     out padding leave out most of these columns too, before the product with the
     vocabulary.
 
     Args:
-        positions: int32 [batch, columns], the positions of the masked tokens.
-        labels: int32 [batch, columns], the original words.
-        weights: float32 [batch, columns], 1 for a prediction and 0 for padding.
+        batch: `masked_lm_positions` and `masked_lm_ids`, int32 [batch, columns], and
+            `masked_lm_weights`, float32 [batch, columns].
     """
-    tokens, labels = all_tokens(positions), tf.reshape(labels, [-1])
-    weights = tf.reshape(weights, [-1])
+    tokens = all_tokens(batch["masked_lm_positions"])
+    labels = tf.reshape(batch["masked_lm_ids"], [-1])
+    weights = tf.reshape(batch["masked_lm_weights"], [-1])
     if fused.unpads():
         real, _ = padding.real_first(weights > 0)
         tokens, labels, weights = (

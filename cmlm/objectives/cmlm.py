@@ -9,6 +9,7 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.data import masked_pipelines
 from cmlm.errors import UserError
+from cmlm.modeling import predictions
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
@@ -66,9 +67,7 @@ class CmlmObjective(MaskedTextObjective):
         self.conditional = ConditionalMaskedLM(
             model.encoder,
             model.projection(),
-            model.masked_lm(
-                ConditionalMaskedLM.head_width(model.config.num_views, config.skip)
-            ),
+            model.masked_lm(1 + model.config.num_views if config.skip else 1),
             skip=config.skip,
         )
 
@@ -83,7 +82,7 @@ class CmlmObjective(MaskedTextObjective):
 
     def _metrics(self, batch, vectors, training):
         """Loss and accuracy of s2, given the vectors of s1."""
-        masked = self.predictions(batch)
+        masked = predictions.of_batch(batch)
         logits = self.conditional.predict_masked(
             batch, vectors, masked.tokens, training=training
         )

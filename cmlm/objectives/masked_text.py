@@ -7,7 +7,6 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.data import masking
-from cmlm.modeling import predictions
 from cmlm.modeling.predictions import Predictions
 from cmlm.objectives import losses
 from cmlm.objectives.base import Metric, Objective, ObjectiveConfig
@@ -33,15 +32,6 @@ class MaskedTextObjective(Objective):
 
     def normalizer(self, batch):
         return tf.reduce_sum(batch["masked_lm_weights"])
-
-    @staticmethod
-    def predictions(batch: dict[str, tf.Tensor]) -> Predictions:
-        """Lists the predictions of a batch of `masking.mask_tokens`."""
-        return predictions.of_batch(
-            batch["masked_lm_positions"],
-            batch["masked_lm_ids"],
-            batch["masked_lm_weights"],
-        )
 
     @staticmethod
     def masked_metrics(masked: Predictions, logits: tf.Tensor) -> dict[str, Metric]:

@@ -283,11 +283,7 @@ class MisadObjective(MaskedTextObjective):
             vectors[name] = tf.cast(outputs["default"], tf.float32)
             if "masked_lm_ids" not in inputs:
                 continue
-            masked = predictions.of_batch(
-                inputs["masked_lm_positions"],
-                inputs["masked_lm_ids"],
-                batch["masked_lm_weights"],
-            )
+            masked = predictions.of_batch(batch | inputs)
             sequence = outputs["sequence_output"]
             logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
             found = self.masked_metrics(masked, logits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cmlm.data import masked_pipelines
+from cmlm.modeling import predictions
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
@@ -47,7 +48,7 @@ class MlmObjective(MaskedTextObjective):
         )
 
     def _metrics(self, batch, training):
-        masked = self.predictions(batch)
+        masked = predictions.of_batch(batch)
         outputs = self.model.encoder.read(batch, masked.tokens, training=training)
         return self.masked_metrics(masked, self.masked_lm(outputs))
 
