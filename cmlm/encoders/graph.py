@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from cmlm.data.tokenization import Tokenizer
+from cmlm.encoders.signatures import TENSORS
 
 
 class SentenceGraph:
@@ -29,10 +30,7 @@ class SentenceGraph:
     """
 
     TEXT = tf.TensorSpec([None], tf.string, name="text")
-    TOKENS = tuple(
-        tf.TensorSpec([None, None], tf.int32, name=name)
-        for name in ("input_word_ids", "input_mask", "input_type_ids")
-    )
+    TOKENS = tuple(tf.TensorSpec([None, None], tf.int32, name=name) for name in TENSORS)
 
     def __init__(self, tokenizer: Tokenizer, encoder: Callable, seq_length: int):
         self.tokenizer = tokenizer
