@@ -32,9 +32,7 @@ from typing import Any
 import grpc
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  (its operations are in the graph)
 from google.protobuf import json_format
-from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     predict_pb2,
@@ -48,6 +46,7 @@ from werkzeug.wrappers import Request, Response
 from cmlm.encoders import signatures
 from cmlm.encoders.model_server import json_string
 from cmlm.errors import UserError, shown
+from export.session_model import SessionModel
 
 _PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -95,50 +94,6 @@ def check_ports(host: str, port: int, grpc_port: int) -> None:
             elif isinstance(error, PermissionError):
                 message = f"--{flag}={number}: {reason}; allowed: another, or 0"
             raise UserError(message) from error
-
-
-class SessionModel:
-    """A SavedModel as TensorFlow Serving loads it: a session and its signatures.
-
-    Args:
-        path: the folder of a version.
-
-    Attributes:
-        signatures: TensorFlow's SignatureDef of each signature.
-    """
-
-    def __init__(self, path: str):
-        # As docs/serving.md starts the model server.
-        settings = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
-        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=settings)
-        with self._session.graph.as_default():
-            meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
-        self.signatures = meta_graph.signature_def
-
-    def predict(self, name: str, inputs: dict) -> dict[str, np.ndarray]:
-        """Runs a signature; several threads may run at once.
-
-        Args:
-            name: the signature.
-            inputs: arrays or nested lists by name.
-
-        Raises:
-            ValueError: there is no such signature, or the inputs are not its inputs.
-            tf.errors.OpError: the graph refuses the inputs.
-        """
-        if name not in self.signatures:
-            raise ValueError(f'Serving signature name: "{name}" not found')
-        signature = self.signatures[name]
-        if set(inputs) != set(signature.inputs):
-            raise ValueError(
-                f"inputs are {sorted(inputs)}; allowed: {sorted(signature.inputs)}"
-            )
-        feeds = {
-            signature.inputs[key].name: _array(key, value, signature.inputs[key])
-            for key, value in inputs.items()
-        }
-        outputs = {key: info.name for key, info in signature.outputs.items()}
-        return self._session.run(outputs, feeds)
 
 
 class Server:
@@ -361,43 +316,6 @@ class _Quiet(WSGIRequestHandler):
 def _json(values: Any, code: int = 200) -> Response:
     # TensorFlow Serving answers NaN, too, which JSON lacks.
     return Response(json.dumps(values), code, mimetype="application/json")
-
-
-def _array(name: str, value: Any, info: meta_graph_pb2.TensorInfo) -> np.ndarray:
-    """One input of a signature.
-
-    Raises:
-        ValueError: the values have another shape or type, or are outside of its range.
-    """
-    dtype = tf.as_dtype(info.dtype)
-    try:
-        array = np.array(value, object if dtype == tf.string else None)
-    except ValueError:
-        # numpy's error speaks of sequences.
-        raise ValueError(f"{name} has rows of several lengths; allowed: one") from None
-    if dtype == tf.string:
-        for place, each in np.ndenumerate(array):
-            if not isinstance(each, (bytes, str)):
-                raise ValueError(
-                    f"{''.join([name, *(f'[{i}]' for i in place)])} is {shown(each)}; "
-                    "allowed: a string"
-                )
-    # numpy would round fractions, and wrap numbers around.
-    elif dtype.is_integer and array.size:
-        if array.dtype.kind not in "iu":
-            raise ValueError(f"{name} has values that are not {dtype.name}")
-        if array.min() < dtype.min or array.max() > dtype.max:
-            raise ValueError(
-                f"{name} has a number outside of {dtype.name}; allowed: {dtype.min} to "
-                f"{dtype.max}"
-            )
-    shape = tf.TensorShape(info.tensor_shape)
-    if not shape.is_compatible_with(array.shape):
-        allowed = ", ".join("n" if size is None else str(size) for size in shape)
-        raise ValueError(
-            f"{name} has the shape {list(array.shape)}; allowed: [{allowed}]"
-        )
-    return array if dtype == tf.string else array.astype(dtype.as_numpy_dtype)
 
 
 def _is_bytes(value: Any) -> bool:

@@ -41,7 +41,7 @@ def main(_) -> None:
     cli.require(model="an export")
     with cli.quiet_imports():
         from cmlm.encoders import opening
-        from export import dev_server
+        from export import dev_server, session_model
 
     host = FLAGS.host.removeprefix("[").removesuffix("]")
     dev_server.check_name(FLAGS.model_name)
@@ -50,7 +50,7 @@ def main(_) -> None:
     version = os.path.basename(path)
     with native_log.dropped():
         with opening.reading_graph(path):
-            model = dev_server.SessionModel(path)
+            model = session_model.SessionModel(path)
         server = dev_server.Server(
             model,
             FLAGS.model_name,

@@ -27,7 +27,7 @@ from google.protobuf import (
 )
 
 from export import dev_server
-from export.dev_server import SessionModel
+from export.session_model import SessionModel
 
 BINARY = "tensorflow_model_server"
 STAND_IN = "stand-in"

@@ -26,13 +26,13 @@ from tensorflow_serving.apis import (
 
 from cmlm.encoders import model_server, opening
 from cmlm.errors import UserError
-from export import dev_server
+from export import dev_server, session_model
 
 
 @pytest.fixture(scope="module")
 def server(toy_export):
     path = opening.find_export(toy_export.path)
-    made = dev_server.Server(dev_server.SessionModel(path))
+    made = dev_server.Server(session_model.SessionModel(path))
     made.start()
     yield made
     made.stop()
