@@ -141,7 +141,7 @@ def test_special_ids_follow_the_vocabulary(vocab_file):
     assert tokenizer.vocab_size == len(VOCAB)
     continuations = [VOCAB[i] for i in np.flatnonzero(tokenizer.is_continuation)]
     assert continuations == ["##believ", "##able", "##s"]
-    everything = sorted([*tokenizer.ordinary_ids, *tokenizer.special_ids])
+    everything = sorted([*tokenizer.ordinary_ids, *ids])
     assert everything == list(range(len(VOCAB)))
 
 

@@ -28,7 +28,6 @@ class Tokenizer(tf.Module):
         vocab: tuple of str, the tokens by id.
         vocab_size: number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-        special_ids: int32 [5], the ids of the special tokens.
         is_special: bool [vocab_size]; reserved tokens count as special.
         ordinary_ids: int32, the ids of all other tokens.
         rules: case, accents and the longest word.
@@ -60,7 +59,6 @@ class Tokenizer(tf.Module):
         ids = {token: number for number, token in enumerate(tokens)}
         roles = [ids[special[role]] for role in ("pad", "unk", "cls", "sep", "mask")]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = roles
-        self.special_ids = np.array(roles, np.int32)
         self.is_special = np.zeros(self.vocab_size, bool)
         self.is_special[roles] = True
         self.is_special[[ids[token] for token in found.reserved if token in ids]] = True
