@@ -220,14 +220,14 @@ def test_the_newest_version_is_opened(exported, tmp_path):
     for version in ("2", "10"):
         (tmp_path / version).symlink_to(exported / "serving" / "1")
     (tmp_path / "models.config").write_text("")
-    assert opening._find_saved_model(str(tmp_path)) == str(tmp_path / "10")
+    assert opening.find_export(str(tmp_path)) == str(tmp_path / "10")
 
 
 def test_versions_with_leading_zeros_are_versions(exported, tmp_path):
     for version in ("00002", "00010"):
         (tmp_path / version).symlink_to(exported / "serving" / "1")
-    assert opening._find_saved_model(str(tmp_path)) == str(tmp_path / "00010")
-    assert opening._find_saved_model(f"{tmp_path}/00002/") == f"{tmp_path}/00002"
+    assert opening.find_export(str(tmp_path)) == str(tmp_path / "00010")
+    assert opening.find_export(f"{tmp_path}/00002/") == f"{tmp_path}/00002"
 
 
 def test_a_newer_version_that_is_not_whole_is_named(exported, tmp_path, caplog):

@@ -352,7 +352,7 @@ def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, batch):
     head = oracles.weights_by_name(model.masked_lm())
     table = oracles.weights_by_name(model.encoder)["bert/word_embeddings/embeddings"]
     scores = objective.candidate_scores(batch).numpy()
-    start, end = (value.numpy()[:, 0] for value in objective._choose(batch))
+    start, end = (value.numpy()[:, 0] for value in objective.choose(batch))
     for i, ids in enumerate(batch["input_word_ids"]):
         want = {}
         for c in np.flatnonzero(batch["span_mask"][i]):
@@ -380,7 +380,7 @@ def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, batch):
 def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
     trainer = make(tokenizer, batch, one_device, form=form)
     objective, model = trainer.objectives["misad"], trainer.model
-    start, end = objective._choose(batch)
+    start, end = objective.choose(batch)
     released = form == "released"
     parts = misad_inputs.split(batch, start, end, objective.tokenizer, released)
     parts = tf.nest.map_structure(np.asarray, parts)

@@ -256,8 +256,8 @@ class MisadObjective(MaskedTextObjective):
         scores = tf.reshape(scores, [n_rows, n_spans])
         return tf.where(batch["span_mask"] > 0, scores, 2.0)
 
-    def _choose(self, batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Start and end of w, int32 [batch, 1]; both are equal without a candidate."""
+    def choose(self, batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Chooses w: start and end, int32 [batch, 1]; equal without a candidate."""
         if self.config.choice == "random":
             return batch["span_start"][:, :1], batch["span_end"][:, :1]
         scores = tf.stop_gradient(self.candidate_scores(batch))
@@ -272,7 +272,7 @@ class MisadObjective(MaskedTextObjective):
     def _losses(self, batch, training):
         """Returns the weighted summed losses, float32 [terms], and all metrics."""
         parts = misad_inputs.split(
-            batch, *self._choose(batch), self.tokenizer, self._is_released
+            batch, *self.choose(batch), self.tokenizer, self._is_released
         )
         vectors, terms, metrics = {}, [], {}
         for name, inputs in parts.items():
