@@ -26,6 +26,7 @@ import re
 import socket
 import threading
 import urllib.parse
+from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
 
@@ -124,33 +125,7 @@ class Server:
         host: str = "localhost",
     ):
         self._model, self._name, self._version = model, name, version
-        self._urls = Map(
-            [
-                Rule("/", endpoint=self._page, methods=["GET"]),
-                *(
-                    rule
-                    for prefix in ("", "/versions/<int:version>")
-                    for rule in (
-                        Rule(
-                            f"/v1/models/<model:name>{prefix}:predict",
-                            endpoint=self._predict,
-                            methods=["POST"],
-                        ),
-                        Rule(
-                            f"/v1/models/<model:name>{prefix}/metadata",
-                            endpoint=self._metadata,
-                            methods=["GET"],
-                        ),
-                        Rule(
-                            f"/v1/models/<model:name>{prefix}",
-                            endpoint=self._state,
-                            methods=["GET"],
-                        ),
-                    )
-                ),
-            ],
-            converters={"model": _ModelName},
-        )
+        self._urls = Map(list(self._rules()), converters={"model": _ModelName})
         self._grpc = grpc.server(
             futures.ThreadPoolExecutor(_GRPC_THREADS),
             options=[
@@ -179,6 +154,15 @@ class Server:
         self.port = self._http.server_port
         self.rest = f"http://{address}:{self.port}"
         self.grpc = f"grpc://{address}:{self.grpc_port}"
+
+    def _rules(self) -> Iterator[Rule]:
+        """The paths of requests, and the methods that answer them."""
+        yield Rule("/", endpoint=self._page, methods=["GET"])
+        for version in ("", "/versions/<int:version>"):
+            model = f"/v1/models/<model:name>{version}"
+            yield Rule(f"{model}:predict", endpoint=self._predict, methods=["POST"])
+            yield Rule(f"{model}/metadata", endpoint=self._metadata, methods=["GET"])
+            yield Rule(model, endpoint=self._state, methods=["GET"])
 
     def start(self) -> None:
         """Answers requests in threads, until `stop`."""
