@@ -484,13 +484,13 @@ def test_the_name_of_another_file_is_no_folder(tmp_path):
 def test_a_vector_that_cannot_be_right_is_refused_with_its_text(tmp_path, value):
     source = model_dirs.write(tmp_path / "run")
     trained = model_dir.load_encoder(source)
-    opened = opening._from_trained(trained, opening.Reading(), False, "the run")
+    opened = opening._from_trained(trained, opening.AS_TRAINED, "the run")
     opened.encode(["the cat", "a dog"])
     # The graph holds its own copy of the weights, except of the table.
     table = trained.encoder.embedding_table
     row = model_dirs.VOCAB.index("dog")
     table[row].assign(np.full(table.shape[1], value, np.float32))
-    bag = opening._from_trained(trained, opening.Reading(), True, "bow:run")
+    bag = opening._bag_of_words(trained, opening.AS_TRAINED, "bow:run")
     said = "bow:run: the vector of 'a dog' is not finite"
     for normalize in (False, True):
         with pytest.raises(UserError, match=said):

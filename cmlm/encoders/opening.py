@@ -64,14 +64,14 @@ def open_encoder(
         # This baseline reads no layer, so pooling has no effect.
         reading = Reading(seq_length=reading.seq_length)
         trained = model_dir.load_encoder(directory, reading=reading)
-        return _from_trained(trained, reading, True, model)
+        return _bag_of_words(trained, reading, model)
     if prefix == "both":
         return _both(directory, reading, model)
     if not prefix and not model_dir.is_model_dir(model):
         saved_model = _find_saved_model(model)
         if saved_model:
             return _fixed(_from_export(saved_model, model), reading, model)
-    return _from_trained(open_trained(model, reading), reading, False, model)
+    return _from_trained(open_trained(model, reading), reading, model)
 
 
 def check(model: str) -> None:
@@ -191,20 +191,23 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     return Encoder(graph.vectors, graph.lengths, width, seq_length, {})
 
 
-def _from_trained(
-    trained: TrainedEncoder, reading: Reading, bag_of_words: bool, name: str
-) -> Encoder:
+def _from_trained(trained: TrainedEncoder, reading: Reading, name: str) -> Encoder:
     seq_length = resolve_seq_length(trained, reading.seq_length)
-    precision = "float32" if bag_of_words else reading.precision
-    precision = precision or _trained_in(trained.config)
-    encoder = inference_graph.build(trained.encoder, trained.config.model, precision)
+    precision = reading.precision or _trained_in(trained.config)
+    lean = inference_graph.build(trained.encoder, trained.config.model, precision)
+    graph = SentenceGraph(trained.tokenizer, lean, seq_length)
     info = {**describe(trained, seq_length), "precision": precision}
-    if bag_of_words:
-        encoder = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
-        info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
-        info["dim"] = trained.config.model.embedding_width
-        info["fingerprint"] = f"bow-{info['fingerprint']}"
-    graph = SentenceGraph(trained.tokenizer, encoder, seq_length)
+    return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
+
+
+def _bag_of_words(trained: TrainedEncoder, reading: Reading, name: str) -> Encoder:
+    seq_length = resolve_seq_length(trained, reading.seq_length)
+    bag = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
+    graph = SentenceGraph(trained.tokenizer, bag, seq_length)
+    info = {**describe(trained, seq_length), "precision": "float32"}
+    info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
+    info["dim"] = trained.config.model.embedding_width
+    info["fingerprint"] = f"bow-{info['fingerprint']}"
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
 
 
