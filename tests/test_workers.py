@@ -22,7 +22,7 @@ from cmlm.config import overrides
 from cmlm.data import vocabulary_file
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.training import metrics_log
+from cmlm.training import agreement, metrics_log
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -105,6 +105,22 @@ def test_a_cluster_that_is_none_is_named(tf_config, message, monkeypatch):
     )
     with pytest.raises(UserError, match=message):
         distributed.build_strategy(runtime)
+
+
+def test_workers_with_other_flags_are_refused(monkeypatch):
+    """Each worker has its own number; every other setting is the same."""
+    config = toys.run_config("text.txt")
+
+    def exchange(strategy, settings):
+        third = json.loads(json.dumps(settings))
+        third["trainer"]["optimizer"]["learning_rate"] = 0.5
+        return [settings, json.loads(json.dumps(settings)), third]
+
+    monkeypatch.setattr(workers, "exchange", exchange)
+    config.runtime.task_index = 1
+    said = "worker 2 was started with trainer.optimizer.learning_rate=0.5, worker 0 wi"
+    with pytest.raises(UserError, match=f"^{said}th 0.001: every worker needs the "):
+        agreement.refuse_other_settings(config, None)
 
 
 def test_no_tpu_is_one_line():

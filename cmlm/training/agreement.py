@@ -42,15 +42,15 @@ def refuse_other_settings(
     settings = config.as_dict()
     # Each worker has its own task_index.
     settings["runtime"]["task_index"] = None
-    first, *others = workers.exchange(strategy, settings)
+    first, *others = (dict(_flat(of)) for of in workers.exchange(strategy, settings))
     for number, other in enumerate(others, 1):
-        difference = _first_difference(first, other)
-        if difference is not None:
-            name, value, wrong = difference
-            raise UserError(
-                f"worker {number} was started with {name}={wrong!r}, worker 0 with "
-                f"{value!r}: every worker needs the same flags"
-            )
+        for name in first | other:
+            value, wrong = first.get(name), other.get(name)
+            if value != wrong:
+                raise UserError(
+                    f"worker {number} was started with {name}={wrong!r}, worker 0 with "
+                    f"{value!r}: every worker needs the same flags"
+                )
 
 
 def refuse_folder_of_export(directory: str) -> None:
@@ -247,17 +247,3 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         else:
             # YAML knows no tuples.
             yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
-
-
-def _first_difference(a, b, path: str = "") -> tuple | None:
-    """The first setting in which two configurations differ: (name, in a, in b)."""
-    if a == b:
-        return None
-    if not (isinstance(a, dict) and isinstance(b, dict)):
-        return path, a, b
-    for key in {**a, **b}:
-        name = f"{path}.{key}" if path else key
-        difference = _first_difference(a.get(key), b.get(key), name)
-        if difference is not None:
-            return difference
-    return None
