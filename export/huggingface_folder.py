@@ -124,17 +124,20 @@ def _family(trained: TrainedEncoder) -> str:
     return _FAMILIES[trained.tokenizer.title]
 
 
+def _architecture(trained: TrainedEncoder) -> architectures.Architecture:
+    return architectures.ARCHITECTURES[_family(trained)]
+
+
 def _unused_positions(trained: TrainedEncoder) -> int:
     """The rows of the position table before the first token's row."""
-    architecture = architectures.ARCHITECTURES[_family(trained)]
-    follows = architecture.positions_follow_padding
+    follows = _architecture(trained).positions_follow_padding
     return trained.tokenizer.pad_id + 1 if follows else 0
 
 
 def _write_weights(
     path: str, arrays: dict[str, np.ndarray], trained: TrainedEncoder
 ) -> None:
-    there = huggingface.names(trained.config.model.num_layers, _family(trained))
+    there = _architecture(trained).names(trained.config.model.num_layers)
     unused = _unused_positions(trained)
     positions = np.pad(arrays[weights.POSITIONS], [(unused, 0), (0, 0)])
     arrays = arrays | {weights.POSITIONS: positions}

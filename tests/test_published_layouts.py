@@ -40,7 +40,7 @@ from test_foreign_weights import (
 from cmlm.common.keras import keras
 from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.modeling.foreign import huggingface
+from cmlm.modeling.foreign import architectures
 
 
 def functional_encoder(tensors):
@@ -57,7 +57,7 @@ def functional_encoder(tensors):
         dict_outputs=True,
         activation=lambda x: keras.activations.gelu(x, approximate=True),
     )
-    there = huggingface.names(LAYERS)
+    there = architectures.ARCHITECTURES["bert"].names(LAYERS)
     for variable in encoder.variables:
         name = variable.name.split(":")[0]
         value = tensors[there[name]]

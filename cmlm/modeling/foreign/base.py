@@ -104,22 +104,6 @@ def rename(
     return found, left
 
 
-def count_layers(names, path: str) -> int:
-    """Counts the Transformer layers in a list of names.
-
-    Raises:
-        UserError: no name belongs to a layer.
-    """
-    numbers = {
-        int(match.group(1))
-        for name in names
-        if (match := re.match(r"transformer/layer_(\d{1,4})/", name))
-    }
-    if not numbers:
-        raise UserError(f"{path} has no Transformer layer of a BERT encoder")
-    return max(numbers) + 1
-
-
 def read_vocab(path: str) -> Optional[list[str]]:
     """Reads a vocabulary file; None if it does not exist."""
     if not tf.io.gfile.exists(path):

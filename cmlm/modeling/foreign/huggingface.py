@@ -48,11 +48,6 @@ ACTIVATIONS = {
 _BY_TOKEN = (weights.WORDS, weights.OUTPUT_BIAS)
 
 
-def names(num_layers: int, family: str = "bert") -> dict[str, str]:
-    """Returns the name in a family's encoder of every weight, by our name."""
-    return architectures.ARCHITECTURES[family].names(num_layers)
-
-
 def is_transposed(name: str) -> bool:
     """Whether the folder stores a weight, given by our name, as [out, in]."""
     return name.endswith("/kernel")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -187,7 +188,7 @@ def shapes(stored, found: dict[str, str], path: str) -> dict:
 
     vocab_size, hidden_size = shape(weights.WORDS)
     model = {
-        "num_layers": base.count_layers(found, path),
+        "num_layers": _count_layers(found, path),
         "hidden_size": hidden_size,
         "intermediate_size": shape(weights.layer(0, "intermediate/kernel"))[1],
         "max_position_embeddings": shape(weights.POSITIONS)[0],
@@ -198,6 +199,22 @@ def shapes(stored, found: dict[str, str], path: str) -> dict:
     if len(query) == 3:
         model["num_attention_heads"] = query[1]
     return model
+
+
+def _count_layers(names: Iterable[str], path: str) -> int:
+    """Counts the Transformer layers in a list of names.
+
+    Raises:
+        UserError: no name belongs to a layer.
+    """
+    numbers = {
+        int(match.group(1))
+        for name in names
+        if (match := re.match(r"transformer/layer_(\d{1,4})/", name))
+    }
+    if not numbers:
+        raise UserError(f"{path} has no Transformer layer of a BERT encoder")
+    return max(numbers) + 1
 
 
 def _bert_config(config: dict, path: str, model: dict) -> dict:
