@@ -36,7 +36,6 @@ class CorpusReport:
         one_sentence_documents: number of documents without a pair.
         invalid_lines: number of lines with bytes that are not UTF-8.
         replaced_characters: number of U+FFFD characters that replace these bytes.
-        longest_line: characters of the longest line.
         whole: False if the inspection stopped at its limit.
         share: bytes read as a share of all bytes on disk; 1 if `whole`.
     """
@@ -49,7 +48,6 @@ class CorpusReport:
     one_sentence_documents: int = 0
     invalid_lines: int = 0
     replaced_characters: int = 0
-    longest_line: int = 0
     whole: bool = True
     share: float = 1.0
 
@@ -175,16 +173,8 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
                 utf8.refuse_utf16(path, line)
             if b"\0" in line:
                 raise utf8.nul_byte(path, number)
-            length = len(line)
-            if length > MAX_LINE_CHARACTERS or length > report.longest_line:
-                length = _characters(line, stream)
-                report.longest_line = max(report.longest_line, length)
-            if length > MAX_LINE_CHARACTERS:
-                raise UserError(
-                    f"{path} line {number} has {length:,} characters; allowed: at most"
-                    f" {MAX_LINE_CHARACTERS:,} (python -m cmlm.prepare splits text into"
-                    " sentences)"
-                )
+            if len(line) > MAX_LINE_CHARACTERS:
+                _refuse_longer(line, stream, f"{path} line {number}")
             try:
                 line.decode()
             except UnicodeDecodeError:
@@ -208,17 +198,21 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
     utf8.refuse_other_encoding(path, invalid, number, first_invalid)
 
 
-def _characters(line: bytes, stream: BinaryIO) -> int:
-    """Counts the characters of a line.
+def _refuse_longer(line: bytes, stream: BinaryIO, place: str) -> None:
+    """Raises UserError if a line has more than MAX_LINE_CHARACTERS.
 
     Args:
         line: the first part of the line, already read.
         stream: the rest of the line and of the file.
+        place: the line, for the message.
     """
     length = 0
     while line:
-        length += len(line.translate(None, _CONTINUATION_BYTES))
-        if line.endswith(b"\n"):
-            return length - 1
-        line = stream.readline(4 * MAX_LINE_CHARACTERS)
-    return length
+        length += len(line.rstrip(b"\n").translate(None, _CONTINUATION_BYTES))
+        line = b"" if line.endswith(b"\n") else stream.readline(4 * MAX_LINE_CHARACTERS)
+    if length > MAX_LINE_CHARACTERS:
+        raise UserError(
+            f"{place} has {length:,} characters; allowed: at most"
+            f" {MAX_LINE_CHARACTERS:,} (python -m cmlm.prepare splits text into"
+            " sentences)"
+        )
