@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Optional
+from typing import ClassVar, Optional
 
 import tensorflow as tf
 from official.modeling import hyperparams
@@ -45,10 +45,8 @@ class ObjectiveConfig(hyperparams.Config):
     )
     validation_data: str = ""
 
-    @property
-    def segments(self) -> int:
-        """Texts of one sequence; each has its own segment."""
-        return 1
+    # Texts of one sequence; each has its own segment.
+    segments: ClassVar[int] = 1
 
     @property
     def is_enabled(self) -> bool:

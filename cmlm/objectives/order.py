@@ -21,10 +21,7 @@ class OrderConfig(MaskedTextConfig):
     The loss is the sum of the mean over masked words and the mean over pairs.
     """
 
-    @property
-    def segments(self):
-        return 2
-
+    segments = 2
     reads_documents = True
 
     def check_data(self, data: Data) -> None:

@@ -17,9 +17,7 @@ class TlmConfig(MaskedTextConfig):
         default_factory=bitext.BitextDataConfig
     )
 
-    @property
-    def segments(self):
-        return 2
+    segments = 2
 
 
 class TlmObjective(MlmObjective):
