@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Collection
 from typing import ClassVar, Optional
 
@@ -320,15 +321,32 @@ class EmbeddingObjective(Objective):
     weights.
     """
 
-    @abc.abstractmethod
+    # The names of the sides that a row may have.
+    sides: ClassVar[tuple[str, ...]] = ("source", "target")
+
+    @property
+    def trained_parts(self) -> list[str]:
+        return ["encoder"]
+
+    def normalizer(self, batch):
+        return tf.cast(tf.shape(batch["source_word_ids"])[0], tf.float32)
+
+    def sides_of(self, batch: dict[str, tf.Tensor]) -> list[str]:
+        """The names of the sides that a batch has."""
+        return [side for side in self.sides if f"{side}_word_ids" in batch]
+
     def side_embedders(
         self, batch: dict[str, tf.Tensor], training: bool
     ) -> list[Callable[[], tf.Tensor]]:
-        """Returns a function for each side of the rows, such as `source`.
+        """Returns a function for each side of the rows.
 
         A function embeds the texts of its side: float32 [rows, texts of a row, dim].
         The functions are called once, in order.
         """
+        return [
+            functools.partial(self.embed_side, batch, side, training)
+            for side in self.sides_of(batch)
+        ]
 
     def embed(self, batch: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
         """Embeds a batch or micro-batch: float32 [rows, texts of a row, dim]."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import tensorflow as tf
 
@@ -80,19 +79,7 @@ class ContrastiveObjective(EmbeddingObjective):
         "negative_similarity",
     )
 
-    @property
-    def trained_parts(self) -> list[str]:
-        return ["encoder"]
-
-    def normalizer(self, batch):
-        return tf.cast(tf.shape(batch["source_word_ids"])[0], tf.float32)
-
-    def side_embedders(self, batch, training):
-        return [
-            functools.partial(self.embed_side, batch, side, training)
-            for side in ("source", "target", "negative")
-            if f"{side}_word_ids" in batch
-        ]
+    sides = ("source", "target", "negative")
 
     def embed_side(self, batch, side, training, encoder=None):
         vectors = super().embed_side(batch, side, training, encoder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +15,6 @@ from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
 
 PROJECTIONS = ("pca", "linear")
-SIDES = ("source", "target")
 
 
 @dataclasses.dataclass
@@ -111,7 +109,7 @@ class DistillObjective(EmbeddingObjective):
 
     @property
     def trained_parts(self) -> list[str]:
-        return ["encoder", *(["teacher_map"] if self._map else [])]
+        return [*super().trained_parts, *(["teacher_map"] if self._map else [])]
 
     def begin(self) -> None:
         """Gives the word embeddings of a new encoder the teacher's word vectors."""
@@ -125,19 +123,12 @@ class DistillObjective(EmbeddingObjective):
         return pair_pipelines.taught_texts(feed, self._vectors.lookup)
 
     def normalizer(self, batch):
-        rows = tf.shape(batch["source_word_ids"])[0]
-        return tf.cast(rows * len(_sides(batch)), tf.float32)
-
-    def side_embedders(self, batch, training):
-        return [
-            functools.partial(self.embed_side, batch, side, training)
-            for side in _sides(batch)
-        ]
+        return super().normalizer(batch) * len(self.sides_of(batch))
 
     def embedding_loss(self, embeddings, batch):
         own = tf.reshape(embeddings, [-1, self.model.config.hidden_size])
         taught = self._teach(batch["teacher_vectors"])
-        taught = tf.repeat(taught, len(_sides(batch)), axis=0)
+        taught = tf.repeat(taught, len(self.sides_of(batch)), axis=0)
         direction = own if self._map is None else self._map(own)
         distance = losses.cosine_distance(direction, taught)
         gather = distributed.gather_replicas
@@ -169,7 +160,7 @@ class DistillBitextConfig(DistillConfig):
     train_data: bitext.BitextDataConfig = dataclasses.field(
         default_factory=bitext.BitextDataConfig
     )
-    teacher_side: str = fields.one_of("source", SIDES)
+    teacher_side: str = fields.one_of("source", EmbeddingObjective.sides)
 
     def taught_text(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """Returns the side of a pair that the teacher reads."""
@@ -192,11 +183,6 @@ class DistillBitextObjective(DistillObjective):
         return pair_pipelines.taught_pairs(
             feed, self._vectors.lookup, self.config.taught_text
         )
-
-
-def _sides(batch: dict[str, tf.Tensor]) -> list[str]:
-    """The texts of an example that learn the teacher's vector."""
-    return [side for side in SIDES if f"{side}_word_ids" in batch]
 
 
 def word_of(token: str) -> str:

@@ -65,7 +65,7 @@ class QuickThoughtObjective(ContrastiveObjective):
 
     @property
     def trained_parts(self) -> list[str]:
-        return ["encoder", *([SECOND_ENCODER] if self._has_two else [])]
+        return [*super().trained_parts, *([SECOND_ENCODER] if self._has_two else [])]
 
     def make_dataset(self, feed):
         return pair_pipelines.neighbours(feed)

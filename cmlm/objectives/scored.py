@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import tensorflow as tf
 
@@ -75,21 +74,8 @@ class ScoredObjective(EmbeddingObjective):
     config_class = ScoredConfig
     train_metrics = ("loss", "order", "cosine")
 
-    @property
-    def trained_parts(self) -> list[str]:
-        return ["encoder"]
-
     def make_dataset(self, feed):
         return pair_pipelines.scored_pairs(feed)
-
-    def normalizer(self, batch):
-        return tf.cast(tf.shape(batch["source_word_ids"])[0], tf.float32)
-
-    def side_embedders(self, batch, training):
-        return [
-            functools.partial(self.embed_side, batch, side, training)
-            for side in ("source", "target")
-        ]
 
     def embedding_loss(self, embeddings, batch):
         config, scores = self.config, batch["score"]
