@@ -34,6 +34,8 @@ SHAPE_FIELDS = (
 )
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 SENTENCE_VECTORS = ("pooled", "projected")
+# What `ConditionalBertEncoder` reads beside the three tensors of tokens.
+_MORE_INPUTS = ("dense_inputs", "dense_mask", "dense_type_ids", "read_tokens")
 # The pooling of the weights that a run starts from.
 SOURCE_POOLING = "source"
 # Above any published encoder; Keras takes a second to build some tens of layers.
@@ -418,13 +420,12 @@ class EncoderNetwork(keras.Model):
     def _token_outputs(self, inputs, training) -> dict:
         ids = inputs["input_word_ids"]
         types = inputs.get("input_type_ids")
-        read = inputs.get("read_tokens")
         return self.bert(
             {
                 "input_word_ids": ids,
                 "input_mask": inputs["input_mask"],
                 "input_type_ids": tf.zeros_like(ids) if types is None else types,
-                **({} if read is None else {"read_tokens": read}),
+                **{name: inputs[name] for name in _MORE_INPUTS if name in inputs},
             },
             training=training,
         )
@@ -447,18 +448,10 @@ class EncoderNetwork(keras.Model):
         Returns:
             float [tokens, dim].
         """
-        ids = inputs["input_word_ids"]
-        batch, views = tf.shape(conditions)[0], tf.shape(conditions)[1]
-        outputs = self.bert(
-            {
-                "input_word_ids": ids,
-                "input_mask": inputs["input_mask"],
-                "input_type_ids": tf.zeros_like(ids),
-                "dense_inputs": conditions,
-                "dense_mask": tf.ones([batch, views], tf.int32),
-                "dense_type_ids": tf.zeros([batch, views], tf.int32),
-                "read_tokens": tokens,
-            },
-            training=training,
-        )
-        return outputs["read_output"]
+        shape = tf.shape(conditions)[:2]
+        dense = {
+            "dense_inputs": conditions,
+            "dense_mask": tf.ones(shape, tf.int32),
+            "dense_type_ids": tf.zeros(shape, tf.int32),
+        }
+        return self.read({**inputs, **dense}, tokens, training)
