@@ -54,7 +54,7 @@ def _tokens_of_a_sentence(vocabulary: str) -> float:
     import tensorflow as tf
 
     from cmlm.common import files
-    from cmlm.data.word_pieces import WordPiece
+    from cmlm.tokenization.word_pieces import WordPiece
 
     lengths = []
     tokenizer = WordPiece(vocabulary)

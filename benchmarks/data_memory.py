@@ -32,8 +32,8 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
         languages,
         masked_pipelines,
         masking,
-        word_pieces,
     )
+    from cmlm.tokenization import word_pieces
 
     tokenizer = word_pieces.WordPiece(vocab_file)
     config = corpus.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)

@@ -59,7 +59,7 @@ def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
     """The trainer of `tokenizers`, set up as for BERT."""
     import tokenizers
 
-    from cmlm.data import vocabulary_file
+    from cmlm.tokenization import vocabulary_file
 
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
@@ -134,8 +134,8 @@ def main(_) -> None:
         raise UserError("--input is not given")
     with cli.quiet_imports():
         from cmlm.common import files
-        from cmlm.data import word_pieces
-        from cmlm.data.rules import Rules
+        from cmlm.tokenization import word_pieces
+        from cmlm.tokenization.rules import Rules
         from cmlm.vocabulary import coverage, words
     try:
         import tokenizers

@@ -132,7 +132,8 @@ def main(_) -> int | None:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import outputs
-        from cmlm.evaluation import base, catalogue, layout, run, tables
+        from cmlm.evaluation import catalogue, layout, run, tables
+        from cmlm.evaluation.tasks import base
 
     named = run.named(FLAGS.model)
     work_dir = f"{output}.work" if output and named else None

@@ -135,8 +135,8 @@ def main(_) -> None:
 def _units():
     """The `Units` that the flags describe: words, or pieces of --vocab_file."""
     with cli.quiet_imports():
-        from cmlm.data.rules import Rules
         from cmlm.ngram_lists.units import Units
+        from cmlm.tokenization.rules import Rules
         from cmlm.vocabulary.settings import VocabularyConfig
 
     rules, tokenizer = Rules(FLAGS.lower_case, FLAGS.strip_accents), None

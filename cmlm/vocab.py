@@ -137,7 +137,8 @@ def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
         from cmlm.common import fields, outputs
-        from cmlm.data import inspection, rules
+        from cmlm.data import inspection
+        from cmlm.tokenization import rules
         from cmlm.vocabulary import coverage, learning, words
         from cmlm.vocabulary.settings import VocabularyConfig
 

@@ -15,10 +15,6 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from cmlm.data import letters, vocabulary_file
-from cmlm.data import rules as rules_lib
-from cmlm.data.rules import Rules
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import layers, pooling, weights
@@ -29,6 +25,10 @@ from cmlm.modeling.foreign import (
     modules,
     tensors,
 )
+from cmlm.tokenization import letters, vocabulary_file
+from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.rules import Rules
 from export import model_card
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from cmlm.data.tokenization import Tokenizer, trim
+from cmlm.tokenization.base import Tokenizer, trim
 
 
 def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
@@ -89,7 +89,7 @@ def pack_segments(
     Args:
         segments: int32 [batch, (tokens)] or [batch, (words), (tokens)], one or two.
             Some tokenizers put two separators between two segments.
-        seq_length: the width of the result. `tokenization.trim` shortens longer
+        seq_length: the width of the result. `tokenization.base.trim` shortens longer
             segments; special tokens always stay.
         tokenizer: defines the special tokens.
 

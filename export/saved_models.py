@@ -10,8 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, checksums, files, scratch, versions
-from cmlm.data import rules as rules_lib
-from cmlm.data import vocabulary_file
 from cmlm.encoders import identity, opening
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
@@ -20,6 +18,8 @@ from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import inference_graph
 from cmlm.modeling.foreign import tf_hub
+from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization import vocabulary_file
 from export import encoder, preprocessor, server_files, serving
 
 PREPROCESSOR = "preprocessor"

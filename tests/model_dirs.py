@@ -9,11 +9,11 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.components import SecondMoment
-from cmlm.data import vocabulary_file
 from cmlm.encoders import identity, model_dir
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.modeling.model import SentenceModel
+from cmlm.tokenization import vocabulary_file
 from export import saved_models
 
 VOCAB = [

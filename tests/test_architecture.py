@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = [
     ["cmlm.errors"],
     ["cmlm.common"],
-    ["cmlm.data", "cmlm.mining"],
-    ["cmlm.vocabulary", "cmlm.ngram_lists", "cmlm.modeling", "cmlm.preparation"],
+    ["cmlm.tokenization", "cmlm.mining"],
+    ["cmlm.data", "cmlm.modeling"],
+    ["cmlm.vocabulary", "cmlm.ngram_lists", "cmlm.preparation"],
     ["cmlm.objectives"],
     ["cmlm.config"],
     ["cmlm.encoders", "cmlm.evaluation"],

@@ -31,11 +31,11 @@ from test_foreign_weights import (
 )
 from test_tokenizers import byte_pairs, pieces
 
-from cmlm.data import vocabulary_file
 from cmlm.encoders import opening
 from cmlm.encoders.trained import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
+from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine
 from export import huggingface_folder, saved_models
 

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives import losses
 from cmlm.objectives.distill import (
@@ -16,6 +15,7 @@ from cmlm.objectives.distill import (
     DistillConfig,
     DistillObjective,
 )
+from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import inputs, teachers
 
 TEXTS = [f"sentence number {n} of the text ." for n in range(300)]

@@ -8,7 +8,8 @@ from encoders import Table
 from sklearn.metrics import precision_recall_fscore_support
 
 from cmlm.errors import UserError
-from cmlm.evaluation import bitext, catalogue, reading, store
+from cmlm.evaluation import catalogue, reading, store
+from cmlm.evaluation.tasks import bitext
 
 
 def xsim_error(x, y, k=4):

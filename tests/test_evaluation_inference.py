@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, inference, reading, run
+from cmlm.evaluation import catalogue, reading, run
+from cmlm.evaluation.tasks import inference
 
 LABELS = ("neutral", "entailment", "contradiction")
 # XNLI-1.0's columns.

@@ -8,7 +8,8 @@ import pytest
 from encoders import WordCounts
 
 from cmlm.encoders import external
-from cmlm.evaluation import base, kept, run
+from cmlm.evaluation import kept, run
+from cmlm.evaluation.tasks import base
 
 TEXTS = {"one": ["a b", "c"], "two": ["c", "d e"], "three": ["f"]}
 

@@ -7,9 +7,10 @@ import pytest
 from sklearn import metrics
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, classifier, own, retrieval, run, search
+from cmlm.evaluation import catalogue, classifier, run, search
 from cmlm.evaluation.reading import DataDir
 from cmlm.evaluation.store import Store
+from cmlm.evaluation.tasks import retrieval, user_files
 from cmlm.mining import index
 
 DIM = 8
@@ -139,7 +140,7 @@ def test_pairs_by_scikit_learn(tmp_path):
         for n, label in enumerate(labels)
     ]
     (tmp_path / "pairs.tsv").write_text("".join(lines))
-    got = scores(own.PairFiles(["pairs.tsv"]), tmp_path)
+    got = scores(user_files.PairFiles(["pairs.tsv"]), tmp_path)
     encode = Hashed().encode
     first = search.unit_length(encode([f"a {n}" for n in range(60)]))
     second = [f"{'a' if n % 3 == 0 else 'b'} {n}" for n in range(60)]
@@ -162,7 +163,7 @@ def test_classes_come_from_the_training_file(tmp_path):
     for name, n in (("train", 80), ("test", 40)):
         rows = [f"{i}\t{name} {i}\t{random.choice(['b', 'a', 'c'])}" for i in range(n)]
         (tmp_path / f"{name}.tsv").write_text("\n".join(["id\ttext\tlabel", *rows]))
-    task = own.ClassificationFiles(["train.tsv", "test.tsv"])
+    task = user_files.ClassificationFiles(["train.tsv", "test.tsv"])
     data = task.read(DataDir(str(tmp_path)))
     assert {part: len(rows.texts) for part, rows in data.items()} == {
         "train": 80,
@@ -187,7 +188,7 @@ def test_the_smallest_classes_that_suffice_for_folds(tmp_path, names, monkeypatc
     paths = [f"{name}.tsv" for name in names]
     most, least = (12, 3) if names == ["train"] else (10, 2)
     write_classes(tmp_path / "test.tsv", [("a", 2), ("b", 2)])
-    task = own.ClassificationFiles(paths)
+    task = user_files.ClassificationFiles(paths)
     write_classes(tmp_path / "train.tsv", [("b", most), ("a", least)])
     assert 0 <= scores(task, tmp_path)["accuracy"] <= 100
     for counts in ([("a", 50), ("b", least - 1)], [("a", most - 1), ("b", most - 1)]):

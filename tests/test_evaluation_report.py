@@ -17,7 +17,7 @@ from cmlm.evaluation import (
     run,
     tables,
 )
-from cmlm.evaluation.geometry import Strings
+from cmlm.evaluation.tasks.geometry import Strings
 
 
 def results():

@@ -8,7 +8,8 @@ from encoders import WordCounts
 from scipy import optimize, special, stats
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, relatedness, senteval, sts
+from cmlm.evaluation import catalogue, reading, relatedness
+from cmlm.evaluation.tasks import senteval, sts
 
 TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
 

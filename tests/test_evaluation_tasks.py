@@ -13,19 +13,17 @@ from scipy.linalg import orthogonal_procrustes
 from sklearn.linear_model import LogisticRegression
 
 from cmlm.errors import UserError
-from cmlm.evaluation import (
+from cmlm.evaluation import catalogue, reading, run
+from cmlm.evaluation.tasks import (
     agnosticity,
     analogy,
     bli,
-    catalogue,
     geometry,
     lexical,
     linking,
     mining,
     paraphrase,
     qa,
-    reading,
-    run,
     senteval_files,
     transfer,
 )

@@ -17,10 +17,10 @@ from cmlm.config import recipes
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.scored import ScoredDataConfig
-from cmlm.data.word_pieces import WordPiece
 from cmlm.encoders import model_dir
 from cmlm.modeling import checkpoints
 from cmlm.objectives import OBJECTIVES
+from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import engine, metrics_log, teachers
 from cmlm.training.trainer import Trainer
 

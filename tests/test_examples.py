@@ -8,7 +8,7 @@ import commands
 import model_dirs
 import pytest
 
-from cmlm.data import vocabulary_file
+from cmlm.tokenization import vocabulary_file
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "examples").glob("*.ipynb"))
 # Any text in small letters, letter by letter.

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.data import vocabulary_file
-from cmlm.data.rules import Rules
 from cmlm.encoders import components_file, identity, model_dir, opening
 from cmlm.errors import UserError
+from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.rules import Rules
 from export import model_card, saved_models
 from export import source as source_flags
 

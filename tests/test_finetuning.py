@@ -11,7 +11,6 @@ import pytest
 from test_finetuning_glue import write
 
 from cmlm.common import fields
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import opening
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
@@ -19,6 +18,7 @@ from cmlm.evaluation import reading
 from cmlm.finetuning import catalogue, examples, glue, tasks, training
 from cmlm.finetuning import run as finetuning
 from cmlm.finetuning.glue import Row
+from cmlm.tokenization.base import Tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = "the cat sat on a mat ran far away".split()

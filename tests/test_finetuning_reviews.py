@@ -7,8 +7,8 @@ import pytest
 
 from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.evaluation import base, transfer
 from cmlm.evaluation.reading import DataDir
+from cmlm.evaluation.tasks import base, transfer
 from cmlm.finetuning import catalogue, examples, tasks, training
 from cmlm.finetuning.tasks import Row
 

@@ -21,13 +21,13 @@ from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
 from cmlm.config import overrides, recipes
-from cmlm.data import vocabulary_file
 from cmlm.encoders import opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 from cmlm.modeling import pooling as pooling_lib
 from cmlm.modeling.foreign import modules
+from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine, warm_start
 from export import huggingface_folder
 

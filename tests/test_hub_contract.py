@@ -21,8 +21,8 @@ import tensorflow_text as tf_text
 
 from cmlm.common.components import remove
 from cmlm.common.keras import keras
-from cmlm.data import tokenization
 from cmlm.encoders import components_file
+from cmlm.tokenization.base import trim
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDER = "CMLM_OLDER_PYTHON"
@@ -300,7 +300,7 @@ def test_trimming_is_round_robin(budget):
 
     for segments in ([ragged()], [ragged(), ragged()]):
         oracle = tf_text.RoundRobinTrimmer(budget).trim(segments)
-        trimmed = tokenization.trim(segments, budget)
+        trimmed = trim(segments, budget)
         assert [t.to_list() for t in trimmed] == [t.to_list() for t in oracle]
 
 

@@ -11,8 +11,8 @@ from cmlm.data import batches as batches_lib
 from cmlm.data import languages, masked_pipelines
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
+from cmlm.tokenization.word_pieces import WordPiece
 
 pytestmark = pytest.mark.usefixtures("unconverted")
 

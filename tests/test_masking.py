@@ -7,8 +7,8 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.data import masking
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
+from cmlm.tokenization.word_pieces import WordPiece
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 N_WORDS = 400  # ids 5..404 begin a word

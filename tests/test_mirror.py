@@ -8,9 +8,9 @@ from cmlm.common import fields
 from cmlm.data import batches, languages, pair_pipelines
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import SpanConfig
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives.mirror import MirrorConfig
+from cmlm.tokenization.word_pieces import WordPiece
 
 
 def mirror_config(**values) -> MirrorConfig:

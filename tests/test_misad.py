@@ -20,11 +20,11 @@ from cmlm.data import (
 from cmlm.data.batches import Feed
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives import losses, misad, misad_inputs
 from cmlm.objectives.base import Data
 from cmlm.objectives.misad import MisadConfig, MisadObjective
+from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training.trainer import Trainer
 
 PAD, UNK, CLS, SEP, MASK = range(5)

@@ -11,13 +11,13 @@ import pytest
 
 from cmlm.common import choices, fields
 from cmlm.data import ngram_files, streams
-from cmlm.data.rules import Rules
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.ngram_lists import extraction, sorted_counts
 from cmlm.ngram_lists.extraction import NgramConfig
 from cmlm.ngram_lists.sorted_counts import SortedCounts
 from cmlm.ngram_lists.units import Units
+from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.word_pieces import WordPiece
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,9 +12,9 @@ from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.data import batches, languages, nli, pair_pipelines, streams
 from cmlm.data.nli import NliDataConfig
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives.nli import NliConfig, NliObjective
+from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training.trainer import Trainer
 
 LABELS = ["entailment", "Neutral", "contradictory", "0", "1", "2"]

@@ -17,7 +17,7 @@ from cmlm.data import (
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import MaskingConfig, SpanConfig
-from cmlm.data.word_pieces import WordPiece
+from cmlm.tokenization.word_pieces import WordPiece
 
 pytestmark = pytest.mark.usefixtures("unconverted")
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cmlm.data import vocabulary_file
-from cmlm.data.rules import Rules
-from cmlm.data.word_pieces import WordPiece
 from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, optimization
 from cmlm.modeling.model import SentenceModel
+from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.vocabulary import pieces
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.data import letters, rules, vocabulary_file
-from cmlm.data.rules import Rules
-from cmlm.data.word_pieces import WordPiece, WordSplitter
 from cmlm.encoders import opening
 from cmlm.errors import UserError
+from cmlm.tokenization import letters, rules, vocabulary_file
+from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.word_pieces import WordPiece, WordSplitter
 from cmlm.training import engine, warm_start
 from cmlm.vocabulary import learning, of_run
 from cmlm.vocabulary.settings import VocabularyConfig

@@ -9,10 +9,10 @@ import toys
 
 from cmlm.data import scored as data_scored
 from cmlm.data.bitext import PairDataConfig
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.scored import ScoredConfig, ScoredObjective
+from cmlm.tokenization.word_pieces import WordPiece
 
 LINES = "a b\tc\t5\nb\td c\t2.5\nc\ta\t0\n"
 

@@ -7,9 +7,9 @@ import servers
 import tensorflow as tf
 
 from cmlm.common import components as components_lib
-from cmlm.data.word_pieces import WordPiece
 from cmlm.encoders import batching
 from cmlm.encoders.graph import SentenceGraph
+from cmlm.tokenization.word_pieces import WordPiece
 from export import serving
 
 TEXTS = [text.encode() for text in model_dirs.SENTENCES]

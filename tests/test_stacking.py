@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.stacking import stack
+from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine, stages
 
 

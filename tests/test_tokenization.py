@@ -6,9 +6,9 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.python.ops import bert_tokenizer
 
-from cmlm.data import vocabulary_file
-from cmlm.data.rules import Rules
-from cmlm.data.word_pieces import WordPiece
+from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.word_pieces import WordPiece
 
 WORDS = "the cat sat on mat un ##believ ##able ##s café cafe ! , . \ufffd".split()
 VOCAB = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

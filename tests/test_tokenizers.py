@@ -15,10 +15,11 @@ import tensorflow as tf
 import tokenizers as hugging_face
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
-from cmlm.data import byte_pairs as byte_pair_module
-from cmlm.data import masking, tokenizer_file, vocabulary_file
-from cmlm.data.tokenizers import open_tokenizer
+from cmlm.data import masking
 from cmlm.errors import UserError
+from cmlm.tokenization import byte_pairs as byte_pair_module
+from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization.opening import open_tokenizer
 from cmlm.vocabulary import of_run
 from cmlm.vocabulary.settings import VocabularyConfig
 

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.data import vocabulary_file
-from cmlm.data.rules import Rules
-from cmlm.data.word_pieces import WordPiece
 from cmlm.errors import UserError
+from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.vocabulary import coverage, learning, of_run, words
 from cmlm.vocabulary.settings import VocabularyConfig
 

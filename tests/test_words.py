@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cmlm.data.rules import Rules
+from cmlm.tokenization.rules import Rules
 from cmlm.vocabulary import words
 
 

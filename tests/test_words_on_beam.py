@@ -11,8 +11,8 @@ pytest.importorskip("apache_beam", reason="needs pip install 'cmlm[corpus]'")
 
 from cmlm.common import beam_runner
 from cmlm.data import streams
-from cmlm.data.rules import Rules
 from cmlm.errors import UserError
+from cmlm.tokenization.rules import Rules
 from cmlm.vocabulary import words, words_on_beam
 
 ANY = 1 << 40

@@ -19,9 +19,9 @@ from official.core import config_definitions
 
 from cmlm.common import distributed, workers
 from cmlm.config import overrides
-from cmlm.data import vocabulary_file
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
+from cmlm.tokenization import vocabulary_file
 from cmlm.training import agreement, metrics_log
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,7 +4,8 @@ import json
 import random
 from pathlib import Path
 
-from cmlm.evaluation import catalogue, lexical
+from cmlm.evaluation import catalogue
+from cmlm.evaluation.tasks import lexical
 
 WORDS = "the a river boat water fish bridge garden flower rain earth seed".split()
 _ROWS = 24

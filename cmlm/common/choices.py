@@ -11,7 +11,7 @@ PRECISIONS = ("float32", "bfloat16")
 TEXT_LAYOUTS = ("lines", "wrapped", "wikitext")
 # Files of one language (`cmlm.preparation.spreading`).
 MAX_SHARDS = 1 << 20
-# Vocabularies (`cmlm.data.rules`): Unicode's forms of text; "" leaves it as it is.
+# Vocabularies (`cmlm.tokenization.rules`): Unicode's forms of text; "" changes nothing.
 NORMALIZATIONS = ("", "nfc", "nfkc")
 TOKENIZER_STYLES = ("tf-text", "hugging-face")
 # N-grams (`cmlm.ngram_lists`).

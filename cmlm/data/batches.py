@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from cmlm.data import languages, streams
 from cmlm.data.corpus import DataConfig
-from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
+from cmlm.tokenization.base import Tokenizer
 
 # For each tensor of a batch, the name of the mask that is 0 where the last axis of the
 # tensor is padding; None if that axis is not padded.

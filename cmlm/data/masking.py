@@ -9,7 +9,7 @@ import tensorflow as tf
 from official.modeling import hyperparams
 
 from cmlm.common import fields
-from cmlm.data.tokenization import Tokenizer
+from cmlm.tokenization.base import Tokenizer
 
 
 @dataclasses.dataclass

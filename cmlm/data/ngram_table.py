@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from cmlm.data.ngram_files import MARK
 from cmlm.data.spans import MAX_TOKENS
-from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
+from cmlm.tokenization.base import Tokenizer
 
 # The factor of the hash. It is odd, so no multiplication loses a bit.
 _BASE = 0x9E3779B97F4A7C15 - (1 << 64)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cmlm.data import masking
 from cmlm.data.masking import MaskingConfig
-from cmlm.data.tokenization import Tokenizer
+from cmlm.tokenization.base import Tokenizer
 
 # Tokens of the longest span: six words of two pieces each.
 MAX_TOKENS = 12

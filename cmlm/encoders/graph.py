@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders.signatures import TENSORS
+from cmlm.tokenization.base import Tokenizer
 
 
 class SentenceGraph:

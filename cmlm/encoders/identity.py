@@ -8,9 +8,9 @@ import re
 
 import numpy as np
 
-from cmlm.data.rules import Rules
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
+from cmlm.tokenization.rules import Rules
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 

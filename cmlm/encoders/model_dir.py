@@ -24,11 +24,11 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.common.keras import keras
 from cmlm.config import experiment, overrides
-from cmlm.data import vocabulary_file
 from cmlm.encoders.trained import AS_TRAINED, Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
+from cmlm.tokenization import vocabulary_file
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from cmlm.common import checksums, forks, json_files, once
 from cmlm.config import experiment
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
@@ -32,6 +31,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
+from cmlm.tokenization.base import Tokenizer
 
 # The description of an export inside its SavedModel; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", tf_hub.EXPORT)

@@ -15,11 +15,11 @@ from collections.abc import Collection
 from cmlm.common import scratch
 from cmlm.common.keras import keras
 from cmlm.config import experiment
-from cmlm.data import tokenizer_file, vocabulary_file
 from cmlm.encoders.trained import AS_TRAINED, Reading, TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign
 from cmlm.modeling.model import SentenceModel
+from cmlm.tokenization import tokenizer_file, vocabulary_file
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.data import rules, vocabulary_file
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning
+from cmlm.tokenization import rules, vocabulary_file
 from cmlm.vocabulary import pieces
 
 # The number of lines whose vectors are compared before and after pruning.

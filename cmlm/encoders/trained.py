@@ -7,11 +7,11 @@ import re
 
 from cmlm.common import choices, fields
 from cmlm.config import experiment
-from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
 from cmlm.modeling import pooling
 from cmlm.modeling.encoder import SENTENCE_VECTORS, EncoderNetwork
 from cmlm.modeling.model import SentenceModel
+from cmlm.tokenization.base import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cmlm.errors import UserError, did_you_mean
-from cmlm.evaluation import (
+from cmlm.evaluation import run
+from cmlm.evaluation.tasks import (
     agnosticity,
     analogy,
     base,
@@ -19,14 +20,13 @@ from cmlm.evaluation import (
     linking,
     mining,
     neighbours,
-    own,
     paraphrase,
     qa,
     retrieval,
-    run,
     senteval,
     sts,
     transfer,
+    user_files,
     xeval,
 )
 
@@ -45,8 +45,8 @@ ON_FILES = {
     "sts": sts.StsFiles,
     "agnosticity": agnosticity.AgnosticityFiles,
     "geometry": geometry.GeometryFiles,
-    "classification": own.ClassificationFiles,
-    "pairs": own.PairFiles,
+    "classification": user_files.ClassificationFiles,
+    "pairs": user_files.PairFiles,
     "retrieval": retrieval.RetrievalFiles,
     "neighbours": neighbours.NeighboursFiles,
 }

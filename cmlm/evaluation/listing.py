@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cmlm.evaluation import base, catalogue, run
+from cmlm.evaluation import catalogue, run
+from cmlm.evaluation.tasks import base
 
 
 def rows(language: str, data_dir: str | None) -> Iterator[str]:

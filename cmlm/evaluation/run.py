@@ -13,10 +13,10 @@ import numpy as np
 
 from cmlm.errors import UserError
 from cmlm.evaluation import averages
-from cmlm.evaluation.base import Task, Vectors
 from cmlm.evaluation.kept import Kept
 from cmlm.evaluation.reading import DataDir, reason
 from cmlm.evaluation.store import Change, LanguageStores, SentenceEncoder, Store
+from cmlm.evaluation.tasks.base import Task, Vectors
 
 # `NAME=MODEL`; a name is not a path.
 _NAMED = re.compile(r"([^=:/\\]+)=(.+)")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data.tokenization import Tokenizer
 from cmlm.finetuning.tasks import Row
+from cmlm.tokenization.base import Tokenizer
 
 _ROWS_AT_ONCE = 4096
 # The number of batches whose examples are sorted by length together. A larger window

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cmlm.common import files
-from cmlm.evaluation import base, reading, transfer
+from cmlm.evaluation import reading
+from cmlm.evaluation.tasks import base, transfer
 from cmlm.finetuning.tasks import Row, Task
 
 

@@ -23,7 +23,6 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import checksums, files, json_files
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import batching
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -33,6 +32,7 @@ from cmlm.finetuning.labelled import FileTask
 from cmlm.finetuning.training import HEAD
 from cmlm.modeling import inference_graph
 from cmlm.modeling.model import SentenceModel
+from cmlm.tokenization.base import Tokenizer
 
 _TASK = os.path.join("assets.extra", "task.json")
 _CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)

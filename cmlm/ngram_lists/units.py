@@ -8,9 +8,9 @@ import unicodedata
 
 import tensorflow as tf
 
-from cmlm.data.rules import UNCASED, Rules
-from cmlm.data.tokenization import Tokenizer
-from cmlm.data.word_pieces import WordSplitter
+from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.rules import UNCASED, Rules
+from cmlm.tokenization.word_pieces import WordSplitter
 
 
 class Units:

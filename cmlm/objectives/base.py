@@ -14,9 +14,9 @@ from official.modeling import hyperparams
 from cmlm.common import fields
 from cmlm.data import batches, corpus, inspection, languages
 from cmlm.data.teacher_vectors import TeacherVectors
-from cmlm.data.tokenization import Tokenizer
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.model import SentenceModel
+from cmlm.tokenization.base import Tokenizer
 
 # A metric is (sum, count). Both add up over replicas, micro-batches and steps; the
 # quotient is taken once, at the end.

@@ -17,13 +17,13 @@ from cmlm.data import (
     ngram_table,
     spans,
     streams,
-    word_pieces,
 )
 from cmlm.errors import UserError
 from cmlm.modeling import predictions
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import losses, misad_inputs
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
+from cmlm.tokenization import word_pieces
 
 CANDIDATES = ("marks", "ngrams", "entities", "spans")
 CHOICES = ("model", "random")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from cmlm.data.spans import MAX_TOKENS
-from cmlm.data.tokenization import Tokenizer
+from cmlm.tokenization.base import Tokenizer
 
 
 def split(

@@ -23,13 +23,13 @@ from cmlm.common import distributed, workers
 from cmlm.common.counts import counted
 from cmlm.common.keras import keras
 from cmlm.config import experiment
-from cmlm.data import vocabulary_file
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest, optimization, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
+from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.base import Tokenizer
 from cmlm.training import agreement, hold_out, inputs, metrics_log
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals

@@ -13,13 +13,14 @@ import tensorflow as tf
 
 from cmlm.common import workers
 from cmlm.config import experiment
-from cmlm.data import languages, vocabulary_file
+from cmlm.data import languages
 from cmlm.data.teacher_vectors import TeacherVectors
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.objectives import Data, ObjectiveConfig
+from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.base import Tokenizer
 from cmlm.training import teachers, warm_start
 from cmlm.vocabulary import of_run
 

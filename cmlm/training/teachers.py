@@ -16,13 +16,13 @@ from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
-from cmlm.data.tokenization import Tokenizer
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.objectives import Data
 from cmlm.objectives.base import ObjectiveConfig
 from cmlm.objectives.distill import DistillConfig, word_of
+from cmlm.tokenization.base import Tokenizer
 
 # Texts that the teacher encodes in one call: enough for batches of similar length.
 _AT_ONCE = 4_096

@@ -9,10 +9,10 @@ from collections.abc import Collection
 import tensorflow as tf
 
 from cmlm.config import experiment
-from cmlm.data import rules, vocabulary_file
 from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import encoder, foreign, latest
+from cmlm.tokenization import rules, vocabulary_file
 from cmlm.vocabulary.settings import VocabularyConfig
 
 # The fields of `EncoderConfig` that trained weights fix.

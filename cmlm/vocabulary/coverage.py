@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cmlm.common import files as files_lib
 from cmlm.data import languages
-from cmlm.data.tokenization import Tokenizer
+from cmlm.tokenization.base import Tokenizer
 
 # The part of a language's text that `unknown_shares` reads.
 _FILES = 16
@@ -42,7 +42,7 @@ def measure(tokenizer, counts: collections.Counter) -> Coverage:
     """Measures how a tokenizer splits counted words.
 
     Args:
-        tokenizer: a `tokenization.Tokenizer`.
+        tokenizer: a `tokenization.base.Tokenizer`.
         counts: words and their counts, from `words.count`.
     """
     pieces = tokenizer.tokenize(tf.constant(list(counts)))

@@ -17,10 +17,11 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.data import languages, vocabulary_file
-from cmlm.data import rules as rules_lib
-from cmlm.data.rules import Rules
+from cmlm.data import languages
 from cmlm.errors import UserError
+from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.rules import Rules
 from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
 from cmlm.vocabulary.settings import VocabularyConfig

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from cmlm.data import rules, vocabulary_file
-from cmlm.data.tokenization import Tokenizer
 from cmlm.errors import UserError
+from cmlm.tokenization import rules, vocabulary_file
+from cmlm.tokenization.base import Tokenizer
 from cmlm.vocabulary import coverage, learning
 from cmlm.vocabulary.settings import VocabularyConfig
 

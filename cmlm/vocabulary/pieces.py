@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data.tokenization import Tokenizer
-from cmlm.data.word_pieces import WordSplitter
+from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.word_pieces import WordSplitter
 
 _JOINER = "##"
 

@@ -11,9 +11,11 @@ from typing import Any, Optional
 from official.modeling import hyperparams
 
 from cmlm.common import choices, fields
-from cmlm.data import rules as rules_lib
-from cmlm.data import tokenization, tokenizer_file, tokenizers, vocabulary_file
-from cmlm.data.rules import Rules
+from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.opening import open_tokenizer
+from cmlm.tokenization.rules import Rules
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +68,9 @@ class VocabularyConfig(hyperparams.Config):
         values = {name: getattr(self, name) for name in rules_lib.NAMES}
         return Rules(**values | {"dotless_i": bool(self.dotless_i)})
 
-    def tokenizer(self, path: str) -> tokenization.Tokenizer:
+    def tokenizer(self, path: str) -> Tokenizer:
         """Returns the tokenizer of a vocabulary file with these settings."""
-        return tokenizers.open_tokenizer(path, self.rules())
+        return open_tokenizer(path, self.rules())
 
     def adopt_rules(
         self,
@@ -102,8 +104,9 @@ class VocabularyConfig(hyperparams.Config):
     ) -> None:
         """Takes over the rules of `file`.
 
-        They stand beside it (see `cmlm.data.rules`). Without them, a vocabulary without
-        any capital is lower-cased, and one with capitals is not, unless the user says.
+        They stand beside it (see `cmlm.tokenization.rules`). Without them, a vocabulary
+        without any capital is lower-cased, and one with capitals is not, unless the
+        user says.
 
         Args:
             given, prefix: see `adopt_rules`.

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import streams, word_pieces
-from cmlm.data.rules import Rules
+from cmlm.data import streams
+from cmlm.tokenization import word_pieces
+from cmlm.tokenization.rules import Rules
 
 # Most distinct words in memory. When there are more, the rarest half is dropped, so a
 # text of any size needs at most 0.6 GB.

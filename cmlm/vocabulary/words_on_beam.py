@@ -22,9 +22,9 @@ import tensorflow as tf
 
 from cmlm.common import beam_runner, files, packing, utf8
 from cmlm.data import streams
-from cmlm.data.rules import Rules
-from cmlm.data.word_pieces import WordSplitter
 from cmlm.errors import UserError
+from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.word_pieces import WordSplitter
 from cmlm.vocabulary import words
 
 # A plain file is read in parts of this size, by any number of workers; a gzip file is

@@ -10,10 +10,10 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import rules as rules_lib
-from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling.weights import listed
+from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization import vocabulary_file
 
 # Fields of EncoderConfig that must agree with the shapes of the weights.
 BINDING = (

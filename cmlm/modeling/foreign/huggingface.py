@@ -4,7 +4,8 @@ config.json             shape; `architectures` lists the accepted `model_type`s
 model.safetensors       weights; a pickle is refused
 vocab.txt               WordPiece
 tokenizer.json          WordPiece, byte-level BPE (or vocab.json and merges.txt) or
-                        SentencePiece's unigram model, see `cmlm.data.tokenizer_file`
+                        SentencePiece's unigram model, see
+                        `cmlm.tokenization.tokenizer_file`
 tokenizer_config.json   case
 modules.json            sentence-transformers: pooling, normalisation, a Dense layer
 1_Pooling/config.json
@@ -19,7 +20,6 @@ import os
 from typing import Any
 
 from cmlm.common import json_files
-from cmlm.data import rules as rules_lib
 from cmlm.errors import UserError, shown
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import (
@@ -29,6 +29,7 @@ from cmlm.modeling.foreign import (
     modules,
     tensors,
 )
+from cmlm.tokenization import rules as rules_lib
 
 CONFIG = "config.json"
 # The key of config.json under which our own exports keep settings that BERT lacks.

@@ -2,7 +2,8 @@
 
 vocab.txt               WordPiece
 tokenizer.json          WordPiece, byte-level BPE (or vocab.json and merges.txt) or
-                        SentencePiece's unigram model, see `cmlm.data.tokenizer_file`
+                        SentencePiece's unigram model, see
+                        `cmlm.tokenization.tokenizer_file`
 tokenizer_config.json   case
 """
 
@@ -16,9 +17,9 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import json_files
-from cmlm.data import tokenizer_file, vocabulary_file
 from cmlm.errors import UserError, shown
 from cmlm.modeling.foreign import architectures, base
+from cmlm.tokenization import tokenizer_file, vocabulary_file
 
 _MERGES = "merges.txt"
 _SENTENCE_PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model")

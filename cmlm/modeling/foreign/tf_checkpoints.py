@@ -19,10 +19,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from cmlm.common import json_files
-from cmlm.data import vocabulary_file
 from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
+from cmlm.tokenization import vocabulary_file
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _BERT_CONFIG = "bert_config.json"

@@ -14,12 +14,12 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from cmlm.common import checksums, json_files
-from cmlm.data import rules as rules_lib
-from cmlm.data import tokenizer_file, vocabulary_file
-from cmlm.data.rules import MAX_WORD_BYTES
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
+from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization.rules import MAX_WORD_BYTES
 
 FILE_NAME = "saved_model.pb"
 # The file beside every encoder that this project exports.

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, reading, search
+from cmlm.evaluation import reading, search
+from cmlm.evaluation.tasks import base
 
 _DEPTH = 100
 

@@ -36,7 +36,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, reading, search
+from cmlm.evaluation import reading, search
+from cmlm.evaluation.tasks import base
 
 _TOP = 5
 _FOLDER = "askapatient"

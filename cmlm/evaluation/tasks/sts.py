@@ -26,8 +26,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, metrics, reading
-from cmlm.evaluation.senteval_files import SICK_FILES, sts_benchmark_files
+from cmlm.evaluation import metrics, reading
+from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks.senteval_files import SICK_FILES, sts_benchmark_files
 
 
 @dataclasses.dataclass

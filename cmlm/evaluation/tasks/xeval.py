@@ -11,8 +11,9 @@ import copy
 import os
 from collections.abc import Iterable
 
-from cmlm.evaluation import averages, base, reading, senteval
-from cmlm.evaluation.senteval_files import Parts
+from cmlm.evaluation import averages, reading
+from cmlm.evaluation.tasks import base, senteval
+from cmlm.evaluation.tasks.senteval_files import Parts
 
 
 class XevalTask(base.PartedTask[Parts]):

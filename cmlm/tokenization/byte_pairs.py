@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from cmlm.data import tokenizer_file
-from cmlm.data.tokenization import Tokenizer, word_borders
+from cmlm.tokenization import tokenizer_file
+from cmlm.tokenization.base import Tokenizer, word_borders
 
 # Unicode's White_Space, as in the regular expressions of other programs. RE2's \s knows
 # ASCII only.

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cmlm.common import json_files
-from cmlm.data.rules import Rules
 from cmlm.errors import UserError, shown
+from cmlm.tokenization.rules import Rules
 
 FILE_NAME = "tokenizer.json"
 # The parts that determine ids; readers and writers keep them and nothing else.

@@ -12,9 +12,9 @@ import os
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.data import tokenizer_file
-from cmlm.data.tokenizer_file import MAX_TOKEN_CHARACTERS
 from cmlm.errors import UserError
+from cmlm.tokenization import tokenizer_file
+from cmlm.tokenization.tokenizer_file import MAX_TOKEN_CHARACTERS
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROLES = {token.strip("[]").lower(): token for token in SPECIAL_TOKENS}

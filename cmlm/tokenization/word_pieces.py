@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from cmlm.data import letters, tokenizer_file, vocabulary_file
-from cmlm.data.rules import UNCASED, Rules
-from cmlm.data.tokenization import Tokenizer
+from cmlm.tokenization import letters, tokenizer_file, vocabulary_file
+from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.rules import UNCASED, Rules
 
 # Letters that hardly any vocabulary contains. One of them replaces each long word and
 # becomes [UNK].

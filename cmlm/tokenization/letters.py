@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from cmlm.data.rules import Rules
+from cmlm.tokenization.rules import Rules
 
 # The only letter whose lower case is two characters: i and a combining dot.
 _CAPITAL_DOTTED_I, _LOWER_DOTTED_I = "\u0130", "i\u0307"

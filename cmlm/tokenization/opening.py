@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cmlm.data import byte_pairs, unigrams, vocabulary_file
-from cmlm.data.rules import UNCASED, Rules
-from cmlm.data.tokenization import Tokenizer
-from cmlm.data.word_pieces import WordPiece
+from cmlm.tokenization import byte_pairs, unigrams, vocabulary_file
+from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.rules import UNCASED, Rules
+from cmlm.tokenization.word_pieces import WordPiece
 
 
 def open_tokenizer(vocab_file: str, rules: Rules = UNCASED) -> Tokenizer:

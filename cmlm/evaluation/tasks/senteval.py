@@ -13,15 +13,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cmlm.evaluation import (
-    base,
-    classifier,
-    metrics,
-    reading,
-    relatedness,
-    senteval_files,
-)
-from cmlm.evaluation.senteval_files import Examples, Parts, Reader
+from cmlm.evaluation import classifier, metrics, reading, relatedness
+from cmlm.evaluation.tasks import base, senteval_files
+from cmlm.evaluation.tasks.senteval_files import Examples, Parts, Reader
 
 
 class ClassificationTask(base.Task[Parts]):

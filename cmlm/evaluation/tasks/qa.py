@@ -16,7 +16,8 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, metrics, reading
+from cmlm.evaluation import metrics, reading
+from cmlm.evaluation.tasks import base
 
 _LABELS = {"not_entailment": 0, "entailment": 1}
 

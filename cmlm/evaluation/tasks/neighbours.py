@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, metrics, reading, search
+from cmlm.evaluation import metrics, reading, search
+from cmlm.evaluation.tasks import base
 
 _LISTED = 10
 

@@ -10,9 +10,10 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, labelled_files, metrics, reading
-from cmlm.evaluation.senteval import ClassificationTask
-from cmlm.evaluation.senteval_files import Examples, Parts
+from cmlm.evaluation import classifier, labelled_files, metrics, reading
+from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks.senteval import ClassificationTask
+from cmlm.evaluation.tasks.senteval_files import Examples, Parts
 
 _PARTS = {1: ("train",), 2: ("train", "test"), 3: ("train", "dev", "test")}
 

@@ -22,7 +22,8 @@ from sklearn.metrics import f1_score
 
 from cmlm.common.components import without_component
 from cmlm.errors import UserError
-from cmlm.evaluation import averages, base, languages, metrics, reading, search
+from cmlm.evaluation import averages, languages, metrics, reading, search
+from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 4
 # CMLM's figure 3 maps these languages with English. It names no projection; PCA here.

@@ -14,8 +14,8 @@ import struct
 import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
-from cmlm.data import letters, tokenizer_file
-from cmlm.data.tokenization import Tokenizer, word_borders
+from cmlm.tokenization import letters, tokenizer_file
+from cmlm.tokenization.base import Tokenizer, word_borders
 
 _SPACE = "\u2581"
 

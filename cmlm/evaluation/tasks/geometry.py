@@ -23,7 +23,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, metrics, reading, search, senteval_files
+from cmlm.evaluation import metrics, reading, search
+from cmlm.evaluation.tasks import base, senteval_files
 
 _STRINGS = 10_000
 _BINS = 40

@@ -22,7 +22,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cmlm.evaluation import base, reading, search
+from cmlm.evaluation import reading, search
+from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 10
 

@@ -26,9 +26,10 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, metrics, reading
-from cmlm.evaluation.senteval import over_seeds
-from cmlm.evaluation.senteval_files import Examples
+from cmlm.evaluation import classifier, metrics, reading
+from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks.senteval import over_seeds
+from cmlm.evaluation.tasks.senteval_files import Examples
 
 # The folders of the processed and of the unprocessed data set, by language.
 FOLDERS = {

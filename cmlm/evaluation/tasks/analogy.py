@@ -19,7 +19,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, reading, search
+from cmlm.evaluation import reading, search
+from cmlm.evaluation.tasks import base
 
 _AT_ONCE = 1024
 

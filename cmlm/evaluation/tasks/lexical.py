@@ -13,7 +13,8 @@ import re
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import reading, sts
+from cmlm.evaluation import reading
+from cmlm.evaluation.tasks import sts
 
 _LANGUAGES = {
     "ENGLISH": "en",

@@ -24,7 +24,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, reading, search
+from cmlm.evaluation import reading, search
+from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 4
 # The names of files: which give the threshold of test files, and which are scored.

@@ -1,7 +1,7 @@
 """Turns strings into token ids with graph ops, in tf.data and in exports.
 
-`word_pieces`, `byte_pairs` and `unigrams` hold the tokenizers; `tokenizers` opens the
-one that a vocabulary file names.
+`word_pieces`, `byte_pairs` and `unigrams` hold the tokenizers; `opening` opens the one
+that a vocabulary file names.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import tokenizer_file, vocabulary_file
-from cmlm.data.rules import Rules
+from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization.rules import Rules
 
 
 class Tokenizer(tf.Module):

@@ -19,8 +19,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cmlm.evaluation import averages, reading, transfer
-from cmlm.evaluation.senteval_files import Examples
+from cmlm.evaluation import averages, reading
+from cmlm.evaluation.tasks import transfer
+from cmlm.evaluation.tasks.senteval_files import Examples
 
 LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 # SNLI's pairs on whose label the annotators did not agree.

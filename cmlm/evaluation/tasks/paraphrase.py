@@ -16,7 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import base, reading, search
+from cmlm.evaluation import reading, search
+from cmlm.evaluation.tasks import base
 
 _TOPS = (1, 5, 10)
 # Groups of ULR's table 9: by the length of the query in words, and by the difference

@@ -28,7 +28,8 @@ import numpy as np
 
 from cmlm.common.components import without_component
 from cmlm.errors import UserError
-from cmlm.evaluation import base, classifier, metrics, reading, search
+from cmlm.evaluation import classifier, metrics, reading, search
+from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 10
 # Sentences in the map of a report, each in every language.

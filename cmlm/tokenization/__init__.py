@@ -1,0 +1,1 @@
+"""Tokenizers: strings to token ids, by the rules and the vocabulary of an encoder."""
