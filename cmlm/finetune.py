@@ -11,7 +11,7 @@
 Your files are .tsv or .csv. Their first line names the columns: `text`, or `text1` and
 `text2`; and `label` (a class), `labels` (any number of classes, separated by |) or
 `score` (a number). Without --dev, a tenth of the examples is held out. --output then
-has model/, a SavedModel from strings to predictions, and a file for each of --predict.
+has model/1, a SavedModel from strings to predictions, and a file for each of --predict.
 With such an output as --model and without --task, the command only predicts.
 
 DIR holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv ...), in
@@ -35,6 +35,7 @@ encoder may do no better.
 
 import itertools
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -171,7 +172,8 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
         from cmlm.finetuning import report, run, saving
 
     with tempfile.TemporaryDirectory() as work_dir:
-        saved = os.path.join(work_dir, "model")
+        versions = os.path.join(work_dir, "model")
+        saved = os.path.join(versions, saving.VERSION)
 
         def keep(model, tokenizer, seq_length, outputs):
             shutil.rmtree(saved, ignore_errors=True)
@@ -196,12 +198,18 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
         if not output:
             return
         with files.atomic_directory(output, FLAGS.overwrite) as directory:
-            shutil.move(saved, os.path.join(directory, "model"))
+            shutil.move(versions, os.path.join(directory, "model"))
             report.write(directory, outcome)
     print(f"results      {os.path.join(output, 'results.json')}")
-    print(f"model        {os.path.join(output, 'model')}")
+    print(f"model        {os.path.join(output, 'model', saving.VERSION)}")
     for answer in outcome.predictions:
         print(f"predictions  {os.path.join(output, answer)}")
+    tuned = shlex.quote(output)
+    print(
+        f"predict      python -m cmlm.finetune --model={tuned} --predict=FILE "
+        "--output=..."
+    )
+    print(f"serve        python -m export.serve --model={tuned}")
 
 
 def predict(output: str | None) -> None:

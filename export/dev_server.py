@@ -199,6 +199,9 @@ class Server:
         return response(environ, start_response)
 
     def _page(self, request: Request) -> Response:
+        vectors = signatures.SIGNATURES[signatures.DEFAULT].output
+        if vectors not in self._model.signatures[signatures.DEFAULT].outputs:
+            return _json({"error": "the model has no vectors for a page"}, 404)
         with open(_PAGE, encoding="utf-8") as file:
             text = file.read()
         for place, name in (

@@ -4,12 +4,14 @@
 
 answers as TensorFlow Serving does: REST at --port, gRPC at --grpc_port. The page at
 http://localhost:8501/ compares two sentences and finds neighbours. --model is the
-folder that export.tfhub wrote. SIGINT and SIGTERM end the server.
+folder that export.tfhub wrote, or the output of cmlm.finetune --task=file:FILE, which
+has no page. SIGINT and SIGTERM end the server.
 
 This server is for development. In production, use tensorflow_model_server, which takes
 the same folder and answers the same requests.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -22,7 +24,7 @@ from absl import flags
 from cmlm import cli
 from cmlm.common import native_log
 
-flags.DEFINE_string("model", None, "The export to serve.")
+flags.DEFINE_string("model", None, "The export or the tuned model to serve.")
 flags.DEFINE_integer(
     "port", 8501, "The port for REST and the page; 0: a free one.", 0, 65535
 )
@@ -38,15 +40,16 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    cli.require(model="an export")
+    cli.require(model="an export, or an output of cmlm.finetune --task=file:FILE")
     with cli.quiet_imports():
-        from cmlm.encoders import opening
+        from cmlm.encoders import opening, signatures
         from export import dev_server, session_model
 
     host = FLAGS.host.removeprefix("[").removesuffix("]")
     dev_server.check_name(FLAGS.model_name)
     dev_server.check_ports(host, FLAGS.port, FLAGS.grpc_port)
-    path = opening.find_export(FLAGS.model)
+    tuned = opening.find_tuned(FLAGS.model)
+    path = tuned or opening.find_export(FLAGS.model)
     version = os.path.basename(path)
     with native_log.dropped():
         with opening.reading_graph(path):
@@ -73,15 +76,21 @@ def main(_) -> None:
         file=sys.stderr,
     )
     address = f"/v1/models/{urllib.parse.quote(FLAGS.model_name, safe='')}"
-    print(f"page  {server.rest}/")
+    if not tuned:
+        print(f"page  {server.rest}/")
     print(f"REST  {server.rest}{address}:predict")
     print(f"gRPC  {server.grpc}")
     print(f"model  {path}")
     client = shlex.quote(server.rest + address)
-    print(
-        f"client  python -m export.client --server={client} --text='A sentence.'",
-        flush=True,
-    )
+    if tuned:
+        inputs = sorted(model.signatures[signatures.DEFAULT].inputs)
+        asked = json.dumps({"inputs": {name: ["A sentence."] for name in inputs}})
+        print(f"client  curl -d {shlex.quote(asked)} {client}:predict", flush=True)
+    else:
+        print(
+            f"client  python -m export.client --server={client} --text='A sentence.'",
+            flush=True,
+        )
     ended.wait()
     server.stop()
     print("stopped", file=sys.stderr)

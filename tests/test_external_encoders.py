@@ -24,6 +24,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         outputs = {
             "toy": rows,
             "foreign": {"pooled": rows, "all": rows},
+            "classes": {"label": texts, "probabilities": rows},
             "short": rows[1:],
             "flat": [1.0 for _ in rows],
             "words": texts,
@@ -68,6 +69,7 @@ def test_a_model_server_is_an_encoder(server):
     "model, said",
     [
         ("foreign", "gave the outputs all, pooled; allowed: default"),
+        ("classes", "gave the outputs label, probabilities; allowed: default"),
         ("short", r"default has the shape \[0\]; allowed: \[1, dim\]"),
         ("flat", r"default has the shape \[1\]; allowed: \[1, dim\]"),
         ("words", "an output is no array of numbers: "),

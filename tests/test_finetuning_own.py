@@ -3,6 +3,8 @@
 import csv
 import gzip
 import json
+import urllib.error
+import urllib.request
 
 import commands
 import model_dirs
@@ -11,8 +13,10 @@ import pytest
 import tensorflow as tf
 from sklearn import metrics
 
+from cmlm.encoders import opening
 from cmlm.errors import UserError
 from cmlm.finetuning import catalogue, labelled, tasks
+from export import dev_server
 
 WORDS = "the cat sat on a mat ran far away".split()
 
@@ -116,15 +120,36 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
     main(f"--model={out}", f"--predict={new}", f"--output={tmp_path / 'again'}")
     again = (tmp_path / "again" / "predictions-new.tsv").read_text()
     assert again == (out / "predictions-new.tsv").read_text()
-    served = tf.saved_model.load(str(out / "model")).signatures["serving_default"]
-    columns = {
-        name: tf.constant([row[name] for row in found]) for name in ("text1", "text2")
-    }
-    answers = served(**columns)["labels"].numpy()
-    assert [answer.decode() for answer in answers] == [row["labels"] for row in found]
+    saved = out / "model" / "1"
+    served = tf.saved_model.load(str(saved)).signatures["serving_default"]
+    columns = {name: [row[name] for row in found] for name in ("text1", "text2")}
+    answers = served(**{name: tf.constant(column) for name, column in columns.items()})
+    labels = [answer.decode() for answer in answers["labels"].numpy()]
+    assert labels == [row["labels"] for row in found]
+
+    # A server gives them, and refuses the page of encoders.
+    assert opening.find_tuned(str(out)) == str(saved)
+    server = dev_server.Server(dev_server.SessionModel(str(saved)))
+    server.start()
+    try:
+        body = json.dumps({"inputs": columns}).encode()
+        address = f"{server.rest}/v1/models/cmlm:predict"
+        with urllib.request.urlopen(address, body, timeout=60) as answer:
+            assert json.load(answer)["outputs"]["labels"] == labels
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{server.rest}/", timeout=60)
+        with pytest.raises(UserError, match="inputs are .*; allowed: .*'text1'"):
+            opening.open_encoder(f"{server.rest}/v1/models/cmlm")
+    finally:
+        server.stop()
+
+    # The model is no encoder.
+    for use in (opening.check, opening.open_trained, opening.open_encoder):
+        with pytest.raises(UserError, match="out is a tuned model, which gives labels"):
+            use(str(out))
 
     # A damaged model is named.
-    (out / "model" / "saved_model.pb").write_bytes(b"")
+    (saved / "saved_model.pb").write_bytes(b"")
     done = commands.run(
         *("cmlm.finetune", f"--model={out}", f"--predict={new}"),
         f"--output={tmp_path / 'more'}",

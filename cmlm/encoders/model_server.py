@@ -206,13 +206,15 @@ class RestServer(ModelServer):
             raise self._refused(
                 f"no valid answer of a model server: {error}"
             ) from error
+        output = TEXT_SIGNATURES[signature].output
         if not isinstance(outputs, dict):
             # The server omits the name of a single output.
-            outputs = {TEXT_SIGNATURES[signature].output: outputs}
-        types = {"language_index": np.int32}
+            outputs = {output: outputs}
+        types = {output: np.float32, "language_index": np.int32}
         try:
+            # Other outputs, as of a model that is no encoder, are only named.
             return {
-                name: np.array(value, types.get(name, np.float32))
+                name: np.array(value, types.get(name))
                 for name, value in outputs.items()
             }
         except (ValueError, TypeError, OverflowError) as error:

@@ -36,6 +36,8 @@ from cmlm.tokenization.base import Tokenizer
 # The description of an export inside its SavedModel; servers ignore this folder.
 PROVENANCE = os.path.join("assets.extra", tf_hub.EXPORT)
 CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
+# The description of a tuned model of `cmlm.finetune` inside its SavedModel.
+TUNED_TASK = os.path.join("assets.extra", "task.json")
 
 
 def open_encoder(
@@ -92,7 +94,7 @@ def check(model: str) -> None:
         if prefix != "untrained":
             wanted = "best" if prefix == "best" else "latest"
             model_dir.find_checkpoint(directory, config, wanted)
-    elif not _find_saved_model(model) and foreign.find(model) is None:
+    elif not _find_saved_model(model) and _foreign(model) is None:
         model_dir.read_config(_run_of(model.removesuffix(".index")))
 
 
@@ -151,10 +153,20 @@ def open_trained(model: str, reading: Reading = AS_TRAINED) -> TrainedEncoder:
         return model_dir.load_encoder(directory, prefix, reading)
     if model_dir.is_model_dir(model):
         return model_dir.load_encoder(model, reading=reading)
-    source = foreign.find(model)
+    source = _foreign(model)
     if source is not None:
         return pretrained.load_encoder(source, reading)
     return model_dir.load_encoder(_run_of(model), model.removesuffix(".index"), reading)
+
+
+def _foreign(model: str) -> foreign.Source | None:
+    """Finds weights of another program; refuses a tuned model, which has others."""
+    if find_tuned(model):
+        raise UserError(
+            f"{model} is a tuned model, which gives labels and not vectors; allowed: an"
+            " encoder, or cmlm.finetune --predict=FILE without --task"
+        )
+    return foreign.find(model)
 
 
 def _run_of(checkpoint: str) -> str:
@@ -232,6 +244,24 @@ def find_export(directory: str) -> str:
     return path
 
 
+def find_tuned(directory: str) -> str | None:
+    """Finds a tuned model of `cmlm.finetune`, whole by its checksums.
+
+    Args:
+        directory: an output of the command, the folder `model` in it, or a version.
+
+    Returns:
+        The folder of the SavedModel; None if there is no tuned model.
+
+    Raises:
+        UserError: a file of the model is damaged.
+    """
+    path = _find_saved_model(directory, "model", TUNED_TASK)
+    if path:
+        checksums.check(path, os.path.join(path, CHECKSUMS))
+    return path
+
+
 def _both(directory: str, reading: Reading, name: str) -> Encoder:
     """Joins the vectors of QuickThought's two encoders.
 
@@ -268,17 +298,25 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     return Encoder(vectors, graphs[0].lengths, info["dim"], seq_length, info, name)
 
 
-def _find_saved_model(directory: str) -> str | None:
-    """Finds the newest version of an export, like a model server."""
+def _find_saved_model(
+    directory: str, folder: str = "serving", description: str = PROVENANCE
+) -> str | None:
+    """Finds the newest version of an export, like a model server.
+
+    Args:
+        directory: the export, the folder of its versions, or a version.
+        folder: the name of the folder of versions.
+        description: the file that a SavedModel of this kind contains.
+    """
     candidates = [directory.rstrip("/") or directory]
-    for parent in (directory, os.path.join(directory, "serving")):
+    for parent in (directory, os.path.join(directory, folder)):
         if tf.io.gfile.isdir(parent):
             names = [name.rstrip("/") for name in tf.io.gfile.listdir(parent)]
             versions = [name for name in names if name.isascii() and name.isdecimal()]
             versions.sort(key=int, reverse=True)
             candidates += [os.path.join(parent, version) for version in versions]
     for place, candidate in enumerate(candidates):
-        if tf.io.gfile.exists(os.path.join(candidate, PROVENANCE)):
+        if tf.io.gfile.exists(os.path.join(candidate, description)):
             for newer in candidates[1:place]:
                 # A command looks for its export several times.
                 once.warn(

@@ -9,7 +9,8 @@ returns `logits` float32 [n, outputs] and, by the kind of the labels,
 | several | `labels` string [n], separated by `|`, `probabilities` [n, labels] |
 | a score | `score` float32 [n]                                                |
 
-`assets.extra/task.json` names the classes in their order.
+`assets.extra/task.json` names the classes in their order. The SavedModel is a version,
+the folder `1`, because a model server takes a folder of versions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import checksums, files, json_files
-from cmlm.encoders import batching
+from cmlm.encoders import batching, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.evaluation import labelled_files
@@ -34,9 +35,8 @@ from cmlm.modeling import inference_graph
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization.base import Tokenizer
 
-_TASK = os.path.join("assets.extra", "task.json")
-_CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
-_SERVED = ("saved_model.pb", "variables", "assets", _TASK)
+VERSION = "1"
+_SERVED = ("saved_model.pb", "variables", "assets", opening.TUNED_TASK)
 # The largest difference between the graph that trains and the graph that serves.
 TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 1024
@@ -73,10 +73,10 @@ def write(
     served.tokenizer = tokenizer
     tf.saved_model.save(served, directory, {"serving_default": serve})
     about = {**task.describe(), "seq_length": seq_length}
-    with files.atomic_text(os.path.join(directory, _TASK)) as file:
+    with files.atomic_text(os.path.join(directory, opening.TUNED_TASK)) as file:
         json.dump(about, file, indent=2, ensure_ascii=False)
         file.write("\n")
-    checksums.write(directory, _SERVED, os.path.join(directory, _CHECKSUMS))
+    checksums.write(directory, _SERVED, os.path.join(directory, opening.CHECKSUMS))
 
 
 def _head_outputs(
@@ -146,7 +146,7 @@ class Tuned:
     """A SavedModel of `write`, opened.
 
     Args:
-        directory: its folder, or a folder with it in `model`.
+        directory: see `opening.find_tuned`.
 
     Attributes:
         task: the task, without files.
@@ -156,16 +156,13 @@ class Tuned:
     """
 
     def __init__(self, directory: str):
-        places = [directory, os.path.join(directory, "model")]
-        found = [p for p in places if tf.io.gfile.exists(os.path.join(p, _TASK))]
-        if not found:
+        path = opening.find_tuned(directory)
+        if not path:
             raise UserError(
                 f"{directory} is not a tuned model; allowed: an output of "
                 "cmlm.finetune --task=file:FILE, or name --task to train"
             )
-        path = found[0]
-        checksums.check(path, os.path.join(path, _CHECKSUMS))
-        about = json_files.read(os.path.join(path, _TASK))
+        about = json_files.read(os.path.join(path, opening.TUNED_TASK))
         try:
             self.task = labelled.from_description(about)
             self._served = tf.saved_model.load(path)
