@@ -97,7 +97,7 @@ def test_projected_vectors_are_the_mean_of_the_views(tmp_path):
         (Reading(pooling="first"), "--pooling is 'first'; allowed: mean, "),
         (Reading(sentence_vector="p"), "'p'; allowed: pooled, projected"),
         (Reading(sentence_vector="projected"), "has no projection"),
-        (Reading(seq_length=38), "--seq_length is 38; allowed: 3 to 37"),
+        (Reading(seq_length=38), "38; allowed: 3 to 37, .* less num_views"),
     ],
 )
 def test_what_the_weights_lack_is_named(source, reading, said):

@@ -161,6 +161,6 @@ def resolve_seq_length(
     if seq_length is None:
         return min(default or trained.seq_length, limit)
     if not 3 <= seq_length <= limit:
-        allowed = f"3 to {limit}, the encoder's positions without those of conditions"
+        allowed = f"3 to {limit}, the encoder's positions less num_views"
         raise fields.refused("--seq_length", seq_length, allowed)
     return seq_length
