@@ -33,12 +33,12 @@ The row `constant` predicts the most frequent training label for every example: 
 encoder may do no better.
 """
 
+import contextlib
 import itertools
 import os
 import shlex
 import shutil
 import sys
-import tempfile
 
 from absl import flags
 
@@ -131,28 +131,27 @@ def main(_) -> None:
 def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> None:
     """Trains on public tasks; writes results and predictions of each."""
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import files
         from cmlm.evaluation import layout, reading
         from cmlm.finetuning import report, run
 
     outcomes = []
-    for task in tasks:
-        source = reading.DataDir(FLAGS.data_dir)
-        outcome = run.finetune(
-            FLAGS.model, task, source, settings, seeds, FLAGS.seq_length
-        )
-        outcomes.append(outcome)
-        print_table(outcome.rows)
-    scores = {item.task.name: item.results["mean"] for item in outcomes}
-    table = report.table(FLAGS.model, scores)
-    several = len(outcomes) > 1
-    if several or table.sources:
-        print(layout.plain(table))
-    if not output:
-        return
-    # Several tasks have a folder each, one task has the output itself.
-    folders = [item.task.name if several else "" for item in outcomes]
-    with files.atomic_directory(output, FLAGS.overwrite) as directory:
+    with new_folder(output) as directory:
+        for task in tasks:
+            source = reading.DataDir(FLAGS.data_dir)
+            outcome = run.finetune(
+                FLAGS.model, task, source, settings, seeds, FLAGS.seq_length
+            )
+            outcomes.append(outcome)
+            print_table(outcome.rows)
+        scores = {item.task.name: item.results["mean"] for item in outcomes}
+        table = report.table(FLAGS.model, scores)
+        several = len(outcomes) > 1
+        if several or table.sources:
+            print(layout.plain(table))
+        if not directory:
+            return
+        # Several tasks have a folder each, one task has the output itself.
+        folders = [item.task.name if several else "" for item in outcomes]
         for folder, item in zip(folders, outcomes, strict=True):
             report.write(os.path.join(directory, folder), item)
         if several:
@@ -167,13 +166,11 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
 def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     """Trains on the user's own files; writes results, predictions and the model."""
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import files
         from cmlm.evaluation import reading
         from cmlm.finetuning import report, run, saving
 
-    with tempfile.TemporaryDirectory() as work_dir:
-        versions = os.path.join(work_dir, "model")
-        saved = os.path.join(versions, saving.VERSION)
+    with new_folder(output) as directory:
+        saved = directory and os.path.join(directory, "model", saving.VERSION)
 
         def keep(model, tokenizer, seq_length, outputs):
             shutil.rmtree(saved, ignore_errors=True)
@@ -192,14 +189,12 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             settings,
             seeds,
             FLAGS.seq_length,
-            keep if output else None,
+            keep if directory else None,
         )
         print_table(outcome.rows)
-        if not output:
+        if not directory:
             return
-        with files.atomic_directory(output, FLAGS.overwrite) as directory:
-            shutil.move(versions, os.path.join(directory, "model"))
-            report.write(directory, outcome)
+        report.write(directory, outcome)
     print(f"results      {os.path.join(output, 'results.json')}")
     print(f"model        {os.path.join(output, 'model', saving.VERSION)}")
     for answer in outcome.predictions:
@@ -210,6 +205,15 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
         "--output=..."
     )
     print(f"serve        python -m export.serve --model={tuned}")
+
+
+def new_folder(output: str | None) -> contextlib.AbstractContextManager[str | None]:
+    """Begins the output before the training, which a bad --output would waste."""
+    from cmlm.common import files
+
+    if not output:
+        return contextlib.nullcontext()
+    return files.atomic_directory(output, FLAGS.overwrite)
 
 
 def predict(output: str | None) -> None:

@@ -158,6 +158,20 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
     assert not (tmp_path / "more").exists()
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_the_training(
+    directory, tmp_path
+):
+    train = write(tmp_path / "train.tsv", marked(60), ("text", "label"))
+    (tmp_path / "file").touch()
+    output = f"{tmp_path}/file/out"
+    done = commands.run(
+        *("cmlm.finetune", f"--model={directory}", f"--task=file:{train}"),
+        f"--output={output}",
+    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: cannot write {output}: ")
+
+
 @pytest.mark.large
 @pytest.mark.parametrize("column", ["label", "score"])
 def test_classes_and_scores_are_learnt(directory, tmp_path, column):
