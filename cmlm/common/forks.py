@@ -19,7 +19,7 @@ def _note() -> None:
     global _threads_are_lost
     module = sys.modules.get("tensorflow.python.eager.context")
     context = module and module.context_safe()
-    if context is not None and context._context_handle is not None:
+    if getattr(context, "_context_handle", None) is not None:
         _threads_are_lost = True
 
 

@@ -101,27 +101,20 @@ def build(
 
 def _build(config, directory, stacked_on, strategy, writes) -> Run:
     agreement.refuse_other_settings(config, strategy)
+    on_chief = functools.partial(workers.on_chief, strategy)
     if writes:
-        workers.on_chief(strategy, lambda: agreement.refuse_folder_of_export(directory))
-        workers.on_chief(strategy, lambda: latest.repair(directory))
-        workers.on_chief(
-            strategy, lambda: agreement.refuse_other_teacher(config, directory)
-        )
-    config.init_checkpoint = workers.on_chief(
-        strategy, lambda: agreement.begun_start(config, directory)
-    )
-    workers.on_chief(
-        strategy, lambda: agreement.refuse_other_optimizer(config, directory)
-    )
-    workers.on_chief(
-        strategy, lambda: agreement.refuse_new_objectives(config, directory)
-    )
+        on_chief(lambda: agreement.refuse_folder_of_export(directory))
+        on_chief(lambda: latest.repair(directory))
+        on_chief(lambda: agreement.refuse_other_teacher(config, directory))
+    config.init_checkpoint = on_chief(lambda: agreement.begun_start(config, directory))
+    on_chief(lambda: agreement.refuse_other_optimizer(config, directory))
+    on_chief(lambda: agreement.refuse_new_objectives(config, directory))
     tasks = Evals(config, strategy)
     if stacked_on:
         # Only a finished stage shows whether its vocabulary is a tokenizer.json.
         config.vocabulary.file = vocabulary_file.find(stacked_on)
     data, tokenizer = inputs.prepare(config, directory, strategy)
-    workers.on_chief(strategy, lambda: agreement.refuse_other_model(config, directory))
+    on_chief(lambda: agreement.refuse_other_model(config, directory))
     trainer = _build_trainer(config, data, tokenizer, strategy)
     with strategy.scope():
         manager = Checkpoints(
