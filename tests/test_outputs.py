@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,32 @@ def place(tmp_path, monkeypatch):
         (tmp_path / name).write_text(name)
     (tmp_path / "L").symlink_to("D")
     return tmp_path
+
+
+@pytest.fixture
+def forbidden():
+    """A folder that this process may read, but not write."""
+    folder, user = tempfile.mkdtemp(), os.geteuid()
+    os.chmod(folder, 0o555)
+    # The superuser may write everywhere.
+    os.seteuid(user or 65534)
+    yield folder
+    os.seteuid(user)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["out.txt", "new/folder/out"])
+def test_an_output_that_cannot_be_written_is_refused(forbidden, name):
+    path = os.path.join(forbidden, name)
+    with pytest.raises(UserError, match=f"may write, unlike {forbidden}$"):
+        outputs.check({"--output": path}, {})
+    with pytest.raises(UserError, match="--work_dir is "):
+        outputs.check({}, {}, kept={"--work_dir": path})
+
+
+def test_an_output_below_a_file_is_refused(place):
+    with pytest.raises(UserError, match="in a folder, which .*D/a.txt is not"):
+        outputs.check({"--output": "D/a.txt/b"}, {})
 
 
 @pytest.mark.parametrize(

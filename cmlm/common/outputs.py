@@ -54,7 +54,8 @@ def check(
     Raises:
         UserError: the name of an output says that it is packed, and it would not be.
         UserError: an output is an input, contains one or lies in one; an output lies
-            in another output; or an output exists and `overwrite` is not set.
+            in another output; an output exists and `overwrite` is not set; or this user
+            may not write an output.
     """
     replaced = {flag: path.rstrip("/") for flag, path in outputs.items() if path}
     kept = {flag: path.rstrip("/") for flag, path in (kept or {}).items() if path}
@@ -75,6 +76,8 @@ def check(
                     f"{flag}={output} lies in {name}={other}; allowed: paths apart from"
                     " each other"
                 )
+    for flag, output in [*replaced.items(), *kept.items()]:
+        _refuse_unwritable(flag, output)
     for output in [*replaced.values(), *kept.values()]:
         tidy(followed(output))
     # A killed run had these outputs to itself, and has named some of them.
@@ -97,6 +100,25 @@ def refuse_existing(path: str, overwrite: bool) -> None:
         exists = bool(tf.io.gfile.listdir(path))
     if exists and not overwrite:
         raise UserError(f"{path} exists: name another or pass --overwrite")
+
+
+def _refuse_unwritable(flag: str, output: str) -> None:
+    """Refuses a local output that could not be written, before the command works."""
+    if not locks.is_local(output):
+        return
+    # The folder that gets the output, or the first of the new folders above it.
+    place = os.path.dirname(os.path.abspath(followed(output)))
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise UserError(
+            f"{flag} is {output}; allowed: a path in a folder, which {place} is not"
+        )
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        raise UserError(
+            f"{flag} is {output}; allowed: a path in a folder that this user may write,"
+            f" unlike {place}"
+        )
 
 
 @contextlib.contextmanager
