@@ -31,13 +31,16 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def forbidden():
-    """A folder that this process may read, but not write."""
+    """A folder that this process may only read; in it, `open`, which it may write."""
     folder, user = tempfile.mkdtemp(), os.geteuid()
+    os.mkdir(os.path.join(folder, "open"))
+    os.chmod(os.path.join(folder, "open"), 0o777)
     os.chmod(folder, 0o555)
     # The superuser may write everywhere.
     os.seteuid(user or 65534)
     yield folder
     os.seteuid(user)
+    os.chmod(folder, 0o755)
     shutil.rmtree(folder)
 
 
@@ -48,6 +51,15 @@ def test_an_output_that_cannot_be_written_is_refused(forbidden, name):
         outputs.check({"--output": path}, {})
     with pytest.raises(UserError, match="--work_dir is "):
         outputs.check({}, {}, kept={"--work_dir": path})
+
+
+def test_a_directory_that_gets_files_may_lie_in_one_that_gets_none(forbidden):
+    path = os.path.join(forbidden, "open")
+    outputs.check({"--output": f"{path}/out"}, {}, kept={"--work_dir": path + "/work"})
+    outputs.check({}, {}, kept={"--work_dir": path})
+    # It would be replaced by another directory of its name.
+    with pytest.raises(UserError, match="may write, unlike"):
+        outputs.check({"--output": path}, {})
 
 
 def test_an_output_below_a_file_is_refused(place):

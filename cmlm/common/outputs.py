@@ -76,8 +76,10 @@ def check(
                     f"{flag}={output} lies in {name}={other}; allowed: paths apart from"
                     " each other"
                 )
-    for flag, output in [*replaced.items(), *kept.items()]:
-        _refuse_unwritable(flag, output)
+    for flag, output in replaced.items():
+        _refuse_unwritable(flag, output, os.path.dirname(_absolute(output)))
+    for flag, output in kept.items():
+        _refuse_unwritable(flag, output, _absolute(output))
     for output in [*replaced.values(), *kept.values()]:
         tidy(followed(output))
     # A killed run had these outputs to itself, and has named some of them.
@@ -102,12 +104,20 @@ def refuse_existing(path: str, overwrite: bool) -> None:
         raise UserError(f"{path} exists: name another or pass --overwrite")
 
 
-def _refuse_unwritable(flag: str, output: str) -> None:
-    """Refuses a local output that could not be written, before the command works."""
+def _absolute(output: str) -> str:
+    return os.path.abspath(followed(output))
+
+
+def _refuse_unwritable(flag: str, output: str, place: str) -> None:
+    """Refuses a local output that could not be written, before the command works.
+
+    Args:
+        flag: the flag of the output.
+        output: its value.
+        place: the folder that gets new files; it may not exist yet.
+    """
     if not locks.is_local(output):
         return
-    # The folder that gets the output, or the first of the new folders above it.
-    place = os.path.dirname(os.path.abspath(followed(output)))
     while not os.path.lexists(place):
         place = os.path.dirname(place)
     if not os.path.isdir(place):
