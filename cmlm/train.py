@@ -11,7 +11,6 @@ several workers.
 """
 
 import contextlib
-import functools
 import os
 import shlex
 import sys
@@ -136,6 +135,7 @@ def configure():
     """Returns the ExperimentConfig that the flags describe, complete and checked."""
     with cli.quiet_imports():
         from cmlm.config import overrides, recipes
+        from cmlm.encoders import model_dir
         from cmlm.training import warm_start
 
     config = recipes.load(FLAGS.experiment, FLAGS.config_file, FLAGS.params_override)
@@ -150,11 +150,12 @@ def configure():
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     given = overrides.given(FLAGS.config_file, FLAGS.params_override)
-    warm_start.adopt_vocabulary(config, given, FLAGS.model_dir)
+    begun = model_dir.begun_config(FLAGS.model_dir) if FLAGS.model_dir else None
+    warm_start.adopt_vocabulary(config, given, begun, FLAGS.model_dir)
     if FLAGS.init_checkpoint:
         config.init_checkpoint = FLAGS.init_checkpoint
     if config.init_checkpoint:
-        warm_start.adopt_for_run(config, given, FLAGS.model_dir)
+        warm_start.adopt_for_run(config, given, begun)
     if FLAGS.tpu:
         config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu
     strategy = FLAGS.distribution_strategy or ("tpu" if FLAGS.tpu else None)
@@ -276,7 +277,6 @@ def inputs_of(config) -> dict[str, list[str]]:
 def _train_stages(planned, strategy) -> int | None:
     """Trains all stages. Returns the exit code if a signal stopped one."""
     from cmlm.common import workers
-    from cmlm.training import agreement
 
     for place, stage in enumerate(planned, 1):
         is_done = workers.on_chief(strategy, stage.is_done)
@@ -288,10 +288,7 @@ def _train_stages(planned, strategy) -> int | None:
             )
         # The last stage is always built, so that the command can describe the run.
         if is_done and stage is not planned[-1]:
-            checked = functools.partial(
-                agreement.begun_start, stage.config, stage.directory
-            )
-            workers.on_chief(strategy, checked)
+            workers.on_chief(strategy, stage.check_start)
             continue
         if is_done:
             print(

@@ -169,7 +169,7 @@ def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_devi
 
     def refused(said, directory=f"{folder}/run"):
         with pytest.raises(UserError, match=said):
-            inputs.prepare(run, directory, one_device)
+            inputs.prepare(run, None, directory, one_device)
         assert not tf.io.gfile.exists(f"{directory}/vocab.txt")
 
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
@@ -301,14 +301,14 @@ def test_word_embeddings_need_the_width_of_the_teacher(folder, one_device):
 
     def refused():
         with pytest.raises(UserError, match="init_words is True; allowed: false"):
-            inputs.prepare(run, f"{folder}/run", one_device)
+            inputs.prepare(run, None, f"{folder}/run", one_device)
 
     refused()
     assert not (folder / "run" / "teacher").exists()
     prepare(folder, run.task.distill)
     refused()
     run.task.distill.init_words = False
-    inputs.prepare(run, f"{folder}/run", one_device)
+    inputs.prepare(run, None, f"{folder}/run", one_device)
 
 
 def test_a_teacher_must_be_named():

@@ -369,9 +369,23 @@ def test_another_start_of_a_begun_run_is_refused(text, finished, tmp_path):
     # Another form of the path, and no path, leave the record as it is.
     for start in (os.path.abspath("tiny/bert/"), "./tiny/bert", ""):
         same = toys.run_config(text, init_checkpoint=start)
-        assert agreement.begun_start(same, warm) == "tiny/bert"
+        assert agreement.begun_start(same, begun, warm) == "tiny/bert"
     engine.build(toys.run_config(text), warm)
     assert model_dir.read_config(warm).init_checkpoint == "tiny/bert"
+
+
+@pytest.mark.large
+def test_a_start_reads_the_configuration_of_its_run_once(text, finished, monkeypatch):
+    read, directories = model_dir.read_config, []
+
+    def count(directory):
+        directories.append(directory)
+        return read(directory)
+
+    monkeypatch.setattr(model_dir, "read_config", count)
+    config = toys.run_config(text, **{"trainer.train_steps": 2})
+    engine.build(config, finished.run.directory)
+    assert directories == [finished.run.directory]
 
 
 @pytest.mark.large
@@ -547,7 +561,8 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
         config.runtime.mixed_precision_dtype = "auto"
         config.runtime.override(runtime)
         monkeypatch.setattr(distributed, "_cpu_flags", lambda: frozenset(flags))
-        agreement.choose_precision(config, str(tmp_path))
+        begun = model_dir.begun_config(str(tmp_path))
+        agreement.choose_precision(config, begun)
         return config.runtime.mixed_precision_dtype
 
     assert precision({"avx512f", "avx512_bf16"}) == "bfloat16"

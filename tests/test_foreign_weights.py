@@ -21,7 +21,7 @@ from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
 from cmlm.config import overrides, recipes
-from cmlm.encoders import opening
+from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
@@ -744,7 +744,8 @@ def run_settings(tmp_path, folder, more=()):
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
     given = overrides.given((), settings)
-    warm_start.adopt_for_run(config, given, str(tmp_path / "run"))
+    begun = model_dir.begun_config(str(tmp_path / "run"))
+    warm_start.adopt_for_run(config, given, begun)
     config.validate()
     return config
 
@@ -754,7 +755,7 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
     form = {"model.embedding_size": 6, "model.relative_positions": True}
     source = model_dirs.write(tmp_path / "source", **form)
     config = toys.run_config("text.txt", init_checkpoint=source)
-    warm_start.adopt_for_run(config, (), str(tmp_path / "run"))
+    warm_start.adopt_for_run(config, (), None)
     assert config.model.embedding_size == 6
     assert config.model.relative_positions
 
@@ -889,7 +890,7 @@ def test_a_run_killed_before_its_first_checkpoint_keeps_the_vocabulary(tmp_path,
         text = toys.write_corpus(tmp_path / "text.txt")
         values = {"init_checkpoint": str(source), "vocabulary.max_unknown_share": 1}
         config = toys.run_config(text, **values)
-        warm_start.adopt_for_run(config, (), directory)
+        warm_start.adopt_for_run(config, (), model_dir.begun_config(directory))
         engine.build(config, directory)
         assert vocabulary_file.same(f"{directory}/vocab.txt", f"{source}/vocab.txt")
 

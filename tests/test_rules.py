@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.encoders import opening
+from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.tokenization import letters, rules, vocabulary_file
 from cmlm.tokenization.rules import Rules
@@ -291,16 +291,17 @@ def test_a_resumed_run_keeps_the_rules_of_its_vocabulary(text_file, tmp_path):
         {"": [text_file]}, VocabularyConfig(size=220, strip_accents=False), path
     )
     config = run_config(text_file, **{"vocabulary.file": path})
-    warm_start.adopt_vocabulary(config, (), None)
+    warm_start.adopt_vocabulary(config, (), None, None)
     directory = str(tmp_path / "run")
     engine.build(config, directory).manager.save(0)
     assert rules.read(f"{directory}/vocab.txt").rules == Rules(True, False).as_dict()
     again = run_config(text_file, **{"vocabulary.lower_case": False})
-    warm_start.adopt_vocabulary(again, (), directory)
+    begun = model_dir.begun_config(directory)
+    warm_start.adopt_vocabulary(again, (), begun, directory)
     assert again.vocabulary.rules() == Rules(True, False)
     with pytest.raises(UserError, match="lower_case is False; allowed: True, as"):
         again.vocabulary.lower_case = False
-        warm_start.adopt_vocabulary(again, {"vocabulary.lower_case"}, directory)
+        warm_start.adopt_vocabulary(again, {"vocabulary.lower_case"}, begun, directory)
 
 
 TURKISH = Rules(True, False, dotless_i=True, normalization="nfc", style="hugging-face")

@@ -68,12 +68,18 @@ def refuse_folder_of_export(directory: str) -> None:
             )
 
 
-def choose_precision(config: experiment.ExperimentConfig, directory: str) -> None:
-    """Replaces the precision `auto` by that of the run so far, or of this machine."""
+def choose_precision(
+    config: experiment.ExperimentConfig, begun: experiment.ExperimentConfig | None
+) -> None:
+    """Replaces the precision `auto` by that of the run so far, or of this machine.
+
+    Args:
+        config: the configuration of the command; changed in place.
+        begun: the result of `model_dir.begun_config`, here and in the next functions.
+    """
     runtime = config.runtime
     if runtime.mixed_precision_dtype != distributed.AUTO:
         return
-    begun = model_dir.begun_config(directory)
     if begun is None:
         runtime.mixed_precision_dtype = distributed.fast_precision(runtime)
     else:
@@ -82,13 +88,47 @@ def choose_precision(config: experiment.ExperimentConfig, directory: str) -> Non
         runtime.mixed_precision_dtype = before or "float32"
 
 
-def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> None:
+def check_begun(
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig | None,
+    directory: str,
+    writes: bool,
+) -> str:
+    """Checks that a command can go on with the run in a model_dir.
+
+    These checks need neither text nor vocabulary, so they come before both are read.
+
+    Args:
+        config: the configuration of the command.
+        begun: the configuration of the run, or None if it has no checkpoint.
+        directory: the model_dir.
+        writes: whether the command trains; a validation may name another teacher.
+
+    Returns:
+        The `init_checkpoint` of the run, see `begun_start`.
+
+    Raises:
+        UserError: the command asks for another run.
+    """
+    start = begun_start(config, begun, directory)
+    if begun is not None:
+        if writes:
+            _refuse_other_teacher(config, begun, directory)
+        _refuse_other_optimizer(config, begun, directory)
+        _refuse_new_objectives(config, begun, directory)
+    return start
+
+
+def refuse_other_model(
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig | None,
+    directory: str,
+) -> None:
     """Raises UserError if a model_dir holds checkpoints of a model of another shape.
 
     The error names the setting. Without this check, restoring would fail on the shape
     of a weight.
     """
-    begun = model_dir.begun_config(directory)
     if begun is None:
         return
     before = begun.model.as_dict()
@@ -101,7 +141,11 @@ def refuse_other_model(config: experiment.ExperimentConfig, directory: str) -> N
             )
 
 
-def begun_start(config: experiment.ExperimentConfig, directory: str) -> str:
+def begun_start(
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig | None,
+    directory: str,
+) -> str:
     """Returns the `init_checkpoint` of the run in a model_dir, else that of `config`.
 
     A run with a checkpoint has taken its first weights. A command that resumes it may
@@ -110,7 +154,7 @@ def begun_start(config: experiment.ExperimentConfig, directory: str) -> str:
     Raises:
         UserError: the command names other weights.
     """
-    begun, now = model_dir.begun_config(directory), config.init_checkpoint
+    now = config.init_checkpoint
     if begun is None:
         return now
     before = begun.init_checkpoint
@@ -129,7 +173,11 @@ def begun_start(config: experiment.ExperimentConfig, directory: str) -> str:
     return before
 
 
-def refuse_other_teacher(config: experiment.ExperimentConfig, directory: str) -> None:
+def _refuse_other_teacher(
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig,
+    directory: str,
+) -> None:
     """Raises UserError if a run with all of its steps gets another teacher.
 
     That teacher would read every text, and the run would learn nothing from it.
@@ -138,10 +186,10 @@ def refuse_other_teacher(config: experiment.ExperimentConfig, directory: str) ->
     steps = config.trainer.train_steps
     if last is None or os.path.basename(last) != f"ckpt-{steps}":
         return
-    begun = model_dir.read_config(directory).task.enabled()
+    objectives = begun.task.enabled()
     for name, objective in config.task.enabled().items():
         now = getattr(objective, "teacher", None)
-        before = getattr(begun.get(name), "teacher", None)
+        before = getattr(objectives.get(name), "teacher", None)
         if now and before and not _same_path(before, now):
             raise UserError(
                 f"--teacher is {now}, and the run in --model_dir={directory} has all of"
@@ -150,14 +198,15 @@ def refuse_other_teacher(config: experiment.ExperimentConfig, directory: str) ->
             )
 
 
-def refuse_other_optimizer(config: experiment.ExperimentConfig, directory: str) -> None:
+def _refuse_other_optimizer(
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig,
+    directory: str,
+) -> None:
     """Raises UserError if the optimizer of a model_dir has another type.
 
     Its checkpoints hold the state of that optimizer.
     """
-    begun = model_dir.begun_config(directory)
-    if begun is None:
-        return
     before, now = begun.trainer.optimizer.type, config.trainer.optimizer.type
     if before != now:
         raise UserError(
@@ -167,14 +216,15 @@ def refuse_other_optimizer(config: experiment.ExperimentConfig, directory: str) 
         )
 
 
-def refuse_new_objectives(config: experiment.ExperimentConfig, directory: str) -> None:
+def _refuse_new_objectives(
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig,
+    directory: str,
+) -> None:
     """Raises UserError for an objective that did not train in a model_dir.
 
     Its checkpoints lack the head of the objective and its place in the data.
     """
-    begun = model_dir.begun_config(directory)
-    if begun is None:
-        return
     before = begun.task.enabled()
     new = [name for name in config.task.enabled() if name not in before]
     if new:
@@ -207,16 +257,17 @@ def refuse_fewer_steps(
 
 
 def log_other_settings(
-    config: experiment.ExperimentConfig, directory: str, is_over: bool
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig | None,
+    is_over: bool,
 ) -> None:
     """Logs the settings in which a resumed run differs from its last start.
 
     Args:
-        config: the run's configuration.
-        directory: the model_dir.
+        config: the configuration of the command.
+        begun: that of the last start, or None.
         is_over: whether the run has all of its steps.
     """
-    begun = model_dir.begun_config(directory)
     if begun is None:
         return
     before = dict(_flat(begun.as_dict()))

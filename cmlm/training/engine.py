@@ -25,7 +25,7 @@ from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, latest, optimization, stacking
+from cmlm.modeling import checkpoints, optimization, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
 from cmlm.tokenization import vocabulary_file
@@ -90,31 +90,31 @@ def build(
         UserError: configuration, text, vocabulary and checkpoint do not fit each other,
             the workers have different configurations, or a worker is lost.
     """
-    agreement.choose_precision(config, directory)
+    # Every check of this start has this one reading of params.yaml.
+    begun = model_dir.begun_config(directory)
+    agreement.choose_precision(config, begun)
     distributed.set_precision(config.runtime.mixed_precision_dtype)
-    # This comes first: TensorFlow must not run an operation before the workers of a
-    # cluster have found each other.
+    # TensorFlow must not run an operation before the workers of a cluster have found
+    # each other.
     strategy = strategy or distributed.build_strategy(config.runtime)
     with workers.lost_workers(strategy):
-        return _build(config, directory, stacked_on, strategy, writes)
+        return _build(config, begun, directory, stacked_on, strategy, writes)
 
 
-def _build(config, directory, stacked_on, strategy, writes) -> Run:
+def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
     agreement.refuse_other_settings(config, strategy)
     on_chief = functools.partial(workers.on_chief, strategy)
     if writes:
         on_chief(lambda: agreement.refuse_folder_of_export(directory))
-        on_chief(lambda: latest.repair(directory))
-        on_chief(lambda: agreement.refuse_other_teacher(config, directory))
-    config.init_checkpoint = on_chief(lambda: agreement.begun_start(config, directory))
-    on_chief(lambda: agreement.refuse_other_optimizer(config, directory))
-    on_chief(lambda: agreement.refuse_new_objectives(config, directory))
+    config.init_checkpoint = on_chief(
+        lambda: agreement.check_begun(config, begun, directory, writes)
+    )
     tasks = Evals(config, strategy)
     if stacked_on:
         # Only a finished stage shows whether its vocabulary is a tokenizer.json.
         config.vocabulary.file = vocabulary_file.find(stacked_on)
-    data, tokenizer = inputs.prepare(config, directory, strategy)
-    on_chief(lambda: agreement.refuse_other_model(config, directory))
+    data, tokenizer = inputs.prepare(config, begun, directory, strategy)
+    on_chief(lambda: agreement.refuse_other_model(config, begun, directory))
     trainer = _build_trainer(config, data, tokenizer, strategy)
     with strategy.scope():
         manager = Checkpoints(
@@ -136,8 +136,8 @@ def _build(config, directory, stacked_on, strategy, writes) -> Run:
     # the settings that the run was trained with.
     if writes and workers.is_chief(strategy):
         is_over = trainer.step == config.trainer.train_steps
-        agreement.log_other_settings(config, directory, is_over)
-        if not (is_over and model_dir.is_model_dir(directory)):
+        agreement.log_other_settings(config, begun, is_over)
+        if not is_over:
             model_dir.write_config(directory, config)
     encoder = opening.live(trainer.model, tokenizer, config.task.longest_sequence())
     score = functools.partial(tasks.score, encoder)

@@ -17,7 +17,6 @@ from cmlm.data import languages
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.modeling import latest
 from cmlm.objectives import Data, ObjectiveConfig
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
@@ -57,6 +56,7 @@ def _origin(objective: ObjectiveConfig) -> tuple:
 
 def prepare_vocabulary(
     config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig | None,
     data: Mapping[str, Data],
     directory: str,
 ) -> str:
@@ -70,21 +70,19 @@ def prepare_vocabulary(
     Raises:
         UserError: the vocabulary cannot be used.
     """
-    settings = warm_start.vocabulary_settings(config, directory)
+    settings = warm_start.vocabulary_settings(config, begun)
     target = vocabulary_file.find(directory)
-    if not settings.file and not tf.io.gfile.exists(target):
-        trained = latest.find(directory)
-        if trained is not None:
-            raise UserError(
-                f"{target} is missing, and {trained} needs it: put it back, name it "
-                "with --vocab_file, or use another --model_dir"
-            )
+    if begun is not None and not settings.file and not tf.io.gfile.exists(target):
+        raise UserError(
+            f"{target} is missing, and the checkpoints in {directory} need it: put it "
+            "back, name it with --vocab_file, or use another --model_dir"
+        )
     path = of_run.prepare(
         settings,
         languages.merge(entry.train for entry in data.values()),
         directory,
         config.model.vocab_size,
-        has_weights=latest.find(directory) is not None,
+        has_weights=begun is not None,
     )
     config.vocabulary.adopt_rules(settings.rules().as_dict())
     return path
@@ -92,6 +90,7 @@ def prepare_vocabulary(
 
 def prepare(
     config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig | None,
     directory: str,
     strategy: tf.distribute.Strategy,
 ) -> tuple[dict[str, Data], Tokenizer]:
@@ -99,6 +98,8 @@ def prepare(
 
     Args:
         config: the run's configuration; size and rules of the vocabulary are filled in.
+        begun: the configuration of the run in `directory`, or None if it has no
+            checkpoint.
         directory: the model_dir, the same for every worker.
         strategy: the run's strategy.
 
@@ -114,9 +115,9 @@ def prepare(
         tf.io.gfile.makedirs(directory)
         data = prepare_data(config, directory)
         teachers.refuse_others(config.task.enabled(), directory)
-        path = prepare_vocabulary(config, data, directory)
+        path = prepare_vocabulary(config, begun, data, directory)
         tokenizer = config.vocabulary.tokenizer(path)
-        is_new = not config.init_checkpoint and latest.find(directory) is None
+        is_new = not config.init_checkpoint and begun is None
         data = teachers.prepare(
             config.task.enabled(),
             data,
@@ -142,7 +143,7 @@ def prepare(
     config.model.vocab_size = tokenizer.vocab_size
 
     def check_coverage():
-        if latest.find(directory) is None:
+        if begun is None:
             text = languages.merge(entry.train for entry in data.values())
             of_run.check_coverage(config.vocabulary, tokenizer, text)
 

@@ -10,8 +10,9 @@ import dataclasses
 import os
 
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.encoders.model_dir import STAGES
+from cmlm.encoders import model_dir
 from cmlm.modeling import latest
+from cmlm.training import agreement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Stage:
         found = latest.find(self.directory)
         return found is not None and os.path.basename(found) == last
 
+    def check_start(self) -> None:
+        """Raises UserError if the stage began with other weights than `config` says."""
+        begun = model_dir.begun_config(self.directory)
+        agreement.begun_start(self.config, begun, self.directory)
+
 
 def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
     """Returns the stages of a run in order: one stage without `trainer.stacking_steps`.
@@ -53,8 +59,9 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         if before:
             # Weights and vocabulary come from the stage before, see `engine.build`.
             own.init_checkpoint = ""
-        is_last = number == len(steps)
-        layers = f"{own.model.num_layers}-layers"
-        where = directory if is_last else os.path.join(directory, STAGES, layers)
+        where = directory
+        if number < len(steps):
+            layers = f"{own.model.num_layers}-layers"
+            where = os.path.join(directory, model_dir.STAGES, layers)
         planned.append(Stage(where, own, before))
     return planned

@@ -11,7 +11,7 @@ import tensorflow as tf
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
-from cmlm.modeling import encoder, foreign, latest
+from cmlm.modeling import encoder, foreign
 from cmlm.tokenization import rules, vocabulary_file
 from cmlm.vocabulary.settings import VocabularyConfig
 
@@ -32,23 +32,26 @@ _SHAPE = (
 
 
 def adopt_for_run(
-    config: experiment.ExperimentConfig, given: Collection[str], directory: str | None
+    config: experiment.ExperimentConfig,
+    given: Collection[str],
+    begun: experiment.ExperimentConfig | None,
 ) -> None:
     """Takes over the shape of `init_checkpoint`, and a foreign vocabulary's rules.
 
-    Recipe and flags still set the pooling, unless it is `source`. A resumed run reads
-    these settings from its own `params.yaml`, so it does not need the source.
+    Recipe and flags still set the pooling, unless it is `source`. A resumed run takes
+    these settings from its own configuration, so it does not need the source.
 
     Args:
         config: the run's configuration, not validated yet; changed in place.
         given: names of the settings that the user has set; they keep their values.
-        directory: the model_dir, or None.
+        begun: the configuration of the run in the model_dir, or None if it has no
+            checkpoint.
     """
-    begun = _begun(config, directory)
     takes_pooling = config.model.pooling == encoder.SOURCE_POOLING
     if takes_pooling:
         given = set(given) - {"model.pooling"}
-    if begun is None:
+    # The last stage of a stacked run has another start than the run.
+    if begun is None or begun.init_checkpoint != config.init_checkpoint:
         source = foreign.find(config.init_checkpoint)
         if source is not None:
             pretrained.adopt(config, source, given, pooling=takes_pooling)
@@ -64,21 +67,26 @@ def adopt_for_run(
 
 
 def adopt_vocabulary(
-    config: experiment.ExperimentConfig, given: Collection[str], directory: str | None
+    config: experiment.ExperimentConfig,
+    given: Collection[str],
+    begun: experiment.ExperimentConfig | None,
+    directory: str | None,
 ) -> None:
     """Takes over the rules of a named vocabulary, or those of a begun run.
 
     Args:
         config: the run's configuration; changed in place.
         given: names of the settings that the user has set.
-        directory: the model_dir, or None.
+        begun: the configuration of the run in the model_dir, or None if it has no
+            checkpoint.
+        directory: the model_dir, for the message.
 
     Raises:
         UserError: a given setting differs from these rules.
     """
     if config.vocabulary.file:
         config.vocabulary.adopt_file(given)
-    elif directory and (begun := model_dir.begun_config(directory)):
+    elif begun is not None:
         rules_of_run = begun.vocabulary.rules().as_dict()
         config.vocabulary.adopt_rules(rules_of_run, directory, given)
 
@@ -123,33 +131,23 @@ def _own_run(path: str) -> str | None:
     return None
 
 
-def _begun(
-    config: experiment.ExperimentConfig, directory: str | None
-) -> experiment.ExperimentConfig | None:
-    """The configuration of a begun run that started from the same weights, or None."""
-    if not directory or not model_dir.is_model_dir(directory):
-        return None
-    begun = model_dir.read_config(directory)
-    return begun if begun.init_checkpoint == config.init_checkpoint else None
-
-
 def vocabulary_settings(
-    config: experiment.ExperimentConfig, directory: str
+    config: experiment.ExperimentConfig, begun: experiment.ExperimentConfig | None
 ) -> VocabularyConfig:
     """The vocabulary settings of a run; a warm start takes its source's vocabulary.
 
     Args:
         config: the run's configuration. If the run starts from another run of this
             project, the rules of its vocabulary are taken over in place.
-        directory: the model_dir.
+        begun: the configuration of the run in the model_dir, or None if it has no
+            checkpoint. A run that was killed before its first checkpoint begins anew,
+            from its source.
 
     Raises:
         UserError: the vocabulary does not fit the weights.
     """
     settings, start = config.vocabulary, config.init_checkpoint
-    # A run that was killed before its first checkpoint begins anew, from its source.
-    has_weights = latest.find(directory) is not None
-    if not start or (has_weights and _begun(config, directory) is not None):
+    if not start or begun is not None:
         return settings
     source = foreign.find(start)
     if source is not None:
@@ -168,6 +166,6 @@ def vocabulary_settings(
             f"--vocab_file={settings.file} differs from {own}, the vocabulary of the "
             f"weights in {start}; leave --vocab_file out"
         )
-    begun = model_dir.read_config(folder).vocabulary
-    settings.adopt_rules(begun.rules().as_dict())
+    rules_of_source = model_dir.read_config(folder).vocabulary.rules()
+    settings.adopt_rules(rules_of_source.as_dict())
     return settings.replace(file=own)
