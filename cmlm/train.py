@@ -279,23 +279,18 @@ def _train_stages(planned, strategy) -> int | None:
     from cmlm.common import workers
 
     for place, stage in enumerate(planned, 1):
-        is_done = workers.on_chief(strategy, stage.is_done)
+        # The last stage is always built, so that the command can describe the run.
+        is_last = stage is planned[-1]
+        is_done = not is_last and workers.on_chief(strategy, stage.is_done)
         if len(planned) > 1:
             done = ", already done" if is_done else ""
             print(
                 f"stage {place} of {len(planned)}: {stage.directory}{done}",
                 file=sys.stderr,
             )
-        # The last stage is always built, so that the command can describe the run.
-        if is_done and stage is not planned[-1]:
+        if is_done:
             workers.on_chief(strategy, stage.check_start)
             continue
-        if is_done:
-            print(
-                f"the run has all of its {stage.config.trainer.train_steps:,} steps; "
-                "with a larger trainer.train_steps it goes on",
-                file=sys.stderr,
-            )
         code = _train(stage, strategy)
         if code:
             return code
@@ -334,6 +329,13 @@ def _train(stage, strategy) -> int | None:
         stage.config, stage.directory, stage.stacked_on, strategy=strategy
     )
     print(_describe(run), file=sys.stderr)
+    if run.is_over:
+        length = "epochs" if run.config.trainer.epochs else "train_steps"
+        print(
+            f"the run has all of its {run.trainer.step:,} steps; with a larger "
+            f"trainer.{length} it goes on",
+            file=sys.stderr,
+        )
     try:
         engine.train(run, validate=FLAGS.mode == "train_and_eval")
     except engine.Stopped as stopped:

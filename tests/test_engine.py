@@ -149,10 +149,11 @@ def test_a_run_in_epochs_counts_its_steps_and_resumes_inside_one(tmp_path, caplo
     assert "2 of 11 examples in 2 batches of 5; 1 examples are left out" in caplog.text
     engine.train(done, validate=False)
     assert done.trainer.step == done.config.trainer.train_steps == 4
+    assert engine.build(mirror_config(str(text)), str(straight)).is_over
     # Step 1 is inside the first epoch.
     toys.rewind(straight, resumed, 1)
     again = engine.build(mirror_config(str(text)), str(resumed))
-    assert again.trainer.step == 1
+    assert again.trainer.step == 1 and not again.is_over
     engine.train(again, validate=False)
     toys.assert_equal_checkpoints(straight / "ckpt-4", resumed / "ckpt-4")
 
@@ -401,9 +402,16 @@ def test_another_teacher_of_a_finished_run_is_refused(text, finished, tmp_path):
         "trainer.best_checkpoint_metric": "",
     }
 
-    def config(teacher, steps=2):
-        settings = {"task.distill.teacher": teacher, "trainer.train_steps": steps}
-        return toys.run_config(text, **distillation, **settings)
+    def config(teacher, steps=2, epochs=0):
+        return toys.run_config(
+            text,
+            **distillation,
+            **{
+                "task.distill.teacher": teacher,
+                "trainer.train_steps": steps,
+                "trainer.epochs": epochs,
+            },
+        )
 
     model_dir.write_config(directory, config("tiny/bert"))
     message = (
@@ -412,14 +420,16 @@ def test_another_teacher_of_a_finished_run_is_refused(text, finished, tmp_path):
     )
     with pytest.raises(UserError, match=message):
         engine.build(config("tiny/other"), directory)
-    # Another form of the path, more steps, and a validation look for the text.
-    for teacher, steps, writes in [
-        (os.path.abspath("tiny/bert/"), 2, True),
-        ("tiny/other", 3, True),
-        ("tiny/other", 2, False),
+    # Another form of the path, more steps, epochs (whose steps are not counted yet) and
+    # a validation look for the text.
+    for asked, writes in [
+        (config(os.path.abspath("tiny/bert/")), True),
+        (config("tiny/other", steps=3), True),
+        (config("tiny/other", epochs=1), True),
+        (config("tiny/other"), False),
     ]:
         with pytest.raises(UserError, match="nothing.txt"):
-            engine.build(config(teacher, steps), directory, writes=writes)
+            engine.build(asked, directory, writes=writes)
 
 
 @pytest.mark.large

@@ -25,6 +25,11 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_the_step_is_that_of_the_latest_checkpoint(folder, tmp_path):
+    assert latest.step(str(folder)) == 20
+    assert latest.step(str(tmp_path / "empty")) == 0
+
+
 def value_of(path) -> float:
     reader = tf.train.load_checkpoint(path)
     return float(reader.get_tensor("value/.ATTRIBUTES/VARIABLE_VALUE"))

@@ -66,6 +66,12 @@ def test_a_finished_run_holds_no_lock_and_no_leftover(trained):
     assert not [name for name in names if "tmp" in name or "temp" in name]
 
 
+def test_a_finished_run_says_how_it_goes_on(run, capsys):
+    main(run)
+    said = "the run has all of its 4 steps; with a larger trainer.train_steps it goes"
+    assert said in capsys.readouterr().err
+
+
 def test_a_model_dir_in_use_is_refused_and_may_be_validated(run, capsys):
     with locks.held(str(run)):
         before = files_of(run)

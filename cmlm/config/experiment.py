@@ -85,6 +85,14 @@ class TrainerConfig(hyperparams.Config):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     seed: int = fields.ranged(0, at_least=0, below=2**32)
 
+    def is_over(self, step: int) -> bool:
+        """Whether a run has taken all of its steps; those of `epochs` must be counted.
+
+        Args:
+            step: the updates so far.
+        """
+        return step == self.train_steps
+
     def check_together(self, prefix: str) -> None:
         """Raises UserError if values do not fit each other."""
         if self.evals and not self.evals_data_dir:

@@ -40,6 +40,12 @@ def find(directory: str) -> str | None:
     return path
 
 
+def step(directory: str) -> int:
+    """Returns the step of the latest checkpoint of a run; 0 if it has none."""
+    named = re.fullmatch(r"ckpt-(\d+)", os.path.basename(find(directory) or ""))
+    return int(named[1]) if named else 0
+
+
 def repair(directory: str) -> None:
     """Writes the file `checkpoint` anew if `find` cannot rely on it, and says so.
 

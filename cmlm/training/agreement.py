@@ -180,11 +180,11 @@ def _refuse_other_teacher(
 ) -> None:
     """Raises UserError if a run with all of its steps gets another teacher.
 
-    That teacher would read every text, and the run would learn nothing from it.
+    That teacher would read every text, and the run would learn nothing from it. A run
+    in epochs may get one: how many steps it has is known only after its text is read.
     """
-    last = latest.find(directory)
-    steps = config.trainer.train_steps
-    if last is None or os.path.basename(last) != f"ckpt-{steps}":
+    steps = latest.step(directory)
+    if config.trainer.epochs or not config.trainer.is_over(steps):
         return
     objectives = begun.task.enabled()
     for name, objective in config.task.enabled().items():

@@ -52,6 +52,7 @@ class Run:
         manager: the manager of the checkpoints in `directory`.
         strategy: the devices.
         score: computes the metrics of `trainer.evals` for the current weights.
+        is_over: whether the run had all of its steps when it was built.
     """
 
     directory: str
@@ -60,6 +61,7 @@ class Run:
     manager: Checkpoints
     strategy: tf.distribute.Strategy
     score: Callable[[], dict[str, float]]
+    is_over: bool
 
 
 # ------------------------------------------------------------------ building
@@ -132,16 +134,16 @@ def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
         _set_weights(trainer, manager, stacked_on, config.init_checkpoint)
     if writes:
         agreement.refuse_fewer_steps(config, directory, trainer.step)
+    is_over = config.trainer.is_over(trainer.step)
     # This comes last: params.yaml marks a model_dir whose run could be built. It keeps
     # the settings that the run was trained with.
     if writes and workers.is_chief(strategy):
-        is_over = trainer.step == config.trainer.train_steps
         agreement.log_other_settings(config, begun, is_over)
         if not is_over:
             model_dir.write_config(directory, config)
     encoder = opening.live(trainer.model, tokenizer, config.task.longest_sequence())
     score = functools.partial(tasks.score, encoder)
-    return Run(directory, config, trainer, manager, strategy, score)
+    return Run(directory, config, trainer, manager, strategy, score, is_over)
 
 
 def _build_trainer(

@@ -30,10 +30,8 @@ class Stage:
     stacked_on: str | None = None
 
     def is_done(self) -> bool:
-        """Whether the checkpoint of the stage's last step exists."""
-        last = f"ckpt-{self.config.trainer.train_steps}"
-        found = latest.find(self.directory)
-        return found is not None and os.path.basename(found) == last
+        """Whether the stage has a checkpoint of its last step."""
+        return self.config.trainer.is_over(latest.step(self.directory))
 
     def check_start(self) -> None:
         """Raises UserError if the stage began with other weights than `config` says."""
