@@ -134,11 +134,13 @@ FLAGS = flags.FLAGS
 def configure():
     """Returns the ExperimentConfig that the flags describe, complete and checked."""
     with cli.quiet_imports():
-        from cmlm.config import overrides, recipes
+        from cmlm.config import recipes
         from cmlm.encoders import model_dir
         from cmlm.training import warm_start
 
-    config = recipes.load(FLAGS.experiment, FLAGS.config_file, FLAGS.params_override)
+    config, given = recipes.load_given(
+        FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
+    )
     for objective in config.task.enabled().values():
         data = objective.train_data
         data.input_path = FLAGS[data.flag].value or data.input_path
@@ -149,7 +151,6 @@ def configure():
     _refuse_unread(config.task)
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
-    given = overrides.given(FLAGS.config_file, FLAGS.params_override)
     begun = model_dir.begun_config(FLAGS.model_dir) if FLAGS.model_dir else None
     warm_start.adopt_vocabulary(config, given, begun, FLAGS.model_dir)
     if FLAGS.init_checkpoint:

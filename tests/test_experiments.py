@@ -295,6 +295,22 @@ def test_a_value_in_the_place_of_settings_is_named_at_once(tmp_path):
         recipes.load("cmlm/english", [str(path)], ["trainer.optimizer.type=adamw"])
 
 
+def test_a_recipe_with_changes_names_the_changed_settings(tmp_path):
+    path = tmp_path / "part.yaml"
+    path.write_text("model: {preset: tiny}\ntask: {cmlm: {masking: {rate: 0.2}}}\n")
+    settings = ["trainer.seed=1,model.num_views=2", "{trainer: {evals: [stsb-dev]}}"]
+    config, given = recipes.load_given("cmlm/english", [str(path)], settings)
+    assert given == {
+        "model.preset",
+        "model.num_views",
+        "task.cmlm.masking.rate",
+        "trainer.evals",
+        "trainer.seed",
+    }
+    same = recipes.load("cmlm/english", [str(path)], settings)
+    assert config.as_dict() == same.as_dict()
+
+
 def test_unknown_recipes_and_files_are_named(tmp_path):
     with pytest.raises(UserError, match="'cmlm/klingon'; allowed: cmlm/english"):
         recipes.load("cmlm/klingon")

@@ -20,7 +20,7 @@ import toys
 from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
-from cmlm.config import overrides, recipes
+from cmlm.config import recipes
 from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -740,10 +740,9 @@ def run_settings(tmp_path, folder, more=()):
         "vocabulary.max_unknown_share=1",
         *more,
     ]
-    config = recipes.load("cmlm/english", (), settings)
+    config, given = recipes.load_given("cmlm/english", (), settings)
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
-    given = overrides.given((), settings)
     begun = model_dir.begun_config(str(tmp_path / "run"))
     warm_start.adopt_for_run(config, given, begun)
     config.validate()
@@ -776,9 +775,8 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
 def test_a_run_has_the_shape_of_the_run_that_it_starts_from(tmp_path, setting, said):
     """The command says so before it builds a model of the wrong shape."""
     source = model_dirs.write(tmp_path / "source", **{"model.num_layers": 1})
-    config = recipes.load("labse/dual_encoder", (), [setting])
+    config, given = recipes.load_given("labse/dual_encoder", (), [setting])
     config.init_checkpoint = source
-    given = overrides.given((), [setting])
     if said is None:
         warm_start.adopt_for_run(config, given, None)
         assert config.model.intermediate_size == toys.encoder_config().intermediate_size

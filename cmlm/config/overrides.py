@@ -19,7 +19,7 @@ def override(
     config: ExperimentConfig,
     config_files: Sequence[str] = (),
     overrides: Sequence[str] = (),
-) -> None:
+) -> set[str]:
     """Changes a configuration in place; later values win.
 
     Args:
@@ -27,21 +27,17 @@ def override(
         config_files: YAML files with any part of the configuration.
         overrides: `a.b.c=value`, several separated by commas, or YAML.
 
+    Returns:
+        The names of all settings given, such as `model.num_layers`.
+
     Raises:
         UserError: an unknown key or file, or a value that does not fit.
     """
+    given: set[str] = set()
     for values, source in _read(config_files, overrides):
         _apply(config, values, source)
-
-
-def given(config_files: Sequence[str], overrides: Sequence[str]) -> set[str]:
-    """Returns the names of all settings given, such as `model.num_layers`.
-
-    Args:
-        config_files, overrides: as for `override`.
-    """
-    found = _read(config_files, overrides)
-    return {name for values, _ in found for name in _paths(values)}
+        given.update(_paths(values))
+    return given
 
 
 def from_yaml(path: str) -> ExperimentConfig:

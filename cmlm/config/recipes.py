@@ -12,7 +12,7 @@ from official.core import exp_factory
 
 from cmlm.common import fields
 from cmlm.config.experiment import ExperimentConfig, TrainerConfig
-from cmlm.config.overrides import given, override
+from cmlm.config.overrides import override
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
 from cmlm.modeling.encoder import SOURCE_POOLING, EncoderConfig
@@ -415,7 +415,15 @@ def load(
     config_files: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> ExperimentConfig:
-    """Returns a recipe with changes; see `overrides.override`.
+    """Returns a recipe with changes; see `load_given`."""
+    config, _ = load_given(experiment, config_files, overrides)
+    return config
+
+
+def load_given(
+    experiment: str, config_files: Sequence[str], overrides: Sequence[str]
+) -> tuple[ExperimentConfig, set[str]]:
+    """Returns a recipe with changes, and the names of the settings that they give.
 
     Args:
         experiment: a name from `names()`.
@@ -430,20 +438,19 @@ def load(
             f"--experiment is {experiment!r}; allowed: {', '.join(names())}"
         )
     config = exp_factory.get_exp_config(experiment)
-    override(config, config_files, overrides)
+    given = override(config, config_files, overrides)
     # `task.cmlm=5` would be an objective without settings.
     fields.check_types(config)
-    named = given(config_files, overrides)
-    if "trainer.train_steps" in named and "trainer.epochs" not in named:
+    if "trainer.train_steps" in given and "trainer.epochs" not in given:
         config.trainer.epochs = 0
     for name, objective in config.task.enabled().items():
         if isinstance(objective, MaskedTextConfig):
-            _refuse_masks_without_effect(f"task.{name}", objective, named)
-    return config
+            _refuse_masks_without_effect(f"task.{name}", objective, given)
+    return config, given
 
 
 def _refuse_masks_without_effect(
-    prefix: str, objective: MaskedTextConfig, named: Collection[str]
+    prefix: str, objective: MaskedTextConfig, given: Collection[str]
 ) -> None:
     """Refuses a limit of masks that is set without `rate` and disagrees with it.
 
@@ -455,9 +462,9 @@ def _refuse_masks_without_effect(
         UserError: the limit is refused; the message names the rate that would give it.
     """
     limit, length = objective.masking.max_predictions, objective.train_data.seq_length
-    if f"{prefix}.masking.max_predictions" not in named or not limit:
+    if f"{prefix}.masking.max_predictions" not in given or not limit:
         return
-    if f"{prefix}.masking.rate" in named:
+    if f"{prefix}.masking.rate" in given:
         return
     unlimited = objective.masking.replace(max_predictions=0).predictions(length)
     if limit != unlimited:
