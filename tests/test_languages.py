@@ -26,6 +26,19 @@ def test_languages_are_read_from_the_path(path, found):
     assert languages.split(path) == found
 
 
+def test_a_path_that_exists_is_not_a_language(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("dt=2024", "dt=2025"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").touch()
+    assert languages.split("dt=2024/a.txt") == {"": "dt=2024/a.txt"}
+    assert languages.split("dt=*/a.txt") == {"": "dt=*/a.txt"}
+    assert languages.split("en=b.txt,dt=2024/a.txt") == {"en": "b.txt,dt=2024/a.txt"}
+    # Nothing is there: a language, whose file the command then asks for.
+    assert languages.split("dt=2023/a.txt") == {"dt": "2023/a.txt"}
+    assert languages.split("./dt=2023/a.txt") == {"": "./dt=2023/a.txt"}
+
+
 @pytest.mark.parametrize(
     "pair, found",
     [

@@ -39,7 +39,8 @@ class Corpus:
 def split(input_path: str, name: str = "input_path") -> dict[str, str]:
     """Reads `en=a.txt,b.txt,de=c.txt` as {"en": "a.txt,b.txt", "de": "c.txt"}.
 
-    A list without names has the language "".
+    A list without names has the language "". `dt=2024/a.txt` is a path if it exists;
+    if not, it names the language `dt`.
 
     Args:
         input_path: the value.
@@ -52,7 +53,7 @@ def split(input_path: str, name: str = "input_path") -> dict[str, str]:
     language = ""
     for part in filter(None, (part.strip() for part in input_path.split(","))):
         named = _NAMED.fullmatch(part)
-        if named:
+        if named and not _exists(part):
             language, part = named.groups()
         found.setdefault(language, []).append(part)
     if "" in found and len(found) > 1:
@@ -62,6 +63,11 @@ def split(input_path: str, name: str = "input_path") -> dict[str, str]:
             " LANGUAGE begins with two or three letters"
         )
     return {language: ",".join(parts) for language, parts in found.items()}
+
+
+def _exists(pattern: str) -> bool:
+    """Whether a path or glob names a file or directory."""
+    return tf.io.gfile.exists(pattern) or bool(tf.io.gfile.glob(pattern))
 
 
 def sides(pair: str) -> tuple[str, str]:
