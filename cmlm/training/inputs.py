@@ -111,28 +111,7 @@ def prepare(
             a worker does not see the files of worker 0.
     """
 
-    def prepare_files():
-        tf.io.gfile.makedirs(directory)
-        data = prepare_data(config, directory)
-        teachers.refuse_others(config.task.enabled(), directory)
-        path = prepare_vocabulary(config, begun, data, directory)
-        tokenizer = config.vocabulary.tokenizer(path)
-        is_new = not config.init_checkpoint and begun is None
-        data = teachers.prepare(
-            config.task.enabled(),
-            data,
-            tokenizer,
-            directory,
-            config.model if is_new else None,
-        )
-        return {
-            "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
-            "vocabulary": path,
-            "digest": _digest(path),
-            "rules": config.vocabulary.rules().as_dict(),
-        }
-
-    found = workers.on_chief(strategy, prepare_files)
+    found = workers.on_chief(strategy, lambda: _prepare_files(config, begun, directory))
     data = {name: _data_of(values) for name, values in found["data"].items()}
     path = found["vocabulary"]
     if not workers.is_chief(strategy):
@@ -149,6 +128,29 @@ def prepare(
 
     workers.on_chief(strategy, check_coverage)
     return data, tokenizer
+
+
+def _prepare_files(
+    config: experiment.ExperimentConfig,
+    begun: experiment.ExperimentConfig | None,
+    directory: str,
+) -> dict[str, Any]:
+    """Prepares data and vocabulary, and describes them in values that JSON can hold."""
+    tf.io.gfile.makedirs(directory)
+    objectives = config.task.enabled()
+    data = prepare_data(config, directory)
+    teachers.refuse_others(objectives, directory)
+    path = prepare_vocabulary(config, begun, data, directory)
+    tokenizer = config.vocabulary.tokenizer(path)
+    is_new = not config.init_checkpoint and begun is None
+    encoder = config.model if is_new else None
+    data = teachers.prepare(objectives, data, tokenizer, directory, encoder)
+    return {
+        "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
+        "vocabulary": path,
+        "digest": _digest(path),
+        "rules": config.vocabulary.rules().as_dict(),
+    }
 
 
 def _data_of(values: Mapping[str, Any]) -> Data:
