@@ -264,12 +264,27 @@ def _choose(
     """
     maskable = ~tf.gather(tf.constant(tokenizer.is_special), ids)
     score = tf.random.stateless_uniform(tf.shape(ids), seed)
-    if not whole_word:
-        order = tf.argsort(tf.where(maskable, score, 2.0), axis=1, stable=True)
-        rank = tf.argsort(order, axis=1)
-        return maskable & (rank < budget[:, tf.newaxis])
+    if whole_word:
+        return _choose_words(maskable, score, tokenizer.continues(ids), budget)
+    order = tf.argsort(tf.where(maskable, score, 2.0), axis=1, stable=True)
+    rank = tf.argsort(order, axis=1)
+    return maskable & (rank < budget[:, tf.newaxis])
 
-    continues = tokenizer.continues(ids)
+
+def _choose_words(
+    maskable: tf.Tensor, score: tf.Tensor, continues: tf.Tensor, budget: tf.Tensor
+) -> tf.Tensor:
+    """Chooses words whose pieces are together at most `budget`.
+
+    Args:
+        maskable: bool [batch, length], the ordinary tokens.
+        score: float32 [batch, length]; the words with the lowest scores come first.
+        continues: bool [batch, length], the tokens that continue a word.
+        budget: int32 [batch], at least 1.
+
+    Returns:
+        bool [batch, length].
+    """
     word = tf.cumsum(tf.cast(~continues, tf.int32), axis=1) - 1
     # The pieces of a word share one score, so that a stable sort keeps them together.
     score = tf.gather(score, tf.maximum(word, 0), batch_dims=1)
@@ -301,7 +316,7 @@ def _choose(
         lambda taken: (one_round(taken),),
         (tf.zeros_like(available),),
     )
-    first_cut = available & (tf.range(tf.shape(ids)[1]) < budget[:, tf.newaxis])
+    first_cut = available & (tf.range(tf.shape(word)[1]) < budget[:, tf.newaxis])
     none_taken = ~tf.reduce_any(taken, axis=1, keepdims=True)
     taken |= none_taken & first_cut
     return tf.gather(taken, rank, batch_dims=1)

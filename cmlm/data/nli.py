@@ -148,19 +148,16 @@ def rows(portion: streams.Portion, *, same_language: bool = False) -> tf.data.Da
     if portion.seed is None:
         return dataset
 
+    n = len(portion.files)
+
     def draw(row, number):
         premises, hypotheses, label = row
-        n = len(portion.files)
         first = number % n
         if same_language or n == 1:
             second = (number // n) % n
         else:
             second = (first + 1 + (number // n) % (n - 1)) % n
-        return (
-            premises[first][tf.newaxis],
-            hypotheses[second][tf.newaxis],
-            label,
-        )
+        return premises[first][tf.newaxis], hypotheses[second][tf.newaxis], label
 
     draws = tf.data.Dataset.random(seed=portion.seed, rerandomize_each_iteration=True)
     return tf.data.Dataset.zip((dataset, draws)).map(draw)
