@@ -199,6 +199,33 @@ def _examples(
     return languages.mix(endless, shares, config.seed)
 
 
+def _windows(dataset: tf.data.Dataset, feed: Feed) -> tuple[tf.data.Dataset, int]:
+    """Returns the numbered windows of `_batch_by_length`, without the skipped ones.
+
+    Args:
+        dataset, feed: as for `_batch_by_length`.
+
+    Returns:
+        Dataset of (number of the window, its examples), and how many batches to skip in
+        the first window.
+    """
+    batch_size = feed.batch_size
+    per_window = min(max(_WINDOW // batch_size, _FEWEST_BATCHES), _MOST_BATCHES)
+    window = per_window * batch_size
+    if feed.epoch_examples:
+        per_epoch = feed.epoch_examples // batch_size
+        epochs, rest = divmod(feed.skip_batches, per_epoch)
+        n_windows, n_batches = divmod(rest, per_window)
+        n_windows += epochs * -(-per_epoch // per_window)
+        windows = dataset.batch(window).repeat().skip(n_windows)
+    else:
+        n_windows, n_batches = divmod(feed.skip_batches, per_window)
+        windows = dataset.skip(n_windows * window).batch(
+            window, drop_remainder=feed.is_training
+        )
+    return windows.enumerate(start=n_windows), n_batches
+
+
 def _batch_by_length(
     dataset: tf.data.Dataset, feed: Feed, seed: tf.Tensor
 ) -> tf.data.Dataset:
@@ -215,19 +242,7 @@ def _batch_by_length(
         seed: int [2], for the order of the batches in a window.
     """
     batch_size, tokenizer = feed.batch_size, feed.tokenizer
-    per_window = min(max(_WINDOW // batch_size, _FEWEST_BATCHES), _MOST_BATCHES)
-    window = per_window * batch_size
-    if feed.epoch_examples:
-        per_epoch = feed.epoch_examples // batch_size
-        epochs, rest = divmod(feed.skip_batches, per_epoch)
-        n_windows, n_batches = divmod(rest, per_window)
-        n_windows += epochs * -(-per_epoch // per_window)
-        windows = dataset.batch(window).repeat().skip(n_windows)
-    else:
-        n_windows, n_batches = divmod(feed.skip_batches, per_window)
-        windows = dataset.skip(n_windows * window).batch(
-            window, drop_remainder=feed.is_training
-        )
+    windows, n_batches = _windows(dataset, feed)
 
     def longest_text(texts):
         n_rows = tf.shape(texts)[0]
@@ -255,8 +270,7 @@ def _batch_by_length(
         return tf.data.Dataset.from_tensor_slices(order).map(one)
 
     return (
-        windows.enumerate(start=n_windows)
-        .map(cut, num_parallel_calls=2, deterministic=True)
+        windows.map(cut, num_parallel_calls=2, deterministic=True)
         .flat_map(cut_batches)
         .skip(n_batches)
     )
