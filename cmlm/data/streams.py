@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -300,61 +301,78 @@ def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:
         the passage before each passage; `joined` bool [n], whether the two belong to
         one document.
     """
-    # State between chunks: the last complete passage; the open passage ("" if none is
-    # open), whether it continues the document of the complete passage, its number in
-    # its run, and the tokens of the run so far. A run is consecutive sentences of one
-    # document and part.
-    start = (
-        tf.constant(""),
-        tf.constant(""),
-        tf.constant(False),
-        tf.constant(0),
-        tf.constant(0),
-    )
-
-    def step(state, lines, joined):
-        complete, text, text_joined, number, position = state
-        counts = tf.cast(count_tokens(lines), tf.int32)
-        # The tokens before each line, counted from the start of the open run.
-        ends = position + tf.cumsum(counts)
-        begins = tf.concat([[position], ends], axis=0)[:-1]
-        # Lines at which a run begins; run 0 is the open one.
-        openings = tf.where(~joined)[:, 0]
-        run = tf.cumsum(tf.cast(~joined, tf.int32))
-        origins = tf.concat([[0], tf.gather(begins, openings)], axis=0)
-        origin = tf.gather(origins, run)
-        numbers = (begins - origin) // n_tokens
-        before = tf.concat([[number], numbers], axis=0)[:-1]
-        opens = ~joined | (numbers != before)
-
-        texts = tf.concat([[text], lines], axis=0)
-        of = tf.concat([[0], tf.cumsum(tf.cast(opens, tf.int32))], axis=0)
-        found = tf.strings.reduce_join(
-            tf.RaggedTensor.from_value_rowids(texts, of), axis=1, separator=" "
-        )
-        found_joined = tf.concat([[text_joined], joined[opens]], axis=0)
-        # The last passage may continue in the next chunk. The first passage is empty if
-        # no passage was open.
-        done = tf.strings.length(found[:-1]) > 0
-        given, given_joined = found[:-1][done], found_joined[:-1][done]
-        previous = tf.concat([[complete], given], axis=0)
-        state = (
-            previous[-1],
-            found[-1],
-            found_joined[-1],
-            tf.concat([[number], numbers], axis=0)[-1],
-            tf.concat([[position], ends - origin], axis=0)[-1],
-        )
-        return state, (given, previous[:-1], given_joined)
-
+    start = _OpenPassage(*map(tf.constant, ("", "", False, 0, 0)))
     # An empty last line that opens a run completes the last passage.
     end = tf.data.Dataset.from_tensors((tf.constant([""]), tf.constant([False])))
     sentences_of_part = chunks.map(
         lambda lines, _, kept, joined: (lines[kept], joined[kept])
     )
     return sentences_of_part.concatenate(end).scan(
-        start, lambda state, element: step(state, *element)
+        start,
+        lambda before, chunk: _join_chunk(before, *chunk, count_tokens, n_tokens),
     )
+
+
+class _OpenPassage(NamedTuple):
+    """The state between two chunks of `_join_passages`.
+
+    A run is consecutive sentences of one document and part.
+
+    Attributes:
+        complete: the last complete passage.
+        text: the open passage; "" if none is open.
+        joined: whether the open passage continues the document of the complete one.
+        number: the number of the open passage in its run.
+        position: the tokens of the run so far.
+    """
+
+    complete: tf.Tensor
+    text: tf.Tensor
+    joined: tf.Tensor
+    number: tf.Tensor
+    position: tf.Tensor
+
+
+def _join_chunk(before: _OpenPassage, lines, joined, count_tokens, n_tokens):
+    """Joins the sentences of one chunk.
+
+    Args:
+        before: the state before the chunk.
+        lines: string [sentences].
+        joined: bool [sentences], whether each sentence continues the run before it.
+        count_tokens, n_tokens: see `passages`.
+
+    Returns:
+        The state behind the chunk, and the element of `_join_passages`.
+    """
+    counts = tf.cast(count_tokens(lines), tf.int32)
+    # The tokens before each line, counted from the start of the open run.
+    ends = before.position + tf.cumsum(counts)
+    begins = tf.concat([[before.position], ends], axis=0)[:-1]
+    # Lines at which a run begins; run 0 is the open one.
+    openings = tf.where(~joined)[:, 0]
+    run = tf.cumsum(tf.cast(~joined, tf.int32))
+    origins = tf.concat([[0], tf.gather(begins, openings)], axis=0)
+    origin = tf.gather(origins, run)
+    numbers = tf.concat([[before.number], (begins - origin) // n_tokens], axis=0)
+    opens = ~joined | (numbers[1:] != numbers[:-1])
+
+    texts = tf.concat([[before.text], lines], axis=0)
+    of = tf.concat([[0], tf.cumsum(tf.cast(opens, tf.int32))], axis=0)
+    found = tf.strings.reduce_join(
+        tf.RaggedTensor.from_value_rowids(texts, of), axis=1, separator=" "
+    )
+    found_joined = tf.concat([[before.joined], joined[opens]], axis=0)
+    # The last passage may continue in the next chunk. The first passage is empty if no
+    # passage was open.
+    done = tf.strings.length(found[:-1]) > 0
+    given, given_joined = found[:-1][done], found_joined[:-1][done]
+    previous = tf.concat([[before.complete], given], axis=0)
+    positions = tf.concat([[before.position], ends - origin], axis=0)
+    behind = _OpenPassage(
+        previous[-1], found[-1], found_joined[-1], numbers[-1], positions[-1]
+    )
+    return behind, (given, previous[:-1], given_joined)
 
 
 def in_buckets(
