@@ -171,68 +171,64 @@ def _indent(line: str) -> int:
 
 def _prose_blocks(text: str) -> Iterator[str]:
     """Yields the paragraphs and list items of a docstring that may be prose."""
-    lines = text.expandtabs().splitlines()
     block: list[str] = []
+    for line in _running_lines(text.expandtabs().splitlines()):
+        indent = _indent(line)
+        # A new indent inside a block starts a definition, quoted code or a
+        # continuation.
+        moves = len(block) > 1 and abs(indent - _indent(block[-1])) > 1
+        if not line or moves or _BULLET.match(line):
+            yield from _as_prose(block)
+            block = []
+        if line:
+            block.append(_BULLET.sub(" " * indent, line))
+    yield from _as_prose(block)
+
+
+def _running_lines(lines: list[str]) -> Iterator[str]:
+    """Yields the lines outside of code and lists of names; "" ends a paragraph."""
     dropped_above = -1  # Lines with a larger indent belong to a dropped block.
     section_ends_at = -1  # Inside a list section: the indent of its heading.
     underlined_section = False
     fenced = False
-    for number, line in enumerate(lines):
-        stripped = line.strip()
-        indent = _indent(line)
-        if stripped.startswith(("```", "~~~")):
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        stripped, indent = line.strip(), _indent(line)
+        is_fence = stripped.startswith(("```", "~~~"))
+        if is_fence:
             fenced = not fenced
-        if fenced or stripped.startswith(("```", "~~~")):
-            yield from _as_prose(block)
-            block = []
-            continue
-        if not stripped:
-            yield from _as_prose(block)
-            block = []
+        if is_fence or fenced or not stripped:
+            yield ""
             continue
         if dropped_above >= 0:
             if indent > dropped_above:
                 continue
             dropped_above = -1
-        following = lines[number + 1] if number + 1 < len(lines) else ""
         heading = bool(_UNDERLINE.match(following)) and len(stripped) < 80
         if heading or _UNDERLINE.match(line):
-            yield from _as_prose(block)
-            block = []
+            yield ""
             if heading:
                 underlined_section = bool(_LIST_SECTION.match(stripped))
                 section_ends_at = -1
             continue
         if underlined_section:
             continue
+        opens_section = _LIST_SECTION.match(stripped)
         if section_ends_at >= 0:
-            if indent > section_ends_at or (_LIST_SECTION.match(stripped)):
+            if indent > section_ends_at or opens_section:
                 continue
             section_ends_at = -1
-        if _LIST_SECTION.match(stripped) and stripped.endswith(":"):
-            yield from _as_prose(block)
-            block = []
+        if opens_section and stripped.endswith(":"):
+            yield ""
             section_ends_at = indent
             continue
         if stripped.startswith(".."):
-            yield from _as_prose(block)
-            block = []
+            yield ""
             if not _KEPT_DIRECTIVE.match(line):
                 dropped_above = indent
             continue
-        if _BULLET.match(line):
-            yield from _as_prose(block)
-            block = [_BULLET.sub(" " * indent, line)]
-            continue
-        if block and abs(indent - _indent(block[-1])) > 1 and len(block) > 1:
-            # A new indent inside a block starts a definition, quoted code or a
-            # continuation.
-            yield from _as_prose(block)
-            block = []
-        block.append(line)
-        if stripped.endswith("::"):
+        yield line
+        if stripped.endswith("::") and not _BULLET.match(line):
             dropped_above = indent
-    yield from _as_prose(block)
 
 
 def _as_prose(block: list[str]) -> Iterator[str]:
