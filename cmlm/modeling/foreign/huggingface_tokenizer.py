@@ -22,6 +22,14 @@ from cmlm.modeling.foreign import architectures, base
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 
 _MERGES = "merges.txt"
+# The special tokens of RoBERTa by role.
+_ROBERTA = {
+    "cls": "<s>",
+    "pad": "<pad>",
+    "sep": "</s>",
+    "unk": "<unk>",
+    "mask": "<mask>",
+}
 _SENTENCE_PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 
 
@@ -90,6 +98,19 @@ def _is_bert(values: dict, path: str) -> bool:
     return "<s>" not in processor
 
 
+def _special_tokens(settings: dict, folder: str) -> dict[str, str]:
+    """Reads the special tokens of byte-level BPE by role, by default RoBERTa's."""
+    found = {}
+    for role, default in _ROBERTA.items():
+        value = settings.get(f"{role}_token", default)
+        value = value.get("content", default) if isinstance(value, dict) else value
+        if not isinstance(value, str):
+            where = os.path.join(folder, "tokenizer_config.json")
+            raise UserError(f"{where} has {role}_token={shown(value)}; allowed: str")
+        found[role] = value
+    return found
+
+
 def _byte_pairs(folder: str) -> dict:
     """Makes the contents of a tokenizer.json of vocab.json and merges.txt."""
     settings = json_files.optional(folder, "tokenizer_config.json")
@@ -99,17 +120,8 @@ def _byte_pairs(folder: str) -> dict:
         lines = file.read().split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
 
-    def name(role, default):
-        value = settings.get(f"{role}_token", default)
-        value = value.get("content", default) if isinstance(value, dict) else value
-        if not isinstance(value, str):
-            where = os.path.join(folder, "tokenizer_config.json")
-            raise UserError(f"{where} has {role}_token={shown(value)}; allowed: str")
-        return value
-
-    cls, sep = name("cls", "<s>"), name("sep", "</s>")
-    special = [cls, name("pad", "<pad>"), sep, name("unk", "<unk>")]
-    special.append(name("mask", "<mask>"))
+    special = _special_tokens(settings, folder)
+    cls, sep = special["cls"], special["sep"]
     return {
         "version": "1.0",
         "truncation": None,
@@ -119,12 +131,12 @@ def _byte_pairs(folder: str) -> dict:
                 "id": vocab.get(token),
                 "content": token,
                 "single_word": False,
-                "lstrip": token == special[-1],
+                "lstrip": token == special["mask"],
                 "rstrip": False,
                 "normalized": False,
                 "special": True,
             }
-            for token in dict.fromkeys(special)
+            for token in dict.fromkeys(special.values())
         ],
         "normalizer": None,
         "pre_tokenizer": {

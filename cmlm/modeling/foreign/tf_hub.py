@@ -51,24 +51,9 @@ def read(folder: str) -> base.Source:
         )
     settings = _own_settings(os.path.join(around, EXPORT))
     found, unused = tf_checkpoints.garden_names(stored, folder)
+    notes: list[str] = []
     model = tf_checkpoints.shapes(stored, found, folder)
-    notes = []
-    model["hidden_activation"] = _activation(saved)
-    epsilons = _epsilons(saved)
-    if len(epsilons) == 1:
-        model["layer_norm_epsilon"] = epsilons.pop()
-    else:
-        notes.append("the graph shows no epsilon of layer norm: 1e-12 is assumed")
-        model["layer_norm_epsilon"] = 1e-12
-    if settings:
-        for name in ("num_views", "pooling", "sentence_vector"):
-            if name in settings:
-                model[name] = settings[name]
-    else:
-        pooling = _pooling(saved)
-        if pooling is None:
-            notes.append("the graph does not show the pooling: mean is assumed")
-        model["pooling"] = pooling or "mean"
+    model |= _beyond_weights(saved, settings, notes)
     vocab_name = _asset(saved, folder, "vocab_file") or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
     rules = {
@@ -92,6 +77,31 @@ def read(folder: str) -> base.Source:
         unused=unused,
         notes=notes,
     )
+
+
+def _beyond_weights(
+    saved, settings: dict[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """The settings of the encoder that the shapes of its weights do not show.
+
+    Args:
+        saved: the SavedModel, whose graph shows most of them.
+        settings: of an export of this project, see `_own_settings`; else empty.
+        notes: gets a line for each setting that is assumed.
+    """
+    found: dict[str, Any] = {"hidden_activation": _activation(saved)}
+    epsilons = _epsilons(saved)
+    if len(epsilons) != 1:
+        notes.append("the graph shows no epsilon of layer norm: 1e-12 is assumed")
+        epsilons = {1e-12}
+    found["layer_norm_epsilon"] = epsilons.pop()
+    if settings:
+        own = ("num_views", "pooling", "sentence_vector")
+        return found | {name: settings[name] for name in own if name in settings}
+    pooling = _pooling(saved)
+    if pooling is None:
+        notes.append("the graph does not show the pooling: mean is assumed")
+    return found | {"pooling": pooling or "mean"}
 
 
 def _own_settings(path: str) -> dict[str, Any]:
