@@ -22,8 +22,16 @@ COMMANDS = {
     **{
         name: f"cmlm.{name}"
         for name in (
-            *("train", "encode", "evaluate", "finetune", "prepare"),
-            *("vocab", "ngrams", "quality", "mine", "pcr"),
+            "train",
+            "encode",
+            "evaluate",
+            "finetune",
+            "prepare",
+            "vocab",
+            "ngrams",
+            "quality",
+            "mine",
+            "pcr",
         )
     },
     "export": "export.tfhub",

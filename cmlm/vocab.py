@@ -88,9 +88,15 @@ FLAGS = flags.FLAGS
 
 # Flags that are refused beside --prune_model.
 _LEARNING = (
-    *("size", "lower_case", "strip_accents", "dotless_i", "normalization"),
+    "size",
+    "lower_case",
+    "strip_accents",
+    "dotless_i",
+    "normalization",
     "sampling_exponent",
-    *("max_text_bytes", "workers", "beam_options"),
+    "max_text_bytes",
+    "workers",
+    "beam_options",
 )
 _SAMPLE_BYTES = 16 * 2**20
 

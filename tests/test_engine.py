@@ -73,7 +73,9 @@ def command(text, directory, *settings) -> list[str]:
         "runpy.run_module('cmlm.train', run_name='__main__', alter_sys=True)"
     )
     return [
-        *(sys.executable, "-c", as_here),
+        sys.executable,
+        "-c",
+        as_here,
         f"--config_file={path}",
         f"--model_dir={directory}",
         "--distribution_strategy=one_device",

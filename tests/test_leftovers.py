@@ -91,9 +91,12 @@ def test_a_missing_vocabulary_is_not_learnt_again(run):
 
 
 LEFT = [
-    *("ckpt-6_temp/part-00000-of-00001.data-00000-of-00001", "vocab.txt.tmp-0123abcd"),
-    *("checkpoint.tmp0123456789abcdef0123456789abcdef", "ckpt-3.data-00000-of-00001"),
-    *("best/checkpoint.tmp0123456789abcdef0123456789abcdef", "lock"),
+    "ckpt-6_temp/part-00000-of-00001.data-00000-of-00001",
+    "vocab.txt.tmp-0123abcd",
+    "checkpoint.tmp0123456789abcdef0123456789abcdef",
+    "ckpt-3.data-00000-of-00001",
+    "best/checkpoint.tmp0123456789abcdef0123456789abcdef",
+    "lock",
     "stages/1-layers/ckpt-2_temp/part-00000-of-00001.data-00000-of-00001",
 ]
 THEIRS = ["notes.tmp", "ckpt-notes_temp", "ckpt-3.txt"]

@@ -67,8 +67,12 @@ def check(
             (str(name), [int(size), str(crc)]) for name, (size, crc) in expected.items()
         ]
     except (
-        *(tf.errors.OpError, ValueError, RecursionError),
-        *(TypeError, AttributeError, OverflowError),
+        tf.errors.OpError,
+        ValueError,
+        RecursionError,
+        TypeError,
+        AttributeError,
+        OverflowError,
     ) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path} is damaged: {reason}") from error

@@ -6,8 +6,12 @@ import platform
 # The version of this project, also `cmlm.__version__`.
 VERSION = "0.2.0"
 _PACKAGES = (
-    *("tensorflow", "tensorflow-text", "tf-models-official"),
-    *("numpy", "scipy", "scikit-learn"),
+    "tensorflow",
+    "tensorflow-text",
+    "tf-models-official",
+    "numpy",
+    "scipy",
+    "scikit-learn",
 )
 
 

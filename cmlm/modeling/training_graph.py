@@ -104,8 +104,11 @@ def _normed_embeddings(bert, x, batch: _Batch) -> tf.Tensor:
     norm, dropout = bert._embedding_norm_layer, bert._embedding_dropout
     return fused.norm_dropout(
         x,
-        *(fused.read(norm.gamma), fused.read(norm.beta), norm.epsilon),
-        *(batch.kept(dropout, tf.shape(x)), fused.exact_rate(dropout.rate)),
+        fused.read(norm.gamma),
+        fused.read(norm.beta),
+        norm.epsilon,
+        batch.kept(dropout, tf.shape(x)),
+        fused.exact_rate(dropout.rate),
     )
 
 
@@ -128,8 +131,12 @@ def _block(
     output = block._attention_layer._output_dense
     kernel = tf.reshape(fused.read(output.kernel), [-1, x.shape[-1]])
     x, for_product = _norm(
-        *(block._attention_layer_norm, block._attention_dropout, x),
-        *(tf.matmul(found, tf.cast(kernel, dtype)), output.bias, batch),
+        block._attention_layer_norm,
+        block._attention_dropout,
+        x,
+        tf.matmul(found, tf.cast(kernel, dtype)),
+        output.bias,
+        batch,
     )
     dense, last = block._intermediate_dense, block._output_dense
     inner = tf.matmul(for_product, tf.cast(fused.read(dense.kernel), dtype))
@@ -141,8 +148,12 @@ def _block(
         inner = tf.cast(block._intermediate_activation_layer(inner), dtype)
         inner = tf.matmul(inner, kernel)
     return _norm(
-        *(block._output_layer_norm, block._output_dropout, x),
-        *(inner, last.bias, batch),
+        block._output_layer_norm,
+        block._output_dropout,
+        x,
+        inner,
+        last.bias,
+        batch,
     )
 
 

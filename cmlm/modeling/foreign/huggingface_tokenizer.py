@@ -231,7 +231,9 @@ FOLDING = [
     *(
         {"type": "Replace", "pattern": {"String": there}, "content": here}
         for there, here in (
-            *(("\u00df", "ss"), ("\u1e9e", "ss"), ("\u03c2", "\u03c3")),
+            ("\u00df", "ss"),
+            ("\u1e9e", "ss"),
+            ("\u03c2", "\u03c3"),
             ("\u0345", "\u03b9"),
         )
     ),
