@@ -142,19 +142,14 @@ def configure():
         FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
     )
     for objective in config.task.enabled().values():
-        data = objective.train_data
-        data.input_path = FLAGS[data.flag].value or data.input_path
-        if data.validation_flag and FLAGS[data.validation_flag].value:
-            objective.validation_data = FLAGS[data.validation_flag].value
-        for name in _flags_of_teacher(objective):
-            setattr(objective, name, FLAGS[name].value or getattr(objective, name))
+        _name_inputs(objective)
     _refuse_unread(config.task)
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
-    begun = model_dir.begun_config(FLAGS.model_dir) if FLAGS.model_dir else None
-    warm_start.adopt_vocabulary(config, given, begun, FLAGS.model_dir)
     if FLAGS.init_checkpoint:
         config.init_checkpoint = FLAGS.init_checkpoint
+    begun = model_dir.begun_config(FLAGS.model_dir) if FLAGS.model_dir else None
+    warm_start.adopt_vocabulary(config, given, begun, FLAGS.model_dir)
     if config.init_checkpoint:
         warm_start.adopt_for_run(config, given, begun)
     if FLAGS.tpu:
@@ -164,6 +159,16 @@ def configure():
         config.runtime.distribution_strategy = strategy
     config.validate()
     return config
+
+
+def _name_inputs(objective) -> None:
+    """Gives an objective the data and the teacher that the flags name."""
+    data = objective.train_data
+    data.input_path = FLAGS[data.flag].value or data.input_path
+    if data.validation_flag and FLAGS[data.validation_flag].value:
+        objective.validation_data = FLAGS[data.validation_flag].value
+    for name in _flags_of_teacher(objective):
+        setattr(objective, name, FLAGS[name].value or getattr(objective, name))
 
 
 def _flags_of_teacher(objective) -> list[str]:
@@ -194,13 +199,10 @@ def main(_) -> int | None:
     with cli.quiet_imports():
         import tensorflow as tf
 
-        from cmlm.common import distributed, locks, outputs, workers
+        from cmlm.common import outputs, workers
         from cmlm.config import overrides
-        from cmlm.data import builtin
-        from cmlm.modeling import latest
-        from cmlm.training import leftovers, stages
+        from cmlm.training import stages
 
-    # ------------------------------------------------------- configuration
     if FLAGS.print_config:
         print(overrides.to_yaml(configure()), end="")
         return None
@@ -209,19 +211,36 @@ def main(_) -> int | None:
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()
     config.require_data()
-    # A run may get its own vocabulary and params.yaml back, so these are not checked.
+    # A resumed run may read the vocabulary and params.yaml of its own model_dir.
     kept = {"--model_dir": FLAGS.model_dir, "--teacher_cache": FLAGS.teacher_cache}
     outputs.check({}, inputs_of(config), kept=kept)
+    strategy = _build_strategy(config)
+    _announce(config, strategy)
+    planned = stages.plan(config, FLAGS.model_dir)
+    if FLAGS.mode == "eval":
+        return _evaluate(planned[-1], strategy)
+    code = _train_stages(planned, strategy)
+    if not code and workers.is_chief(strategy):
+        _tell_what_is_where()
+    return code
 
-    # ------------------------------------------------------------- devices
+
+def _build_strategy(config):
+    """Returns the devices of the run; waits for the other workers if there are any."""
+    from cmlm.common import distributed
+
     if config.runtime.distribution_strategy == "multi_worker_mirrored":
         print("waiting for the other workers", file=sys.stderr)
     # The server of a worker prints a message when it starts.
     with cli.quiet_imports():
-        strategy = distributed.build_strategy(config.runtime)
-    number, of = workers.cluster(strategy)
+        return distributed.build_strategy(config.runtime)
 
-    # ------------------------------------------------------------- running
+
+def _announce(config, strategy) -> None:
+    """Tells what runs where, before the first stage."""
+    from cmlm.common import workers
+    from cmlm.data import builtin
+
     print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
     texts = {task.train_data.input_path for task in config.task.enabled().values()}
     if builtin.PYTHON_DOCS in texts:
@@ -230,33 +249,24 @@ def main(_) -> int | None:
             "installation; --train_data=FILES names your own",
             file=sys.stderr,
         )
+    number, of = workers.cluster(strategy)
     if number:
         print(f"worker {number} of {of}: worker 0 reports", file=sys.stderr)
-    planned = stages.plan(config, FLAGS.model_dir)
-    if FLAGS.mode == "eval":
-        return _evaluate(planned[-1], strategy)
-    with contextlib.ExitStack() as stack:
-        # Worker 0 holds the lock, and the others hear whether it got it.
-        lock = locks.held(FLAGS.model_dir)
-        workers.on_chief(strategy, lambda: stack.enter_context(lock))
-        workers.on_chief(strategy, lambda: leftovers.remove(FLAGS.model_dir))
-        code = _train_stages(planned, strategy)
-    if code:
-        return code
 
-    # -------------------------------------------------------- where it is
-    if number:
-        return None
-    print(f"checkpoint   {latest.find(FLAGS.model_dir)}")
-    print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
+
+def _tell_what_is_where() -> None:
+    """Prints the outputs of the run, and the commands that read them."""
+    from cmlm.modeling import latest
+
     model_dir = shlex.quote(FLAGS.model_dir)
     export_dir = shlex.quote(f"{FLAGS.model_dir.rstrip('/')}_export")
+    print(f"checkpoint   {latest.find(FLAGS.model_dir)}")
+    print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
     print(f"TensorBoard  tensorboard --logdir={model_dir}")
     print(
         f"export       python -m export.tfhub --model_dir={model_dir} "
         f"--export_dir={export_dir}"
     )
-    return None
 
 
 def inputs_of(config) -> dict[str, list[str]]:
@@ -277,10 +287,29 @@ def inputs_of(config) -> dict[str, list[str]]:
 
 def _train_stages(planned, strategy) -> int | None:
     """Trains all stages. Returns the exit code if a signal stopped one."""
+    from cmlm.common import locks, workers
+    from cmlm.training import leftovers
+
+    with contextlib.ExitStack() as stack:
+        # Worker 0 holds the lock, and the others hear whether it got it.
+        lock = locks.held(FLAGS.model_dir)
+        workers.on_chief(strategy, lambda: stack.enter_context(lock))
+        workers.on_chief(strategy, lambda: leftovers.remove(FLAGS.model_dir))
+        for stage in _stages_to_train(planned, strategy):
+            code = _train(stage, strategy)
+            if code:
+                return code
+    return None
+
+
+def _stages_to_train(planned, strategy):
+    """Yields the stages that are not done, and the last one in any case.
+
+    The last stage is always built, so that the command can describe the run.
+    """
     from cmlm.common import workers
 
     for place, stage in enumerate(planned, 1):
-        # The last stage is always built, so that the command can describe the run.
         is_last = stage is planned[-1]
         is_done = not is_last and workers.on_chief(strategy, stage.is_done)
         if len(planned) > 1:
@@ -291,11 +320,8 @@ def _train_stages(planned, strategy) -> int | None:
             )
         if is_done:
             workers.on_chief(strategy, stage.check_start)
-            continue
-        code = _train(stage, strategy)
-        if code:
-            return code
-    return None
+        else:
+            yield stage
 
 
 def _evaluate(stage, strategy) -> None:
