@@ -386,20 +386,17 @@ def _describe(run) -> str:
         for part in run.trainer.model.parts.values()
         for variable in part.trainable_variables
     }
-    batches = ", ".join(
-        f"{name} {objective.global_batch_size} a step"
-        + (
-            f" in {run.trainer.gradients[name].micro_batches} micro-batches"
-            if run.trainer.gradients[name].micro_batches > 1
-            else ""
-        )
-        for name, objective in run.trainer.objectives.items()
-    )
+    batches = []
+    for name, objective in run.trainer.objectives.items():
+        batches.append(f"{name} {objective.global_batch_size} a step")
+        parts = run.trainer.gradients[name].micro_batches
+        if parts > 1:
+            batches[-1] += f" in {parts} micro-batches"
     replicas = run.strategy.num_replicas_in_sync
     return (
         f"model: {counted(model.num_layers, 'layer')} of {model.hidden_size}, "
         f"{model.vocab_size:,} words, {sum(weights.values()) / 1e6:.1f} M weights\n"
-        f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {batches}; "
+        f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {', '.join(batches)}; "
         f"{counted(replicas, 'replica')}, {trainer.optimizer.type} "
         f"{trainer.optimizer.learning_rate:g}, "
         f"{run.config.runtime.mixed_precision_dtype or 'float32'}"

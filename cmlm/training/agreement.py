@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import distributed, locks, workers
-from cmlm.config import experiment
+from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_other_settings(
-    config: experiment.ExperimentConfig, strategy: tf.distribute.Strategy
+    config: ExperimentConfig, strategy: tf.distribute.Strategy
 ) -> None:
     """Raises UserError if the workers of a run were started with different flags.
 
@@ -68,9 +68,7 @@ def refuse_folder_of_export(directory: str) -> None:
             )
 
 
-def choose_precision(
-    config: experiment.ExperimentConfig, begun: experiment.ExperimentConfig | None
-) -> None:
+def choose_precision(config: ExperimentConfig, begun: ExperimentConfig | None) -> None:
     """Replaces the precision `auto` by that of the run so far, or of this machine.
 
     Args:
@@ -89,8 +87,8 @@ def choose_precision(
 
 
 def check_begun(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig | None,
+    config: ExperimentConfig,
+    begun: ExperimentConfig | None,
     directory: str,
     writes: bool,
 ) -> str:
@@ -120,9 +118,7 @@ def check_begun(
 
 
 def refuse_other_model(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig | None,
-    directory: str,
+    config: ExperimentConfig, begun: ExperimentConfig | None, directory: str
 ) -> None:
     """Raises UserError if a model_dir holds checkpoints of a model of another shape.
 
@@ -133,7 +129,7 @@ def refuse_other_model(
         return
     before = begun.model.as_dict()
     for field, value in config.model.as_dict().items():
-        if field in before and before[field] != value and field != "preset":
+        if before[field] != value and field != "preset":
             raise UserError(
                 f"--model_dir={directory} holds a model with {field}="
                 f"{before[field]!r}, this command asks for {value!r}; "
@@ -142,9 +138,7 @@ def refuse_other_model(
 
 
 def begun_start(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig | None,
-    directory: str,
+    config: ExperimentConfig, begun: ExperimentConfig | None, directory: str
 ) -> str:
     """Returns the `init_checkpoint` of the run in a model_dir, else that of `config`.
 
@@ -158,25 +152,20 @@ def begun_start(
     if begun is None:
         return now
     before = begun.init_checkpoint
-    if now and not (before and _same_path(before, now)):
-        raise UserError(
-            f"--model_dir={directory} started "
-            + (f"from {before}" if before else "without --init_checkpoint")
-            + f", this command names {now}; allowed: "
-            + (
-                f"--init_checkpoint={before}, also if these weights have moved"
-                if before
-                else "no --init_checkpoint"
-            )
-            + ", or another --model_dir"
-        )
-    return before
+    if not now or (before and _same_path(before, now)):
+        return before
+    started, allowed = "without --init_checkpoint", "no --init_checkpoint"
+    if before:
+        started = f"from {before}"
+        allowed = f"--init_checkpoint={before}, also if these weights have moved"
+    raise UserError(
+        f"--model_dir={directory} started {started}, this command names {now}; "
+        f"allowed: {allowed}, or another --model_dir"
+    )
 
 
 def _refuse_other_teacher(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig,
-    directory: str,
+    config: ExperimentConfig, begun: ExperimentConfig, directory: str
 ) -> None:
     """Raises UserError if a run with all of its steps gets another teacher.
 
@@ -199,9 +188,7 @@ def _refuse_other_teacher(
 
 
 def _refuse_other_optimizer(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig,
-    directory: str,
+    config: ExperimentConfig, begun: ExperimentConfig, directory: str
 ) -> None:
     """Raises UserError if the optimizer of a model_dir has another type.
 
@@ -217,9 +204,7 @@ def _refuse_other_optimizer(
 
 
 def _refuse_new_objectives(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig,
-    directory: str,
+    config: ExperimentConfig, begun: ExperimentConfig, directory: str
 ) -> None:
     """Raises UserError for an objective that did not train in a model_dir.
 
@@ -235,9 +220,7 @@ def _refuse_new_objectives(
         )
 
 
-def refuse_fewer_steps(
-    config: experiment.ExperimentConfig, directory: str, step: int
-) -> None:
+def refuse_fewer_steps(config: ExperimentConfig, directory: str, step: int) -> None:
     """Raises UserError if a run has more steps than the command asks for.
 
     Args:
@@ -257,9 +240,7 @@ def refuse_fewer_steps(
 
 
 def log_other_settings(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig | None,
-    is_over: bool,
+    config: ExperimentConfig, begun: ExperimentConfig | None, is_over: bool
 ) -> None:
     """Logs the settings in which a resumed run differs from its last start.
 
@@ -270,13 +251,12 @@ def log_other_settings(
     """
     if begun is None:
         return
-    before = dict(_flat(begun.as_dict()))
-    changed = [
-        f"{name} {before.get(name)!r} -> {value!r}"
-        + (" (no effect: the run keeps its vocabulary)" * (name in _OF_LEARNING))
-        for name, value in _flat(config.as_dict())
-        if before.get(name) != value and not name.startswith("runtime.")
-    ]
+    before, changed = dict(_flat(begun.as_dict())), []
+    for name, value in _flat(config.as_dict()):
+        if before.get(name) != value and not name.startswith("runtime."):
+            changed.append(f"{name} {before.get(name)!r} -> {value!r}")
+            if name in _OF_LEARNING:
+                changed[-1] += " (no effect: the run keeps its vocabulary)"
     if changed:
         said = "resuming with other settings"
         if is_over:

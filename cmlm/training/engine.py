@@ -104,6 +104,7 @@ def build(
 
 
 def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
+    """The part of `build` that fails if a worker is lost; arguments as there."""
     agreement.refuse_other_settings(config, strategy)
     on_chief = functools.partial(workers.on_chief, strategy)
     if writes:
