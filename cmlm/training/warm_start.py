@@ -50,20 +50,18 @@ def adopt_for_run(
     takes_pooling = config.model.pooling == encoder.SOURCE_POOLING
     if takes_pooling:
         given = set(given) - {"model.pooling"}
-    # The last stage of a stacked run has another start than the run.
-    if begun is None or begun.init_checkpoint != config.init_checkpoint:
-        source = foreign.find(config.init_checkpoint)
-        if source is not None:
-            pretrained.adopt(config, source, given, pooling=takes_pooling)
-        else:
-            _adopt_shape(config, given, takes_pooling)
-        return
-    for field in dataclasses.fields(config.model):
-        if f"model.{field.name}" not in given:
-            setattr(config.model, field.name, getattr(begun.model, field.name))
-    for field in rules.NAMES:
-        if f"vocabulary.{field}" not in given:
-            setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
+    # The last stage of a stacked run starts from the stage before, not from the source.
+    if begun is not None and begun.init_checkpoint == config.init_checkpoint:
+        for field in dataclasses.fields(config.model):
+            if f"model.{field.name}" not in given:
+                setattr(config.model, field.name, getattr(begun.model, field.name))
+        for field in rules.NAMES:
+            if f"vocabulary.{field}" not in given:
+                setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
+    elif (source := foreign.find(config.init_checkpoint)) is not None:
+        pretrained.adopt(config, source, given, pooling=takes_pooling)
+    else:
+        _adopt_shape(config, given, takes_pooling)
 
 
 def adopt_vocabulary(
