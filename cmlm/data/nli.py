@@ -72,7 +72,7 @@ def _labels(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
         with files_lib.open_text(path, for_tensorflow=True) as lines:
             for number, line in enumerate(lines, 1):
                 place = f"{path} line {number}"
-                # As `_cells` strips: a no-break space stays.
+                # `_cells` strips the same characters: a no-break space stays.
                 cells = [cell.strip(string.whitespace) for cell in line.split("\t")]
                 if len(cells) != 3:
                     raise UserError(

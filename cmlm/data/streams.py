@@ -24,8 +24,8 @@ HOLD_OUT_BLOCK = 128
 
 _BUCKETS = 1_000_000
 
-# From the two tensors of a file (`line_files`) and the buckets of a part, int32 [2],
-# to a dataset.
+# Makes a dataset of the two tensors of a file (`line_files`) and the buckets of a part,
+# int32 [2].
 Reader = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset]
 
 
@@ -89,7 +89,7 @@ def traced_once(read: Reader) -> Reader:
     @functools.wraps(read)
     def call(*arguments):
         with tf.init_scope():
-            # Not `function` itself, which Python would run where functions run eagerly.
+            # Where functions run eagerly, a call of `function` itself would run Python.
             concrete = function.get_concrete_function()
         return concrete(*arguments)
 

@@ -142,7 +142,7 @@ def embed_side(
         float32 [rows, texts, dim].
     """
     ids, mask = batch[f"{side}_word_ids"], batch[f"{side}_mask"]
-    # Not -1: a replica of a validation may have no rows.
+    # A replica of a validation may have no rows, so reshape cannot infer a size by -1.
     rows, texts = tf.shape(ids)[0], tf.reduce_prod(tf.shape(ids)[1:-1])
     flat = [rows * texts, tf.shape(ids)[-1]]
     inputs = {

@@ -76,7 +76,7 @@ def additive_margin_softmax(
         positives, tf.shape(candidates)[0], on_value=True, off_value=False
     )
     logits = scale * (similarities - margin * tf.cast(is_positive, tf.float32))
-    # Not -inf: its product with a zero gradient is NaN.
+    # The lowest number stands for -inf, whose product with a zero gradient is NaN.
     logits = tf.where(excluded & ~is_positive, logits.dtype.min, logits)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(positives, logits)
     return loss, similarities
@@ -143,7 +143,7 @@ def cosent(cosines: tf.Tensor, scores: tf.Tensor, scale: float) -> tf.Tensor:
     """
     higher = scores[:, tf.newaxis] > scores[tf.newaxis, :]
     exponents = scale * (cosines[tf.newaxis, :] - cosines[:, tf.newaxis])
-    # Not -inf: its product with a zero gradient is NaN.
+    # The lowest number stands for -inf, whose product with a zero gradient is NaN.
     exponents = tf.where(higher, exponents, exponents.dtype.min)
     return tf.reduce_logsumexp(tf.pad(tf.reshape(exponents, [-1]), [[1, 0]]))
 

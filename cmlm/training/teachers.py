@@ -119,7 +119,7 @@ def _vectors(
     found = teacher_vectors.find(cache, objective.teacher, texts)
     teacher, about = (None, {}) if found else _open(objective)
     if new_encoder is not None:
-        # Before the teacher reads.
+        # A wrong width is refused before the teacher reads the texts.
         objective.check_words(name, (found or teacher).dim, new_encoder)
     if not found:
         with teacher_vectors.opened(cache, about, teacher.dim) as writer:

@@ -242,7 +242,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             for _ in tf.range(num_steps):
                 self.model.reset_dropout(self.optimizer.iterations)
                 batches = {name: next(batches_of[name]) for name in names}
-                # Outside of the replicas: their threads would leave it in turn.
+                # The step enters this context once: each replica runs in a thread of
+                # its own, and the first one to leave it would end it for all.
                 with fused.training(self.fused):
                     results = self.strategy.run(replica_step, args=(batches,))
                 # All-reduced: every replica holds the same numbers.
@@ -260,7 +261,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             count = distributed.sum_over_replicas(objective.normalizer(batch))
             weight = objective.config.weight if self.schedule == "joint" else 1.0
             scale = tf.math.divide_no_nan(weight, count)
-            # Not those of the other objectives: a frozen encoder stays one beside them.
+            # An objective that keeps the encoder frozen does not train it, even if
+            # another objective of the step does.
             own = self._variables((name,))
             more, rows = self.gradients[name](batch, scale, own)
             more = distributed.sum_over_replicas(more)

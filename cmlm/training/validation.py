@@ -63,7 +63,7 @@ class Validator:
             for _ in itertools.count() if limit is None else range(limit):
                 try:
                     metrics = self._next(name, batches)
-                # The second, where tf.functions run eagerly.
+                # Where tf.functions run eagerly, the end is a StopIteration.
                 except (tf.errors.OutOfRangeError, StopIteration):
                     break
                 metrics = {f"{name}/{key}": each for key, each in metrics.items()}
