@@ -161,7 +161,6 @@ def mask_tokens(
     Reference:
         Devlin et al., arXiv:1810.04805, section 3.1; CMLM, arXiv:2012.14388, section 2.
     """
-    length = tf.shape(ids)[1]
     choice_seed, action_seed, token_seed = tf.unstack(
         tf.random.experimental.stateless_split(seed, 3)
     )
@@ -171,17 +170,12 @@ def mask_tokens(
     masked = tf.where(
         chosen, replacements(ids, tokenizer, config, action_seed, token_seed), ids
     )
-
-    n_chosen = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
-    # The largest values of (length - position) are the first positions, in order.
-    backwards = tf.where(chosen, length - tf.range(length), 0)
     if static_predictions:
-        n_predictions = config.predictions(ids.shape[1])
+        columns = config.predictions(ids.shape[1])
     else:
-        n_predictions = tf.maximum(tf.reduce_max(n_chosen), 1)
-    values, _ = tf.math.top_k(backwards, n_predictions)
-    used = values > 0
-    positions = tf.where(used, length - values, 0)
+        n_chosen = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
+        columns = tf.maximum(tf.reduce_max(n_chosen), 1)
+    positions, used = _positions(chosen, columns)
     labels = tf.where(used, tf.gather(ids, positions, batch_dims=1), 0)
     return {
         "input_word_ids": masked,
@@ -189,6 +183,27 @@ def mask_tokens(
         "masked_lm_ids": labels,
         "masked_lm_weights": tf.cast(used, tf.float32),
     }
+
+
+def _positions(
+    chosen: tf.Tensor, columns: int | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Lists the positions of the chosen tokens, in ascending order.
+
+    Args:
+        chosen: bool [batch, length].
+        columns: their number, at least the number of chosen tokens of each row.
+
+    Returns:
+        int32 [batch, columns], 0 in unused columns; and bool [batch, columns], whether
+        a column is used.
+    """
+    length = tf.shape(chosen)[1]
+    # The largest values of (length - position) are the first positions, in order.
+    backwards = tf.where(chosen, length - tf.range(length), 0)
+    values, _ = tf.math.top_k(backwards, columns)
+    used = values > 0
+    return tf.where(used, length - values, 0), used
 
 
 def budget(ids: tf.Tensor, tokenizer: Tokenizer, config: MaskingConfig) -> tf.Tensor:
