@@ -203,7 +203,6 @@ def activation(name: str):
     return _gelu_tanh if name == "gelu_tanh" else keras.activations.get(name)
 
 
-@keras.utils.register_keras_serializable(package="cmlm")
 class ConditionalBertEncoder(networks.BertEncoderV2):
     """Model Garden's BERT encoder, with fixed positions for dense inputs.
 

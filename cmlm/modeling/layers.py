@@ -9,7 +9,6 @@ from cmlm.common.keras import keras
 from cmlm.modeling import fused
 
 
-@keras.utils.register_keras_serializable(package="cmlm")
 class AttentionDropout(keras.layers.Layer):
     """Dropout of attention probabilities, and of whole heads (DropHead).
 
@@ -48,9 +47,6 @@ class AttentionDropout(keras.layers.Layer):
         any_left = tf.reduce_any(heads > 0, axis=1, keepdims=True)
         heads = tf.where(any_left, heads, tf.ones_like(heads))
         return kept * heads / tf.reduce_mean(heads, axis=1, keepdims=True)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "rate": self.rate, "head_rate": self.head_rate}
 
 
 # The distances at which MPNet's 16 buckets of one direction begin, after distance 0:
@@ -121,7 +117,6 @@ class RelativeSoftmax(keras.layers.Layer):
         return self._softmax(self.positions(scores), mask)
 
 
-@keras.utils.register_keras_serializable(package="cmlm")
 class ViewProjection(keras.layers.Layer):
     """P(v): N views of a sentence vector, the conditions that CMLM adds to s2.
 
@@ -133,35 +128,24 @@ class ViewProjection(keras.layers.Layer):
 
     Args:
         num_views: N, at least 1 (the paper: 15).
-        initializer: the initializer of the kernels.
     """
 
-    def __init__(self, num_views: int, initializer="glorot_uniform", **kwargs):
+    def __init__(self, num_views: int, **kwargs):
         super().__init__(**kwargs)
         if num_views < 1:
             raise ValueError(f"num_views is {num_views}; allowed: 1 or more")
         self.num_views = num_views
-        self._initializer = keras.initializers.get(initializer)
 
     def build(self, input_shape):
         width = input_shape[-1]
-
-        def dense(units, activation, name):
-            kernel = self._initializer.__class__.from_config(
-                self._initializer.get_config()
-            )
-            return keras.layers.Dense(
-                units, activation, kernel_initializer=kernel, name=name
-            )
-
         # Separate layers, not one batched kernel: LAMB scales each variable by its own
         # norm, so the grouping of weights is part of the recipe.
         self._networks = [
             keras.Sequential(
                 [
-                    dense(2 * width, "relu", "hidden_1"),
-                    dense(2 * width, "relu", "hidden_2"),
-                    dense(width, None, "output"),
+                    keras.layers.Dense(2 * width, "relu", name="hidden_1"),
+                    keras.layers.Dense(2 * width, "relu", name="hidden_2"),
+                    keras.layers.Dense(width, name="output"),
                 ],
                 name=f"view_{view}",
             )
@@ -188,15 +172,7 @@ class ViewProjection(keras.layers.Layer):
             views.append(view)
         return tf.stack(views, axis=1)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "num_views": self.num_views,
-            "initializer": keras.initializers.serialize(self._initializer),
-        }
 
-
-@keras.utils.register_keras_serializable(package="cmlm")
 class MaskedLM(nlp_layers.MaskedLM):
     """Model Garden's masked-LM head, which takes the outputs at the masked tokens."""
 
@@ -209,7 +185,6 @@ class MaskedLM(nlp_layers.MaskedLM):
         return tf.nn.bias_add(logits, self.bias)
 
 
-@keras.utils.register_keras_serializable(package="cmlm")
 class Classifier(nlp_layers.ClassificationHead):
     """Model Garden's head of a sequence; a training step adds its biases exactly."""
 
