@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import tensorflow as tf
 
 from cmlm.common.keras import keras
@@ -35,9 +33,8 @@ class ConditionalMaskedLM(keras.layers.Layer):
         projection: ViewProjection,
         masked_lm: MaskedLM,
         skip: bool = False,
-        name: Optional[str] = "conditional_masked_lm",
     ):
-        super().__init__(name=name)
+        super().__init__(name="conditional_masked_lm")
         self.encoder = encoder
         self.projection = projection
         self.masked_lm = masked_lm

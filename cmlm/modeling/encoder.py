@@ -295,9 +295,8 @@ class EncoderNetwork(keras.Model):
         self.hidden_size = config.hidden_size
         self.relative_positions = None
         if config.relative_positions:
-            # MPNet's scores begin at 0.
             self.relative_positions = layers.RelativePositions(
-                config.num_attention_heads, "zeros", name="relative_positions"
+                config.num_attention_heads, name="relative_positions"
             )
         self.projection = None
         self.read_by(config.pooling, projection)

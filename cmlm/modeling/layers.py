@@ -85,13 +85,13 @@ class RelativePositions(keras.layers.Layer):
 
     Args:
         heads: number of attention heads.
-        initializer: the initializer of the table.
     """
 
-    def __init__(self, heads: int, initializer, **kwargs):
+    def __init__(self, heads: int, **kwargs):
         super().__init__(**kwargs)
+        # MPNet's scores begin at 0.
         self.table = self.add_weight(
-            "table", [RELATIVE_BUCKETS, heads], initializer=initializer
+            "table", [RELATIVE_BUCKETS, heads], initializer="zeros"
         )
 
     def call(self, scores: tf.Tensor) -> tf.Tensor:

@@ -42,6 +42,8 @@ POOLER = "pooler_transform/"
 MASKED_LM = "masked_lm/"
 OUTPUT_BIAS = f"{MASKED_LM}output_bias/bias"
 ATTENTION = ("query", "key", "value", "attention_output")
+# The most names in a message.
+_LISTED = 5
 
 
 def layer(number: int, name: str) -> str:
@@ -226,12 +228,8 @@ def _check_array(
         raise UserError(f"{source} has numbers in {name} that are not finite")
 
 
-def listed(names: list[str], count: int = 5) -> str:
+def listed(names: list[str]) -> str:
     """Returns the first of some names, shortened, and the number of the others."""
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return (
-        ", ".join(
-            shown(name)[1:-1] if len(name) > 98 else name for name in names[:count]
-        )
-        + more
-    )
+    first = [shown(name)[1:-1] if len(name) > 98 else name for name in names[:_LISTED]]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(first) + more

@@ -54,7 +54,7 @@ def read(folder: str) -> base.Source:
     notes: list[str] = []
     model = tf_checkpoints.shapes(stored, found, folder)
     model |= _beyond_weights(saved, settings, notes)
-    vocab_name = _asset(saved, folder, "vocab_file") or _vocabulary_near(folder)
+    vocab_name = _own_vocabulary(saved, folder) or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
     rules = {
         "max_word_bytes": MAX_WORD_BYTES if settings else _MAX_WORD_BYTES,
@@ -236,13 +236,13 @@ def _vocabulary_near(folder: str) -> str:
     return ""
 
 
-def _asset(saved, folder: str, name: str) -> str:
-    """Returns the path of an asset of the root object; "" without one."""
+def _own_vocabulary(saved, folder: str) -> str:
+    """Returns the path of the asset `vocab_file` of the root object; "" without one."""
     meta = saved.meta_graphs[0]
     objects = meta.object_graph_def
     for child in objects.nodes[0].children if objects.nodes else ():
         node = objects.nodes[child.node_id]
-        if child.local_name == name and node.WhichOneof("kind") == "asset":
+        if child.local_name == "vocab_file" and node.WhichOneof("kind") == "asset":
             index = node.asset.asset_file_def_index
             file = os.path.basename(meta.asset_file_def[index].filename)
             return os.path.join(folder, _ASSETS, file)
