@@ -57,9 +57,6 @@ class BitextDataConfig(DataConfig):
     kind: ClassVar[str] = "bitext"
     columns: ClassVar[str] = "source<TAB>target"
 
-    def _resolve(self, language, patterns, work_dir):
-        return files_lib.expand(patterns)
-
     def _inspect(self, files):
         report = inspect(files, kind=self.kind, columns=self.columns)
         return Inspected(report.estimated_pairs(), str(report))

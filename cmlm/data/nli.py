@@ -52,9 +52,6 @@ class NliDataConfig(DataConfig):
             _check_parallel(found.files)
         return found
 
-    def _resolve(self, language, patterns, work_dir):
-        return files_lib.expand(patterns)
-
     def _inspect(self, files):
         size = sum(1 for path in files for _ in _labels([path]))
         return Inspected(size, f"{size:,} labelled pairs")
