@@ -82,8 +82,8 @@ class Cells:
             directory: the directory for the result, which a later call reads.
         """
         path = os.path.join(directory, "cells.npy")
-        if storage.is_whole(path, path):
-            return storage.load(path, path)
+        if storage.is_whole(path):
+            return storage.load(path)
         with files.atomic_file(path) as temporary:
             cells = storage.new_map(temporary, "<i4", (len(side), self.probes))
             with progress.bar(len(side), "finding cells", "vectors") as bar:
@@ -95,7 +95,7 @@ class Cells:
                     bar.update(len(block))
             cells.flush()
         storage.seal(path)
-        return storage.load(path, path)
+        return storage.load(path)
 
 
 class Ivf(index.Index):
@@ -125,7 +125,7 @@ class Ivf(index.Index):
         self._rows = np.argsort(own, kind="stable")
         self._limits = np.searchsorted(own[self._rows], np.arange(cells + 1))
         self._path = os.path.join(directory, "cells.f32")
-        if not storage.is_whole(self._path, self._path):
+        if not storage.is_whole(self._path):
             self._write()
 
     def _write(self) -> None:

@@ -52,7 +52,7 @@ class Pq(index.Index):
                 "more than --max_memory_gb allows"
             )
         path = os.path.join(directory, "index.faiss")
-        if not storage.is_whole(path, path):
+        if not storage.is_whole(path):
             self._write(self._build(cells, parts), path)
         self._index = faiss.read_index(path)
         self._index.nprobe = cells.probes

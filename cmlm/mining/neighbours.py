@@ -72,7 +72,7 @@ class Found:
         """Yields (first query, cosines float32 [b, k], rows int64 [b, k])."""
         for number, start in enumerate(range(0, self._rows, self._block_rows)):
             path = shard_path(self._directory, number)
-            entries = storage.load(path, path)
+            entries = storage.load(path)
             yield start, np.array(entries["cosine"]), np.array(entries["row"])
 
     def means(self) -> np.ndarray:
@@ -157,9 +157,7 @@ class Searcher:
             shard_path(directory, number) for number in range(-(-len(queries) // size))
         ]
         missing = [
-            number
-            for number, path in enumerate(blocks)
-            if not storage.is_whole(path, delete=path)
+            number for number, path in enumerate(blocks) if not storage.is_whole(path)
         ]
         left = sum(min(size, len(queries) - number * size) for number in missing)
         if missing and index is None:

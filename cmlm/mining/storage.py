@@ -35,12 +35,12 @@ def seal(path: str) -> None:
     checksums.write(directory, [name], _sums(path))
 
 
-def is_whole(path: str, delete: str) -> bool:
+def is_whole(path: str, delete: str = "") -> bool:
     """Whether a file is there and equals its checksum.
 
     Args:
         path: the file.
-        delete: the path that the message tells the user to delete.
+        delete: the path that the message tells the user to delete; "": the file itself.
 
     Returns:
         False if the file is missing.
@@ -50,7 +50,7 @@ def is_whole(path: str, delete: str) -> bool:
     """
     if not os.path.exists(path):
         return False
-    with advised(f"delete {delete}"):
+    with advised(f"delete {delete or path}"):
         checksums.check(os.path.dirname(path), _sums(path))
     return True
 
@@ -59,17 +59,17 @@ def _sums(path: str) -> str:
     return f"{path}.{checksums.FILE_NAME}"
 
 
-def load(path: str, delete: str) -> np.ndarray:
+def load(path: str, delete: str = "") -> np.ndarray:
     """Maps an .npy file into memory for reading.
 
     Args:
         path: the file.
-        delete: the path that the message tells the user to delete.
+        delete: see `is_whole`.
 
     Raises:
         UserError: the file is damaged or not an .npy file.
     """
-    with advised(f"delete {delete}"):
+    with advised(f"delete {delete or path}"):
         return arrays.map_any_npy(path)
 
 

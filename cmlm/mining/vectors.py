@@ -100,7 +100,7 @@ class Vectors:
 
     def _map(self, shard: int) -> np.ndarray:
         path = shard_path(self._directory, shard)
-        return storage.load(path, path)
+        return storage.load(path)
 
 
 def shard_path(directory: str, shard: int) -> str:
@@ -214,10 +214,10 @@ def _rows_of(about: dict, shard: int) -> tuple[int, int]:
 def _is_there(directory: str, about: dict, shard: int) -> bool:
     """Whether a shard is on disk; raises UserError if it is damaged."""
     path = shard_path(directory, shard)
-    if not storage.is_whole(path, path):
+    if not storage.is_whole(path):
         return False
     start, stop = _rows_of(about, shard)
-    found, shape = storage.load(path, path), (stop - start, about["shape"][1])
+    found, shape = storage.load(path), (stop - start, about["shape"][1])
     if found.shape != shape or found.dtype != np.float32:
         raise UserError(
             f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
