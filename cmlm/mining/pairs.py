@@ -107,7 +107,7 @@ def mine(
     chosen = chosen.where(chosen.score >= threshold)
     chosen = chosen.where(np.lexsort((chosen.target, chosen.source, -chosen.score)))
     if one_to_one:
-        return chosen.where(_greedy(chosen, len(of_source or ()), len(of_target or ())))
+        return chosen.where(_greedy(chosen))
     return chosen.where(_first(chosen)) if retrieval == "max" else chosen
 
 
@@ -138,13 +138,12 @@ def _first(pairs: Pairs) -> np.ndarray:
     return np.sort(np.unique(numbers, return_index=True)[1])
 
 
-def _greedy(pairs: Pairs, sources: int, targets: int) -> np.ndarray:
+def _greedy(pairs: Pairs) -> np.ndarray:
     """Returns the indices of pairs with two sentences that no taken pair has used."""
-    used = [bytearray(sources), bytearray(targets)]
-    for flags, rows in zip(used, (pairs.source, pairs.target), strict=True):
-        # A side that was not searched has an unknown length; its last row gives enough.
-        flags.extend(bytes(max(int(rows.max(initial=-1)) + 1 - len(flags), 0)))
-    of_source, of_target = used
+    of_source, of_target = (
+        bytearray(int(rows.max(initial=-1)) + 1)
+        for rows in (pairs.source, pairs.target)
+    )
     chosen = np.zeros(len(pairs), bool)
     for start in range(0, len(pairs), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
