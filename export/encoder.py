@@ -44,19 +44,9 @@ def build(
     inputs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in TENSORS}
     traced = [call.get_concrete_function(inputs, training=on) for on in (True, False)]
 
-    @tf.function(
-        input_signature=[inputs[name] for name in TENSORS],
-        autograph=False,
-    )
-    def serving_default(input_word_ids, input_mask, input_type_ids):
-        outputs = call(
-            {
-                "input_word_ids": input_word_ids,
-                "input_mask": input_mask,
-                "input_type_ids": input_type_ids,
-            },
-            training=False,
-        )
+    @tf.function(input_signature=[inputs[name] for name in TENSORS], autograph=False)
+    def serving_default(*tensors):
+        outputs = call(dict(zip(TENSORS, tensors, strict=True)), training=False)
         return {
             name: outputs[name]
             for name in ("default", "pooled_output", "sequence_output")
