@@ -11,6 +11,7 @@ http://localhost:8501/v1/models/cmlm. Without --output the command prints
 each vector as one line of JSON.
 """
 
+import itertools
 import json
 
 from absl import flags
@@ -50,36 +51,17 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    cli.require(server="http://... or grpc://...")
-    if bool(FLAGS.text) == bool(FLAGS.input):
-        given = "both are given" if FLAGS.text else "neither is given"
-        raise UserError(f"{given}; allowed: one of --text and --input")
-    takes_language = signatures.TEXT_SIGNATURES[FLAGS.signature].takes_language
-    if takes_language and not FLAGS.language:
-        raise UserError(f"--signature={FLAGS.signature} needs --language")
-    if FLAGS.language and not takes_language:
-        raise UserError(f"--signature={FLAGS.signature} takes no --language")
-    # Not `<=`: NaN is refused. Python's sockets count up to 292 years.
-    if not 0 < FLAGS.timeout < 1e9:
-        raise UserError(
-            f"--timeout is {FLAGS.timeout:g}; allowed: a number of seconds above 0"
-        )
-    if FLAGS.output and not FLAGS.output.endswith(".npy"):
-        raise UserError(
-            f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
-        )
+    _check_flags()
     with cli.quiet_imports():
         from cmlm.encoders import model_server
 
         if FLAGS.input or FLAGS.output:
             # Their paths go through TensorFlow, which takes seconds to import.
-            from cmlm.common import arrays, files, outputs
+            from cmlm.common import files, outputs
     if FLAGS.output:
         outputs.check(
             {"--output": FLAGS.output}, {"--input": FLAGS.input}, FLAGS.overwrite
         )
-
-    # -------------------------------------------------------------- asking
     server = model_server.connect(
         FLAGS.server, FLAGS.model_name, FLAGS.version, FLAGS.timeout
     )
@@ -102,19 +84,53 @@ def main(_) -> None:
         raise UserError(
             f"--language is {FLAGS.language}; the server has no components for it"
         )
-
-    # ------------------------------------------------- writing or printing
-    if not FLAGS.output:
-        for lines, answer in answers:
-            for line, vector in zip(lines, answer.tolist(), strict=True):
-                print(json.dumps({"text": line, "vector": vector}))
+    if FLAGS.output:
+        _write(answers, total)
         return
+    for lines, answer in answers:
+        for line, vector in zip(lines, answer.tolist(), strict=True):
+            print(json.dumps({"text": line, "vector": vector}))
+
+
+def _check_flags() -> None:
+    """Raises UserError if flags are missing, or contradict each other."""
+    cli.require(server="http://... or grpc://...")
+    if bool(FLAGS.text) == bool(FLAGS.input):
+        given = "both are given" if FLAGS.text else "neither is given"
+        raise UserError(f"{given}; allowed: one of --text and --input")
+    takes_language = signatures.TEXT_SIGNATURES[FLAGS.signature].takes_language
+    if takes_language and not FLAGS.language:
+        raise UserError(f"--signature={FLAGS.signature} needs --language")
+    if FLAGS.language and not takes_language:
+        raise UserError(f"--signature={FLAGS.signature} takes no --language")
+    # Not `<=`: NaN is refused. Python's sockets count up to 292 years.
+    if not 0 < FLAGS.timeout < 1e9:
+        raise UserError(
+            f"--timeout is {FLAGS.timeout:g}; allowed: a number of seconds above 0"
+        )
+    if FLAGS.output and not FLAGS.output.endswith(".npy"):
+        raise UserError(
+            f"--output is {FLAGS.output}; allowed: a path that ends in .npy"
+        )
+
+
+def _write(answers, total: int) -> None:
+    """Writes --output.
+
+    Args:
+        answers: yields lines and their vectors, float32 [lines, dim].
+        total: the number of all lines.
+
+    Raises:
+        UserError: there are more or fewer lines.
+    """
+    from cmlm.common import arrays
+
     first = next(answers)
     shape = (total, first[1].shape[1])
+    written = 0
     with arrays.npy_writer(FLAGS.output, shape) as write:
-        write(first[1])
-        written = len(first[1])
-        for _, answer in answers:
+        for _, answer in itertools.chain([first], answers):
             write(answer)
             written += len(answer)
         if written != total:
