@@ -67,36 +67,8 @@ def build(
         A trackable object and the signatures to save it with.
     """
     compute = graph.token_vectors.get_concrete_function()
-    dim = compute.structured_outputs.shape[-1]
-
-    @tf.function(input_signature=[graph.TEXT], autograph=False)
-    def text_vectors(text):
-        tokens = graph.tokenizer.encode(text, graph.seq_length)
-
-        def batch(rows, width):
-            ids, mask = batching.padded(tokens, rows, width, graph.tokenizer.pad_id)
-            return compute(ids, mask, tf.zeros_like(ids))
-
-        lengths = tf.cast(tokens.row_lengths(), tf.int32)
-        return batching.map_in_batches(batch, lengths, dim)
-
-    @tf.function(input_signature=graph.TOKENS, autograph=False)
-    def tensor_vectors(*tensors):
-        # The mask alone would decide about the rows and columns to compute.
-        assertions = [
-            tf.debugging.assert_equal(
-                tf.shape(tensor), tf.shape(tensors[0]), "one shape for the tensors"
-            )
-            for tensor in tensors[1:]
-        ]
-        with tf.control_dependencies(assertions):
-            tensors = [tf.identity(tensor) for tensor in tensors]
-
-        def batch(rows, width):
-            return compute(*(tf.gather(tensor, rows)[:, :width] for tensor in tensors))
-
-        return batching.map_in_batches(batch, _used_width(tensors[1]), dim)
-
+    text_vectors = _of_text(graph, compute)
+    tensor_vectors = _of_tensors(graph, compute)
     specs = {spec.name: spec for spec in (graph.TEXT, *graph.TOKENS, *_LANGUAGE)}
 
     def signature(row: Signature):
@@ -126,6 +98,55 @@ def build(
         for name, row in SIGNATURES.items()
         if components is not None or not row.with_components
     }
+
+
+def _of_text(graph: SentenceGraph, compute) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Makes the function from text, string [n], to vectors, float32 [n, dim].
+
+    Args:
+        graph: the graph to serve.
+        compute: its concrete function from the three tensors to vectors.
+    """
+
+    @tf.function(input_signature=[graph.TEXT], autograph=False)
+    def text_vectors(text):
+        tokens = graph.tokenizer.encode(text, graph.seq_length)
+
+        def batch(rows, width):
+            ids, mask = batching.padded(tokens, rows, width, graph.tokenizer.pad_id)
+            return compute(ids, mask, tf.zeros_like(ids))
+
+        lengths = tf.cast(tokens.row_lengths(), tf.int32)
+        return batching.map_in_batches(batch, lengths, _dim(compute))
+
+    return text_vectors
+
+
+def _of_tensors(graph: SentenceGraph, compute) -> Callable[..., tf.Tensor]:
+    """Makes the function from the three tensors to vectors; see `_of_text`."""
+
+    @tf.function(input_signature=graph.TOKENS, autograph=False)
+    def tensor_vectors(*tensors):
+        # The mask alone would decide about the rows and columns to compute.
+        assertions = [
+            tf.debugging.assert_equal(
+                tf.shape(tensor), tf.shape(tensors[0]), "one shape for the tensors"
+            )
+            for tensor in tensors[1:]
+        ]
+        with tf.control_dependencies(assertions):
+            tensors = [tf.identity(tensor) for tensor in tensors]
+
+        def batch(rows, width):
+            return compute(*(tf.gather(tensor, rows)[:, :width] for tensor in tensors))
+
+        return batching.map_in_batches(batch, _used_width(tensors[1]), _dim(compute))
+
+    return tensor_vectors
+
+
+def _dim(compute) -> int:
+    return compute.structured_outputs.shape[-1]
 
 
 _LANGUAGE = (
