@@ -77,15 +77,16 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The list of values that a field allows."""
+    """The list of texts that a field allows."""
 
-    values: tuple[Any, ...]
+    values: tuple[str, ...]
 
     def __contains__(self, value: Any) -> bool:
         return value in self.values
 
     def __str__(self) -> str:
-        return ", ".join(map(_shown, self.values))
+        # Without quotes, an empty text would be invisible.
+        return ", ".join(value or "''" for value in self.values)
 
 
 def ranged(
@@ -109,8 +110,8 @@ def ranged(
     return dataclasses.field(default=default, metadata={_RANGE: allowed})
 
 
-def one_of(default: Any, values: Iterable[Any]) -> Any:
-    """Returns a dataclass field that allows only the given values."""
+def one_of(default: str, values: Iterable[str]) -> Any:
+    """Returns a dataclass field that allows only the given texts."""
     return dataclasses.field(default=default, metadata={_RANGE: Choice(tuple(values))})
 
 
@@ -182,17 +183,12 @@ def check_ranges(config: Any, prefix: str = "") -> None:
 
 def refused(path: str, value: Any, allowed: Any) -> UserError:
     """Returns the error for a value: "PATH is VALUE; allowed: ALLOWED"."""
-    return UserError(f"{path} is {_shown(value, quoted=True)}; allowed: {allowed}")
-
-
-def _shown(value: Any, quoted: bool = False) -> str:
     if isinstance(value, tuple):
         value = list(value)
     # Model Garden makes a configuration of a mapping.
     if hasattr(value, "as_dict"):
         value = value.as_dict()
-    # Without quotes, an empty text would be invisible.
-    return shown(value) if quoted or value == "" else str(value)
+    return UserError(f"{path} is {shown(value)}; allowed: {allowed}")
 
 
 def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
