@@ -10,24 +10,18 @@ from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
 from cmlm.objectives.bitext import BitextConfig
-from cmlm.training.trainer import Trainer
 
 BATCH = 8
 
 
-def build(strategy, batches, micro_batch_size=0, dropout=0.0, model=None, **values):
-    """A trainer with plain SGD, whose update shows the gradient itself."""
+def build(strategy, batches, micro_batch_size=0, dropout=0.0, **values):
     with strategy.scope():
         model = toys.model(
             num_layers=1, dropout_rate=dropout, attention_dropout_rate=dropout
         )
         objective = toys.objective("bitext", model, batches, BATCH, **values)
-        return Trainer(
-            model,
-            {"bitext": objective},
-            keras.optimizers.legacy.SGD(0.1),
-            strategy,
-            micro_batch_size=micro_batch_size,
+        return toys.trainer(
+            strategy, model, objective, micro_batch_size=micro_batch_size
         )
 
 
@@ -302,14 +296,11 @@ def test_bitext_trains_beside_masked_lm(one_device, two_replicas):
     def make(strategy, micro_batch_size):
         with strategy.scope():
             model = toys.model(num_layers=1)
-            return Trainer(
-                model,
-                {
-                    "cmlm": toys.objective("cmlm", model, [text], BATCH),
-                    "bitext": toys.objective("bitext", model, [batch], BATCH),
-                },
-                keras.optimizers.legacy.SGD(0.1),
+            return toys.trainer(
                 strategy,
+                model,
+                toys.objective("cmlm", model, [text], BATCH),
+                toys.objective("bitext", model, [batch], BATCH),
                 micro_batch_size=micro_batch_size,
             )
 

@@ -48,12 +48,8 @@ def build(strategy, batch, micro_batch_size=0, model=None, **values) -> Trainer:
     with strategy.scope():
         made = toys.model(num_layers=1, **(model or {}))
         objective = toys.objective("mirror", made, [batch], 8, **values)
-        return Trainer(
-            made,
-            {"mirror": objective},
-            keras.optimizers.legacy.SGD(0.1),
-            strategy,
-            micro_batch_size=micro_batch_size,
+        return toys.trainer(
+            strategy, made, objective, micro_batch_size=micro_batch_size
         )
 
 

@@ -9,7 +9,6 @@ import tensorflow as tf
 import toys
 
 from cmlm.common import fields, iterators
-from cmlm.common.keras import keras
 from cmlm.data import (
     languages,
     masked_pipelines,
@@ -316,12 +315,8 @@ def make(tokenizer, batch, strategy, micro_batch_size=0, **values) -> Trainer:
     with strategy.scope():
         model = toys.model(num_layers=1)
         objective = InMemory("misad", config, model, tokenizer=tokenizer, data=None)
-        return Trainer(
-            model,
-            {"misad": objective},
-            keras.optimizers.legacy.SGD(0.1),
-            strategy,
-            micro_batch_size=micro_batch_size,
+        return toys.trainer(
+            strategy, model, objective, micro_batch_size=micro_batch_size
         )
 
 

@@ -15,7 +15,6 @@ from cmlm.data.nli import NliDataConfig
 from cmlm.errors import UserError
 from cmlm.objectives.nli import NliConfig, NliObjective
 from cmlm.tokenization.word_pieces import WordPiece
-from cmlm.training.trainer import Trainer
 
 LABELS = ["entailment", "Neutral", "contradictory", "0", "1", "2"]
 LANGUAGES = ("en", "de", "fr")
@@ -141,8 +140,7 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
         objective = NliObjective(
             "nli", config, model, tokenizer=tokenizer, data=config.load_data("-")
         )
-        optimizer = keras.optimizers.legacy.SGD(0.1)
-        trainer = Trainer(model, {"nli": objective}, optimizer, one_device)
+        trainer = toys.trainer(one_device, model, objective)
     before = model.encoder.get_weights()
     losses = [trainer.train(20)["nli/loss"] for _ in range(6)]
     assert losses[-1] < losses[0]
@@ -178,8 +176,7 @@ def test_another_objective_does_not_let_a_frozen_encoder_learn_nli(one_device):
                 objectives[name] = of_class(
                     name, config, model, tokenizer=None, data=None
                 )
-            optimizer = keras.optimizers.legacy.SGD(0.1)
-            trainer = Trainer(model, objectives, optimizer, one_device)
+            trainer = toys.trainer(one_device, model, *objectives.values())
         heads = {name: model.parts[name].get_weights()[0] for name in objectives}
         trainer.train(1)
         for name, before in heads.items():

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.common.keras import keras
 from cmlm.data import languages
 from cmlm.errors import UserError
 from cmlm.objectives import TaskConfig
@@ -22,13 +21,8 @@ def build(strategy, name, batch, micro_batch_size=0, **values) -> Trainer:
         objective = toys.objective(name, model, [batch], BATCH, **values)
         for part in objective.trained_parts:
             toys.randomize_part(model.parts[part])
-        optimizer = keras.optimizers.legacy.SGD(0.1)
-        return Trainer(
-            model,
-            {name: objective},
-            optimizer,
-            strategy,
-            micro_batch_size=micro_batch_size,
+        return toys.trainer(
+            strategy, model, objective, micro_batch_size=micro_batch_size
         )
 
 

@@ -10,14 +10,12 @@ import toys
 from oracles import softmax
 
 from cmlm.common import fields
-from cmlm.common.keras import keras
 from cmlm.encoders import model_dir, opening
 from cmlm.encoders.trained import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.quickthought import QuickThoughtConfig
-from cmlm.training.trainer import Trainer
 
 BATCH = 8
 ORIGINAL = {"encoders": "two", "similarity": "dot", "scale": 1.0}
@@ -27,12 +25,8 @@ def build(strategy, batches, micro_batch_size=0):
     with strategy.scope():
         model = toys.model(num_layers=1)
         objective = toys.objective("quickthought", model, batches, BATCH, **ORIGINAL)
-        return Trainer(
-            model,
-            {"quickthought": objective},
-            keras.optimizers.legacy.SGD(0.1),
-            strategy,
-            micro_batch_size=micro_batch_size,
+        return toys.trainer(
+            strategy, model, objective, micro_batch_size=micro_batch_size
         )
 
 

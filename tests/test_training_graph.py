@@ -15,15 +15,13 @@ BATCH = 8
 
 
 def build(strategy, fused_layers, micro_batch_size=0, **values) -> Trainer:
-    """A trainer with plain SGD, whose update shows the gradient itself."""
     batch = toys.pair_batch(batch=BATCH)
     with strategy.scope():
         model = toys.model(num_layers=1, **values)
-        return Trainer(
-            model,
-            {"cmlm": toys.objective("cmlm", model, [batch], BATCH)},
-            keras.optimizers.legacy.SGD(0.1),
+        return toys.trainer(
             strategy,
+            model,
+            toys.objective("cmlm", model, [batch], BATCH),
             micro_batch_size=micro_batch_size,
             fused_layers=fused_layers,
         )

@@ -9,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import iterators
+from cmlm.common.keras import keras
 from cmlm.config import experiment, recipes
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Objective
+from cmlm.training.trainer import Trainer
 
 VOCAB_SIZE = 50
 
@@ -45,6 +47,18 @@ def model(**values) -> SentenceModel:
     made.masked_lm()
     randomize(made)
     return made
+
+
+def trainer(
+    strategy: tf.distribute.Strategy,
+    made: SentenceModel,
+    *objectives: Objective,
+    **settings,
+) -> Trainer:
+    """A trainer with plain SGD, whose update shows the gradient itself."""
+    by_name = {each.name: each for each in objectives}
+    optimizer = keras.optimizers.legacy.SGD(0.1)
+    return Trainer(made, by_name, optimizer, strategy, **settings)
 
 
 def copy_weights(source: SentenceModel, target: SentenceModel) -> None:
