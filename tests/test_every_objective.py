@@ -102,6 +102,14 @@ def configure(config, name: str, data: Path, languages=("en", "de")) -> None:
 
 # A sum over words, a ranking of texts.
 FAMILIES = ("cmlm", "bitext")
+each_in_a_graph = pytest.mark.parametrize(
+    "case",
+    [
+        name if name in FAMILIES else pytest.param(name, marks=pytest.mark.large)
+        for name in OBJECTIVES
+    ],
+    indirect=True,
+)
 
 
 class Case:
@@ -239,14 +247,7 @@ def test_gradient_is_that_of_the_loss(case):
         )
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        name if name in FAMILIES else pytest.param(name, marks=pytest.mark.large)
-        for name in OBJECTIVES
-    ],
-    indirect=True,
-)
+@each_in_a_graph
 def test_replicas_and_micro_batches_change_nothing(case, two_replicas):
     """In a graph; the case ran eagerly."""
     trainer = case.build(two_replicas, micro_batch_size=2)
@@ -273,14 +274,7 @@ def few_rows(case: Case, count: int) -> tf.data.Dataset:
     )
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        name if name in FAMILIES else pytest.param(name, marks=pytest.mark.large)
-        for name in OBJECTIVES
-    ],
-    indirect=True,
-)
+@each_in_a_graph
 def test_a_replica_without_rows_changes_no_validation(case, two_replicas):
     trainer = case.build(two_replicas, micro_batch_size=2)
     rows, results = few_rows(case, 3), []
