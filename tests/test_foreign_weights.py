@@ -538,15 +538,19 @@ def tf1_weights(tensors):
     return made
 
 
-def write_original(folder):
-    """An original BERT checkpoint with configuration and vocabulary."""
-    arrays = tf1_weights(torch_weights() | head_weights())
+def write_tf1(folder, arrays):
+    """The checkpoint alone."""
     tf.raw_ops.SaveV2(
         prefix=str(folder / "bert_model.ckpt"),
         tensor_names=list(arrays),
         shape_and_slices=[""] * len(arrays),
         tensors=[tf.constant(value) for value in arrays.values()],
     )
+
+
+def write_original(folder):
+    """An original BERT checkpoint with configuration and vocabulary."""
+    write_tf1(folder, tf1_weights(torch_weights() | head_weights()))
     config = {
         "num_hidden_layers": LAYERS,
         "hidden_size": HIDDEN,

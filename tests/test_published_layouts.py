@@ -35,6 +35,7 @@ from test_foreign_weights import (
     tokens_of,
     torch_weights,
     vectors,
+    write_tf1,
 )
 
 from cmlm.common.keras import keras
@@ -192,12 +193,7 @@ def test_a_bert_checkpoint_as_published_is_read(tmp_path):
     arrays["cls/seq_relationship/output_weights"] = np.ones([2, HIDDEN], np.float32)
     arrays["cls/seq_relationship/output_bias"] = np.zeros(2, np.float32)
     arrays |= {f"{name}/adam_v": value for name, value in list(arrays.items())[:3]}
-    tf.raw_ops.SaveV2(
-        prefix=str(tmp_path / "bert_model.ckpt"),
-        tensor_names=list(arrays),
-        shape_and_slices=[""] * len(arrays),
-        tensors=[tf.constant(value) for value in arrays.values()],
-    )
+    write_tf1(tmp_path, arrays)
     config = {
         "attention_probs_dropout_prob": 0.1,
         "directionality": "bidi",
