@@ -115,6 +115,17 @@ def fit(trained: TrainedEncoder) -> PrincipalComponents:
     return PrincipalComponents(identity.fingerprint(trained), languages)
 
 
+def tensors(trained: TrainedEncoder, texts) -> dict[str, list]:
+    """The three tensors of texts, as a request of JSON has them."""
+    tokens = trained.tokenizer.encode(tf.constant(texts), SEQ_LENGTH)
+    ids = tokens.to_tensor().numpy()
+    return {
+        "input_word_ids": ids.tolist(),
+        "input_mask": tf.ones_like(tokens).to_tensor().numpy().tolist(),
+        "input_type_ids": np.zeros_like(ids).tolist(),
+    }
+
+
 def oracle_vectors(trained: TrainedEncoder, texts) -> np.ndarray:
     """Vectors by numpy, from the weights: float64 [n, dim]."""
     weights = oracles.weights_by_name(trained.encoder)

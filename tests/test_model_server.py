@@ -124,16 +124,7 @@ def expected(toy_export):
 
 def test_a_session_serves_every_signature(toy_export, expected, tmp_path):
     text = model_dirs.SENTENCES
-    tokens = toy_export.trained.tokenizer.encode(
-        tf.constant(text), model_dirs.SEQ_LENGTH
-    )
-    ids = tokens.to_tensor().numpy()
-    mask = tf.ones_like(tokens).to_tensor().numpy()
-    tensors = {
-        "input_word_ids": ids.tolist(),
-        "input_mask": mask.tolist(),
-        "input_type_ids": np.zeros_like(ids).tolist(),
-    }
+    tensors = model_dirs.tensors(toy_export.trained, text)
     request = {
         "serving_default": {"text": text},
         "normalized": {"text": text},

@@ -35,14 +35,7 @@ def main():
         vectors = model_dirs.oracle_vectors(trained, TEXT)
         broken = model_dirs.oracle_vectors(trained, ["the \ufffd cat"])
         table = model_dirs.fit(trained).table.astype(np.float64)
-        tokens = trained.tokenizer.encode(tf.constant(TEXT), model_dirs.SEQ_LENGTH)
-    ids = tokens.to_tensor().numpy()
-    mask = tf.ones_like(tokens).to_tensor().numpy()
-    tensors = {
-        "input_word_ids": ids.tolist(),
-        "input_mask": mask.tolist(),
-        "input_type_ids": np.zeros_like(ids).tolist(),
-    }
+        tensors = model_dirs.tensors(trained, TEXT)
     removed = vectors.copy()
     for row, index in enumerate(INDEX):
         if index >= 0:
