@@ -50,6 +50,16 @@ def did_you_mean(
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
+def one_line(error: object, most: int = 200) -> str:
+    """Returns the message of a library's error on one line, cut if it is long.
+
+    Args:
+        error: the error, or its message.
+        most: the most characters.
+    """
+    return " ".join(str(error).split())[:most]
+
+
 _SHOWN_CHARACTERS = 100
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 
 
 @contextlib.contextmanager
@@ -111,8 +111,7 @@ def map_any_npy(path: str) -> np.ndarray:
         raise UserError(f"cannot read {path} as .npy: {reason}") from error
     # numpy parses the header as Python and has no list of the errors.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"cannot read {path} as .npy: {reason}") from error
+        raise UserError(f"cannot read {path} as .npy: {one_line(error)}") from error
     if not isinstance(array, np.ndarray):
         raise UserError(f"cannot read {path} as .npy: it is an archive of arrays")
     return array

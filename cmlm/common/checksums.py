@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 
 FILE_NAME = "checksums.json"
 _CHUNK_BYTES = 8 << 20
@@ -74,8 +74,7 @@ def check(
         AttributeError,
         OverflowError,
     ) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is damaged: {reason}") from error
+        raise UserError(f"{path} is damaged: {one_line(error)}") from error
     for name, row in rows:
         if os.path.isabs(name) or ".." in name.split("/"):
             raise UserError(f"{path} names {name!r}; allowed: paths inside the folder")

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from cmlm.common import arrays, files
 from cmlm.common.components import LanguageComponents, remove
-from cmlm.errors import UserError, shown
+from cmlm.errors import UserError, one_line, shown
 
 _FORMAT = "cmlm principal components"
 _VERSION = 1
@@ -155,8 +155,7 @@ def load(path: str) -> PrincipalComponents:
         }
         fingerprint = str(header["fingerprint"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is damaged: {reason}") from error
+        raise UserError(f"{path} is damaged: {one_line(error)}") from error
     if len(languages) != len(table):
         raise UserError(f"{path} is damaged: it has a language twice")
     return PrincipalComponents(fingerprint, languages)

@@ -26,7 +26,7 @@ import numpy as np
 
 from cmlm.encoders.sentences import check_sentences, to_bytes
 from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 
 # Limits of one request, in sentences and bytes. Many servers limit the size of a batch,
 # and many proxies limit the size of a request.
@@ -179,7 +179,7 @@ class ModelServer(abc.ABC):
         """
 
     def _refused(self, reason: str) -> UserError:
-        reason = " ".join(reason.split())[:300]
+        reason = one_line(reason, 300)
         return UserError(f"{self._address}, model {self._model}: {reason}")
 
 

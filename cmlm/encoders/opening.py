@@ -27,7 +27,7 @@ from cmlm.encoders.trained import (
     TrainedEncoder,
     resolve_seq_length,
 )
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
@@ -334,8 +334,7 @@ def reading_graph(path: str) -> Iterator[None]:
         yield
     # TensorFlow has no list of the errors that a damaged graph raises.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is not a whole export: {reason}") from error
+        raise UserError(f"{path} is not a whole export: {one_line(error)}") from error
 
 
 def _from_export(path: str, name: str) -> Encoder:

@@ -7,7 +7,7 @@ import re
 
 import tensorflow as tf
 
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, latest, weights
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
@@ -55,9 +55,9 @@ def restore(path: str, **objects) -> None:
         status.assert_existing_objects_matched()
         status.expect_partial()
     except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{path} is damaged or of another model than this configuration's: {reason}"
+            f"{path} is damaged or of another model than this configuration's: "
+            f"{one_line(error)}"
         ) from error
 
 

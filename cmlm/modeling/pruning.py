@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.modeling.foreign.tf_checkpoints import OBJECT_GRAPH
 from cmlm.modeling.model import SECOND_ENCODER
 
@@ -65,9 +65,8 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
                         )
                     tensors[key] = value[kept]
     except (tf.errors.OpError, ValueError, IndexError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{source} is damaged or not a checkpoint of a model_dir: {reason}"
+            f"{source} is damaged or not a checkpoint of a model_dir: {one_line(error)}"
         ) from error
     # Writes the tensors that tf.train.Checkpoint would write, without building objects.
     tf.raw_ops.SaveV2(

@@ -6,7 +6,7 @@ import re
 
 import tensorflow as tf
 
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.modeling import checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
@@ -48,8 +48,7 @@ def stack(model: SentenceModel, path: str) -> int:
         status.assert_nontrivial_match()
         status.expect_partial()
     except (tf.errors.OpError, ValueError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} cannot be stacked: {reason}") from error
+        raise UserError(f"{path} cannot be stacked: {one_line(error)}") from error
     for encoder in encoders:
         layers = encoder.bert.transformer_layers
         for number in range(len(found), len(layers)):

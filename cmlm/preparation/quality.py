@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cmlm.common import arrays, beam_runner, files
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.preparation import raw_lines, sources
 
 FEATURES = 1 << 18
@@ -91,9 +91,8 @@ class QualityModel:
             raise
         # zipfile and numpy raise errors of a dozen kinds for damaged archives.
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{path} is not a file of python -m cmlm.quality: {reason}"
+                f"{path} is not a file of python -m cmlm.quality: {one_line(error)}"
             ) from error
         return cls(weights, bias)
 

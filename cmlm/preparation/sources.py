@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from cmlm.common import beam_runner, packing, utf8
 from cmlm.data import sentences
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.preparation import raw_lines
 from cmlm.preparation.raw_lines import Counts
 
@@ -209,8 +209,7 @@ def _wet(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
                 )
             yield functools.partial(_page, data)
     except (exceptions.ArchiveLoadFailed, ValueError) as error:
-        first = " ".join(str(error).split())[:100]
-        raise _WrongFormat(f"not a WARC record ({first})") from error
+        raise _WrongFormat(f"not a WARC record ({one_line(error, 100)})") from error
     if kinds and "conversion" not in kinds:
         raise _WrongFormat(
             f"its records are of type {', '.join(sorted(kinds))}; text is in records of"
@@ -241,8 +240,9 @@ def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docu
                 else:
                     yield functools.partial(_article, revision.text or "", namespaces)
     except (mwxml.errors.MalformedXML, xml.etree.ElementTree.ParseError) as error:
-        first = " ".join(str(error).split())[:100]
-        raise _WrongFormat(f"not a complete MediaWiki dump ({first})") from error
+        raise _WrongFormat(
+            f"not a complete MediaWiki dump ({one_line(error, 100)})"
+        ) from error
 
 
 class _Pages(io.BufferedIOBase):

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cmlm.common import json_files
-from cmlm.errors import UserError, shown
+from cmlm.errors import UserError, one_line, shown
 from cmlm.tokenization.rules import Rules
 
 FILE_NAME = "tokenizer.json"
@@ -147,7 +147,7 @@ def parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
     try:
         return _parse(values, path)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        what = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"{path} is not a tokenizer.json ({what})") from error
 
 

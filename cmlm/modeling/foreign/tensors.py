@@ -10,7 +10,7 @@ import safetensors
 import tensorflow as tf
 
 from cmlm.common import json_files
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 
 FILE_NAME = "model.safetensors"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -61,9 +61,8 @@ def _open(path: str):
     try:
         return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{path} is not a complete safetensors file: {reason}"
+            f"{path} is not a complete safetensors file: {one_line(error)}"
         ) from error
 
 
