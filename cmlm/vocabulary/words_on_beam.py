@@ -78,14 +78,7 @@ def count_and_smooth(
             )
             | "SumByLanguage" >> beam.CombinePerKey(sum)
         )
-        totals = (
-            counted
-            | "Languages"
-            >> beam.MapTuple(lambda key, count: (key[0], count)).with_output_types(
-                tuple[str, int]
-            )
-            | "Totals" >> beam.CombinePerKey(sum)
-        )
+        totals = _totals(counted)
         beam_runner.write_counts([totals], totals_path)
         _write_smoothed(counted, totals, exponent, number, words_path)
 
@@ -93,14 +86,24 @@ def count_and_smooth(
     try:
         beam_runner.run(build, beam_options, workers, progress)
         totals = beam_runner.read_counts(totals_path)
-        with files.open_text(words_path) as lines:
-            pairs = (line.rstrip("\n").rpartition("\t") for line in lines)
-            counts = collections.Counter({word: int(n) for word, _, n in pairs})
+        counts = _read(words_path)
     finally:
         for path in (totals_path, words_path):
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
     return counts, {language: totals[language] for language in paths}
+
+
+def _totals(counted: beam.PCollection) -> beam.PCollection:
+    """((language, word), count) to (language, number of words)."""
+    return (
+        counted
+        | "Languages"
+        >> beam.MapTuple(lambda key, count: (key[0], count)).with_output_types(
+            tuple[str, int]
+        )
+        | "Totals" >> beam.CombinePerKey(sum)
+    )
 
 
 def _write_smoothed(
@@ -163,6 +166,13 @@ def _scale(item: tuple[tuple[str, str], int], factors: dict[str, float]):
 def _write(found: list[tuple[str, int]], path: str) -> None:
     with beam_runner.atomic_text(path) as output:
         output.writelines(f"{word}\t{count}\n" for word, count in found)
+
+
+def _read(path: str) -> collections.Counter:
+    """Reads a file of `_write`."""
+    with files.open_text(path) as lines:
+        pairs = (line.rstrip("\n").rpartition("\t") for line in lines)
+        return collections.Counter({word: int(n) for word, _, n in pairs})
 
 
 class CountWords(beam.DoFn):
