@@ -17,7 +17,7 @@ import json
 import os
 import sys
 
-STRING, FLOAT = 7, 1
+STRING = 7
 
 
 class Output(ctypes.Structure):

@@ -70,13 +70,11 @@ class Command:
         module: its module.
         flags: its flags; {in} is the directory of inputs, {out} that of outputs.
         outputs: the files and directories that must be whole whenever they exist.
-        keeps: whether it resumes: then its output may exist before it is done.
     """
 
     module: str
     flags: tuple[str, ...]
     outputs: tuple[str, ...]
-    keeps: bool = False
 
 
 _MODEL = "--model={in}/model_dir"
@@ -195,7 +193,6 @@ COMMANDS = {
         "cmlm.train",
         ("--config_file={in}/train.yaml", "--model_dir={out}/run"),
         ("run/params.yaml", "run/vocab.txt"),
-        keeps=True,
     ),
     "train on bitext": Command(
         "cmlm.train",
@@ -208,7 +205,6 @@ COMMANDS = {
             "--params_override=trainer.best_checkpoint_metric=bitext/loss",
         ),
         ("run/params.yaml", "run/vocab.txt"),
-        keeps=True,
     ),
     "train with a teacher": Command(
         "cmlm.train",
@@ -227,7 +223,6 @@ COMMANDS = {
             "--params_override=vocabulary.max_unknown_share=1",
         ),
         ("run/params.yaml", "run/vocab.txt"),
-        keeps=True,
     ),
     "finetune": Command(
         "cmlm.finetune",
