@@ -103,13 +103,20 @@ def _own(task: str, damaged: str, made) -> Format:
     )
 
 
-def _pairs(name: str, objective: str, flag: str) -> Format:
+def _objective(file: str, objective: str, data: str) -> Format:
+    """A file that one objective trains on.
+
+    Args:
+        file: its path.
+        objective: the only one of the run.
+        data: the flag of the data.
+    """
     return Format(
-        (f"own/{name}",),
+        (file,),
         mutations.TEXT,
         (
             (
-                *(*_TRAIN, f"{flag}=own/{name}", "--vocab_file=run/vocab.txt"),
+                *(*_TRAIN, data, "--vocab_file=run/vocab.txt"),
                 f"--params_override=task.cmlm.weight=0,task.{objective}.weight=1",
                 f"--params_override=task.{objective}.train_data.global_batch_size=8",
                 f"--params_override=task.{objective}.{_SHORT}",
@@ -199,36 +206,10 @@ FORMATS = {
         ),
         needs=("export",),
     ),
-    "bitext to train on": Format(
-        ("bitext.tsv",),
-        mutations.TEXT,
-        (
-            (
-                *(*_TRAIN, "--bitext_data=en-de=bitext.tsv"),
-                "--params_override=task.cmlm.weight=0,task.bitext.weight=1",
-                "--params_override=task.bitext.train_data.global_batch_size=8",
-                f"--params_override=task.bitext.{_SHORT}",
-                "--vocab_file=run/vocab.txt",
-            ),
-        ),
-        needs=("params.yaml", "run"),
-        weight=2,
+    "bitext to train on": _objective(
+        "bitext.tsv", "bitext", "--bitext_data=en-de=bitext.tsv"
     ),
-    "nli": Format(
-        ("nli.tsv",),
-        mutations.TEXT,
-        (
-            (
-                *(*_TRAIN, "--nli_data=en=nli.tsv,de=nli.tsv"),
-                "--params_override=task.cmlm.weight=0,task.nli.weight=1",
-                "--params_override=task.nli.train_data.global_batch_size=8",
-                f"--params_override=task.nli.{_SHORT}",
-                "--vocab_file=run/vocab.txt",
-            ),
-        ),
-        needs=("params.yaml", "run"),
-        weight=2,
-    ),
+    "nli": _objective("nli.tsv", "nli", "--nli_data=en=nli.tsv,de=nli.tsv"),
     "ngrams": Format(
         ("ngrams.tsv",),
         mutations.TEXT,
@@ -357,8 +338,12 @@ FORMATS = {
     "labels": _labels("classes.tsv"),
     "several labels": _labels("labels.csv"),
     "numbers as labels": _labels("numbers.tsv"),
-    "queries to train on": _pairs("queries.tsv", "pairs", "--pair_data"),
-    "scores to train on": _pairs("scored.tsv", "scored", "--scored_data"),
+    "queries to train on": _objective(
+        "own/queries.tsv", "pairs", "--pair_data=own/queries.tsv"
+    ),
+    "scores to train on": _objective(
+        "own/scored.tsv", "scored", "--scored_data=own/scored.tsv"
+    ),
     "json dump": _dump("a.json.bz2", "json", mutations.BZIP2),
     "wet dump": _dump("a.wet.gz", "wet", mutations.GZIP),
     "wikipedia dump": _dump("a.xml", "wikipedia", mutations.TEXT),
