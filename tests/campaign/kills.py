@@ -599,60 +599,74 @@ class Campaign:
         """
         command, (want, seconds) = COMMANDS[name], self.straight(name)
         cwd = self._fresh(name)
-        is_full, vanishes = kind == "full disk", kind.endswith("vanish")
-        at_rename = kind.endswith("at a rename")
+        is_full = kind == "full disk"
         most = int(share * self._largest[name]) if is_full else resource.RLIM_INFINITY
-        seed = int(share * 1e9)
+        child = self._start(name, kind, share, most, cwd)
+        code = self._strike(child, kind, share, seconds, cwd)
+        first = self._log.read_text()
+        if is_full and self._log.stat().st_size >= most:
+            return "not judged: the log of the command itself was full"
+        judge_end(kind, code, first)
+        if "clock" in kind:
+            change_times(cwd, random.Random(_seed(share)))
+        judge_outputs(command, want, cwd)
+        self._judge_second_run(command, want, first, cwd)
+        if kind.endswith("at a rename"):
+            done = (self._directory / "renames").read_text()
+            return f"exit code {code} at rename {done} of {self._renames[name]}"
+        return f"exit code {code}"
+
+    def _start(self, name: str, kind: str, share: float, most: int, cwd: Path) -> int:
+        """Starts the run that a case kills: its process.
+
+        Args:
+            name, kind, share: see `case`.
+            most: the largest size of a file in bytes.
+            cwd: the directory of the outputs.
+        """
+        seed = _seed(share)
         trouble = next((t for word, t in _TROUBLES.items() if word in kind), None)
         before = trouble and functools.partial(trouble, seed)
-        if at_rename:
+        if kind.endswith("at a rename"):
             before = functools.partial(
                 watch_renames,
                 self._directory / "renames",
                 kill_at=1 + seed % max(1, self._renames[name]),
                 kill_before=share < 0.5,
             )
-        child = start(run_command(command, self._inputs, most, before), cwd, self._log)
-        ends_itself = is_full or at_rename
-        code = finish(child) if ends_itself else wait(child, share * seconds)
-        if vanishes and code is None:
+        work = run_command(COMMANDS[name], self._inputs, most, before)
+        return start(work, cwd, self._log)
+
+    def _strike(
+        self, child: int, kind: str, share: float, seconds: float, cwd: Path
+    ) -> int:
+        """Waits for a share of a command's time and kills it: its exit code."""
+        if kind == "full disk" or kind.endswith("at a rename"):
+            return finish(child)
+        code = wait(child, share * seconds)
+        if kind.endswith("vanish") and code is None:
             come_back = vanish(self._inputs if "inputs" in kind else cwd)
             try:
-                code = finish(child)
+                return finish(child)
             finally:
                 come_back()
-            first = self._log.read_text()
-            assert code == 0 or code == 1 and one_line(first), f"{code}: {first}"
         for signum in _SIGNALS[kind]:
             if code is None:
                 os.killpg(child, signum)
-                code = wait(child, random.Random(seed).choice(_GAPS))
-        if code is None:
-            code = finish(child)
-        first = self._log.read_text()
-        if is_full:
-            if self._log.stat().st_size >= most:
-                return "not judged: the log of the command itself was full"
-            told = code == 1 and one_line(first)
-            # The line names a file: an output as it was given, or a path.
-            told = told and re.search(r"^error: .*/.*File too large", first, re.M)
-            assert code == 0 or told, f"{most} bytes: {code}: {first}"
-        if "clock" in kind:
-            change_times(cwd, random.Random(seed))
-        ends = (1,) if is_full or vanishes else ()
-        for signum in _SIGNALS[kind]:
-            ends += (-signum, 128 + signum)
-        assert code in (0, *ends), f"exit code {code} after {kind}: {first}"
-        if signal.SIGINT in _SIGNALS[kind]:
-            # Before `cli.run` begins, Python itself answers with a traceback.
-            assert "Traceback" not in first or "cli.run" not in first, first
-        for output in command.outputs:
-            if (cwd / output).exists():
-                wanted = {
-                    k: v for k, v in want.items() if f"{k}/".startswith(f"{output}/")
-                }
-                half = differences(wanted, state(cwd, (output,)))
-                assert not half, f"half under a final name: {half}"
+                code = wait(child, random.Random(_seed(share)).choice(_GAPS))
+        return finish(child) if code is None else code
+
+    def _judge_second_run(
+        self, command: Command, want: dict[str, str], first: str, cwd: Path
+    ) -> None:
+        """Runs a command again: it ends as one that was not killed.
+
+        Args:
+            command: the command.
+            want: the state after a run without a kill.
+            first: the log of the run that was killed.
+            cwd: the directory of the outputs of both runs.
+        """
         again = finish(start(run_command(command, self._inputs), cwd, self._log))
         said = self._log.read_text()
         is_there = command.outputs and all((cwd / o).exists() for o in command.outputs)
@@ -670,10 +684,38 @@ class Campaign:
         left = [path.name for path in self._directory.glob("cmlm-scratch-*")]
         # A run that is refused at once makes no temporary directory.
         assert refused or not left, f"temporary directories stay: {left}"
-        if at_rename:
-            done = (self._directory / "renames").read_text()
-            return f"exit code {code} at rename {done} of {self._renames[name]}"
-        return f"exit code {code}"
+
+
+def _seed(share: float) -> int:
+    """The seed of the draws of a case."""
+    return int(share * 1e9)
+
+
+def judge_end(kind: str, code: int, said: str) -> None:
+    """Checks the exit code of a killed run, and what it said."""
+    if not _SIGNALS[kind]:
+        told = code == 1 and one_line(said)
+        if kind == "full disk":
+            # The line names a file: an output as it was given, or a path.
+            told = told and re.search(r"^error: .*/.*File too large", said, re.M)
+        assert code == 0 or told, f"exit code {code} after {kind}: {said}"
+        return
+    ends = {0}
+    for signum in _SIGNALS[kind]:
+        ends |= {-signum, 128 + signum}
+    assert code in ends, f"exit code {code} after {kind}: {said}"
+    if signal.SIGINT in _SIGNALS[kind]:
+        # Before `cli.run` begins, Python itself answers with a traceback.
+        assert "Traceback" not in said or "cli.run" not in said, said
+
+
+def judge_outputs(command: Command, want: dict[str, str], cwd: Path) -> None:
+    """Checks that the outputs of a killed run are whole if they exist."""
+    for output in command.outputs:
+        if (cwd / output).exists():
+            wanted = {k: v for k, v in want.items() if f"{k}/".startswith(f"{output}/")}
+            half = differences(wanted, state(cwd, (output,)))
+            assert not half, f"half under a final name: {half}"
 
 
 def concurrent(campaign: Campaign) -> None:
