@@ -6,13 +6,13 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from texts import word_piece
 
 from cmlm.data import batches as batches_lib
 from cmlm.data import languages, masked_pipelines
 from cmlm.data.corpus import TextDataConfig
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
-from cmlm.tokenization.word_pieces import WordPiece
 
 pytestmark = pytest.mark.usefixtures("unconverted")
 
@@ -26,17 +26,15 @@ def data(tmp_path_factory):
     """Sentences that name their own place: `d3 s7 x x x`, of varied length."""
     directory = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x"]
-    tokens += [f"d{d}" for d in range(N_DOCUMENTS)]
+    tokens = ["x", *(f"d{d}" for d in range(N_DOCUMENTS))]
     tokens += [f"s{s}" for s in range(N_SENTENCES)]
-    (directory / "vocab.txt").write_text("\n".join(tokens))
     files = []
     for d in range(N_DOCUMENTS):
         lines = [f"d{d} s{s}" + " x" * rng.integers(40) for s in range(N_SENTENCES)]
         path = directory / f"{d}.txt"
         path.write_text("\n".join(lines))
         files.append(str(path))
-    return WordPiece(str(directory / "vocab.txt")), files
+    return word_piece(directory, tokens), files
 
 
 def build(data, make="conditional_pairs", *, masking=None, batch_size=8, **kwargs):

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from texts import word_piece
 
 from cmlm.common import fields
 from cmlm.data import masking
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
-from cmlm.tokenization.word_pieces import WordPiece
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 N_WORDS = 400  # ids 5..404 begin a word
@@ -17,11 +17,8 @@ N_PIECES = 200  # ids 405..604 continue one
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokens += [f"w{i}" for i in range(N_WORDS)] + [f"##p{i}" for i in range(N_PIECES)]
-    path.write_text("\n".join(tokens))
-    return WordPiece(str(path))
+    tokens = [f"w{i}" for i in range(N_WORDS)] + [f"##p{i}" for i in range(N_PIECES)]
+    return word_piece(tmp_path_factory.mktemp("vocab"), tokens)
 
 
 def make_rows(lengths, rng, continuation_share=0.4):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from texts import word_piece
 
 from cmlm.common import fields
 from cmlm.data import batches, languages, pair_pipelines
@@ -10,7 +11,6 @@ from cmlm.data.corpus import DataConfig
 from cmlm.data.masking import SpanConfig
 from cmlm.errors import UserError
 from cmlm.objectives.mirror import MirrorConfig
-from cmlm.tokenization.word_pieces import WordPiece
 
 
 def mirror_config(**values) -> MirrorConfig:
@@ -46,9 +46,7 @@ def test_values_out_of_range_are_named(values, message):
 
 
 def test_no_string_becomes_all_mask(tmp_path):
-    vocab = "[PAD] [UNK] [CLS] [SEP] [MASK] cat dog sat mask [ ] ##s".split()
-    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
-    tokenizer = WordPiece(str(tmp_path / "vocab.txt"))
+    tokenizer = word_piece(tmp_path, "cat dog sat mask [ ] ##s".split())
     # Words that are all there is, text that spells a mask, and a longer string.
     texts = ["cat", "dogs", "[MASK]", "cat sat cat sat cat sat"]
     (tmp_path / "text.txt").write_text("\n".join(texts))

@@ -7,6 +7,7 @@ import oracles
 import pytest
 import tensorflow as tf
 import toys
+from texts import word_piece
 
 from cmlm.common import fields, iterators
 from cmlm.data import (
@@ -34,10 +35,10 @@ NGRAMS = ["w0 w1", "w0 w1 w2", "w3", "w4 w5", "w5 w6", "w7 w8s", "w9 out w1"]
 
 @pytest.fixture
 def tokenizer(tmp_path) -> WordPiece:
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##t"]
-    pieces += [f"x{i}" for i in range(toys.VOCAB_SIZE - len(pieces))]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
-    return WordPiece(str(tmp_path / "vocab.txt"))
+    pieces = [*WORDS, "##s", "##t"]
+    # Five tokens are special.
+    pieces += [f"x{i}" for i in range(toys.VOCAB_SIZE - 5 - len(pieces))]
+    return word_piece(tmp_path, pieces)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import commands
 import numpy as np
 import oracles
 import pytest
+from texts import word_piece
 
 from cmlm.common import choices, fields
 from cmlm.data import ngram_files, streams
@@ -17,7 +18,6 @@ from cmlm.ngram_lists.extraction import NgramConfig
 from cmlm.ngram_lists.sorted_counts import SortedCounts
 from cmlm.ngram_lists.units import Units
 from cmlm.tokenization.rules import Rules
-from cmlm.tokenization.word_pieces import WordPiece
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -237,9 +237,7 @@ def test_units_do_not_cross_punctuation():
 
 def test_pieces_of_a_language_without_spaces(tmp_path):
     pieces = ["\u0e01", "##\u0e32", "##\u0e23", "x"]
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = WordPiece(str(tmp_path / "vocab.txt"))
+    tokenizer = word_piece(tmp_path, pieces)
     text = tmp_path / "a.txt"
     text.write_text("\u0e01\u0e32\u0e23 x q\n\u0e01\u0e32\n")
     units = Units(tokenizer=tokenizer)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toys
+from texts import word_piece
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
@@ -37,10 +38,8 @@ def files(tmp_path) -> dict[str, list[str]]:
 
 @pytest.fixture
 def tokenizer(tmp_path) -> WordPiece:
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x", *LANGUAGES]
-    tokens += [f"p{i}" for i in range(60)] + [f"h{i}" for i in range(60)]
-    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
-    return WordPiece(str(tmp_path / "vocab.txt"))
+    tokens = [f"p{i}" for i in range(60)] + [f"h{i}" for i in range(60)]
+    return word_piece(tmp_path, ["x", *LANGUAGES, *tokens])
 
 
 def feed(files, tokenizer, part, **values) -> batches.Feed:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from texts import word_piece
 
 from cmlm.data import (
     batches,
@@ -27,11 +28,8 @@ N = 120
 
 @pytest.fixture
 def tokenizer(tmp_path) -> WordPiece:
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x", "y"]
-    tokens += [f"e{i}" for i in range(N)] + [f"d{i}" for i in range(N)]
-    tokens += [f"n{i}" for i in range(N)]
-    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
-    return WordPiece(str(tmp_path / "vocab.txt"))
+    tokens = [f"{letter}{i}" for letter in "edn" for i in range(N)]
+    return word_piece(tmp_path, ["x", "y", *tokens])
 
 
 @pytest.fixture

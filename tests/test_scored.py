@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toys
+from texts import word_piece
 
 from cmlm.data import scored as data_scored
 from cmlm.data.bitext import PairDataConfig
 from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.scored import ScoredConfig, ScoredObjective
-from cmlm.tokenization.word_pieces import WordPiece
 
 LINES = "a b\tc\t5\nb\td c\t2.5\nc\ta\t0\n"
 
@@ -91,14 +91,11 @@ def test_regression_by_hand(scored, tmp_path):
     """The squared difference of the cosine and the score's place in its range."""
     config, _ = scored
     config.loss = "cosine"
-    vocabulary = tmp_path / "vocab.txt"
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary.write_text("\n".join([*special, *"abcd"]))
     objective = ScoredObjective(
         "scored",
         config,
         toys.model(vocab_size=9),
-        WordPiece(str(vocabulary)),
+        word_piece(tmp_path, "abcd"),
         load(config),
     )
     whole = tf.distribute.InputContext(1, 0, 1)

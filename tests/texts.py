@@ -1,13 +1,25 @@
-"""Small corpora in the training format, together with what they hold."""
+"""Small corpora in the training format, together with what they hold; a vocabulary."""
 
 import gzip
 import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from cmlm.tokenization.word_pieces import WordPiece
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def write(path, text):
     data = text if isinstance(text, bytes) else text.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return str(path)
+
+
+def word_piece(directory: Path, tokens: Iterable[str]) -> WordPiece:
+    """A tokenizer of five special tokens, ids 0 to 4, and of these tokens."""
+    path = write(directory / "vocab.txt", "\n".join([*_SPECIAL, *tokens]))
+    return WordPiece(path)
 
 
 def make_corpus(directory, n_files=7, seed=0, documents_a_file=30):
