@@ -49,8 +49,7 @@ def open_encoder(
         model: an export (its folder, the folder `serving` in it, or a version); a model
             that `open_trained` opens; `bow:` and a model_dir (the mean of its word
             embeddings); `both:` and a model_dir (see `_both`); or a form that
-            `external` lists: the address of a model server,
-            or stored vectors.
+            `external` lists: the address of a model server, or stored vectors.
         reading: the reading of vectors; by default it keeps the settings of the model.
             The vectors of exports, servers and files are fixed.
 
@@ -206,10 +205,16 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
 def _from_trained(trained: TrainedEncoder, reading: Reading, name: str) -> Encoder:
     seq_length = resolve_seq_length(trained, reading.seq_length)
     precision = reading.precision or _trained_in(trained.config)
-    lean = inference_graph.build(trained.encoder, trained.config.model, precision)
-    graph = SentenceGraph(trained.tokenizer, lean, seq_length)
+    graph = _lean_graph(trained, seq_length, precision)
     info = {**describe(trained, seq_length), "precision": precision}
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
+
+
+def _lean_graph(
+    trained: TrainedEncoder, seq_length: int, precision: str
+) -> SentenceGraph:
+    lean = inference_graph.build(trained.encoder, trained.config.model, precision)
+    return SentenceGraph(trained.tokenizer, lean, seq_length)
 
 
 def _bag_of_words(trained: TrainedEncoder, reading: Reading, name: str) -> Encoder:
@@ -277,14 +282,7 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     ]
     seq_length = resolve_seq_length(pair[0], reading.seq_length)
     precision = reading.precision or _trained_in(pair[0].config)
-    graphs = [
-        SentenceGraph(
-            trained.tokenizer,
-            inference_graph.build(trained.encoder, trained.config.model, precision),
-            seq_length,
-        )
-        for trained in pair
-    ]
+    graphs = [_lean_graph(trained, seq_length, precision) for trained in pair]
     info = {**describe(pair[0], seq_length), "precision": precision}
     prints = "".join(fingerprint(trained) for trained in pair)
     info["fingerprint"] = hashlib.sha256(prints.encode()).hexdigest()
