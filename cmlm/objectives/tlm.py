@@ -21,7 +21,12 @@ class TlmConfig(MaskedTextConfig):
 
 
 class TlmObjective(MlmObjective):
-    """TLM of XLM, https://arxiv.org/abs/1901.07291, as LaBSE trains it.
+    """Translation LM of LaBSE, https://arxiv.org/abs/2007.01852, section 2.2.
+
+    The inputs are those of BERT for two texts: one count of positions, and segments 0
+    and 1. In XLM, which introduced translation LM (https://arxiv.org/abs/1901.07291),
+    the positions of the second text begin at 0 again, and each token has an embedding
+    of its language.
 
     Metrics: `loss` (nats per masked word) and `accuracy`.
     """
