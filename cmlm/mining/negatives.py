@@ -1,8 +1,9 @@
 """Hard negatives: sentences near a source that are not translations of it.
 
-Feng et al., 2020 (LaBSE), https://arxiv.org/abs/2007.01852, appendix B, after Guo et
-al., 2018, https://arxiv.org/abs/1807.11906: a weaker model finds the target sentences
-nearest to the source, and the known translations are removed.
+A weaker model finds the target sentences nearest to the source, and the known
+translations are removed. In LaBSE (Feng et al., 2020, https://arxiv.org/abs/2007.01852,
+appendix B, after Guo et al., 2018, https://arxiv.org/abs/1807.11906), hard negatives
+resemble the right translation instead of the source.
 """
 
 from __future__ import annotations
