@@ -103,9 +103,12 @@ def test_a_part_of_a_task_has_its_published_numbers():
 
 def test_published_rows_name_tasks_and_metrics_that_exist():
     names = {task.name: task for task in catalogue.select(["all"])}
+    groups = {group.name for group in averages.GROUPS}
     for row in published.ROWS:
         assert row.model and row.source and (row.scores or row.averages)
         assert all(task in names for task, _ in row.scores), row.model
+        # A report shows an average only beside the average of the models.
+        assert row.averages.keys() <= groups, row.model
         numbers = [*row.scores.values(), *row.averages.values()]
         assert all(0 <= number <= 100 for number in numbers), row.model
 

@@ -53,11 +53,4 @@ ROWS = [
         {},
         "P@1 among all sentences of the corpus",
     ),
-    Row(
-        "LaBSE, languages without training data",
-        f"{_PAPER}, section 6.3 (figure 6)",
-        {},
-        {"tatoeba/unseen": 60.5},
-        "over 30 languages",
-    ),
 ]
