@@ -648,6 +648,26 @@ def test_the_quotes_of_csv_are_removed(tmp_path, cells, wanted):
     assert pool.texts == pool.fitted == dict.fromkeys(("de", "en"), ["plain", *wanted])
 
 
+def test_a_sentence_without_a_translation_is_left_out_in_all_languages(tmp_path):
+    for language in ("de", "en", "fr"):
+        for part in ("test", "dev"):
+            lines = [f"{language} {part} {n}" for n in range(7)]
+            if (language, part) == ("de", "test"):
+                lines[2] = '"NS"'
+            if (language, part) != ("en", "test"):
+                lines[5] = "NS"
+            rows = [f"{line}\tother" for line in lines]
+            write(tmp_path / "pawsx" / f"{part}-{language}.tsv", rows)
+    _, pool = read("pawsx", tmp_path)
+    for part, found, kept in (
+        ("test", pool.texts, [0, 1, 3, 4, 6]),
+        ("dev", pool.fitted, [0, 1, 2, 3, 4, 6]),
+    ):
+        assert found == {
+            name: [f"{name} {part} {n}" for n in kept] for name in ("de", "en", "fr")
+        }
+
+
 def test_own_files_are_fitted_on_other_lines(tmp_path):
     for language in ("en", "de"):
         write(tmp_path / f"a.{language}", [f"{language} {row}" for row in range(5)])
