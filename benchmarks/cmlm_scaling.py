@@ -4,8 +4,8 @@
         --data_dir=EVAL --output=DIR --results=docs/results/cmlm_scaling.jsonl
 
 The text is in sentences, one a line, with an empty line between documents. One run for
-each seed starts from nothing: 2 layers of 256, masked LM for the first budget of
-tokens, CMLM from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW
+each seed starts from nothing: 2 layers of 256, masked LM for --masked_lm tokens, CMLM
+from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW
 at a constant rate. At each of --budgets the run stops, the conditioning gain of its
 held-out pairs and its scores become a JSON line of --results, and the run goes on: a
 line stands for a run of that length. A second start skips the lines that are there.
@@ -24,6 +24,7 @@ from absl import flags
 
 flags.DEFINE_string("train_data", None, "Text in sentences.")
 flags.DEFINE_list("budgets", ["2", "5", "10", "25"], "Millions of tokens to stop at.")
+flags.DEFINE_float("masked_lm", 2, "Millions of tokens before CMLM begins.")
 claims.define_flags(["cmlm"])
 
 FLAGS = flags.FLAGS
@@ -110,17 +111,19 @@ def _run() -> None:
     vocabulary = _vocabulary()
     of_a_step = _SENTENCES * _tokens_of_a_sentence(vocabulary)
     budgets = sorted(map(float, FLAGS.budgets))
-    ends = [
-        max(1, round(budget * 1e6 / of_a_step / _INTERVAL)) * _INTERVAL
-        for budget in budgets
-    ]
+
+    def steps_of(millions: float) -> int:
+        return max(1, round(millions * 1e6 / of_a_step / _INTERVAL)) * _INTERVAL
+
+    first = steps_of(FLAGS.masked_lm)
     for seed in map(int, FLAGS.seeds):
         name = f"cmlm-{seed}"
-        for budget, steps in zip(budgets, ends, strict=True):
+        for budget in budgets:
+            steps = steps_of(budget)
             case = {"arm": "cmlm", "seed": seed, "million_tokens": budget}
             claims.run_arm(
                 case | {"steps": steps},
-                functools.partial(_train, name, seed, steps, ends[0], vocabulary),
+                functools.partial(_train, name, seed, steps, first, vocabulary),
                 functools.partial(_score, f"cmlm-{seed}-{budget:g}"),
             )
 
