@@ -210,12 +210,13 @@ def extract(
     with SortedCounts(lambda a, b: a + b, config.max_entries) as counted:
         scored = _score_corpus(_documents(paths, units), config, counted)
         if config.scope == "corpus":
-            best = dict(_best(scored, config)) if marked_directory else None
-            chosen = best.items() if marked_directory else _best(scored, config)
-            yield from sorted(chosen) if config.top else chosen
+            best = _best(scored, config)
             if marked_directory:
-                selected = ((d, best) for d in _documents(paths, units))
-                collections.deque(_collect(selected, config, marked_directory), 0)
+                ngrams = dict(best)
+                selected = ((document, ngrams) for document in _documents(paths, units))
+                yield from _collect(selected, config, marked_directory)
+            else:
+                yield from sorted(best) if config.top else best
             return
         table = _ScoreTable(scored)
     yield from _collect(
