@@ -239,8 +239,7 @@ class Server:
         except RecursionError:
             return _json({"error": "the request has too many nested lists"}, 400)
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-            reason = getattr(error, "message", None) or str(error)
-            return _json({"error": reason}, 400)
+            return _json({"error": _reason(error)}, 400)
         values = {key: _to_json(value) for key, value in outputs.items()}
         if len(values) == 1:
             (answer,) = values.values()
@@ -332,6 +331,11 @@ def _to_json(array: np.ndarray) -> Any:
     return [json_string(value) for value in array.tolist()]
 
 
+def _reason(error: Exception) -> str:
+    """The message of an error; `str` of TensorFlow's errors adds nodes of the graph."""
+    return getattr(error, "message", None) or str(error)
+
+
 def _signatures(model: SessionModel) -> get_model_metadata_pb2.SignatureDefMap:
     found = get_model_metadata_pb2.SignatureDefMap()
     for name, signature in model.signatures.items():
@@ -368,8 +372,7 @@ class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
             }
             outputs = self._model.predict(name, inputs)
         except (ValueError, TypeError, tf.errors.OpError) as error:
-            reason = getattr(error, "message", None) or str(error)
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _reason(error))
         for key, value in outputs.items():
             response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
         response.model_spec.CopyFrom(request.model_spec)
