@@ -43,6 +43,15 @@ def test_further_columns_are_hard_negatives(tmp_path):
     assert "500 pairs with 2 hard negatives each" in str(report)
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_a_byte_order_mark_is_no_text(tmp_path, name):
+    """A file of two that were joined has one in its middle, too."""
+    content = "\ufeffOne\tEins\n\ufeffTwo\tZwei\n".encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert pairs([str(path)]) == [("One", "Eins"), ("Two", "Zwei")]
+
+
 def test_bad_lines_are_left_out_and_counted(tmp_path):
     lines = [*GOOD, "no column", "empty side\t ", "three\tcolumns\there", ""]
     path = write(tmp_path / "a.tsv", lines)

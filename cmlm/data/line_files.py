@@ -51,6 +51,8 @@ def named(paths: Sequence[str]) -> tf.data.Dataset:
 def read(path: tf.Tensor, unpacked_length: tf.Tensor) -> tf.data.Dataset:
     """Streams one file, plain or gzip, in chunks: string [lines].
 
+    A byte order mark is left out, also inside a file that joins several.
+
     A gzip file that states another length is unpacked once more outside TensorFlow: it
     is truncated, or it is whole and has carriage returns, which TensorFlow drops, or
     several members, of which the trailer counts the last one.
@@ -77,7 +79,10 @@ def read(path: tf.Tensor, unpacked_length: tf.Tensor) -> tf.data.Dataset:
 
     chunks = lines.batch(LINES_PER_CHUNK).concatenate(end)
     counted = chunks.scan(tf.constant(0, tf.int64), count)
-    return counted.filter(lambda chunk: tf.size(chunk) > 0)
+    # The stated length counts the marks, so they go last.
+    return counted.filter(lambda chunk: tf.size(chunk) > 0).map(
+        lambda chunk: tf.strings.regex_replace(chunk, "^\ufeff", "")
+    )
 
 
 def estimated_sizes(paths: Sequence[str]) -> list[float]:

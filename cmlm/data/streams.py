@@ -261,7 +261,7 @@ def _read_chunks(
     def step(state, lines):
         last_line, last_in_part, last_document, n_before = state
         lines = tf.strings.substr(lines, 0, MAX_SENTENCE_BYTES)
-        lines = tf.strings.strip(tf.strings.regex_replace(lines, "^\ufeff", ""))
+        lines = tf.strings.strip(lines)
         previous = tf.concat([[last_line], lines[:-1]], axis=0)
         filled = tf.strings.length(lines) > 0
         follows = filled & (tf.strings.length(previous) > 0)
