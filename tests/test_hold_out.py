@@ -5,9 +5,11 @@ import tensorflow as tf
 import toys
 
 from cmlm.config import recipes
-from cmlm.data import inspection
+from cmlm.data import inspection, languages
 from cmlm.errors import UserError
-from cmlm.training import engine, inputs
+from cmlm.objectives import OBJECTIVES
+from cmlm.objectives.base import Data
+from cmlm.training import engine, hold_out, inputs
 
 FRACTION = "task.cmlm.train_data.hold_out_fraction"
 
@@ -34,7 +36,7 @@ def test_a_small_text_holds_out_more(small, tmp_path, caplog):
     run = build(small, tmp_path / "run", **{FRACTION: 0.001})
     share = run.config.task.cmlm.train_data.hold_out_fraction
     assert 0.001 < share <= 0.2
-    assert f"holds out no example; the run holds out {share:g}" in caplog.text
+    assert f"holds out too little; the run holds out {share:g}" in caplog.text
     metrics = engine.train(run)
     assert metrics["cmlm/loss"] > 0
     # A resumed run holds out the same text.
@@ -61,11 +63,45 @@ def test_a_share_that_is_not_empty_stays(small, tmp_path):
     assert run.config.task.cmlm.train_data.hold_out_fraction == 0.35
 
 
+@pytest.mark.usefixtures("unconverted")
+@pytest.mark.parametrize(
+    "name, line",
+    [
+        ("pairs", "query {0}\tpassage {0}\n"),
+        # A pair shares its passage with the first one.
+        ("bitext", "query {0}\tpassage {2}\n"),
+        ("scored", "a {0}\tb {0}\t{1}\n"),
+    ],
+)
+def test_examples_that_are_compared_are_held_out_together(
+    name, line, tmp_path, one_device
+):
+    """A pair alone always finds its partner, and its score has no order."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(line.format(n, n % 4, n // 10) for n in range(160)))
+    corpus = languages.Corpus({"": [str(path)]}, {"": 160})
+    config = OBJECTIVES[name].config_class(weight=1.0)
+    objective = OBJECTIVES[name](name, config, toys.model(), None, Data(corpus))
+
+    def held_out():
+        found = objective.held_out_examples().as_numpy_iterator()
+        return [row[0] if name == "pairs" else row[-1] for row in found]
+
+    for share in (0.01, 0.02, 0.04, 0.08):
+        config.train_data.hold_out_fraction = share
+        if len(set(held_out())) == 1:
+            break
+    assert len(set(held_out())) == 1
+    hold_out.ensure({name: objective}, one_device)
+    assert len(set(held_out())) > 1
+    assert share < config.train_data.hold_out_fraction <= 0.2
+
+
 def test_a_text_of_one_block_stays_for_training(tmp_path, caplog):
     text = toys.write_corpus(tmp_path / "one.txt", documents=1, sentences=60)
     run = build(text, tmp_path / "run", **{FRACTION: 0.001})
     assert run.config.task.cmlm.train_data.hold_out_fraction == 0.001
-    assert said_by(caplog, "nothing is held out to validate cmlm by") == "WARNING"
+    assert said_by(caplog, "too little is held out to validate cmlm by") == "WARNING"
 
 
 def test_nothing_to_validate_by_is_said_before_training(small, tmp_path, caplog):

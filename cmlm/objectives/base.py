@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import ClassVar, Optional
 
 import tensorflow as tf
@@ -241,6 +241,13 @@ class Objective(tf.Module, abc.ABC):
     def held_out_examples(self) -> tf.data.Dataset:
         """Returns one pass over the held-out part of the training text, one by one."""
         return self._examples("validation")
+
+    def can_validate(self, examples: Iterable[tuple]) -> bool:
+        """Whether the metrics of examples, as `held_out_examples` has them, say much.
+
+        One example is enough, unless the objective compares examples.
+        """
+        return any(True for _ in examples)
 
     def _examples(self, part: str) -> tf.data.Dataset:
         whole = tf.distribute.InputContext()

@@ -77,6 +77,12 @@ class ScoredObjective(EmbeddingObjective):
     def make_dataset(self, feed):
         return pair_pipelines.scored_pairs(feed)
 
+    def can_validate(self, examples):
+        # `order` and CoSENT compare pairs of different scores.
+        scores = (float(score) for _, _, score in examples)
+        first = next(scores, None)
+        return any(score != first for score in scores)
+
     def embedding_loss(self, embeddings, batch):
         config, scores = self.config, batch["score"]
         cosines = losses.cosines(embeddings[:, 0], embeddings[:, 1])

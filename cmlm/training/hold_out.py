@@ -21,14 +21,13 @@ _LARGE = 1_000_000
 def ensure(
     objectives: Mapping[str, Objective], strategy: tf.distribute.Strategy
 ) -> None:
-    """Holds out more of a text whose share for validation is empty.
+    """Holds out more of a text whose share for validation is too small.
 
     Blocks of lines are held out by a hash, so a small share of a small text may be
-    empty. The share doubles until each objective has a held-out example, for all
-    objectives of one text alike: an objective must not train on what another one
-    validates by. Every objective keeps training examples. A resumed run finds the same
-    share. The log names an objective without examples, as a warning unless its share
-    is 0.
+    empty. The share doubles until each objective can validate by it, for all objectives
+    of one text alike: an objective must not train on what another one validates by.
+    Every objective keeps training examples. A resumed run finds the same share. The log
+    names an objective that cannot validate, as a warning unless its share is 0.
 
     Args:
         objectives: the objectives by name; the shares of their configurations, which
@@ -57,55 +56,59 @@ def _by_text(objectives: Mapping[str, Objective]) -> list[list[str]]:
 
 
 def _widen(names: list[str], objectives: Mapping[str, Objective]) -> None:
-    """Raises the shares of one text until every objective has a held-out example."""
+    """Raises the shares of one text until every objective can validate by them."""
     # A share of 0 is a decision, and stays.
     asked = [
         name for name in names if objectives[name].config.train_data.hold_out_fraction
     ]
     parts = [objectives[name].config.train_data for name in asked]
     before = [part.hold_out_fraction for part in parts]
-    empty = _empty(asked, objectives)
-    while empty and max(part.hold_out_fraction for part in parts) < _MOST:
+    left = _unable(asked, objectives)
+    while left and max(part.hold_out_fraction for part in parts) < _MOST:
         share = min(2 * max(part.hold_out_fraction for part in parts), _MOST)
         for part in parts:
             part.hold_out_fraction = share
-        empty = _empty(empty, objectives)
+        left = _unable(left, objectives)
         if not all(_has_any(objectives[name].training_examples()) for name in asked):
             # A text of one block, or of equal documents, is held out whole or not.
-            empty = asked
+            left = asked
             break
-    if empty:
+    if left:
         for part, share in zip(parts, before, strict=True):
             part.hold_out_fraction = share
     elif parts and parts[0].hold_out_fraction != before[0]:
         logger.info(
-            "%s: a share of %g of this text holds out no example; the run holds out %g",
+            "%s: a share of %g of this text holds out too little; the run holds out %g",
             ", ".join(asked),
             before[0],
             parts[0].hold_out_fraction,
         )
-    without = [name for name in names if name in empty or name not in asked]
+    without = [name for name in names if name in left or name not in asked]
     if without:
         # A recipe that holds out nothing, such as Mirror-BERT's, needs no warning.
         logger.log(
-            logging.WARNING if empty else logging.INFO,
-            "nothing is held out to validate %s by; name other text with "
+            logging.WARNING if left else logging.INFO,
+            "%s is held out to validate %s by; name other text with "
             "--validation_data, or raise task.%s.train_data.hold_out_fraction",
+            "too little" if left else "nothing",
             ", ".join(without),
             without[0],
         )
 
 
-def _empty(names: list[str], objectives: Mapping[str, Objective]) -> list[str]:
-    """Returns the objectives whose held-out part of a small text is empty."""
-    return [name for name in names if _is_empty(objectives[name])]
+def _unable(names: list[str], objectives: Mapping[str, Objective]) -> list[str]:
+    """Returns the objectives that the held-out part of a small text is too small for.
 
-
-def _is_empty(objective: Objective) -> bool:
-    """Whether the held-out part of a text is empty; a large text is not read."""
-    if sum(objective.data.train.sizes.values()) >= _LARGE:
-        return False
-    return not _has_any(objective.held_out_examples())
+    A large text is not read.
+    """
+    return [
+        name
+        for name in names
+        if sum(objectives[name].data.train.sizes.values()) < _LARGE
+        and not objectives[name].can_validate(
+            objectives[name].held_out_examples().as_numpy_iterator()
+        )
+    ]
 
 
 def _has_any(dataset: tf.data.Dataset) -> bool:
