@@ -41,6 +41,8 @@ def test_further_columns_are_hard_negatives(tmp_path):
     report = bitext.inspect([path])
     assert report.columns == 4
     assert "500 pairs with 2 hard negatives each" in str(report)
+    one = write(tmp_path / "b.tsv", [f"{line}\tanders" for line in GOOD])
+    assert "500 pairs with 1 hard negative each" in str(bitext.inspect([one]))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])

@@ -148,7 +148,8 @@ def test_a_run_in_epochs_counts_its_steps_and_resumes_inside_one(tmp_path, caplo
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     with caplog.at_level("INFO", logger="cmlm"):
         done = engine.build(mirror_config(str(text)), str(straight))
-    assert "2 of 11 examples in 2 batches of 5; 1 examples are left out" in caplog.text
+    assert "epochs: 2 of 11 examples; steps of each: 2; examples left" in caplog.text
+    assert "left out of each: 1" in caplog.text
     engine.train(done, validate=False)
     assert done.trainer.step == done.config.trainer.train_steps == 4
     assert engine.build(mirror_config(str(text)), str(straight)).is_over

@@ -116,7 +116,7 @@ class BitextReport:
     def __str__(self) -> str:
         text = f"{counted(self.files, 'file')}, {counted(self.pairs, 'pair')}"
         if self.columns > 2:
-            text += f" with {self.columns - 2} hard negatives each"
+            text += f" with {counted(self.columns - 2, 'hard negative')} each"
         if self.bad:
             text += (
                 f"; left out: {counted(self.wrong_columns, 'line')} without "

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from cmlm.common import files as files_lib
 from cmlm.common import iterators
+from cmlm.common.counts import counted
 from cmlm.data import languages, line_files, streams
 from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.errors import UserError
@@ -73,8 +74,8 @@ def _labels(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
                 cells = [cell.strip(string.whitespace) for cell in line.split("\t")]
                 if len(cells) != 3:
                     raise UserError(
-                        f"{place} has {len(cells)} columns; allowed: 3 (premise,"
-                        " hypothesis, label)"
+                        f"{place} has {counted(len(cells), 'column')}; allowed: 3"
+                        " (premise, hypothesis, label)"
                     )
                 if not cells[0] or not cells[1]:
                     raise UserError(

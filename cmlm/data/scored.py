@@ -78,7 +78,7 @@ def scores(files: list[str]) -> Iterator[float]:
                     continue
                 if len(cells) != 3 or not all(cells):
                     raise UserError(
-                        f"{path} line {number} has {len(cells)} columns, "
+                        f"{path} line {number} has {counted(len(cells), 'column')}, "
                         f"{sum(map(bool, cells))} with text; allowed: 3 with text "
                         f"({ScoredDataConfig.columns})"
                     )

@@ -255,12 +255,10 @@ def _count_steps(
     objective.epoch_examples = steps * batch
     config.trainer.train_steps = epochs * steps
     logger.info(
-        "epochs: %d of %s examples in %d batches of %d; %d examples are left out of"
-        " each",
+        "epochs: %d of %s; steps of each: %d; examples left out of each: %d",
         epochs,
-        f"{examples:,}",
+        counted(examples, "example"),
         steps,
-        batch,
         examples - steps * batch,
     )
 
