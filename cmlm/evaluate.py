@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -233,7 +232,7 @@ def score_models(
     """
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
-        from cmlm.encoders import by_language
+        from cmlm.encoders import by_language, removal
         from cmlm.evaluation import report, run
 
     models = {}
@@ -252,44 +251,50 @@ def score_models(
 
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
-        removal = Removal(name, encoder) if FLAGS.pcr else None
+        pcr = removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
         unscored: dict[str, str] = {}
         result = score_model(
-            encoder, tasks, removal, work_dir, functools.partial(tell, name), unscored
+            encoder, tasks, pcr, work_dir, functools.partial(tell, name), unscored
         )
         for task, reason in unscored.items():
             failed[f"{task} of {name}"] = reason
             print(f"{name}: {task}: {reason}", file=sys.stderr)
         if not result.scores:
             continue
-        label = name
-        if removal:
-            removal.tell()
-            label += " + PCR" * removal.is_applied
-        models[label] = {
+        entry = {
             **info_of(encoder),
             **result.as_dict(),
             "truncated_sentences": truncated(encoder, sentences),
         }
-        if removal:
-            models[label]["pcr"] = {**removal.about, "unchanged": removal.unchanged}
+        label = name
+        if pcr:
+            entry["pcr"] = {**pcr.about, "unchanged": pcr.unchanged(result.languages)}
+            tell_unchanged(entry["pcr"]["unchanged"])
+            label += " + PCR" * pcr.changes(result.languages)
+        models[label] = entry
     return models
 
 
+def tell_unchanged(languages: list[str]) -> None:
+    """Names the languages that --pcr left alone; a task may name no language."""
+    if languages:
+        names = (name or "texts without a language" for name in languages)
+        print(
+            f"note: --pcr has no components for {', '.join(names)}: their vectors are "
+            "unchanged",
+            file=sys.stderr,
+        )
+
+
 def score_model(
-    encoder,
-    tasks,
-    removal: Removal | None,
-    work_dir: str | None,
-    tell: Callable,
-    unscored: dict[str, str],
+    encoder, tasks, pcr, work_dir: str | None, tell: Callable, unscored: dict[str, str]
 ):
     """Scores a model, and keeps its scores for a run that continues this one.
 
     Args:
         encoder: the model.
         tasks: the tasks with their data.
-        removal: the removal of its principal components, or None.
+        pcr: the `Removal` of its principal components, or None.
         work_dir: the directory for the scores of a killed run, or None.
         tell: called with each task and its scores.
         unscored: gets a message for each task that the model cannot be scored on.
@@ -307,89 +312,21 @@ def score_model(
     if work_dir:
         about = {
             "model": identity(encoder),
-            "pcr": removal and removal.about,
+            "pcr": pcr and pcr.about,
             "versions": versions.installed(),
         }
         kept = Kept(work_dir, about)
-        if removal and (before := kept.read("languages")):
-            # A killed run has asked for the languages of the tasks that it scored.
-            removal.asked.update(before["asked"])
-
-    def report(task, scores):
-        if kept and removal and removal.asked:
-            kept.write("languages", None, {"asked": sorted(removal.asked)})
-        tell(task, scores)
-
     with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
         return run.score(
             encoder,
             tasks,
             cache_of(encoder),
             progress=True,
-            report=report,
-            change=removal,
+            report=tell,
+            change=pcr,
             kept=kept,
             failed=unscored,
         )
-
-
-class Removal:
-    """Removes the principal components of --pcr from the vectors of a model.
-
-    Args:
-        name: the name of the model.
-        encoder: the model.
-
-    Attributes:
-        about: the file and its languages, for results.json.
-        asked: the languages whose vectors the tasks have asked for.
-
-    Raises:
-        UserError: --pcr was fitted with another model.
-    """
-
-    def __init__(self, name: str, encoder):
-        import tensorflow as tf
-
-        from cmlm.encoders import components_file
-
-        if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
-            raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
-        self._fitted = components_file.load(FLAGS.pcr)
-        self._fitted.check_model(encoder.info["fingerprint"], encoder.dim, FLAGS.pcr)
-        with tf.io.gfile.GFile(FLAGS.pcr, "rb") as file:
-            content = hashlib.sha256(file.read()).hexdigest()
-        self.about = {
-            "path": FLAGS.pcr,
-            "languages": list(self._fitted.languages),
-            "sha256": content,
-        }
-        self.asked: set[str] = set()
-
-    def __call__(self, vectors, language: str):
-        """Vectors [n, dim] of a language without its components, if it has any."""
-        self.asked.add(language.lower())
-        return self._fitted.remove_from(vectors, language)
-
-    @property
-    def is_applied(self) -> bool:
-        """Whether a task has asked for a language with components."""
-        return bool(self.asked & set(self._fitted.languages))
-
-    @property
-    def unchanged(self) -> list[str]:
-        """The languages without components that tasks have asked for."""
-        return sorted(self.asked - set(self._fitted.languages))
-
-    def tell(self) -> None:
-        """Names the languages without components; a task may name no language."""
-        if self.unchanged:
-            names = (name or "texts without a language" for name in self.unchanged)
-            print(
-                f"note: --pcr has no components for {', '.join(names)}: their vectors "
-                "are unchanged",
-                file=sys.stderr,
-            )
 
 
 def results_of(

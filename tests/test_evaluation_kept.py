@@ -33,7 +33,7 @@ class Task(base.Task):
         if self.dies:
             raise KeyboardInterrupt
         self.scored += 1
-        return {"sum": float(np.pi * vectors(data).sum())}
+        return {"sum": float(np.pi * vectors(data, self.name).sum())}
 
     def figures(self, data, vectors):
         return {"kind": "bars", "values": [0.1, 1e-17]} if self.name == "one" else {}
@@ -43,11 +43,14 @@ def tasks():
     return [run.TaskData(Task(name), TEXTS[name], {name: "00"}) for name in TEXTS]
 
 
-def score(directory, tasks, encoder, about=None):
+def halved(vectors, language):
+    return vectors / 2
+
+
+def score(directory, tasks, encoder, about=None, change=None):
     directory.mkdir(exist_ok=True)
-    return run.score(
-        encoder, tasks, kept=kept.Kept(str(directory), about or {"model": "m"})
-    )
+    known = kept.Kept(str(directory), about or {"model": "m"})
+    return run.score(encoder, tasks, kept=known, change=change)
 
 
 def without_seconds(scores):
@@ -55,14 +58,16 @@ def without_seconds(scores):
     return {k: v for k, v in found.items() if not k.endswith("seconds")}
 
 
-def test_a_killed_evaluation_goes_on_with_the_same_results(tmp_path):
-    straight = run.score(WordCounts(), tasks())
+@pytest.mark.parametrize("change", [None, halved])
+def test_a_killed_evaluation_goes_on_with_the_same_results(tmp_path, change):
+    straight = run.score(WordCounts(), tasks(), change=change)
+    assert straight.languages == (sorted(TEXTS) if change else [])
     killed, encoder = tasks(), WordCounts()
     killed[1].task.dies = True
     with pytest.raises(KeyboardInterrupt):
-        score(tmp_path / "work", killed, encoder)
+        score(tmp_path / "work", killed, encoder, change=change)
     again, second = tasks(), WordCounts()
-    resumed = score(tmp_path / "work", again, second)
+    resumed = score(tmp_path / "work", again, second, change=change)
     assert without_seconds(resumed) == without_seconds(straight)
     assert resumed.encoded == 4 and second.asked == []
     assert [item.task.scored for item in again] == [0, 1, 1]

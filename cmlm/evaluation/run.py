@@ -45,6 +45,7 @@ class ModelScores:
         scores: metrics and their values, by task.
         averages: the averages that papers print, by group; see `averages`.
         figures: the data of a report's figures, by task; plain values.
+        languages: the languages whose vectors the tasks had changed by `change`.
         sentences: the number of distinct sentences.
         encoded: the number of sentences that the model encoded, in this run or in the
             killed run that it continues.
@@ -55,6 +56,7 @@ class ModelScores:
     scores: dict[str, dict[str, float]]
     averages: dict[str, float]
     figures: dict[str, dict[str, Any]]
+    languages: list[str]
     sentences: int
     encoded: int
     encoding_seconds: float
@@ -62,9 +64,11 @@ class ModelScores:
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of results.json."""
+        entry = dataclasses.asdict(self)
+        # The entry of an encoder for each language has its encoders there.
+        del entry["languages"]
         seconds = ("encoding_seconds", "scoring_seconds")
-        rounded = {name: round(getattr(self, name), 1) for name in seconds}
-        return {**dataclasses.asdict(self), **rounded}
+        return {**entry, **{name: round(entry[name], 1) for name in seconds}}
 
 
 def named(values: list[str]) -> dict[str, str]:
@@ -155,16 +159,17 @@ def score(
     texts = sentences(tasks)
     if kept and not cache_dir:
         cache_dir = kept.vectors
+    watched = _Watched(change) if change else None
+    outcomes = {}
     with (
         LanguageStores(encoder, progress)
         if isinstance(encoder, Mapping)
-        else Store(encoder, cache_dir, progress, change) as vectors
+        else Store(encoder, cache_dir, progress, watched) as vectors
     ):
         encoding = _encode(vectors, texts, kept)
-        outcomes = {}
         for item in tasks:
             try:
-                outcome = _outcome(item, vectors, kept)
+                outcome = _outcome(item, vectors, kept, watched)
             except UserError as error:
                 if failed is None:
                     raise
@@ -173,20 +178,32 @@ def score(
             outcomes[item.task.name] = outcome
             if report:
                 report(item.task, outcome["scores"])
-        scores = {name: outcome["scores"] for name, outcome in outcomes.items()}
-        return ModelScores(
-            scores=scores,
-            averages=averages.of(scores),
-            figures={
-                name: outcome["figures"]
-                for name, outcome in outcomes.items()
-                if outcome["figures"]
-            },
-            sentences=len(texts),
-            encoded=len(vectors) - encoding["before"],
-            encoding_seconds=encoding["seconds"],
-            scoring_seconds=sum(outcome["seconds"] for outcome in outcomes.values()),
-        )
+        encoded = len(vectors) - encoding["before"]
+    scores = {name: outcome["scores"] for name, outcome in outcomes.items()}
+    figures = {name: outcome["figures"] for name, outcome in outcomes.items()}
+    asked = (name for outcome in outcomes.values() for name in outcome["languages"])
+    return ModelScores(
+        scores=scores,
+        averages=averages.of(scores),
+        figures={name: drawn for name, drawn in figures.items() if drawn},
+        languages=sorted(set(asked)),
+        sentences=len(texts),
+        encoded=encoded,
+        encoding_seconds=encoding["seconds"],
+        scoring_seconds=sum(outcome["seconds"] for outcome in outcomes.values()),
+    )
+
+
+class _Watched:
+    """A change of vectors that keeps the languages of the vectors."""
+
+    def __init__(self, change: Change):
+        self._change = change
+        self.languages: set[str] = set()
+
+    def __call__(self, vectors: np.ndarray, language: str) -> np.ndarray:
+        self.languages.add(language)
+        return self._change(vectors, language)
 
 
 def _encode(
@@ -210,8 +227,10 @@ def _encode(
     return encoding
 
 
-def _outcome(item: TaskData, vectors: Vectors, kept: Kept | None) -> dict[str, Any]:
-    """The scores of a task, the data of its figures, and the seconds that both took.
+def _outcome(
+    item: TaskData, vectors: Vectors, kept: Kept | None, watched: _Watched | None
+) -> dict[str, Any]:
+    """What a task gives: `scores`, `figures`, `languages` as asked, and `seconds`.
 
     A task that the killed run has scored is not scored again.
     """
@@ -220,10 +239,13 @@ def _outcome(item: TaskData, vectors: Vectors, kept: Kept | None) -> dict[str, A
     known = kept.read(task.name, about) if kept else None
     if known is not None:
         return known
+    languages = watched.languages if watched else set()
+    languages.clear()
     start = time.monotonic()
     outcome = {
         "scores": task.score(item.data, vectors),
         "figures": task.figures(item.data, vectors),
+        "languages": sorted(languages),
     }
     outcome["seconds"] = time.monotonic() - start
     return kept.write(task.name, about, outcome) if kept else outcome

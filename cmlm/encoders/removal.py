@@ -1,0 +1,56 @@
+"""Principal component removal from the vectors of an opened model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+
+import numpy as np
+import tensorflow as tf
+
+from cmlm.encoders import components_file
+from cmlm.errors import UserError
+
+
+class Removal:
+    """Removes the principal components of a file from the vectors of a model.
+
+    A language without components keeps its vectors.
+
+    Args:
+        path: the file of `cmlm.pcr`.
+        encoder: the model, or a dict of models by language.
+        name: the name of the model, for the message.
+
+    Attributes:
+        about: the file and its languages, for results.json.
+
+    Raises:
+        UserError: the file was fitted with another model, or the model has no
+            fingerprint.
+    """
+
+    def __init__(self, path: str, encoder, name: str):
+        if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
+            raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
+        self._fitted = components_file.load(path)
+        self._fitted.check_model(encoder.info["fingerprint"], encoder.dim, path)
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = hashlib.sha256(file.read()).hexdigest()
+        self.about = {
+            "path": path,
+            "languages": list(self._fitted.languages),
+            "sha256": content,
+        }
+
+    def __call__(self, vectors: np.ndarray, language: str) -> np.ndarray:
+        """The vectors [n, dim] of a language without its components."""
+        return self._fitted.remove_from(vectors, language)
+
+    def unchanged(self, languages: Collection[str]) -> list[str]:
+        """The languages without components among `languages`, in lower case, sorted."""
+        return sorted({name.lower() for name in languages} - {*self._fitted.languages})
+
+    def changes(self, languages: Collection[str]) -> bool:
+        """Whether one of `languages` has components."""
+        return any(name.lower() in self._fitted.languages for name in languages)
