@@ -387,17 +387,14 @@ def info_of(encoder) -> dict:
 
 def cache_of(encoder) -> str | None:
     """The model's own folder in --cache_dir; None if there is no usable cache."""
+    from cmlm.evaluation import store
+
     if not FLAGS.cache_dir:
         return None
-    fingerprint = not isinstance(encoder, dict) and encoder.info.get("fingerprint")
-    if not fingerprint:
+    folder = store.folder_in(FLAGS.cache_dir, encoder)
+    if not folder:
         print("--cache_dir is not used: the model has no fingerprint", file=sys.stderr)
-        return None
-    # The vectors depend on the length limit and the precision too.
-    folder = f"{fingerprint}-{encoder.seq_length}"
-    if encoder.info.get("precision") == "bfloat16":
-        folder += "-bfloat16"
-    return os.path.join(FLAGS.cache_dir, folder)
+    return folder
 
 
 def truncated(encoder, sentences: list[str]) -> int | None:

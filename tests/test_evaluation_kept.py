@@ -89,6 +89,17 @@ def test_scores_of_anything_else_are_not_taken(tmp_path, change):
     assert other[0].task.scored == 1
 
 
+def test_a_server_that_rounds_otherwise_is_the_same_model(tmp_path):
+    def about(number):
+        return {"model": {"server": "http://host", "probe": [[0.25, number]]}}
+
+    score(tmp_path / "work", tasks(), WordCounts(), about(0.5000005))
+    for number, scored in ((0.5000015, 0), (0.51, 1)):
+        again = tasks()
+        score(tmp_path / "work", again, WordCounts(), about(number))
+        assert [item.task.scored for item in again] == [scored] * 3
+
+
 def test_stored_vectors_are_identified_by_every_row(tmp_path):
     (tmp_path / "texts").write_text("".join(f"{n}\n" for n in range(100)))
     rows = np.ones([100, 4], np.float32)

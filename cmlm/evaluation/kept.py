@@ -1,11 +1,12 @@
 """What a killed evaluation leaves for the next one: scores task by task, vectors.
 
-Every file lies under a hash of all that its content depends on. A changed data set,
-model, seed or library therefore finds nothing, and nothing needs to be deleted.
+Every file lies under all that its content depends on. A changed data set, model, seed
+or library therefore finds nothing, and nothing needs to be deleted.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -15,6 +16,9 @@ from typing import Any
 from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.mining import storage
+from cmlm.mining import vectors as mining_vectors
+
+_ABOUT = "about.json"
 
 
 class Kept:
@@ -27,8 +31,8 @@ class Kept:
     """
 
     def __init__(self, directory: str, about: dict[str, Any]):
-        self._directory = os.path.join(directory, _digest(about))
-        os.makedirs(self._directory, exist_ok=True)
+        about = json.loads(json.dumps(about, default=str))
+        self._directory = _same(directory, about) or _begin(directory, about)
 
     @property
     def vectors(self) -> str:
@@ -37,10 +41,7 @@ class Kept:
 
     def read(self, name: str, about: Any = None) -> dict[str, Any] | None:
         """Reads an entry; None if it is missing or was cut off."""
-        try:
-            return storage.read_json(self._path(name, about))
-        except UserError:
-            return None
+        return _read(self._path(name, about))
 
     def write(self, name: str, about: Any, content: dict[str, Any]) -> dict[str, Any]:
         """Writes an entry and returns it as `read` will."""
@@ -54,17 +55,38 @@ class Kept:
 
 
 def identity(encoder) -> dict[str, Any]:
-    """Identifies the vectors of an encoder, or of the encoders of several languages.
-
-    This is its description with its fingerprint. An encoder without a fingerprint, such
-    as a server, has `marks` instead (see `encoders.external`).
-    """
+    """Identifies the vectors of an encoder, or of the encoders of several languages."""
     if isinstance(encoder, Mapping):
         return {name: identity(part) for name, part in encoder.items()}
-    marks = getattr(encoder, "marks", {})
-    return {**encoder.info, "seq_length": encoder.seq_length, **marks}
+    return mining_vectors.identity(encoder)
+
+
+def _same(directory: str, about: dict[str, Any]) -> str | None:
+    """The directory that holds the scores of a model; None if there is none yet."""
+    pattern = os.path.join(glob.escape(directory), "*", _ABOUT)
+    for path in sorted(glob.glob(pattern)):
+        there = _read(path)
+        if there is not None and not mining_vectors.difference(there, about):
+            return os.path.dirname(path)
+    return None
+
+
+def _begin(directory: str, about: dict[str, Any]) -> str:
+    """Makes the directory for the scores of a model."""
+    own = os.path.join(directory, _digest(about))
+    os.makedirs(own, exist_ok=True)
+    storage.write_json(os.path.join(own, _ABOUT), about)
+    return own
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """Reads a file; None if it is missing or was cut off."""
+    try:
+        return storage.read_json(path)
+    except UserError:
+        return None
 
 
 def _digest(about: Any) -> str:
-    text = json.dumps(about, sort_keys=True, default=str)
+    text = json.dumps(about, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from cmlm.common import arrays, checksums, files, json_files, locks, scratch
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder, name_of
 from cmlm.errors import UserError
+from cmlm.mining import vectors as mining_vectors
 
 _KEY_BYTES = 16
 # The number of sentences in one call of the model: large enough for full batches of
@@ -226,6 +228,19 @@ class Store:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
+
+
+def folder_in(cache_dir: str, encoder: Any) -> str | None:
+    """The folder of a model's vectors in a cache; None without a fingerprint.
+
+    Args:
+        cache_dir: the folder of the vectors of all models.
+        encoder: the model, or a model for each language.
+    """
+    if isinstance(encoder, Mapping) or not encoder.info.get("fingerprint"):
+        return None
+    identity = mining_vectors.identity(encoder).values()
+    return os.path.join(cache_dir, "-".join(map(str, identity)))
 
 
 class LanguageStores:
