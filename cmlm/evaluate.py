@@ -33,11 +33,11 @@ the scores, in scores.csv and other files.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from absl import flags
 
@@ -114,13 +114,13 @@ reading_flags.define_precision()
 FLAGS = flags.FLAGS
 
 
-def main(_) -> int | None:
+def main(_) -> None:
     if FLAGS.list_tasks:
         with cli.quiet_imports("evaluate"):
             from cmlm.evaluation import listing
 
         print("\n".join(listing.rows(FLAGS.list_tasks, FLAGS.data_dir)))
-        return 0
+        return
     if not FLAGS.sentences:
         cli.require(model="an export or a model_dir")
     # FAMILY:FILE names its files itself.
@@ -131,8 +131,7 @@ def main(_) -> int | None:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import outputs
-        from cmlm.evaluation import catalogue, layout, run, tables
-        from cmlm.evaluation.tasks import base
+        from cmlm.evaluation import layout, report, results, run, tables
 
     named = run.named(FLAGS.model)
     work_dir = f"{output}.work" if output and named else None
@@ -147,38 +146,59 @@ def main(_) -> int | None:
         FLAGS.overwrite,
         {"--cache_dir": FLAGS.cache_dir, "--output": work_dir},
     )
-
     if named:
         prepare_models(named.values())
 
-    # ---------------------------------------------------------------- tasks
-    settings = {
-        "data_dir": FLAGS.data_dir or os.path.curdir,
-        "seeds": list(range(base.SEED, base.SEED + FLAGS.repeats)),
-        "classifier": FLAGS.classifier,
-    }
-    chosen = catalogue.select(
-        FLAGS.tasks, settings["seeds"], FLAGS.classifier, FLAGS.jobs
-    )
-    tasks, failed = run.read(chosen, settings["data_dir"])
-    for name, reason in failed.items():
-        print(f"{name}: {reason}", file=sys.stderr)
+    settings = settings_of_run()
+    tasks, failed = read_tasks(settings)
     if FLAGS.sentences and tasks:
-        count = write_sentences(FLAGS.sentences, run.sentences(tasks))
+        count = run.write_sentences(FLAGS.sentences, tasks)
         print(f"sentences  {FLAGS.sentences}  {count:,} lines")
 
-    # ----------------------------------------------------- scoring, results
     written = None
     with outputs.work_directory(work_dir if tasks else None) as work_dir:
         models = score_models(named, tasks, work_dir, failed) if tasks else {}
         if models:
-            results = results_of(settings, tasks, models, groups, failed)
-            print("\n\n".join(map(layout.plain, tables.tables(results))))
-            written = write_results(output, results) if output else None
+            found = results.collect(
+                settings, tasks, models, groups, failed, FLAGS.mean_of_models
+            )
+            print("\n\n".join(map(layout.plain, tables.tables(found))))
+            if output:
+                written = report.save(output, found, FLAGS.overwrite)
     if written:
         print(f"results  {written}")
     if failed:
         raise UserError(f"not scored: {', '.join(failed)}")
+
+
+def settings_of_run() -> dict[str, Any]:
+    """The entries of results.json on the run."""
+    from cmlm.common import versions
+    from cmlm.evaluation.tasks import base
+
+    return {
+        "data_dir": FLAGS.data_dir or os.path.curdir,
+        "seeds": list(range(base.SEED, base.SEED + FLAGS.repeats)),
+        "classifier": FLAGS.classifier,
+        "versions": versions.installed(),
+    }
+
+
+def read_tasks(settings: dict[str, Any]):
+    """Reads --tasks; names each that cannot be read.
+
+    Returns:
+        The tasks with their data, and a message for each other task.
+    """
+    from cmlm.evaluation import catalogue, run
+
+    chosen = catalogue.select(
+        FLAGS.tasks, settings["seeds"], settings["classifier"], FLAGS.jobs
+    )
+    tasks, failed = run.read(chosen, settings["data_dir"])
+    for name, reason in failed.items():
+        print(f"{name}: {reason}", file=sys.stderr)
+    return tasks, failed
 
 
 def groups_of(values: list[str]) -> dict[str, list[str]]:
@@ -235,11 +255,8 @@ def score_models(
         from cmlm.encoders import by_language, removal
         from cmlm.evaluation import report, run
 
-    models = {}
-    # The scores so far, for the file of a run that is killed.
+    models: dict[str, dict] = {}
     scored: dict[str, dict] = {}
-    sentences = run.sentences(tasks)
-    reading = reading_flags.with_precision(reading_flags.reading())
 
     def tell(name: str, task, scores: dict[str, float]) -> None:
         print(f"{name}: {task.name} {scores[task.main_metric]:.2f}", file=sys.stderr)
@@ -249,6 +266,8 @@ def score_models(
             with files.atomic_text(path) as file:
                 report.write_csv(file, {"models": scored})
 
+    sentences = run.sentences(tasks)
+    reading = reading_flags.with_precision(reading_flags.reading())
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
         pcr = removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
@@ -261,29 +280,14 @@ def score_models(
             print(f"{name}: {task}: {reason}", file=sys.stderr)
         if not result.scores:
             continue
-        entry = {
-            **info_of(encoder),
+        is_changed = pcr is not None and pcr.changes(result.languages)
+        models[f"{name} + PCR" if is_changed else name] = {
+            **by_language.describe(encoder),
             **result.as_dict(),
-            "truncated_sentences": truncated(encoder, sentences),
+            "truncated_sentences": by_language.truncated(encoder, sentences),
+            **(entry_of_pcr(pcr, result.languages) if pcr else {}),
         }
-        label = name
-        if pcr:
-            entry["pcr"] = {**pcr.about, "unchanged": pcr.unchanged(result.languages)}
-            tell_unchanged(entry["pcr"]["unchanged"])
-            label += " + PCR" * pcr.changes(result.languages)
-        models[label] = entry
     return models
-
-
-def tell_unchanged(languages: list[str]) -> None:
-    """Names the languages that --pcr left alone; a task may name no language."""
-    if languages:
-        names = (name or "texts without a language" for name in languages)
-        print(
-            f"note: --pcr has no components for {', '.join(names)}: their vectors are "
-            "unchanged",
-            file=sys.stderr,
-        )
 
 
 def score_model(
@@ -329,60 +333,18 @@ def score_model(
         )
 
 
-def results_of(
-    settings: dict, tasks, models: dict, groups: dict, failed: dict[str, str]
-) -> dict:
-    """The content of results.json, with the averages of each model.
-
-    Args:
-        settings: the folder of test sets, the seeds and the classifier.
-        tasks: the tasks with their data.
-        models: the entries of the models; gets their averages, and with
-            --mean_of_models their mean.
-        groups: the languages of each --group.
-        failed: a message for each task without scores.
-    """
-    from cmlm.common import versions
-    from cmlm.evaluation import averages, catalogue, run
-
-    described = {item.task.name: catalogue.describe(item) for item in tasks}
-    own_groups = averages.own_groups(groups, described)
-    first = next(iter(models.values()))
-    for model in models.values():
-        model["averages"] = averages.of(model["scores"], own_groups)
-    if FLAGS.mean_of_models and len(models) > 1:
-        models[f"mean of {len(models)} models"] = run.mean_of(list(models.values()))
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-        **settings,
-        "versions": versions.installed(),
-        "tasks": described,
-        "groups": groups,
-        "averages": averages.describe(first["scores"], own_groups),
-        "not_scored": failed,
-        "models": models,
-    }
-
-
-def write_results(output: str, results: dict) -> str:
-    """Writes the .json file or the folder; returns the path of the file to look at."""
-    from cmlm.common import files
-    from cmlm.evaluation import report
-
-    if output.endswith(".json"):
-        with files.atomic_text(output) as file:
-            report.write_json(file, results)
-        return output
-    with files.atomic_directory(output, FLAGS.overwrite) as directory:
-        report.write(directory, results)
-    return os.path.join(output, "report.html")
-
-
-def info_of(encoder) -> dict:
-    """The description of a model in results.json."""
-    if isinstance(encoder, dict):
-        return {"languages": {name: part.info for name, part in encoder.items()}}
-    return {**encoder.info, "seq_length": encoder.seq_length}
+def entry_of_pcr(pcr, languages: list[str]) -> dict[str, dict]:
+    """The entry `pcr` of a model; names the languages that --pcr left unchanged."""
+    unchanged = pcr.unchanged(languages)
+    if unchanged:
+        # A task may name no language.
+        names = (name or "texts without a language" for name in unchanged)
+        print(
+            f"note: --pcr has no components for {', '.join(names)}: their vectors are "
+            "unchanged",
+            file=sys.stderr,
+        )
+    return {"pcr": {**pcr.about, "unchanged": unchanged}}
 
 
 def cache_of(encoder) -> str | None:
@@ -395,31 +357,6 @@ def cache_of(encoder) -> str | None:
     if not folder:
         print("--cache_dir is not used: the model has no fingerprint", file=sys.stderr)
     return folder
-
-
-def truncated(encoder, sentences: list[str]) -> int | None:
-    """The number of sentences that the encoder cuts; None if it is unknown."""
-    if isinstance(encoder, dict) or encoder.seq_length is None:
-        return None
-    return int((encoder.lengths(sentences) > encoder.seq_length).sum())
-
-
-def write_sentences(path: str, sentences: list[str]) -> int:
-    """Writes one sentence a line and returns the number of sentences.
-
-    Raises:
-        UserError: a sentence contains a line break.
-    """
-    from cmlm.common import files
-
-    for text in sentences:
-        if "\n" in text or "\r" in text:
-            raise UserError(
-                f"--sentences={path} cannot hold {text[:60]!r}: it has a line break"
-            )
-    with files.atomic_text(path) as file:
-        file.writelines(text + "\n" for text in sentences)
-    return len(sentences)
 
 
 if __name__ == "__main__":

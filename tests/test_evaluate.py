@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cmlm.encoders import components_file, opening
-from cmlm.evaluation import run
+from cmlm.evaluation import results
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -59,16 +59,16 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     assert str(data / "MR" / "rt-polarity.pos") in result.stderr
     assert "stsb-de-test.csv, line 1: 2 columns; allowed: 3" in result.stderr
     assert result.stderr.endswith("\nerror: not scored: stsb-multilingual, mr\n")
-    results = json.loads((output / "results.json").read_text())
-    assert list(results["not_scored"]) == ["stsb-multilingual", "mr"]
-    assert list(results["models"]) == [source, f"bow:{source}"]
-    model = results["models"][source]
+    found = json.loads((output / "results.json").read_text())
+    assert list(found["not_scored"]) == ["stsb-multilingual", "mr"]
+    assert list(found["models"]) == [source, f"bow:{source}"]
+    model = found["models"][source]
     assert model["truncated_sentences"] == 1 and model["sentences"] == 6
     assert (model["pooling"], model["seq_length"], model["step"]) == ("mean", 37, 3)
-    assert results["seeds"] == [1111, 1112] and results["versions"]["scipy"]
+    assert found["seeds"] == [1111, 1112] and found["versions"]["scipy"]
     content = (data / "stsbenchmark" / "sts-test.csv").read_bytes()
     checksum = hashlib.sha256(content).hexdigest()
-    assert results["tasks"]["stsb-test"]["sha256"] == {
+    assert found["tasks"]["stsb-test"]["sha256"] == {
         "stsbenchmark/sts-test.csv": checksum
     }
     shown = f"{model['scores']['stsb-test']['spearman']:.2f}"
@@ -94,7 +94,7 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     again = json.loads((output / "results.json").read_text())
     for name, model in again["models"].items():
         assert model["encoded"] == 0
-        assert model["scores"] == results["models"][name]["scores"]
+        assert model["scores"] == found["models"][name]["scores"]
 
 
 WORK_OF_KILLED_RUNS = (".work", ".work.tmp-0a1b2c3d")
@@ -134,15 +134,15 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
     )
     result = evaluate(*tatoeba, f"--model=bow:{source}", f"--output={output}")
     assert result.returncode == 0, result.stderr
-    results = json.loads((output / "results.json").read_text())
-    (model,) = results["models"].values()
+    found = json.loads((output / "results.json").read_text())
+    (model,) = found["models"].values()
     scores = [
         model["scores"]["tatoeba"][f"accuracy_forward/{name}"] for name in ("de", "fr")
     ]
     assert scores[0] != scores[1]
     group = "tatoeba/xtreme36"
     assert model["averages"][group] == pytest.approx(np.mean(scores))
-    assert results["averages"][group]["scored"] == ["de", "fr"]
+    assert found["averages"][group]["scored"] == ["de", "fr"]
     for name in ("report.md", "report.html"):
         page = (output / name).read_text()
         assert f"{group} (2 of 36)" in page
@@ -204,7 +204,7 @@ def test_a_deviation_over_runs_replaces_those_over_seeds():
         {"scores": {"mr": {"accuracy": value, "accuracy_std": 0.1}}, "averages": {}}
         for value in (80.0, 82.0, 87.0)
     ]
-    found = run.mean_of(runs)["scores"]["mr"]
+    found = results.mean_of(runs)["scores"]["mr"]
     # Mean 83; (9 + 1 + 16) / 2 = 13.
     assert found == {"accuracy": 83, "accuracy_std": pytest.approx(13**0.5)}
 
@@ -215,7 +215,7 @@ def test_the_mean_of_models_is_over_tasks_that_all_have():
         {"scores": {"b": {"x": 4.0}}, "averages": {}},
     ]
     for order in (runs, runs[::-1]):
-        found = run.mean_of(order)
+        found = results.mean_of(order)
         assert list(found["scores"]) == ["b"] and found["scores"]["b"]["x"] == 3
         assert found["averages"] == {}
 

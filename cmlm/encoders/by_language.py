@@ -5,6 +5,9 @@ languages:en=MODEL,fr=MODEL
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from cmlm.encoders import opening
 from cmlm.encoders.trained import AS_TRAINED, Reading
 from cmlm.errors import UserError
@@ -54,3 +57,17 @@ def open_encoders(name: str, reading: Reading = AS_TRAINED):
     if len(set(widths.values())) > 1:
         raise UserError(f"--model={name} has vectors of widths {widths}; allowed: one")
     return encoders
+
+
+def describe(encoder) -> dict[str, Any]:
+    """Describes what `open_encoders` returned, in plain values."""
+    if isinstance(encoder, dict):
+        return {"languages": {name: part.info for name, part in encoder.items()}}
+    return {**encoder.info, "seq_length": encoder.seq_length}
+
+
+def truncated(encoder, sentences: Sequence[str]) -> int | None:
+    """The number of sentences that an encoder cuts; None if it is unknown."""
+    if isinstance(encoder, dict) or encoder.seq_length is None:
+        return None
+    return int((encoder.lengths(sentences) > encoder.seq_length).sum())

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cmlm.common import files
 from cmlm.evaluation import layout, tables
 
 _STYLE = """
@@ -48,6 +49,21 @@ _ABOUT = {
     "encoding_seconds": "encoding, s",
     "scoring_seconds": "scoring, s",
 }
+
+
+def save(output: str, results: Mapping[str, Any], overwrite: bool) -> str:
+    """Writes a .json file or the folder of a report, whole or not at all.
+
+    Returns:
+        The path of the file to look at.
+    """
+    if output.endswith(".json"):
+        with files.atomic_text(output) as file:
+            write_json(file, results)
+        return output
+    with files.atomic_directory(output, overwrite) as directory:
+        write(directory, results)
+    return os.path.join(output, "report.html")
 
 
 def write(directory: str, results: Mapping[str, Any]) -> None:

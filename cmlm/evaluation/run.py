@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.evaluation import averages
 from cmlm.evaluation.kept import Kept
@@ -126,6 +127,23 @@ def sentences(tasks: Sequence[TaskData]) -> list[str]:
     return list(
         dict.fromkeys(text for item in tasks for text in item.task.sentences(item.data))
     )
+
+
+def write_sentences(path: str, tasks: Sequence[TaskData]) -> int:
+    """Writes the distinct sentences of tasks, one a line; returns their number.
+
+    Raises:
+        UserError: a sentence contains a line break.
+    """
+    texts = sentences(tasks)
+    for text in texts:
+        if "\n" in text or "\r" in text:
+            raise UserError(
+                f"--sentences={path} cannot hold {text[:60]!r}: it has a line break"
+            )
+    with files.atomic_text(path) as file:
+        file.writelines(text + "\n" for text in texts)
+    return len(texts)
 
 
 def score(
@@ -249,39 +267,3 @@ def _outcome(
     }
     outcome["seconds"] = time.monotonic() - start
     return kept.write(task.name, about, outcome) if kept else outcome
-
-
-def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over runs of one recipe, with deviations.
-
-    CMLM's table 1 averages five runs, and table 11 prints their deviations. SST and
-    SICK have fixed splits, so with the classifier `logistic` only the encoder's
-    training seed changes their scores.
-
-    Args:
-        models: the results of each run, as `ModelScores.as_dict` returns them.
-
-    Returns:
-        An entry of results.json. Each metric is the mean over the runs, and
-        `METRIC_std` the standard deviation (n - 1), in place of a run's own deviation
-        over the seeds of its classifier. A task that a run lacks is left out.
-    """
-    scores: dict[str, dict[str, float]] = {}
-    for task, first in models[0]["scores"].items():
-        if not all(task in model["scores"] for model in models):
-            continue
-        scores[task] = {}
-        for metric in first:
-            name, slash, part = metric.partition("/")
-            scored = f"{name.removesuffix('_std')}{slash}{part}"
-            if scored != metric and scored in first:
-                continue
-            values = [model["scores"][task][metric] for model in models]
-            scores[task][metric] = float(np.mean(values))
-            scores[task][f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
-    averaged = {
-        name: float(np.mean([model["averages"][name] for model in models]))
-        for name in models[0]["averages"]
-        if all(name in model["averages"] for model in models)
-    }
-    return {"runs": len(models), "scores": scores, "averages": averaged, "figures": {}}

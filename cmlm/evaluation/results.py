@@ -1,0 +1,86 @@
+"""The content of results.json: a run, its tasks, and the scores of its models."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cmlm.evaluation import averages, catalogue
+from cmlm.evaluation.run import TaskData
+
+
+def collect(
+    settings: Mapping[str, Any],
+    tasks: Sequence[TaskData],
+    models: Mapping[str, dict[str, Any]],
+    groups: Mapping[str, Sequence[str]],
+    failed: Mapping[str, str],
+    with_mean: bool = False,
+) -> dict[str, Any]:
+    """The content of results.json, with the averages of each model.
+
+    Args:
+        settings: the entries on the run: folder, seeds, classifier, versions.
+        tasks: the tasks with their data.
+        models: the entries of the models with scores; at least one.
+        groups: the languages of each --group, by its name.
+        failed: a message for each task without scores.
+        with_mean: add an entry with the mean of several models.
+    """
+    described = {item.task.name: catalogue.describe(item) for item in tasks}
+    own = averages.own_groups(groups, described)
+    entries = {
+        name: {**entry, "averages": averages.of(entry["scores"], own)}
+        for name, entry in models.items()
+    }
+    first, *others = entries.values()
+    if with_mean and others:
+        entries[f"mean of {len(entries)} models"] = mean_of([first, *others])
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
+        **settings,
+        "tasks": described,
+        "groups": groups,
+        "averages": averages.describe(first["scores"], own),
+        "not_scored": failed,
+        "models": entries,
+    }
+
+
+def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean over runs of one recipe, with deviations.
+
+    CMLM's table 1 averages five runs, and table 11 prints their deviations. SST and
+    SICK have fixed splits, so with the classifier `logistic` only the encoder's
+    training seed changes their scores.
+
+    Args:
+        models: the results of each run, as `ModelScores.as_dict` returns them.
+
+    Returns:
+        An entry of results.json. Each metric is the mean over the runs, and
+        `METRIC_std` the standard deviation (n - 1), in place of a run's own deviation
+        over the seeds of its classifier. A task that a run lacks is left out.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for task, first in models[0]["scores"].items():
+        if not all(task in model["scores"] for model in models):
+            continue
+        scores[task] = {}
+        for metric in first:
+            name, slash, part = metric.partition("/")
+            scored = f"{name.removesuffix('_std')}{slash}{part}"
+            if scored != metric and scored in first:
+                continue
+            values = [model["scores"][task][metric] for model in models]
+            scores[task][metric] = float(np.mean(values))
+            scores[task][f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
+    averaged = {
+        name: float(np.mean([model["averages"][name] for model in models]))
+        for name in models[0]["averages"]
+        if all(name in model["averages"] for model in models)
+    }
+    return {"runs": len(models), "scores": scores, "averages": averaged, "figures": {}}
