@@ -36,6 +36,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "arrays",
         "checksums",
         "choices",
+        "counts",
         "files",
         "json_files",
         "locks",

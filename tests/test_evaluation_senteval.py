@@ -191,17 +191,18 @@ def test_damaged_gold_is_refused(sts16, change, said):
 
 def test_sts_benchmark_and_sick_files(tmp_path):
     row = 'main\tMSRvid\t2012test\t0001\t2.500\tA "girl".\tB\tlicence\tx\n'
-    write(tmp_path / "stsbenchmark" / "sts-test.csv", row * 3)
+    rows = row * 2 + row.replace("2.5", "0.5")
+    write(tmp_path / "stsbenchmark" / "sts-test.csv", rows)
     (pairs,) = read("stsb-test", tmp_path).values()
     assert pairs.first == ['A "girl".'] * 3 and pairs.second == ["B"] * 3
-    assert list(pairs.gold) == [2.5] * 3
+    assert list(pairs.gold) == [2.5, 2.5, 0.5]
     head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
     write(
         tmp_path / "senteval" / "SICK" / "SICK_test_annotated.txt",
-        head + "6\tNo boy\tKids\t3.3\tNEUTRAL\r\n7\tA\tB\t1\tNEUTRAL\r\n",
+        head + "6\tNo boy\tKids\t3.3\tNEUTRAL\r\n" + "7\tA\tB\t1\tNEUTRAL\r\n" * 2,
     )
     (pairs,) = read("sick-r", tmp_path).values()
-    assert pairs.first == ["No boy", "A"] and list(pairs.gold) == [3.3, 1]
+    assert pairs.first == ["No boy", "A", "A"] and list(pairs.gold) == [3.3, 1, 1]
 
 
 # ------------------------------------------------------------------ SentEval

@@ -376,7 +376,7 @@ def test_sts_in_other_languages(tmp_path):
     put(track + "3.es-es.txt", ["a\tb", "a\tc", "a\td"], ["5.0", "2.5", "0"])
     put(track + "2.ar-en.txt", ["a\tb", "a\tc", "a\td"], ["0", "1", "2"])
     russian = "sts-ru/STS2012_MSRvid_translated/STS.{1}.MSRvid.txt"
-    put(russian, ["a\tb", "a\tc", "a\td"], ["5", "", "0"])
+    put(russian, ["a\tb", "a\tc", "a\tc", "a\td"], ["5", "", "3", "0"])
     vectors = Table({"a": [1, 0], "b": [1, 0.1], "c": [1, 1], "d": [0, 1]})
     asked = []
 
@@ -391,7 +391,7 @@ def test_sts_in_other_languages(tmp_path):
     assert asked == ["en", "ar", "es", "es"]
     assert read("sts17-es", tmp_path)[1].keys() == {"es"}
     task, data = read("sts-ru", tmp_path)
-    assert len(data["sts-ru"].first) == 2, "a pair without a score is left out"
+    assert len(data["sts-ru"].first) == 3, "a pair without a score is left out"
     assert task.score(data, encode)["spearman"] == pytest.approx(100)
     assert asked[-1] == "ru"
     with pytest.raises(reading.MissingData, match="STS.input.track1.ar-ar.txt"):

@@ -15,7 +15,8 @@ from sklearn import metrics
 
 from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.finetuning import catalogue, labelled, tasks
+from cmlm.evaluation import reading
+from cmlm.finetuning import catalogue, labelled, run, tasks, training
 from export import dev_server
 
 WORDS = "the cat sat on a mat ran far away".split()
@@ -251,6 +252,22 @@ def test_a_file_too_small_to_hold_out_asks_for_another(tmp_path):
     path.write_text("text\tlabel\nx\ta\nx\tb\n")
     with pytest.raises(UserError, match="more examples, or --dev=FILE"):
         labelled.find_task(str(path))
+
+
+def test_scores_that_nothing_correlates_with_are_refused(directory, tmp_path):
+    """Else each seed would have the correlation 0, and the first would be the best."""
+    rows = [f"{word} {number}\t{number}\n" for number in range(4) for word in WORDS]
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    header = "text\tscore\n"
+    train.write_text(header + "".join(rows[:10]))
+    with pytest.raises(UserError, match="its 10 examples holds out [12]; allowed: mo"):
+        labelled.find_task(str(train))
+    train.write_text(header + "".join(rows))
+    dev.write_text(header + "one\t1\n" * 3)
+    task = labelled.find_task(str(train), dev=str(dev))
+    settings = training.Settings(epochs=1)
+    with pytest.raises(UserError, match="dev.tsv .dev. has 3 examples with 1 distinct"):
+        run.finetune(directory, task, reading.DataDir("."), settings, [0], None)
 
 
 def test_what_belongs_to_ones_own_task_is_refused_elsewhere():

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from cmlm.errors import UserError
-from cmlm.evaluation import classifier, metrics
+from cmlm.evaluation import catalogue, classifier, metrics, reading
 from cmlm.mining import margins
 
 
@@ -44,6 +44,22 @@ def test_correlations_are_scipys_times_100():
 def test_a_constant_side_correlates_with_nothing(predicted, gold):
     found = metrics.correlations(np.array(predicted), np.array(gold))
     assert found == {"spearman": 0.0, "pearson": 0.0}
+
+
+@pytest.mark.parametrize(
+    "gold, said",
+    [
+        ([5], "1 example with 1 distinct score"),
+        ([5, 0], "2 examples with 2 distinct scores"),
+        ([2, 2, 2], "3 examples with 1 distinct score"),
+    ],
+)
+def test_scores_that_nothing_correlates_with_are_refused(gold, said, tmp_path):
+    path = tmp_path / "own.tsv"
+    path.write_text("".join(f"a\tb\t{score}\n" for score in gold))
+    (task,) = catalogue.select([f"sts:{path}"])
+    with pytest.raises(UserError, match=f"own.tsv has {said}; allowed for a corr"):
+        task.read(reading.DataDir(str(tmp_path)))
 
 
 def test_accuracy_and_f1_by_hand():

@@ -7,6 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
+from cmlm.common.counts import counted
+from cmlm.errors import UserError
+
+# Two examples correlate by 100 or -100, whatever their scores.
+LEAST_SCORES = 3
+
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The cosine of corresponding rows; 0 where a row is all zeros.
@@ -53,6 +59,25 @@ def correlations(predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
         "spearman": 100 * float(stats.spearmanr(predicted, gold).statistic),
         "pearson": 100 * float(stats.pearsonr(predicted, gold).statistic),
     }
+
+
+def check_gold(gold: np.ndarray, path: str) -> None:
+    """Checks that a correlation with gold scores says something.
+
+    Args:
+        gold: float [n].
+        path: the file of the scores, for the message.
+
+    Raises:
+        UserError: there are fewer than three scores, or all scores are equal.
+    """
+    scores = len(np.unique(gold))
+    if len(gold) < LEAST_SCORES or scores < 2:
+        raise UserError(
+            f"{path} has {counted(len(gold), 'example')} with "
+            f"{counted(scores, 'distinct score')}; allowed for a correlation: at "
+            f"least {LEAST_SCORES} examples with 2"
+        )
 
 
 def accuracy(predicted: np.ndarray, gold: np.ndarray) -> float:

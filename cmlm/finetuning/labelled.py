@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.errors import UserError
-from cmlm.evaluation import labelled_files, reading
+from cmlm.evaluation import labelled_files, metrics, reading
 from cmlm.finetuning import tasks
 from cmlm.finetuning.tasks import Row, Task
 
@@ -131,7 +131,8 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
     rows = list(labelled_files.read(path, texts, column, True))
     labels = [label for _, _, label in rows]
     held_out = sum(_is_held_out(Row(texts, None, "")) for _, texts, _ in rows)
-    if not dev and not 0 < held_out < len(rows):
+    least = metrics.LEAST_SCORES if column == "score" else 1
+    if not dev and not least <= held_out < len(rows):
         raise UserError(
             f"{path}: a tenth of its {len(rows)} examples holds out {held_out}; "
             "allowed: more examples, or --dev=FILE"

@@ -15,7 +15,7 @@ from cmlm.common.progress import ProgressLine
 from cmlm.encoders import identity, opening
 from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation import metrics, reading
 from cmlm.finetuning import examples, tasks, training
 from cmlm.finetuning.examples import Examples
 
@@ -71,6 +71,7 @@ def read(
     Raises:
         MissingData: a file of `task.train` or `task.dev` is missing. A missing test or
             held-out file gives a line on stderr instead.
+        UserError: a file is damaged, or has too few scores for a correlation.
     """
     paths = {
         name: task.find(source, name)
@@ -97,6 +98,10 @@ def read(
         )
         for name, found in paths.items()
     }
+    if task.is_regression:
+        for _, name in (*task.dev, *task.heldout):
+            if name in parts:
+                metrics.check_gold(parts[name].labels, f"{paths[name][0]} ({name})")
     return Data(parts, paths, tests)
 
 

@@ -295,14 +295,17 @@ def _pairs(
 ) -> Pairs:
     """Reads the first sentence, the second sentence and the score of each row."""
     first, second, gold = columns
-    scores = [
-        reading.parse_score(row[gold], lowest, highest, f"{path}, pair {number}")
-        for number, row in enumerate(rows, 1)
-    ]
+    scores = np.array(
+        [
+            reading.parse_score(row[gold], lowest, highest, f"{path}, pair {number}")
+            for number, row in enumerate(rows, 1)
+        ]
+    )
+    metrics.check_gold(scores, path)
     return Pairs(
         [row[first].strip() for row in rows],
         [row[second].strip() for row in rows],
-        np.array(scores),
+        scores,
     )
 
 
@@ -319,17 +322,17 @@ def _read_two_files(source: reading.DataDir, path: str, gold_path: str) -> Pairs
     if len(rows) != len(gold):
         raise UserError(f"{path} has {len(rows)} pairs, {gold_path} {len(gold)} scores")
     scored = [number for number, score in enumerate(gold) if score.strip()]
+    scores = np.array(
+        [
+            reading.parse_score(gold[number], 0, 5, f"{gold_path}, line {number + 1}")
+            for number in scored
+        ]
+    )
+    metrics.check_gold(scores, gold_path)
     return Pairs(
         [rows[number][0].strip() for number in scored],
         [rows[number][1].strip() for number in scored],
-        np.array(
-            [
-                reading.parse_score(
-                    gold[number], 0, 5, f"{gold_path}, line {number + 1}"
-                )
-                for number in scored
-            ]
-        ),
+        scores,
     )
 
 
