@@ -8,7 +8,7 @@ import toys
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.errors import UserError
-from cmlm.training import metrics_log, reporting
+from cmlm.training import metrics_log, reporting, validation
 from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.trainer import Trainer
@@ -345,6 +345,20 @@ def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_p
     best = BestCheckpoint(str(tmp_path), settings, trainer)
     kept = [best.offer({"cmlm/loss": loss}) for loss in (np.nan, 3.0, np.inf, 5.0, 2.0)]
     assert [bool(remark) for remark in kept] == [False, True, False, False, True]
+
+
+def test_a_best_metric_that_validation_lacks_is_said(one_device, batches, tmp_path):
+    """It is misspelt, or nothing is held out that it could measure."""
+    trainer = build(one_device, batches)
+    settings = experiment.TrainerConfig(best_checkpoint_metric="cmlm/los")
+    best = BestCheckpoint(str(tmp_path), settings, trainer)
+    assert best.offer({"cmlm/loss": 1.0}) == "  (no cmlm/los: none is the best)"
+    assert best.offer({"stsb-dev/spearman": 1.0}) == ""
+
+
+def test_a_metric_over_nothing_has_no_mean():
+    totals = {"scored/order": [0.0, 0.0], "scored/loss": [3.0, 2.0]}
+    assert validation.means(totals) == {"scored/loss": 1.5}
 
 
 def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):

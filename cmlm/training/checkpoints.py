@@ -120,13 +120,15 @@ class BestCheckpoint:
         if not self._metric:
             return ""
         if self._metric not in metrics:
-            # The objective may start later; any other name is an error.
-            known = sorted(self._trainer.objectives)
-            if self._metric.split("/")[0] not in known:
+            objective = self._metric.split("/")[0]
+            if objective not in self._trainer.objectives:
                 raise fields.refused(
                     "trainer.best_checkpoint_metric", self._metric, ", ".join(metrics)
                 )
-            return ""
+            # The objective may start later. If it has other metrics, this one is
+            # misspelt, or the held-out text is too small for it.
+            has_others = any(name.startswith(f"{objective}/") for name in metrics)
+            return f"  (no {self._metric}: none is the best)" if has_others else ""
         value, best = metrics[self._metric], float(self._value.numpy())
         if not math.isfinite(value):
             return ""

@@ -49,8 +49,8 @@ class Validator:
             num_steps: batches of each objective; -1: enough to hold `examples`.
 
         Returns:
-            The mean of every validation metric, `<objective>/<metric>`; nothing for an
-            objective whose held-out text is empty.
+            The mean of every validation metric, `<objective>/<metric>`, see `means`;
+            nothing for an objective whose held-out text is empty.
         """
         totals: dict[str, list[float]] = {}
         for name in names:
@@ -171,10 +171,11 @@ def add_totals(
 
 
 def means(totals: Mapping[str, list[float]]) -> dict[str, float]:
-    """Returns the mean of each metric from its (sum, count)."""
-    return {
-        key: total / count if count else 0.0 for key, (total, count) in totals.items()
-    }
+    """Returns the mean of each metric from its (sum, count).
+
+    A metric without a count is left out: `scored/order` of one pair compares nothing.
+    """
+    return {key: total / count for key, (total, count) in totals.items() if count}
 
 
 def _stacked(metrics) -> dict[str, tf.Tensor]:
