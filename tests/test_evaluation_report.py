@@ -422,3 +422,43 @@ def test_groups_of_ones_own_are_averages_in_tables():
     scores = made["models"]["sec<ond"]["scores"]
     assert averages.of(scores, own)["tatoeba/mine"] == 6
     assert averages.describe(scores, own)["tatoeba/other"]["missing"] == ["sw"]
+
+
+def test_parts_asked_for_alone_have_the_averages_of_their_task():
+    """`bli-en-fr,bli-en-it` as `bli` with the files of these two."""
+    parts = {
+        "en-fr": {"accuracy": 30.0, "accuracy_mapped": 40.0},
+        "en-it": {"accuracy": 20.0, "accuracy_mapped": 50.0},
+    }
+    both = {
+        f"{name}/{part}": value
+        for part, scored in parts.items()
+        for name, value in scored.items()
+    }
+    whole = {"bli": {"accuracy": 25.0, "accuracy_mapped": 45.0, **both}}
+    alone = {f"bli-{part}": scored for part, scored in parts.items()}
+    about = described(*alone)
+    groups = {"mine": ["en-fr", "en-it", "en-ru"]}
+    own = averages.own_groups(groups, about)
+    wanted = averages.of(whole, averages.own_groups(groups, described("bli")))
+    assert wanted == {"bli": 45, "bli/mine": 25}
+    assert averages.of(alone, own) == {**wanted, "bli/parts": whole["bli"]["accuracy"]}
+    made = {"tasks": about, "models": {"first": {"scores": alone}}, "groups": groups}
+    (table,) = tables.tables(made)
+    assert table.heads[-3:] == [
+        "bli (2 of 6)",
+        "bli/parts (mean of 2)",
+        "bli/mine (2 of 3)",
+    ]
+    # Mirror-BERT's table 19, over the same two pairs.
+    rows = {name: numbers for name, source, numbers in table.rows if source}
+    assert rows["BERT of each language + Mirror"][-3] == pytest.approx(
+        (45.8 + 37.8) / 2
+    )
+    # One part is no average.
+    assert averages.of({"bli-en-fr": parts["en-fr"]}, own) == {}
+
+
+def described(*names):
+    tasks = catalogue.select(names)
+    return {t.name: catalogue.describe(run.TaskData(t, {}, {})) for t in tasks}

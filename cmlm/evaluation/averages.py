@@ -66,19 +66,32 @@ class Coverage:
 def cover(group: Group, scores: Scores) -> Coverage:
     """Finds the parts of a group that a model's scores hold.
 
+    The scores of `bli/en-fr` may come from the task `bli` or from `bli-en-fr`.
+
     Args:
         group: the group.
         scores: metrics and their values, by task.
     """
     keys, missing = {}, []
     for part, wanted in group.parts.items():
-        there = tuple(key for key in wanted if key[1] in scores.get(key[0], {}))
+        found = {key: _scored(key, scores) for key in wanted}
+        there = tuple(key for key in found.values() if key)
         if there:
             keys[part] = there
-        absent = [task for task, metric in wanted if (task, metric) not in there]
+        absent = [task for (task, _), key in found.items() if not key]
         if absent:
             missing.append(f"{part} without {', '.join(absent)}" if there else part)
     return Coverage(group, keys, tuple(missing))
+
+
+def _scored(key: Key, scores: Scores) -> Key | None:
+    """The key of a score, or of the same score of a part asked for alone, or None."""
+    task, metric = key
+    if metric in scores.get(task, {}):
+        return key
+    name, _, part = metric.partition("/")
+    alone = f"{task}-{part}"
+    return (alone, name) if part and name in scores.get(alone, {}) else None
 
 
 def coverage(scores: Scores, own: Sequence[Group] = ()) -> list[Coverage]:
@@ -123,15 +136,23 @@ def describe(scores: Scores, own: Sequence[Group] = ()) -> dict[str, dict]:
 def own_groups(
     languages_of: Mapping[str, Sequence[str]], tasks: Mapping[str, Mapping[str, Any]]
 ) -> list[Group]:
-    """The user's groups of languages in every task that is scored by language.
+    """The user's groups in every task, and those of parts that are asked for alone.
 
     Args:
         languages_of: the languages or pairs of each group, by name.
         tasks: the descriptions of the tasks in results.json.
 
     Returns:
-        Groups `TASK/NAME` of the tasks' main metrics.
+        Groups `TASK/NAME` of the tasks' main metrics. `TASK/parts` has the parts that
+        are asked for alone, as in `--tasks=bli-en-fr,bli-en-it`.
     """
+    wholes: dict[str, Mapping[str, Any]] = {}
+    alone: dict[str, list[str]] = {}
+    for task, about in tasks.items():
+        whole = about.get("part_of") or task
+        wholes[whole] = about
+        if whole != task:
+            alone.setdefault(whole, []).append(task.removeprefix(f"{whole}-"))
     return [
         Group(
             f"{task}/{name}",
@@ -139,8 +160,8 @@ def own_groups(
             f"{task}, {about['main_metric']} of {', '.join(names)}",
             _by_part(task, about["main_metric"], names),
         )
-        for task, about in tasks.items()
-        for name, names in languages_of.items()
+        for task, about in wholes.items()
+        for name, names in {"parts": alone.get(task, ()), **languages_of}.items()
     ]
 
 

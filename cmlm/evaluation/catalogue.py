@@ -151,13 +151,10 @@ def _on_files(name: str) -> base.Task | None:
 
 def family(task: base.Task) -> str:
     """The family of a task; the name of a task on own files begins with the family."""
+    whole = task.part_of or task.name
     for name, tasks in FAMILIES.items():
-        for member in tasks:
-            is_part = isinstance(member, base.DivisibleTask) and task.name.startswith(
-                f"{member.name}-"
-            )
-            if task.name == member.name or (is_part and type(task) is type(member)):
-                return name
+        if any(member.name == whole for member in tasks):
+            return name
     return task.name.partition(":")[0]
 
 
@@ -165,6 +162,7 @@ def describe(item: run.TaskData) -> dict[str, Any]:
     """The entry of results.json on a task, apart from its scores."""
     return {
         "family": family(item.task),
+        "part_of": item.task.part_of,
         "main_metric": item.task.main_metric,
         "shown_metrics": list(item.task.shown_metrics),
         "smaller_is_better": list(item.task.smaller_is_better),

@@ -54,6 +54,7 @@ class Task(abc.ABC, Generic[Data]):
             Deviations (`METRIC_std`) and `parts` need no entry. Of all other metrics,
             the largest number is the best.
         protocol: one line for reports that names the metric and the protocol.
+        part_of: the name of the task of which this is one part, or "".
         languages: the languages that the public set has, or () if the user names them.
         seeds: random seeds. A task that trains a model runs once for each seed and
             reports the mean and the deviation.
@@ -68,6 +69,7 @@ class Task(abc.ABC, Generic[Data]):
     smaller_is_better: Sequence[str] = ()
     not_ranked: Sequence[str] = ()
     protocol: str
+    part_of: str = ""
     languages: Sequence[str] = ("en",)
     seeds: Sequence[int] = (SEED,)
     classifier: str = "logistic"
@@ -118,7 +120,8 @@ class DivisibleTask(Task[Data]):
     def part(self, name: str) -> DivisibleTask[Data]:
         """The same task with one part only."""
         one = copy.copy(self)
-        one.name, one._only = f"{self.name}-{name}", (name,)
+        one.name, one.part_of = f"{self.name}-{name}", self.name
+        one._only = (name,)
         return one
 
 
