@@ -104,7 +104,10 @@ def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
             "for each fold"
         )
     folds = StratifiedKFold(n_splits=FOLDS, shuffle=True, random_state=seed)
-    return list(folds.split(np.zeros(len(y)), y))
+    with warnings.catch_warnings():
+        # Classes with fewer examples than folds are allowed, and usual in own files.
+        warnings.filterwarnings("ignore", "The least populated class")
+        return list(folds.split(np.zeros(len(y)), y))
 
 
 def _cross_validate(kind, x, y, rows_of_folds, grid, seed, jobs) -> list[np.ndarray]:
