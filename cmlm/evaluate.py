@@ -60,10 +60,10 @@ flags.DEFINE_list(
 flags.DEFINE_integer(
     "repeats",
     1,
-    "Train each classifier this many times, each time with another seed.",
+    "Train each classifier N times, with N seeds. --seeds=N is the older name; the "
+    "--seeds of other commands is a list.",
     lower_bound=1,
 )
-# The older name. In every other command, --seeds is a list.
 flags.DEFINE_alias("seeds", "repeats")
 flags.DEFINE_enum(
     "classifier",

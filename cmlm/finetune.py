@@ -63,7 +63,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_string("output", None, "The folder to write; default: print only.")
 flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
-flags.DEFINE_list("seeds", ["0"], "Seeds, comma-separated; a run for each of them.")
+flags.DEFINE_list("seeds", ["0"], "A list of seeds, such as 0,1,2; a run for each.")
 flags.DEFINE_integer("epochs", 3, "Passes over the training examples.")
 flags.DEFINE_integer("batch_size", 32, "Examples in a step.")
 flags.DEFINE_float("learning_rate", 3e-5, "AdamW's rate at the end of the warm-up.")
