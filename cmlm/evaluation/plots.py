@@ -19,6 +19,10 @@ _INCHES = 8.5
 # The lines of a panel with languages. Long names leave room for one panel only.
 _LINES = 40
 _SHORT_NAME = 8
+# A legend on the right of the axes.
+_BESIDE = {"frameon": False, "loc": "center left", "bbox_to_anchor": (1, 0.5)}
+# The panels of `agnosticity` and their titles.
+_WHEN = {"before": "as encoded", "after": "principal components removed"}
 
 
 def figures(results: tables.Results) -> Iterator[tuple[str, Figure]]:
@@ -103,7 +107,7 @@ def scores(table: tables.Table) -> Figure:
     metrics = sorted({metric for _, metric in table.columns})
     axes.set_xlabel(" / ".join(metrics) if len(metrics) < 4 else "score")
     axes.grid(axis="both", color="#e4e4e4")
-    axes.legend(**_BESIDE)
+    axes.legend(**_BESIDE, fontsize=9)
     return figure
 
 
@@ -174,8 +178,7 @@ def neighbour_languages(drawn: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(_INCHES, 4.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     names = drawn["languages"]
-    titles = {"before": "as encoded", "after": "principal components removed"}
-    for axes, (when, title) in zip(panels, titles.items(), strict=True):
+    for axes, (when, title) in zip(panels, _WHEN.items(), strict=True):
         matrix = np.array(drawn[when]["neighbours"])
         axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
         for (row, column), share in np.ndenumerate(matrix):
@@ -209,7 +212,7 @@ def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:
     columns = [
         (f"{layout.short(name, 20)}{' + PCR' if when == 'after' else ''}", drawn[when])
         for name, drawn in models.items()
-        for when in ("before", "after")
+        for when in _WHEN
     ]
     figure = Figure(
         figsize=(max(_INCHES, 2.1 * len(columns)), 1.9 * len(rows)),
@@ -261,8 +264,7 @@ def language_map(drawn: dict[str, Any]) -> Figure:
     """Scatter plots before and after principal component removal."""
     figure = Figure(figsize=(_INCHES, 4.4), layout="constrained")
     panels = figure.subplots(1, 2)
-    titles = {"before": "as encoded", "after": "principal components removed"}
-    for axes, (when, title) in zip(panels, titles.items(), strict=True):
+    for axes, (when, title) in zip(panels, _WHEN.items(), strict=True):
         for number, language in enumerate(drawn["languages"]):
             x, y = np.array(drawn[when]["map"][language]).T
             axes.scatter(
@@ -278,16 +280,8 @@ def language_map(drawn: dict[str, Any]) -> Figure:
         axes.set_xticks([])
         axes.set_yticks([])
         axes.set_aspect("equal", adjustable="datalim")
-    panels[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    panels[1].legend(**_BESIDE)
     return figure
-
-
-_BESIDE = {
-    "frameon": False,
-    "loc": "center left",
-    "bbox_to_anchor": (1, 0.5),
-    "fontsize": 9,
-}
 
 
 def _axes(height: float):
