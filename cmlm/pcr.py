@@ -99,14 +99,17 @@ def main(_) -> None:
     )
 
     print(f"{FLAGS.output}  {', '.join(fitted)}; {FLAGS.components} a language")
+    print(_next_command())
+
+
+def _next_command() -> str:
+    """The command that takes the components of this model."""
     output = f"--pcr={shlex.quote(FLAGS.output)}"
     if FLAGS.model.startswith(("bow:", "both:")):
         # Such an encoder cannot be exported.
         model = f"--model={shlex.quote(FLAGS.model)}"
-        print(f"evaluate  python -m cmlm.evaluate {output} {model} --data_dir=...")
-    else:
-        flags_left = "--model_dir=... --export_dir=..."
-        print(f"serve  python -m export.tfhub {output} {flags_left}")
+        return f"evaluate  python -m cmlm.evaluate {output} {model} --data_dir=..."
+    return f"serve  python -m export.tfhub {output} --model_dir=... --export_dir=..."
 
 
 def _sources() -> dict[str, tuple[str, list[str]]]:
