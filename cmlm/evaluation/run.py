@@ -178,25 +178,32 @@ def score(
     if kept and not cache_dir:
         cache_dir = kept.vectors
     watched = _Watched(change) if change else None
-    outcomes = {}
     with (
         LanguageStores(encoder, progress)
         if isinstance(encoder, Mapping)
         else Store(encoder, cache_dir, progress, watched) as vectors
     ):
         encoding = _encode(vectors, texts, kept)
+        outcomes = {}
         for item in tasks:
+            name = item.task.name
             try:
-                outcome = _outcome(item, vectors, kept, watched)
+                outcomes[name] = _outcome(item, vectors, kept, watched)
             except UserError as error:
                 if failed is None:
                     raise
-                failed[item.task.name] = str(error)
+                failed[name] = str(error)
                 continue
-            outcomes[item.task.name] = outcome
             if report:
-                report(item.task, outcome["scores"])
+                report(item.task, outcomes[name]["scores"])
         encoded = len(vectors) - encoding["before"]
+    return _collected(outcomes, len(texts), encoded, encoding["seconds"])
+
+
+def _collected(
+    outcomes: Mapping[str, Mapping[str, Any]], texts: int, encoded: int, seconds: float
+) -> ModelScores:
+    """Collects the outcomes of the tasks; `seconds` are those of the encoding."""
     scores = {name: outcome["scores"] for name, outcome in outcomes.items()}
     figures = {name: outcome["figures"] for name, outcome in outcomes.items()}
     asked = (name for outcome in outcomes.values() for name in outcome["languages"])
@@ -205,9 +212,9 @@ def score(
         averages=averages.of(scores),
         figures={name: drawn for name, drawn in figures.items() if drawn},
         languages=sorted(set(asked)),
-        sentences=len(texts),
+        sentences=texts,
         encoded=encoded,
-        encoding_seconds=encoding["seconds"],
+        encoding_seconds=seconds,
         scoring_seconds=sum(outcome["seconds"] for outcome in outcomes.values()),
     )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,31 +128,24 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
             raise UserError(f"{each} does not exist; allowed: a .tsv or .csv file")
     texts, column = labelled_files.columns_of(path)
     rows = list(labelled_files.read(path, texts, column, True))
-    labels = [label for _, _, label in rows]
+    least, needed, center, spread, names = 1, "", 0.0, 1.0, ()
+    if column == "score":
+        least = metrics.LEAST_SCORES
+        needed = f" of the {least} that a correlation needs"
+        center, spread = _center_and_spread(path, rows)
+    else:
+        names = _names(path, [label for _, _, label in rows], column)
     held_out = sum(_is_held_out(Row(texts, None, "")) for _, texts, _ in rows)
-    least = metrics.LEAST_SCORES if column == "score" else 1
     if not dev and not least <= held_out < len(rows):
         raise UserError(
-            f"{path}: a tenth of its {len(rows)} examples holds out {held_out}; "
-            "allowed: more examples, or --dev=FILE"
+            f"{path}: a tenth of its {len(rows)} examples holds out {held_out}{needed};"
+            " allowed: more examples, or --dev=FILE"
         )
-    center, spread, names = 0.0, 1.0, []
-    if column == "score":
-        scores = [labelled_files.number_of(label, where) for where, _, label in rows]
-        center, spread = statistics.fmean(scores), statistics.pstdev(scores)
-        if not spread:
-            raise UserError(f"{path}: all scores are {center:g}; allowed: different")
-    else:
-        if column == "labels":
-            labels = itertools.chain(*map(labelled_files.names_of, labels))
-        names = sorted(set(labels))
-        if len(names) < 2:
-            raise UserError(f"{path} has the labels {names}; allowed: at least two")
     return FileTask(
         name=f"{PREFIX}{path}",
         folder="",
         within="",
-        labels=tuple(names),
+        labels=names,
         figures=_FIGURES[column],
         train=_TRAIN,
         dev=(("", _DEV),),
@@ -167,6 +159,27 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         center=center,
         spread=spread,
     )
+
+
+def _center_and_spread(
+    path: str, rows: Sequence[tuple[str, tuple[str, ...], str]]
+) -> tuple[float, float]:
+    """The mean and the deviation of the scores; refuses equal scores."""
+    scores = [labelled_files.number_of(label, where) for where, _, label in rows]
+    center, spread = statistics.fmean(scores), statistics.pstdev(scores)
+    if not spread:
+        raise UserError(f"{path}: all scores are {center:g}; allowed: different")
+    return center, spread
+
+
+def _names(path: str, labels: Sequence[str], column: str) -> tuple[str, ...]:
+    """The classes of a file in their order; refuses a single class."""
+    found = set(labels)
+    if column == "labels":
+        found = {name for each in labels for name in labelled_files.names_of(each)}
+    if len(found) < 2:
+        raise UserError(f"{path} has the labels {sorted(found)}; allowed: at least two")
+    return tuple(sorted(found))
 
 
 def from_description(about: dict) -> FileTask:

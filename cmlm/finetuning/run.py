@@ -132,32 +132,18 @@ def finetune(
             segments for the task, or the loss is not finite.
     """
     trained = opening.open_trained(model)
-    segments = trained.config.model.type_vocab_size
-    if segments < task.segments:
-        raise UserError(
-            f"model.type_vocab_size of {model} is {segments}; allowed: at least "
-            f"{task.segments} for --task={task.name}, whose texts share a sequence"
-        )
+    _check_segments(model, trained, task)
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH
     seq_length = resolve_seq_length(trained, seq_length, default=default)
     data = read(task, source, trained, seq_length)
-    steps = settings.steps(len(data.parts[task.train]))
-    sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.parts.items())
-    cut = sum(part.truncated for part in data.parts.values())
-    limit = describe_limit(trained, seq_length)
-    print(f"{task.name}: {sizes}; {cut:,} cut at {limit}", file=sys.stderr)
-
-    info = identity.describe(trained, seq_length)
+    _tell_sizes(task, data, describe_limit(trained, seq_length))
+    about = {"path": model, **identity.describe(trained, seq_length)}
     start, tokenizer = training.Start(trained), trained.tokenizer
     # The fine-tuned models need the memory of the original.
     del trained
-    print(
-        f"{model}: {steps:,} steps of {settings.batch_size}, AdamW "
-        f"{settings.learning_rate:g}, head {start.head(task)}, "
-        f"seeds {', '.join(map(str, seeds))}",
-        file=sys.stderr,
-    )
+    used = {**vars(settings), "seq_length": seq_length, "head": start.head(task)}
+    _tell_plan(model, settings, len(data.parts[task.train]), used["head"], seeds)
     scores, answers = {}, {}
     for seed in seeds:
         classifier = training.SentenceClassifier(start, task, settings, seed)
@@ -171,22 +157,64 @@ def finetune(
         # would be in memory.
         del classifier
         gc.collect()
+    return _outcome(task, data, about, used, scores, answers)
 
+
+def _check_segments(model: str, trained: TrainedEncoder, task: tasks.Task) -> None:
+    """Refuses a model with fewer segments than a sequence of the task has texts."""
+    segments = trained.config.model.type_vocab_size
+    if segments < task.segments:
+        raise UserError(
+            f"model.type_vocab_size of {model} is {segments}; allowed: at least "
+            f"{task.segments} for --task={task.name}, whose texts share a sequence"
+        )
+
+
+def _tell_sizes(task: tasks.Task, data: Data, limit: str) -> None:
+    sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.parts.items())
+    cut = sum(part.truncated for part in data.parts.values())
+    print(f"{task.name}: {sizes}; {cut:,} cut at {limit}", file=sys.stderr)
+
+
+def _tell_plan(
+    model: str, settings: training.Settings, count: int, head: str, seeds: Sequence[int]
+) -> None:
+    print(
+        f"{model}: {settings.steps(count):,} steps of {settings.batch_size}, AdamW "
+        f"{settings.learning_rate:g}, head {head}, seeds {', '.join(map(str, seeds))}",
+        file=sys.stderr,
+    )
+
+
+def _outcome(
+    task: tasks.Task,
+    data: Data,
+    about: dict[str, Any],
+    settings: dict[str, Any],
+    scores: dict[int, dict[str, float]],
+    answers: dict[str, np.ndarray],
+) -> Outcome:
+    """The outcome of all seeds.
+
+    Args:
+        task: the task.
+        data: its files.
+        about: the description of the model.
+        settings: the settings, the longest sequence and the head.
+        scores: the metrics of each seed.
+        answers: the outputs of the best seed's head for each test file.
+    """
     summary = _summarise(task, data, scores)
     results = {
         "task": task.name,
-        "model": {"path": model, **info},
-        "settings": {
-            **vars(settings),
-            "seq_length": seq_length,
-            "head": start.head(task),
-        },
+        "model": about,
+        "settings": settings,
         "data": {name: _describe(data, name) for name in data.parts},
         "seeds": {str(seed): figures for seed, figures in scores.items()},
         **summary,
         "best_seed": _best(scores),
     }
-    rows = {f"seed {seed}": scores[seed] for seed in seeds}
+    rows = {f"seed {seed}": figures for seed, figures in scores.items()}
     predictions = {
         answer: (data.parts[name].indices, answers[name])
         for name, answer in data.tests.items()
