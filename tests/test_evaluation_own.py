@@ -174,6 +174,10 @@ def test_classes_come_from_the_training_file(tmp_path):
     (tmp_path / "test.tsv").write_text("text\tlabel\nx\td\n")
     with pytest.raises(UserError, match="line 2: label 'd'; allowed: a, b, c"):
         task.read(DataDir(str(tmp_path)))
+    # Fine-tuning takes other columns too; this task names its own only.
+    (tmp_path / "test.tsv").write_text("text\tscore\nx\t1\n")
+    with pytest.raises(UserError, match="text1 and text2; and label$"):
+        task.read(DataDir(str(tmp_path)))
 
 
 def write_classes(path, counts):
@@ -181,7 +185,7 @@ def write_classes(path, counts):
     path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
 
 
-@pytest.mark.filterwarnings("ignore:The least populated class")
+@pytest.mark.filterwarnings("error:The least populated class")
 @pytest.mark.parametrize("names", [["train"], ["train", "test"]])
 def test_the_smallest_classes_that_suffice_for_folds(tmp_path, names, monkeypatch):
     monkeypatch.setattr(classifier, "GRID", (1.0,))  # One value of C saves time.

@@ -47,24 +47,31 @@ def _header(path: str) -> list[str]:
     return [name.strip().removeprefix("\ufeff") for name in names]
 
 
-def columns_of(path: str) -> tuple[tuple[str, ...], str]:
+def columns_of(
+    path: str, allowed: Sequence[str] = LABELS
+) -> tuple[tuple[str, ...], str]:
     """Finds the columns of the texts and of the label.
+
+    Args:
+        path: the file.
+        allowed: the columns that a label may have.
 
     Raises:
         UserError: the first line does not name them.
     """
     names = _header(path)
     texts = [columns for columns in TEXTS if set(columns) <= set(names)]
-    labels = [column for column in LABELS if column in names]
+    labels = [column for column in allowed if column in names]
     if len(texts) != 1 or len(labels) != 1:
         between = ""
         if len(names) == 1 and any(each in names[0] for each in ",;\t"):
             kind = "commas" if reading.is_csv(path) else "tabs"
             between = f", with {kind} between the columns"
+        wanted = "one of " * (len(allowed) > 1) + ", ".join(allowed)
+        wanted = wanted.replace("labels", f"labels (separated by {SEPARATOR})")
         raise UserError(
             f"{path}, line 1 has the columns {', '.join(map(repr, names))}; allowed: "
-            "text, or text1 and text2; and one of label, labels (separated by "
-            f"{SEPARATOR}), score{between}"
+            f"text, or text1 and text2; and {wanted}{between}"
         )
     return texts[0], labels[0]
 

@@ -44,9 +44,7 @@ class ClassificationFiles(ClassificationTask):
         for part, name in self._paths.items():
             path = source.find_own(name)
             source.text(path)  # For its checksum.
-            texts, column = labelled_files.columns_of(path)
-            if column != "label":
-                raise UserError(f"{path} has the column {column}; allowed: label")
+            texts, column = labelled_files.columns_of(path, ("label",))
             rows[part] = list(labelled_files.read(path, texts, column))
             if part == "train":
                 found = sorted({label for _, _, label in rows[part]})
