@@ -46,7 +46,7 @@ class ModelScores:
         scores: metrics and their values, by task.
         averages: the averages that papers print, by group; see `averages`.
         figures: the data of a report's figures, by task; plain values.
-        languages: the languages whose vectors the tasks had changed by `change`.
+        languages: the languages of the vectors that went through `change`.
         sentences: the number of distinct sentences.
         encoded: the number of sentences that the model encoded, in this run or in the
             killed run that it continues.
@@ -255,9 +255,10 @@ def _encode(
 def _outcome(
     item: TaskData, vectors: Vectors, kept: Kept | None, watched: _Watched | None
 ) -> dict[str, Any]:
-    """What a task gives: `scores`, `figures`, `languages` as asked, and `seconds`.
+    """The outcome of a task: `scores`, `figures`, `languages` and `seconds`.
 
-    A task that the killed run has scored is not scored again.
+    The languages are those of the vectors that went through the change. A task that the
+    killed run has scored is not scored again.
     """
     task = item.task
     about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
