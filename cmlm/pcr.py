@@ -46,8 +46,6 @@ reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
 
-_ROWS_AT_ONCE = 16_384
-
 
 def main(_) -> None:
     cli.require(
@@ -134,24 +132,18 @@ def _sources() -> dict[str, tuple[str, list[str]]]:
     return sources
 
 
-def _fit(encoder, language: str, flag: str, paths: list[str]):
+def _fit(encoder, language: str, kind: str, paths: list[str]):
     """Fits and describes the `LanguageComponents` of a language.
 
     Raises:
         UserError: a file is damaged, or has too few sentences.
     """
-    from cmlm.common.components import SecondMoment
+    from cmlm.encoders import fitting
 
-    moment = SecondMoment(encoder.dim)
-    limit = FLAGS.max_sentences or sys.maxsize
-    if flag == "text":
-        read = _encode_text(paths, encoder, limit)
-    else:
-        read = _read_vectors(paths, limit)
     try:
-        for vectors in read:
-            moment.add(vectors)
-        fitted = moment.components(FLAGS.components)
+        fitted = fitting.fit(
+            encoder, kind, paths, FLAGS.components, FLAGS.max_sentences
+        )
     except UserError as error:
         raise UserError(f"{language}, {', '.join(paths)}: {error}") from error
     shares = ", ".join(f"{share:.1%}" for share in fitted.shares)
@@ -167,31 +159,6 @@ def _fit(encoder, language: str, flag: str, paths: list[str]):
             file=sys.stderr,
         )
     return fitted
-
-
-def _encode_text(paths, encoder, limit):
-    """Yields vectors of at most `limit` non-empty lines, a window at a time."""
-    from cmlm.common import files, progress
-
-    with progress.bar(None) as bar:
-        for lines in files.windows(paths):
-            lines = [line for line in lines if line.strip()][:limit]
-            limit -= len(lines)
-            yield encoder.encode(lines, progress=False)
-            bar.update(len(lines))
-            if not limit:
-                return
-
-
-def _read_vectors(paths, limit):
-    """Yields at most `limit` rows of .npy files, a window at a time."""
-    from cmlm.common import arrays
-
-    for path in paths:
-        rows = arrays.map_npy(path)
-        for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
-            yield rows[start : min(start + _ROWS_AT_ONCE, limit)]
-        limit -= min(len(rows), limit)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""Fits the principal components of a language, in memory that does not grow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cmlm.common import arrays, files, progress
+from cmlm.common.components import LanguageComponents, SecondMoment
+
+_ROWS_AT_ONCE = 16_384
+
+
+def fit(
+    encoder, kind: str, paths: Sequence[str], components: int, most: int = 0
+) -> LanguageComponents:
+    """Fits components on the sentences of a language.
+
+    Args:
+        encoder: the model.
+        kind: `text`, one sentence a line; or `vectors`, .npy files of this model.
+        paths: the files of the language.
+        components: the number of components.
+        most: use the first sentences only; 0 uses all.
+
+    Raises:
+        UserError: a file is damaged, or has too few sentences.
+    """
+    limit = most or sys.maxsize
+    read = _encoded(paths, encoder, limit) if kind == "text" else _stored(paths, limit)
+    moment = SecondMoment(encoder.dim)
+    for vectors in read:
+        moment.add(vectors)
+    return moment.components(components)
+
+
+def _encoded(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
+    """Yields vectors of at most `limit` non-empty lines, a window at a time."""
+    with progress.bar(None) as bar:
+        for lines in files.windows(paths):
+            lines = [line for line in lines if line.strip()][:limit]
+            limit -= len(lines)
+            yield encoder.encode(lines, progress=False)
+            bar.update(len(lines))
+            if not limit:
+                return
+
+
+def _stored(paths: Sequence[str], limit: int) -> Iterator[np.ndarray]:
+    """Yields at most `limit` rows of .npy files, a window at a time."""
+    for path in paths:
+        rows = arrays.map_npy(path)
+        for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
+            yield rows[start : min(start + _ROWS_AT_ONCE, limit)]
+        limit -= min(len(rows), limit)
