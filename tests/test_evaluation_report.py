@@ -268,6 +268,19 @@ def test_pictures_are_of_what_is_there():
     assert [bar.get_height() for bar in panels[0].patches] == [100, 0]
 
 
+def test_the_caption_of_cosines_names_the_pairs_that_are_there():
+    shares = {"random pairs": [0.5, 0.5], "pairs with a human score": [0.0, 1.0]}
+    for kinds, said in (
+        (1, "random sentences"),
+        (2, "random and of similar sentences"),
+    ):
+        made = results()
+        drawn = {"edges": [-1, 0, 1], "shares": dict([*shares.items()][:kinds])}
+        made["models"]["first"]["figures"] = {"geometry": drawn}
+        captions = [caption for caption, _ in plots.figures(made)]
+        assert any(f"Cosines of {said}, first. " in each for each in captions)
+
+
 def test_map_of_translations_has_a_line_for_each_pair():
     made = results()
     pairs = {"fr": [[[0, 1], [2, 3]], [[0, 0], [2, 2]]]}

@@ -42,9 +42,12 @@ def figures(results: tables.Results) -> Iterator[tuple[str, Figure]]:
     for (task, metric), models in _by_part(results).items():
         yield f"{task}: {metric} by language.", by_language(models, metric)
     for model, drawn in _drawn(results, "edges"):
+        # Files of one's own have no similar pairs.
+        has_similar = len(drawn["shares"]) > 1
         yield (
-            f"Cosines of random and of similar sentences, {model}. If vectors use "
-            "the whole space, random pairs are near 0 and similar pairs are not.",
+            f"Cosines of random{' and of similar' * has_similar} sentences, {model}. "
+            "If vectors use the whole space, random pairs are near 0"
+            f"{' and similar pairs are not' * has_similar}.",
             cosines(drawn),
         )
     retrieved = list(_drawn(results, "before"))
