@@ -185,6 +185,17 @@ def _message_of_the_system(error: Exception) -> str | None:
         elif isinstance(error, errors.DataLossError) and "inflate() failed" in text:
             # A run inspects the first part of a large corpus only.
             message = "a gzip file of the input is damaged: gzip --test FILE finds it"
+        elif found := re.match(
+            r"File system scheme '(.*?)' not implemented \(file: '(.*)'\)$", text
+        ):
+            message = (
+                f"the path is {found[2]}; allowed: a path without {found[1]}://, or a "
+                "scheme that TensorFlow opens, such as gs://"
+            )
+        elif found := re.match(
+            r"Error executing an HTTP request: (.*?)\s+when .*?(\w+://\S+)", text
+        ):
+            message = f"{found[2]}: {found[1]}"
         elif ours := re.search(r"^UserError: (.+)", text, re.MULTILINE):
             # Raised by a function that a pipeline of data called.
             message = ours[1]

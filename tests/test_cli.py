@@ -205,6 +205,17 @@ with cli.quiet_imports():
             "/dev/null: not a directory",
         ),
         ("tf.io.gfile.makedirs('/dev/null/x')", "/dev/null: not a directory"),
+        (
+            "tf.io.gfile.exists('http://localhost:8501/v1/models/it')",
+            "the path is http://localhost:8501/v1/models/it; allowed: a path without",
+        ),
+        (
+            # As TensorFlow 2.15 and 2.20 write it; a real one needs a network.
+            "raise tf.errors.PermissionDeniedError(None, None, 'Error executing an "
+            "HTTP request: HTTP response code 403\\n\\t when reading metadata of "
+            "gs://mine/a.txt')",
+            "gs://mine/a.txt: HTTP response code 403",
+        ),
         ("tf.zeros([1 << 20, 1 << 20])", "out of memory: OOM when allocating"),
     ],
 )
