@@ -32,6 +32,8 @@ class Server(http.server.BaseHTTPRequestHandler):
         name = self.path.removeprefix("/v1/models/").removesuffix(":predict")
         found = name in outputs
         answer = {"error": "Servable not found"}
+        if name == "object":
+            answer = {"error": {"code": 404, "message": "no such route"}}
         if found:
             answer = {"outputs": outputs[name]}
         self.send_response(200 if found else 404)
@@ -73,6 +75,7 @@ def test_a_model_server_is_an_encoder(server):
         ("short", r"default has the shape \[0\]; allowed: \[1, dim\]"),
         ("flat", r"default has the shape \[1\]; allowed: \[1, dim\]"),
         ("words", "an output is no array of numbers: "),
+        ("object", 'HTTP 404 Not Found: .*"message": "no such route"'),
     ],
 )
 def test_an_answer_of_another_kind_of_model_is_refused(server, model, said):

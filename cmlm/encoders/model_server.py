@@ -239,11 +239,14 @@ def json_string(value: bytes) -> str | dict[str, str]:
 
 
 def _error_of(error: urllib.error.HTTPError) -> str:
+    status = f"HTTP {error.code} {error.reason}"
     body = error.read(10_000).decode(errors="replace")
     try:
-        return json.loads(body)["error"]
+        reason = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
-        return f"HTTP {error.code} {error.reason}"
+        return status
+    # Servers of other programs answer objects.
+    return reason if isinstance(reason, str) else f"{status}: {json.dumps(reason)}"
 
 
 class GrpcServer(ModelServer):
