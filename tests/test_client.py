@@ -125,6 +125,15 @@ def test_a_server_that_is_not_there(scheme):
         model_server.connect(address, timeout=5).encode(["a"])
 
 
+@pytest.mark.parametrize("wrong, scheme", [("grpc", "http"), ("rest", "grpc")])
+def test_the_port_of_the_other_protocol_is_named(addresses, wrong, scheme):
+    port = addresses[wrong].rpartition(":")[2]
+    server = model_server.connect(f"{scheme}://localhost:{port}", timeout=20)
+    with pytest.raises(UserError, match="http:// with the port of REST") as refused:
+        server.encode(["a"])
+    assert str(refused.value).isprintable()
+
+
 @pytest.mark.parametrize(
     "tail, model, version",
     [

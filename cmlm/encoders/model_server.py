@@ -38,6 +38,11 @@ _ADDRESS = re.compile(
     r"((?:https?|grpc)://[^/].*?)"
     r"(?:/v1/models/([^/:]+)(?:/versions/([0-9]+))?(?::predict)?)?/*"
 )
+# A server has a port for each protocol.
+_PORTS = (
+    "allowed: http:// with the port of REST, 8501 in TensorFlow Serving, or grpc:// "
+    "with the port of gRPC, 8500"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +206,12 @@ class RestServer(ModelServer):
             raise self._refused(_error_of(error)) from error
         except (OSError, http.client.HTTPException) as error:
             # A refused connection, an unknown host name or a timeout.
-            raise self._refused(f"cannot be reached: {error}") from error
+            reason = f"cannot be reached: {error}"
+            is_closed = isinstance(error, http.client.RemoteDisconnected)
+            if isinstance(error, http.client.BadStatusLine) and not is_closed:
+                # The text of this error is the bytes that came.
+                reason = f"no answer in HTTP; {_PORTS}"
+            raise self._refused(reason) from error
         except (ValueError, KeyError, TypeError) as error:
             raise self._refused(
                 f"no valid answer of a model server: {error}"
@@ -283,7 +293,10 @@ class GrpcServer(ModelServer):
             response = self._stub.Predict(request, timeout=self._timeout)
         except grpc.RpcError as error:
             code = error.code().name.lower().replace("_", " ")
-            raise self._refused(f"{code}: {error.details()}") from error
+            reason = f"{code}: {error.details()}"
+            if "Failed parsing HTTP/2" in reason:
+                reason = f"no answer in gRPC; {_PORTS}"
+            raise self._refused(reason) from error
         return {
             name: tf.make_ndarray(value) for name, value in response.outputs.items()
         }
