@@ -56,6 +56,7 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
 def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
     (tmp_path / "blank.txt").write_text("\n\n \n")
     np.save(tmp_path / "equal.npy", np.ones([10, 16], np.float32))
+    np.save(tmp_path / "unit.npy", np.eye(16, dtype=np.float32))
     np.save(tmp_path / "zero.npy", np.zeros([20, 16], np.float32))
     np.save(tmp_path / "objects.npy", np.array([{}] * 3, object), allow_pickle=True)
     text = f"--text=de={tmp_path / 'de.txt'}"
@@ -75,6 +76,10 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         (
             [output, f"--vectors=de={tmp_path}/equal.npy", "--components=3"],
             "3 components of 10 vectors of width 16 and rank 1; allowed: 1 to 1",
+        ),
+        (
+            [output, f"--vectors=de={tmp_path}/unit.npy"],
+            f"de, {tmp_path}/unit.npy: vectors of length 1; allowed: vectors of cmlm.e",
         ),
         ([output, f"--vectors=de={tmp_path}/zero.npy"], "all vectors are zero"),
         (

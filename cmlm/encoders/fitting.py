@@ -9,6 +9,7 @@ import numpy as np
 
 from cmlm.common import arrays, files, progress
 from cmlm.common.components import LanguageComponents, SecondMoment
+from cmlm.errors import UserError
 
 _ROWS_AT_ONCE = 16_384
 
@@ -26,10 +27,11 @@ def fit(
         most: use the first sentences only; 0 uses all.
 
     Raises:
-        UserError: a file is damaged, or has too few sentences.
+        UserError: a file is damaged, has too few sentences, or has vectors of length 1
+            although the model's own vectors have other lengths.
     """
     limit = most or sys.maxsize
-    read = _encoded(paths, encoder, limit) if kind == "text" else _stored(paths, limit)
+    read = (_encoded if kind == "text" else _stored)(paths, encoder, limit)
     moment = SecondMoment(encoder.dim)
     for vectors in read:
         moment.add(vectors)
@@ -48,10 +50,26 @@ def _encoded(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
                 return
 
 
-def _stored(paths: Sequence[str], limit: int) -> Iterator[np.ndarray]:
+def _stored(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
     """Yields at most `limit` rows of .npy files, a window at a time."""
     for path in paths:
         rows = arrays.map_npy(path)
+        _refuse_normalized(rows[:_ROWS_AT_ONCE], encoder)
         for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
             yield rows[start : min(start + _ROWS_AT_ONCE, limit)]
         limit -= min(len(rows), limit)
+
+
+def _refuse_normalized(vectors: np.ndarray, encoder) -> None:
+    """Raises UserError if all vectors have length 1, and those of the model do not.
+
+    The components of normalized vectors differ from those of the model's own vectors.
+    """
+    if _are_unit(vectors) and not _are_unit(encoder.encode(["A sentence."])):
+        raise UserError(
+            "vectors of length 1; allowed: vectors of cmlm.encode without --normalize"
+        )
+
+
+def _are_unit(vectors: np.ndarray) -> bool:
+    return bool(np.all(np.abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-3))
