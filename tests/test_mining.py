@@ -256,6 +256,23 @@ def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeyp
     assert one == several and len(one) == 8 + 3
 
 
+def test_a_run_stopped_before_its_first_shard_does_not_bind_the_next(tmp_path):
+    lines = gather(["a", "b", "c"], tmp_path / "text")
+    directory = str(tmp_path / "vectors")
+
+    class Stopped(Encoder):
+        def encode(self, sentences, progress):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vectors.encode(lines, Stopped(), directory)
+    other = Encoder(dim=9, fingerprint="b")
+    found = vectors.encode(lines, other, directory)
+    assert found.about["model"]["fingerprint"] == "b"
+    expected = unit(other.encode(["a", "b", "c"], progress=False))
+    np.testing.assert_allclose(found.read(0, 3), expected, rtol=1e-6)
+
+
 def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
     lines = gather(["a", "b", "c"], tmp_path / "text")
     directory = tmp_path / "vectors"

@@ -174,14 +174,16 @@ def fill(
     """
     path = os.path.join(directory, ABOUT)
     there = storage.read_json(path)
-    if there is None:
-        os.makedirs(directory, exist_ok=True)
-        storage.write_json(path, about)
-    elif changed := difference(there, about):
+    changed = "" if there is None else difference(there, about)
+    if changed and any(name.endswith(".npy") for name in os.listdir(directory)):
         raise UserError(
             f"{directory} holds vectors of another run ({changed}): name another "
             "directory or delete it"
         )
+    # Only a run that was stopped before its first shard leaves a description alone.
+    if there is None or changed:
+        os.makedirs(directory, exist_ok=True)
+        storage.write_json(path, about)
     filled = Vectors(directory)
     missing = filled.missing()
     left = sum(stop - first for first, stop in (_rows_of(about, n) for n in missing))
