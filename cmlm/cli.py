@@ -228,6 +228,11 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         # absl looks for flags of similar names, a call for each character.
         longest = max(flagfiles.expand(argv), key=len)
         _fail(f"Unknown command line flag {shown(longest)}")
+    for name in flags.FLAGS:
+        value = flags.FLAGS[name].value
+        # Each comparison with NaN is false, so it would pass all bounds.
+        if isinstance(value, float) and value != value:
+            _fail(f"--{name} is nan; allowed: a number")
     if len(arguments) > 1:
         # absl would silently ignore all flags after a positional argument.
         _fail(

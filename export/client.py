@@ -103,7 +103,7 @@ def _check_flags() -> None:
         raise UserError(f"--signature={FLAGS.signature} needs --language")
     if FLAGS.language and not takes_language:
         raise UserError(f"--signature={FLAGS.signature} takes no --language")
-    # Not `<=`: NaN is refused. Python's sockets count up to 292 years.
+    # Python's sockets count up to 292 years.
     if not 0 < FLAGS.timeout < 1e9:
         raise UserError(
             f"--timeout is {FLAGS.timeout:g}; allowed: a number of seconds above 0"

@@ -31,6 +31,7 @@ from cmlm import cli
 from cmlm.errors import UserError
 
 _NUMBER = flags.DEFINE_integer("number", 1, "The number to print.")
+_SHARE = flags.DEFINE_float("share", 0.5, "A share.", 0, 1)
 _MODE = flags.DEFINE_enum("mode", "print", ["print", "import"], "What to do.")
 _BODY = flags.DEFINE_string("body", "", "Python to run.")
 
@@ -105,6 +106,7 @@ def test_help_shows_the_docstring_and_only_our_flags(run):
     [
         ("--nubmer=3", ["nubmer", "Did you mean", "number"]),
         ("--number=three", ["number", "three"]),
+        ("--share=nan", ["--share is nan; allowed: a number"]),
         ("--mode=show", ["mode", "show", "print|import"]),
         ("number=3", ["number=3", "--name=value"]),
         ("--flagfile=nowhere.flags", ["nowhere.flags: there is no such file", "cmlm"]),
