@@ -243,9 +243,12 @@ class Objective(tf.Module, abc.ABC):
         return self._examples("validation")
 
     def can_validate(self, examples: Iterable[tuple]) -> bool:
-        """Whether the metrics of examples, as `held_out_examples` has them, say much.
+        """Whether held-out examples are enough to validate by.
 
         One example is enough, unless the objective compares examples.
+
+        Args:
+            examples: as `held_out_examples` has them, read at most once.
         """
         return any(True for _ in examples)
 
