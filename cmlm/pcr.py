@@ -117,6 +117,7 @@ def _sources() -> dict[str, tuple[str, list[str]]]:
         UserError: a value is malformed, a language is given twice, or no file matches.
     """
     from cmlm.common import files
+    from cmlm.data import languages
     from cmlm.encoders import components_file
 
     sources: dict[str, tuple[str, list[str]]] = {}
@@ -125,6 +126,11 @@ def _sources() -> dict[str, tuple[str, list[str]]]:
             language, equals, path = value.partition("=")
             if not equals or not path:
                 raise UserError(f"--{flag} is {value}; allowed: LANGUAGE=FILES")
+            if len(languages.split(value, f"--{flag}")) > 1:
+                raise UserError(
+                    f"--{flag} is {value}; allowed: LANGUAGE=FILES, and one --{flag} "
+                    "for each language"
+                )
             language = components_file.check_language(language)
             if language in sources:
                 raise UserError(f"--{flag} is {value}; {language} is given twice")

@@ -84,6 +84,7 @@ def main(_) -> None:
         f"encode        python -m cmlm.encode --model={shlex.quote(out)} --input=FILE "
         "--output=..."
     )
+    print(f"serve         cmlm serve --model={shlex.quote(out)}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -240,6 +241,10 @@ def test_a_port_in_use_and_a_folder_without_export_are_named(server, tmp_path):
     with pytest.raises(UserError, match=f"port {port} of localhost cannot be used"):
         dev_server.Server(server._model, grpc_port=port)
     with pytest.raises(UserError, match="is not an export; allowed: a folder"):
+        opening.find_export(str(tmp_path))
+    (tmp_path / "params.yaml").touch()
+    command = f"export.tfhub --model_dir={tmp_path} --export_dir={tmp_path}_export"
+    with pytest.raises(UserError, match=re.escape(command)):
         opening.find_export(str(tmp_path))
 
 

@@ -66,6 +66,10 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         ([output], "no sentences; allowed"),
         ([output, text, text], "de is given twice"),
         (
+            [output, f"{text},fr={tmp_path / 'fr.txt'}"],
+            "allowed: LANGUAGE=FILES, and one --text for each language",
+        ),
+        (
             [output, f"--vectors=de={tmp_path}/objects.npy"],
             f"de, {tmp_path}/objects.npy: cannot read {tmp_path}/objects.npy as .npy",
         ),
