@@ -5,11 +5,10 @@
 
 The text is in sentences, one a line, with an empty line between documents. One run for
 each seed starts from nothing: 2 layers of 256, masked LM for --masked_lm tokens, CMLM
-from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW
-at a constant rate. At each of --budgets the run stops, the conditioning gain of its
-held-out pairs and its scores become a JSON line of --results, and the run goes on: a
-line stands for a run of that length. A second start skips the lines that are there.
---table prints mean and deviation over the seeds as Markdown, and runs nothing.
+from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW at a constant
+rate. At each of --budgets the run stops, the conditioning gain of its held-out pairs
+and its scores become a JSON line of --results, and the run goes on: a line stands for a
+run of that length. A second start skips the lines that are there. --table prints mean and deviation over the seeds as Markdown, and runs nothing.
 
 Tokens are those of sentences as trained on: cut at 64, [CLS] and [SEP] included.
 """
@@ -134,7 +133,7 @@ def _table() -> None:
         for row in claims.rows(FLAGS.results)
     ]
     shown = ("conditioning_gain", "senteval", *_SENTEVAL, *_STS, "train_cpu_seconds")
-    claims.print_table(found, ("million_tokens", "steps"), shown)
+    claims.print_table(found, ("arm", "million_tokens", "steps"), shown)
 
 
 if __name__ == "__main__":

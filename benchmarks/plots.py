@@ -95,7 +95,7 @@ def scaling() -> Figure:
     """The validations of each seed; the longest run's line a + b log10(tokens)."""
     figure, axes = _axes("million tokens", "conditioning gain, nats per masked word")
     # A later row of a seed has the validations of its earlier rows, too.
-    runs = {row["seed"]: row for row in _rows("cmlm_scaling")}
+    runs = {row["seed"]: row for row in _rows("cmlm_scaling") if row["arm"] == "cmlm"}
 
     def points(row):
         of_a_step = row["million_tokens"] / row["steps"]
