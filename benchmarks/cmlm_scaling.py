@@ -8,7 +8,8 @@ each seed starts from nothing: 2 layers of 256, masked LM for --masked_lm tokens
 from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW at a constant
 rate. At each of --budgets the run stops, the conditioning gain of its held-out pairs
 and its scores become a JSON line of --results, and the run goes on: a line stands for a
-run of that length. A second start skips the lines that are there. --table prints mean and deviation over the seeds as Markdown, and runs nothing.
+run of that length. A second start skips the lines that are there. --table prints mean
+and deviation over the seeds as Markdown, and runs nothing.
 
 Tokens are those of sentences as trained on: cut at 64, [CLS] and [SEP] included.
 """
