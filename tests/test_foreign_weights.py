@@ -854,14 +854,14 @@ def test_a_warm_start_keeps_the_pooling_of_the_recipe(
     pool = {f"pooling_mode_{name}": True}
     write_modules(folder, ("Pooling", "1_Pooling", pool))
     assert opening.open_trained(str(folder)).config.model.pooling == source_pooling
-    english = recipes.load
+    load = recipes.load_given
 
-    def load(*args):
-        config = english(*args)
+    def load_given(*args):
+        config, given = load(*args)
         config.model.pooling = recipe_pooling
-        return config
+        return config, given
 
-    monkeypatch.setattr(recipes, "load", load)
+    monkeypatch.setattr(recipes, "load_given", load_given)
     with caplog.at_level(logging.INFO, logger="cmlm"):
         config = run_settings(tmp_path, folder)
     assert config.model.pooling == recipe_pooling

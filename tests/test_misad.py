@@ -447,7 +447,8 @@ def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer,
     }
     trainer = make(tokenizer, none, one_device)
     metrics = trainer.train(1)
-    assert metrics["misad/found"] == metrics["misad/misad_loss"] == 0
+    # Without an n-gram, the second loss has nothing to measure.
+    assert metrics["misad/found"] == 0 and "misad/misad_loss" not in metrics
     assert metrics["misad/loss"] > 0 and np.isfinite(metrics["gradient_norm"])
 
 
