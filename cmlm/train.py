@@ -256,17 +256,13 @@ def _announce(config, strategy) -> None:
 
 def _tell_what_is_where() -> None:
     """Prints the outputs of the run, and the commands that read them."""
+    from cmlm.encoders import model_dir
     from cmlm.modeling import latest
 
-    model_dir = shlex.quote(FLAGS.model_dir)
-    export_dir = shlex.quote(f"{FLAGS.model_dir.rstrip('/')}_export")
     print(f"checkpoint   {latest.find(FLAGS.model_dir)}")
     print(f"metrics      {os.path.join(FLAGS.model_dir, 'metrics.jsonl')}")
-    print(f"TensorBoard  tensorboard --logdir={model_dir}")
-    print(
-        f"export       python -m export.tfhub --model_dir={model_dir} "
-        f"--export_dir={export_dir}"
-    )
+    print(f"TensorBoard  tensorboard --logdir={shlex.quote(FLAGS.model_dir)}")
+    print(f"export       {model_dir.export_command(FLAGS.model_dir)}")
 
 
 def inputs_of(config) -> dict[str, list[str]]:

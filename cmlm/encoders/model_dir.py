@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 
 import tensorflow as tf
 
@@ -53,6 +54,15 @@ def split_prefix(name: str) -> tuple[str, str]:
 def is_model_dir(path: str) -> bool:
     """Whether a run wrote its configuration to the path."""
     return tf.io.gfile.exists(os.path.join(path, PARAMS))
+
+
+def export_command(model_dir: str) -> str:
+    """The command that exports a run to a folder beside it, for messages."""
+    export_dir = f"{model_dir.rstrip('/')}_export"
+    return (
+        f"python -m export.tfhub --model_dir={shlex.quote(model_dir)} "
+        f"--export_dir={shlex.quote(export_dir)}"
+    )
 
 
 def write_config(model_dir: str, config: experiment.ExperimentConfig) -> None:

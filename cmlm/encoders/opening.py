@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shlex
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -243,23 +242,14 @@ def find_export(directory: str) -> str:
     """
     path = _find_saved_model(directory)
     if path is None:
+        how = ""
+        if model_dir.is_model_dir(directory):
+            how = f", as in {model_dir.export_command(directory)}"
         raise UserError(
-            f"{directory} is not an export; allowed: a folder from export.tfhub"
-            + _how_to_export(directory)
+            f"{directory} is not an export; allowed: a folder from export.tfhub{how}"
         )
     checksums.check(path, os.path.join(path, CHECKSUMS))
     return path
-
-
-def _how_to_export(directory: str) -> str:
-    """The command that exports a run, for a message; "" if there is no run."""
-    if not model_dir.is_model_dir(directory):
-        return ""
-    export_dir = f"{directory.rstrip('/')}_export"
-    return (
-        f", as in python -m export.tfhub --model_dir={shlex.quote(directory)} "
-        f"--export_dir={shlex.quote(export_dir)}"
-    )
 
 
 def find_tuned(directory: str) -> str | None:
