@@ -1,15 +1,16 @@
-"""Does the gain of CMLM grow with its text?
+"""Does the gain of CMLM grow with its text, and does masked LM gain as much?
 
     python benchmarks/cmlm_scaling.py --train_data='text/*/*.txt.gz' \\
         --data_dir=EVAL --output=DIR --results=docs/results/cmlm_scaling.jsonl
 
 The text is in sentences, one a line, with an empty line between documents. One run for
-each seed starts from nothing: 2 layers of 256, masked LM for --masked_lm tokens, CMLM
-from there on (Yang et al., 2020, https://arxiv.org/abs/2012.14388), AdamW at a constant
-rate. At each of --budgets the run stops, the conditioning gain of its held-out pairs
-and its scores become a JSON line of --results, and the run goes on: a line stands for a
-run of that length. A second start skips the lines that are there. --table prints mean
-and deviation over the seeds as Markdown, and runs nothing.
+each arm and seed starts from nothing: 2 layers of 256, AdamW at a constant rate. The
+arm `cmlm` trains masked LM for --masked_lm tokens and CMLM from there on (Yang et al.,
+2020, https://arxiv.org/abs/2012.14388); the arm `masked_lm` trains masked LM alone. At
+each of --budgets the run stops, the conditioning gain of its held-out pairs and its
+scores become a JSON line of --results, and the run goes on: a line stands for a run of
+that length. A second start skips the lines that are there. --table prints mean and
+deviation over the seeds as Markdown, and runs nothing.
 
 Tokens are those of sentences as trained on: cut at 64, [CLS] and [SEP] included.
 """
@@ -25,7 +26,7 @@ from absl import flags
 flags.DEFINE_string("train_data", None, "Text in sentences.")
 flags.DEFINE_list("budgets", ["2", "5", "10", "25"], "Millions of tokens to stop at.")
 flags.DEFINE_float("masked_lm", 2, "Millions of tokens before CMLM begins.")
-claims.define_flags(["cmlm"])
+claims.define_flags(["cmlm", "masked_lm"])
 
 FLAGS = flags.FLAGS
 
@@ -68,14 +69,18 @@ def _tokens_of_a_sentence(vocabulary: str) -> float:
     return sum(lengths) / len(lengths)
 
 
-def _train(name: str, seed: int, steps: int, first: int, vocabulary: str) -> str:
+def _train(arm: str, seed: int, steps: int, first: int, vocabulary: str) -> str:
     mlm, cmlm = "task.mlm", "task.cmlm"
+    stages = {
+        "cmlm": (f"{mlm}.end_step={first}", f"{cmlm}.start_step={first}"),
+        "masked_lm": (f"{cmlm}.weight=0",),
+    }
     overrides = [
         *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),
         *("model.intermediate_size=1024", "model.num_views=5"),
         *("model.max_position_embeddings=128", "model.pooling=mean"),
         *("model.dropout_rate=0", "model.attention_dropout_rate=0"),
-        *(f"{mlm}.weight=1", f"{mlm}.end_step={first}", f"{cmlm}.start_step={first}"),
+        *(f"{mlm}.weight=1", *stages[arm]),
         f"{mlm}.train_data.global_batch_size={_SENTENCES}",
         f"{cmlm}.train_data.global_batch_size={_SENTENCES // 2}",
         f"{cmlm}.passages=false",
@@ -92,7 +97,7 @@ def _train(name: str, seed: int, steps: int, first: int, vocabulary: str) -> str
         "trainer.optimizer.warmup_steps=200",
     ]
     return claims.train(
-        name,
+        f"{arm}-{seed}",
         overrides,
         "--experiment=cmlm/english",
         f"--train_data={FLAGS.train_data}",
@@ -101,10 +106,11 @@ def _train(name: str, seed: int, steps: int, first: int, vocabulary: str) -> str
 
 
 def _score(name: str, directory: str) -> dict:
-    gains = claims.conditioning_gains(directory)
-    last = gains[max(gains, key=int)] if gains else 0.0
     found = claims.scores(name, directory, (*_STS, *_SENTEVAL))
-    return found | {"conditioning_gain": last, "gains": gains}
+    if gains := claims.conditioning_gains(directory):
+        last = gains[max(gains, key=int)]
+        found |= {"conditioning_gain": last, "gains": gains}
+    return found
 
 
 def _run() -> None:
@@ -116,15 +122,14 @@ def _run() -> None:
         return max(1, round(millions * 1e6 / of_a_step / _INTERVAL)) * _INTERVAL
 
     first = steps_of(FLAGS.masked_lm)
-    for seed in map(int, FLAGS.seeds):
-        name = f"cmlm-{seed}"
+    for seed, arm in itertools.product(map(int, FLAGS.seeds), FLAGS.arms):
         for budget in budgets:
             steps = steps_of(budget)
-            case = {"arm": "cmlm", "seed": seed, "million_tokens": budget}
+            case = {"arm": arm, "seed": seed, "million_tokens": budget}
             claims.run_arm(
                 case | {"steps": steps},
-                functools.partial(_train, name, seed, steps, first, vocabulary),
-                functools.partial(_score, f"cmlm-{seed}-{budget:g}"),
+                functools.partial(_train, arm, seed, steps, first, vocabulary),
+                functools.partial(_score, f"{arm}-{seed}-{budget:g}"),
             )
 
 
