@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common import distributed
 from cmlm.common.keras import keras
 from cmlm.config import recipes
 from cmlm.data.bitext import BitextDataConfig
@@ -116,7 +117,8 @@ class Case:
     """An objective, two padded batches of its pipeline, and its first two steps.
 
     Attributes:
-        batches: two of [BATCH, SEQ], as the pipeline gives them.
+        batches, validation_batch: two and one of [BATCH, SEQ], as the pipeline gives
+            them.
         trainer: one device, whole batches, after both steps.
         start, end: every weight by its name, before and after the steps.
         gradients: of the first step, by the name of the weight.
@@ -137,6 +139,7 @@ class Case:
         whole = tf.distribute.InputContext(1, 0, 1)
         pipeline = OBJECTIVES[name](**self.arguments(), static_shapes=True)
         self.batches = list(pipeline.train_dataset(whole).take(2))
+        self.validation_batch = next(iter(pipeline.validation_dataset(whole)))
         self.trainer = self.build(tf.distribute.OneDeviceStrategy("CPU:0"))
         self.objective = self.trainer.objectives[name]
         self.start = weights(self.trainer)
@@ -290,6 +293,40 @@ def test_a_replica_without_rows_changes_no_validation(case, two_replicas):
         # Which sentence is whose wrong neighbour depends on the micro-batch.
         if "shuffled" not in key and "gain" not in key:
             np.testing.assert_allclose(got[key], want[key], rtol=1e-4, err_msg=key)
+
+
+def in_one_program(function, *inputs):
+    """Compiles a function as a TPU does: one program of XLA, which needs all shapes."""
+    return tf.function(function, jit_compile=True, autograph=False)(*inputs)
+
+
+@each_in_a_graph
+def test_a_tpu_can_compile_it(case, monkeypatch):
+    """A step and a validation, in micro-batches; the case ran eagerly."""
+    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    one_device = tf.distribute.OneDeviceStrategy("CPU:0")
+    trainer = case.build(one_device, micro_batch_size=4)
+    objective = trainer.objectives[case.name]
+    objective.static_shapes = True
+    for name, variable in variables(trainer).items():
+        variable.assign(case.start[name])
+    batch = case.validation_batch
+    want = trainer.validator._metrics(objective, batch)
+    got = in_one_program(
+        lambda batch: trainer.validator._metrics(objective, batch), batch
+    )
+    assert got.keys() == want.keys()
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=1e-4, err_msg=key)
+
+    trainer.model.reset_dropout(trainer.optimizer.iterations)
+    in_one_program(
+        lambda batch: trainer._replica_step({case.name: batch}), case.batches[0]
+    )
+    got = weights(trainer)
+    for name, start in case.start.items():
+        want = start - LEARNING_RATE * case.gradients[name]
+        np.testing.assert_allclose(got[name], want, atol=5e-6, err_msg=name)
 
 
 @pytest.mark.large

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common import distributed
 from cmlm.config import recipes
 from cmlm.data import inspection, languages
 from cmlm.errors import UserError
@@ -42,6 +43,24 @@ def test_a_small_text_holds_out_more(small, tmp_path, caplog):
     # A resumed run holds out the same text.
     again = build(small, tmp_path / "run", **{FRACTION: 0.001})
     assert again.config.task.cmlm.train_data.hold_out_fraction == share
+
+
+def test_batches_of_one_shape_hold_out_a_whole_batch(small, tmp_path, monkeypatch):
+    """A TPU drops a smaller batch, so it would validate by nothing."""
+    values = {FRACTION: 0.02, "task.cmlm.train_data.global_batch_size": 32}
+    monkeypatch.setattr(distributed, "is_static", lambda strategy: False)
+    run = build(small, tmp_path / "any", **values)
+    objective = run.trainer.objectives["cmlm"]
+    held_out = list(objective.held_out_examples())
+    assert 0 < len(held_out) < 32
+    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    run = build(small, tmp_path / "static", **values)
+    objective = run.trainer.objectives["cmlm"]
+    held_out = list(objective.held_out_examples())
+    whole = tf.distribute.InputContext()
+    batches = list(objective.validation_dataset(whole))
+    assert len(batches) == len(held_out) // 32 > 0
+    assert {batch["input_word_ids"].shape[0] for batch in batches} == {32}
 
 
 def test_objectives_of_one_text_hold_out_the_same(small, tmp_path):

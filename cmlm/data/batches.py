@@ -54,7 +54,8 @@ class Feed:
     Every pipeline takes a Feed. For `train` the pipeline repeats forever, each epoch in
     a new order with new masks, and all batches have the same size. For `validation` and
     `all` it makes one pass in a fixed order with fixed masks, and the last batch may be
-    smaller. Sequences are padded to the longest one of their batch.
+    smaller, except with `static_shapes`, which drop it. Sequences are padded to the
+    longest one of their batch.
 
     Attributes:
         config: sequence length, shuffling, hold-out and seed.
@@ -65,7 +66,8 @@ class Feed:
         input_context: splits the data among hosts.
         skip_batches: number of batches to leave out at the start; the others stay the
             same.
-        static_shapes: give every batch the same shape, as TPUs require.
+        static_shapes: give every batch the same shape, as TPUs require; rows that fill
+            no batch are left out.
         epoch_examples: examples of an epoch, a multiple of the global batch. Each epoch
             then has this number of examples of the training part, each at most once. No
             batch spans two epochs, and the examples of all languages are shuffled
@@ -141,7 +143,7 @@ def batches(
         dataset = dataset.skip(feed.skip_batches)
     else:
         dataset = dataset.skip(feed.skip_batches * feed.batch_size).batch(
-            feed.batch_size, drop_remainder=feed.is_training
+            feed.batch_size, drop_remainder=feed.is_training or feed.static_shapes
         )
 
     def finish(number, texts):

@@ -117,7 +117,7 @@ class ReplicaGradients:
 
         empty = tf.TensorArray(tf.float32, self.micro_batches)
         _, vectors = self._for_each(embed, empty)
-        vectors = vectors.concat()
+        vectors = _joined(vectors.stack())
         with tf.GradientTape() as tape:
             tape.watch(vectors)
             loss, metrics = objective.embedding_loss(vectors, batch)
@@ -133,7 +133,7 @@ class ReplicaGradients:
 
         def add_micro_batch(i, gradients):
             rows = self._micro_batch(batch, i, self.micro_batches + i, 2)
-            own = upstream[i * self._size : (i + 1) * self._size]
+            own = _part(upstream, i, self._size)
             begin = 0
             for embed_side in objective.side_embedders(rows, training=True):
                 # The activations of the side before are gone by then. The group stands
@@ -169,8 +169,7 @@ class ReplicaGradients:
 
         if self.on_micro_batch is not None:
             tf.numpy_function(notify, [done], [])
-        begin = i * self._size
-        rows = {key: value[begin : begin + self._size] for key, value in batch.items()}
+        rows = {key: _part(value, i, self._size) for key, value in batch.items()}
         # A batch is sorted by length: most micro-batches are narrower than the batch.
         return self._objective.trim(rows)
 
@@ -199,6 +198,21 @@ def _count_micro_batches(
             f"({where}={global_batch_size}, {replicas} replicas)",
         )
     return share // micro_batch_size
+
+
+def _part(values: tf.Tensor, i: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns part `i` of rows that are split into parts of `size` rows.
+
+    Unlike a slice that begins at `i * size`, its shape is known before `i` is, which
+    XLA needs.
+    """
+    shape = tf.concat([[-1, size], tf.shape(values)[1:]], axis=0)
+    return tf.gather(tf.reshape(values, shape), i)
+
+
+def _joined(parts: tf.Tensor) -> tf.Tensor:
+    """From [parts, rows, ...] to [parts * rows, ...]."""
+    return tf.reshape(parts, tf.concat([[-1], tf.shape(parts)[2:]], axis=0))
 
 
 def _zeros(variables) -> list[tf.Tensor]:

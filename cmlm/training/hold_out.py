@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 
@@ -105,10 +106,19 @@ def _unable(names: list[str], objectives: Mapping[str, Objective]) -> list[str]:
         name
         for name in names
         if sum(objectives[name].data.train.sizes.values()) < _LARGE
-        and not objectives[name].can_validate(
-            objectives[name].held_out_examples().as_numpy_iterator()
-        )
+        and not _can_validate(objectives[name])
     ]
+
+
+def _can_validate(objective: Objective) -> bool:
+    examples = objective.held_out_examples().as_numpy_iterator()
+    if objective.static_shapes:
+        # A batch of fewer rows would have another shape, so a validation drops it.
+        least = objective.global_batch_size
+        examples = list(itertools.islice(examples, least))
+        if len(examples) < least:
+            return False
+    return objective.can_validate(examples)
 
 
 def _has_any(dataset: tf.data.Dataset) -> bool:

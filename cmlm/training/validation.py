@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 
@@ -128,36 +129,35 @@ class Validator:
         add: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     ):
         """Adds up `compute(rows)` over the micro-batches of a replica's share."""
-        n_rows = tf.shape(next(iter(batch.values())))[0]
-        static_rows = next(iter(batch.values())).shape[0]
-        if not self._size or (static_rows is not None and static_rows <= self._size):
+        if not self._size:
             return compute(batch)
 
-        def rows(i):
-            begin = i * self._size
-            return objective.trim(
-                {key: value[begin : begin + self._size] for key, value in batch.items()}
-            )
+        def part(begin):
+            end = begin + self._size
+            rows = {key: value[begin:end] for key, value in batch.items()}
+            return compute(objective.trim(rows))
 
-        # The first micro-batch gives the structure of the totals.
-        first = compute(rows(0))
-        start = tf.nest.flatten(first)
+        def plus(totals, more):
+            return tf.nest.map_structure(add, totals, more)
 
-        def add_micro_batch(i, *totals):
-            more = tf.nest.flatten(compute(rows(i)))
-            return i + 1, *(add(a, b) for a, b in zip(totals, more, strict=True))
-
-        _, *totals = tf.while_loop(
-            lambda i, *_: i * self._size < n_rows,
-            add_micro_batch,
-            (tf.constant(1), *start),
+        any_column = next(iter(batch.values()))
+        if (n_rows := any_column.shape[0]) is not None:
+            # XLA needs to know where each slice begins. A share may have no rows.
+            begins = range(0, max(n_rows, 1), self._size)
+            return functools.reduce(plus, map(part, begins))
+        n_rows = tf.shape(any_column)[0]
+        first = part(0)
+        _, totals = tf.while_loop(
+            lambda begin, _: begin < n_rows,
+            lambda begin, totals: (begin + self._size, plus(totals, part(begin))),
+            (tf.constant(self._size), first),
             shape_invariants=(
                 tf.TensorShape([]),
-                *(_any_length(tensor.shape) for tensor in start),
+                tf.nest.map_structure(_any_length, first),
             ),
             parallel_iterations=1,
         )
-        return tf.nest.pack_sequence_as(first, totals)
+        return totals
 
 
 def add_totals(
@@ -185,6 +185,7 @@ def _stacked(metrics) -> dict[str, tf.Tensor]:
     }
 
 
-def _any_length(shape: tf.TensorShape) -> tf.TensorShape:
-    """The shape with any number of rows, because `_fold` may concatenate rows."""
+def _any_length(tensor: tf.Tensor) -> tf.TensorShape:
+    """Its shape with any number of rows, because `_fold` may concatenate rows."""
+    shape = tensor.shape
     return tf.TensorShape([None, *shape[1:]]) if shape.rank else shape
