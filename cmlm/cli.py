@@ -40,6 +40,12 @@ from cmlm.errors import UserError, shown
 FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 _never_trains = False
 
+# Python's messages for flags that are no numbers, and ours.
+_NOT_A_NUMBER = {
+    r"invalid literal for int\(\).*": "allowed: a whole number",
+    r"could not convert string to float.*": "allowed: a number",
+}
+
 # The longest line of an error.
 _MOST_CHARACTERS = 2000
 
@@ -221,7 +227,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         # Only the help flags exit here; absl uses code 1 for them.
         sys.exit(0)
     except flags.Error as error:
-        _fail(str(error).removeprefix("ERROR:: "))
+        message = str(error).removeprefix("ERROR:: ")
+        for of_python, allowed in _NOT_A_NUMBER.items():
+            message = re.sub(of_python, allowed, message)
+        _fail(message)
     except UnicodeDecodeError as error:
         _fail(f"a flagfile is not UTF-8 text: {error}")
     except RecursionError:

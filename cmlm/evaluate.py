@@ -57,12 +57,28 @@ flags.DEFINE_string("data_dir", None, "The folder of test sets.")
 flags.DEFINE_list(
     "tasks", ["all"], "Names of families or tasks, comma-separated; or all."
 )
-flags.DEFINE_integer(
+
+
+class _Repeats(flags.IntegerParser):
+    """Explains the flag to users who give a list, as --seeds of cmlm.finetune takes."""
+
+    def convert(self, argument: str | int) -> int:
+        try:
+            return super().convert(argument)
+        except ValueError as error:
+            raise ValueError(
+                "allowed: a number N; each classifier trains N times, and the command "
+                "chooses the N seeds"
+            ) from error
+
+
+flags.DEFINE(
+    _Repeats(lower_bound=1),
     "repeats",
     1,
     "Train each classifier N times, with N seeds. --seeds=N is the older name; the "
     "--seeds of other commands is a list.",
-    lower_bound=1,
+    serializer=flags.ArgumentSerializer(),
 )
 flags.DEFINE_alias("seeds", "repeats")
 flags.DEFINE_enum(
