@@ -179,6 +179,8 @@ def main(_) -> None:
                 settings, tasks, models, groups, failed, FLAGS.mean_of_models
             )
             print("\n\n".join(map(layout.plain, tables.tables(found))))
+            if note := tables.note_of_pcr(found):
+                print(f"note: {note}", file=sys.stderr)
             if output:
                 written = report.save(output, found, FLAGS.overwrite)
     if written:
@@ -269,7 +271,7 @@ def score_models(
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
         from cmlm.encoders import by_language, removal
-        from cmlm.evaluation import report, run
+        from cmlm.evaluation import report, run, tables
 
     models: dict[str, dict] = {}
     scored: dict[str, dict] = {}
@@ -297,7 +299,7 @@ def score_models(
         if not result.scores:
             continue
         is_changed = pcr is not None and pcr.changes(result.languages)
-        models[f"{name} + PCR" if is_changed else name] = {
+        models[name + tables.WITH_PCR * is_changed] = {
             **by_language.describe(encoder),
             **result.as_dict(),
             "truncated_sentences": by_language.truncated(encoder, sentences),

@@ -411,6 +411,19 @@ def test_the_best_number_is_the_one_that_the_task_declares():
     assert [cell.strip() for cell in second] == ["**41.00**", "2.00", "11.00", "3.00"]
 
 
+def test_a_component_removed_after_those_of_the_flag_is_named():
+    made = results()
+    first, second = made["models"].values()
+    for model in (first, second):
+        model["scores"]["tatoeba"] |= {"accuracy_pcr": 5.0, "accuracy_pcr/de": 4.0}
+    assert tables.note_of_pcr(made) == ""
+    made["models"] = {"plain": first, "own + PCR": second | {"pcr": {"languages": []}}}
+    note = tables.note_of_pcr(made)
+    said = "own + PCR: --pcr removed components, and accuracy_pcr one more"
+    assert note == said
+    assert said in report.markdown(made)
+
+
 def test_tasks_declare_metrics_of_their_own():
     """A number is ranked as its task says: an error, a length, a count, a flag."""
     tasks = {task.name: task for task in catalogue.select(["all"])}

@@ -171,7 +171,13 @@ def _cell(value: Any) -> str:
 def _about_markdown(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
     table = layout.markdown_lines([head, *rows])
-    return f"{table}\n\nSeeds: {', '.join(map(str, results['seeds']))}."
+    seeds = ", ".join(map(str, results["seeds"]))
+    return " ".join([f"{table}\n\nSeeds: {seeds}.", *_note_of_pcr(results)])
+
+
+def _note_of_pcr(results: Mapping[str, Any]) -> list[str]:
+    note = tables.note_of_pcr(results)
+    return [f"{note}."] if note else []
 
 
 def _about_html(results: Mapping[str, Any]) -> str:
@@ -182,8 +188,9 @@ def _about_html(results: Mapping[str, Any]) -> str:
         lines.append([f"<th>{html.escape(name)}", *numbers])
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     seeds = ", ".join(map(str, results["seeds"]))
+    note = "".join(f"{html.escape(each)} " for each in _note_of_pcr(results))
     return (
-        f"{layout.html_lines(lines)}<p class=note>Seeds {seeds}. "
+        f"{layout.html_lines(lines)}<p class=note>Seeds {seeds}. {note}"
         f"{html.escape(versions)}. results.json holds every number and the checksums "
         "of the data.</p>"
     )

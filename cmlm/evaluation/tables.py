@@ -15,6 +15,8 @@ from cmlm.evaluation import averages, published
 Results = Mapping[str, Any]
 # The first item of an average's column; the second item is the name of the group.
 AVERAGE = "average"
+# The end of the name of a model whose components --pcr removed.
+WITH_PCR = " + PCR"
 
 
 @dataclasses.dataclass
@@ -307,6 +309,25 @@ def notes(results: Results, table: Table) -> list[str]:
     if -1 in table.directions.values():
         said.append("↓: smaller is better.")
     return said + notes_of_averages(table)
+
+
+def note_of_pcr(results: Results) -> str:
+    """Names the metrics that remove a component after --pcr; "" without one."""
+    found = {
+        name: {
+            metric.partition("/")[0]
+            for scores in model["scores"].values()
+            for metric in scores
+            if metric.partition("/")[0].endswith("_pcr")
+        }
+        for name, model in results["models"].items()
+        if model.get("pcr") and name.endswith(WITH_PCR)
+    }
+    metrics = sorted(set().union(*found.values()))
+    if not metrics:
+        return ""
+    models = ", ".join(name for name, own in found.items() if own)
+    return f"{models}: --pcr removed components, and {', '.join(metrics)} one more"
 
 
 def notes_of_averages(table: Table) -> list[str]:
