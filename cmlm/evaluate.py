@@ -42,6 +42,7 @@ from typing import Any
 from absl import flags
 
 from cmlm import cli
+from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
@@ -169,7 +170,7 @@ def main(_) -> None:
     tasks, failed = read_tasks(settings)
     if FLAGS.sentences and tasks:
         count = run.write_sentences(FLAGS.sentences, tasks)
-        print(f"sentences  {FLAGS.sentences}  {count:,} lines")
+        print(f"sentences  {FLAGS.sentences}  {counted(count, 'line')}")
 
     written = None
     with outputs.work_directory(work_dir if tasks else None) as work_dir:

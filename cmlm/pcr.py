@@ -17,6 +17,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
@@ -154,14 +155,15 @@ def _fit(encoder, language: str, kind: str, paths: list[str]):
         raise UserError(f"{language}, {', '.join(paths)}: {error}") from error
     shares = ", ".join(f"{share:.1%}" for share in fitted.shares)
     print(
-        f"{language}: {fitted.sentences:,} sentences, {shares} of the squared length "
-        "of their vectors along the components",
+        f"{language}: {counted(fitted.sentences, 'sentence')}, {shares} of the squared "
+        "length of their vectors along the components",
         file=sys.stderr,
     )
     if fitted.sentences < encoder.dim:
         print(
-            f"note: {language} has {fitted.sentences:,} sentences, fewer than the "
-            f"{encoder.dim} numbers of a vector: more text gives steadier components",
+            f"note: {language} has {counted(fitted.sentences, 'sentence')}, fewer than "
+            f"the {encoder.dim} numbers of a vector: more text gives steadier "
+            "components",
             file=sys.stderr,
         )
     return fitted

@@ -14,6 +14,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 flags.DEFINE_string("good", None, "Files or globs of good documents.")
@@ -61,7 +62,8 @@ def main(_) -> None:
         examples[name] = quality.read_examples(paths[name], FLAGS.max_examples)
         if len(examples[name]) < 10:
             raise UserError(
-                f"--{name} has {len(examples[name])} documents; at least 10 are needed"
+                f"--{name} has {counted(len(examples[name]), 'document')}; allowed: at "
+                "least 10"
             )
 
     # ------------------------------------------------------------------ held out

@@ -267,7 +267,7 @@ def test_rows_without_a_token_are_left_out(tmp_path, caplog):
     folder = write_folder(tmp_path / "padded", padded, vocab_size=len(VOCAB) + 3)
     with caplog.at_level(logging.INFO, logger="cmlm"):
         actual, trained = vectors(folder)
-    assert "padded: 3 embedding rows without a token are left out" in caplog.text
+    assert "padded: left out: 3 embedding rows without a token" in caplog.text
     np.testing.assert_allclose(actual, expected(torch_weights()), atol=1e-5)
     bias = foreign.find(str(folder)).load()[weights.OUTPUT_BIAS]
     np.testing.assert_array_equal(bias, tensors["cls.predictions.bias"])

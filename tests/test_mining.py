@@ -693,6 +693,19 @@ def test_negatives_are_near_and_wrong(tmp_path):
         negatives.neighbours_for(8, 1, 9)
 
 
+def test_one_negative_is_named_in_the_singular(tmp_path):
+    (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
+    search = neighbours.Search("flat", memory=MEMORY)
+    job = jobs.Job(Encoder(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    arguments = (job, [f"{tmp_path}/bitext.tsv"], 2, None, 1, 0)
+    (said,) = jobs.mine_negatives(*arguments, 1.0)
+    assert said.endswith(
+        "2 pairs with 1 hard negative each; left out: 0 pairs with fewer"
+    )
+    with pytest.raises(UserError, match="no pair has 1 hard negative: raise"):
+        jobs.mine_negatives(*arguments, -1.0)
+
+
 @pytest.mark.parametrize("kind", ["too near", "translations", "equal"])
 def test_negatives_behind_the_first_neighbours_are_found(
     tmp_path, kind, monkeypatch, capsys
@@ -726,4 +739,5 @@ def test_negatives_behind_the_first_neighbours_are_found(
         monkeypatch.setattr(negatives, "MOST_COSINES", 299)
         got = negatives.choose(*arguments)
         assert got.tolist() == [[61, 62]] * 2 + [[-1, -1]]
-        assert "1 sources with too few negatives among 19" in capsys.readouterr().err
+        heard = capsys.readouterr().err
+        assert "pool: 1 source with too few negatives among 19 neighbours" in heard

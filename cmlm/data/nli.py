@@ -55,7 +55,7 @@ class NliDataConfig(DataConfig):
 
     def _inspect(self, files):
         size = sum(1 for path in files for _ in _labels([path]))
-        return Inspected(size, f"{size:,} labelled pairs")
+        return Inspected(size, counted(size, "labelled pair"))
 
 
 def _labels(paths: Iterable[str]) -> Iterator[tuple[str, int]]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from cmlm.common import arrays, checksums, files
+from cmlm.common.counts import counted
 from cmlm.encoders import model_server
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences
@@ -138,7 +139,7 @@ class StoredVectors(ExternalEncoder):
         shape = self._matrix.shape
         if len(lines) != shape[0]:
             raise UserError(
-                f"{text} has {len(lines)} lines, {npy} has the shape {shape}"
+                f"{text} has {counted(len(lines), 'line')}, {npy} has the shape {shape}"
             )
         self.name = f"vectors:{text}:{npy}"
         self._text = text

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cmlm.common.counts import counted
 from cmlm.encoders.sentences import check_sentences, to_bytes
 from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
 from cmlm.errors import UserError, one_line
@@ -132,7 +133,8 @@ class ModelServer(abc.ABC):
             raise UserError(f"signature {signature} takes no languages")
         if languages is not None and len(languages) != len(sentences):
             raise UserError(
-                f"got {len(languages)} languages for {len(sentences)} sentences"
+                f"got {counted(len(languages), 'language')} for "
+                f"{counted(len(sentences), 'sentence')}"
             )
         texts = to_bytes(sentences)
         vectors = [np.zeros([0, 0], np.float32)]

@@ -24,6 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from cmlm.common import machine
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, perceptron
 
@@ -100,8 +101,8 @@ def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     most = int(np.bincount(y).max())
     if most < FOLDS:
         raise UserError(
-            f"the largest class has {most} examples; allowed: at least {FOLDS}, one "
-            "for each fold"
+            f"the largest class has {counted(most, 'example')}; allowed: at least "
+            f"{FOLDS}, one for each fold"
         )
     folds = StratifiedKFold(n_splits=FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():

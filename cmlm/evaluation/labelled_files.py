@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from cmlm.common import files
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
 
@@ -93,7 +94,8 @@ def read(
         where = f"{path}, line {number}"
         if len(cells) != len(names):
             raise UserError(
-                f"{where}: {len(cells)} columns; allowed: {len(names)}, as in line 1"
+                f"{where}: {counted(len(cells), 'column')}; allowed: {len(names)}, as "
+                "in line 1"
             )
         values = [cells[place].strip() for place in places]
         for name, value in zip(wanted, values, strict=True):

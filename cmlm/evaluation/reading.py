@@ -13,6 +13,7 @@ import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from cmlm.common import files
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 UTF_8 = ("utf-8-sig",)
@@ -241,7 +242,8 @@ def _check_columns(
         if len(row) < lowest or (highest and len(row) > highest):
             wanted = f"{lowest}" if highest else f"at least {lowest}"
             raise UserError(
-                f"{path}, line {number}: {len(row)} columns; allowed: {wanted}"
+                f"{path}, line {number}: {counted(len(row), 'column')}; allowed: "
+                f"{wanted}"
             )
 
 
@@ -278,7 +280,9 @@ def check_line_counts(columns: Mapping[str, Sequence[str]]) -> None:
     """
     counts = {path: len(lines) for path, lines in columns.items()}
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{path} {count:,} lines" for path, count in counts.items())
+        said = ", ".join(
+            f"{path} {counted(count, 'line')}" for path, count in counts.items()
+        )
         raise UserError(f"not line by line: {said}")
 
 

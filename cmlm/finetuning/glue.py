@@ -15,6 +15,7 @@ from typing import TextIO
 import numpy as np
 
 from cmlm.common import files
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
 from cmlm.finetuning import tasks
@@ -63,7 +64,7 @@ class GlueTask(Task):
                         damaged += columns != [""]
                         continue
                     raise UserError(
-                        f"{path}, line {line}: {len(columns)} columns; "
+                        f"{path}, line {line}: {counted(len(columns), 'column')}; "
                         f"allowed: at least {max(places) + 1}"
                     )
                 values = [columns[place] for place in places]

@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 
 from cmlm.common import json_files
+from cmlm.common.counts import counted
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError
@@ -101,7 +102,7 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
     missing = encoded.missing()
     if missing:
         raise UserError(
-            f"{directory} lacks {len(missing):,} shards of vectors: run its cmlm.encode"
-            " again, which continues"
+            f"{directory} lacks {counted(len(missing), 'shard')} of vectors: run its "
+            "cmlm.encode again, which continues"
         )
     return found, encoded

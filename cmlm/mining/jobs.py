@@ -13,6 +13,7 @@ from typing import TextIO
 import numpy as np
 
 from cmlm.common import files, outputs
+from cmlm.common.counts import counted
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError
@@ -102,7 +103,7 @@ class Job:
     @staticmethod
     def _say(text: Texts) -> None:
         print(
-            f"{text.name}: {text.lines:,} sentences, {len(text):,} distinct",
+            f"{text.name}: {counted(text.lines, 'sentence')}, {len(text):,} distinct",
             file=sys.stderr,
         )
 
@@ -168,7 +169,7 @@ def mine_pairs(
             columns = (source.take(part.source), target.take(part.target))
             file.writelines(f"{a}\t{b}\n" for a, b in zip(*columns, strict=True))
     return [
-        f"{job.output}  {len(pairs):,} pairs with a score ({margin}) of "
+        f"{job.output}  {counted(len(pairs), 'pair')} with a score ({margin}) of "
         f"{threshold:g} or more, the best first",
         f"{scores_path(job.output)}  score TAB cosine of each line",
     ]
@@ -282,12 +283,13 @@ def mine_negatives(
                 written += 1
         if not written:
             raise UserError(
-                f"no pair has {count} hard negatives: raise --max_cosine or give a "
-                "larger --pool"
+                f"no pair has {counted(count, 'hard negative')}: raise --max_cosine or "
+                "give a larger --pool"
             )
     return [
-        f"{job.output}  {written:,} pairs with {count} hard negatives each; "
-        f"{source.lines - written:,} pairs with fewer were left out"
+        f"{job.output}  {counted(written, 'pair')} with "
+        f"{counted(count, 'hard negative')} each; left out: "
+        f"{counted(source.lines - written, 'pair')} with fewer"
     ]
 
 

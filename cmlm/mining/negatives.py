@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cmlm.common import progress
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.mining import storage
 from cmlm.mining.neighbours import Found
@@ -45,8 +46,9 @@ def neighbours_for(count: int, skip: int, pool: int) -> int:
     # One more neighbour, because a pool of targets contains the right translation, too.
     if count + skip + 1 > pool:
         raise UserError(
-            f"the pool has {pool} distinct sentences; --hard_negatives={count} with "
-            f"--skip_nearest={skip} needs at least {count + skip + 1}"
+            f"the pool has {counted(pool, 'distinct sentence')}; "
+            f"--hard_negatives={count} with --skip_nearest={skip} needs at least "
+            f"{count + skip + 1}"
         )
     return min(count + skip + _SPARE, pool)
 
@@ -163,8 +165,8 @@ def _from_neighbours(found: Found, choice: _Choice, max_cosine: float) -> array.
             bar.update(len(rows))
     if left_out:
         print(
-            f"{left_out:,} sources with too few negatives among {rows.shape[1]} "
-            "neighbours were not compared with the whole pool",
+            f"not compared with the whole pool: {counted(left_out, 'source')} with too "
+            f"few negatives among {rows.shape[1]} neighbours",
             file=sys.stderr,
         )
     return short

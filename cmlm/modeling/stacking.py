@@ -6,6 +6,7 @@ import re
 
 import tensorflow as tf
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
@@ -41,8 +42,8 @@ def stack(model: SentenceModel, path: str) -> int:
         found = {int(match[1]) for match in map(_LAYER.match, stored) if match}
         if not found or len(layers) % len(found):
             raise UserError(
-                f"{path} has {len(found)} layers; allowed: a number that divides "
-                f"{len(layers)}, the model's layers"
+                f"{path} has {counted(len(found), 'layer')}; allowed: a number that "
+                f"divides {len(layers)}, the model's layers"
             )
         status = tf.train.Checkpoint(model=model).restore(path)
         status.assert_nontrivial_match()

@@ -31,6 +31,7 @@ import numpy as np
 
 from cmlm.common import choices, fields
 from cmlm.common import files as files_lib
+from cmlm.common.counts import counted
 from cmlm.data import line_files, ngram_files, streams
 from cmlm.errors import UserError
 from cmlm.ngram_lists.sorted_counts import SortedCounts
@@ -304,7 +305,7 @@ def check_names(paths: list[str]) -> None:
     for name, count in names.items():
         if count > 1:
             raise UserError(
-                f"--input names {count} files for {name}; allowed with "
+                f"--input names {counted(count, 'file')} for {name}; allowed with "
                 "--marked_output: different file names"
             )
 

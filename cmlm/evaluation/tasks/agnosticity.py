@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from cmlm.common.components import without_component
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import classifier, metrics, reading, search
 from cmlm.evaluation.tasks import base
@@ -254,7 +255,9 @@ def _check_pool(columns: dict[str, list[str]]) -> None:
         raise UserError(f"{', '.join(columns)}: one language; allowed: at least two")
     for path, lines in columns.items():
         if len(lines) < 4:
-            raise UserError(f"{path} has {len(lines)} lines; allowed: at least 4")
+            raise UserError(
+                f"{path} has {counted(len(lines), 'line')}; allowed: at least 4"
+            )
 
 
 def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:

@@ -21,6 +21,7 @@ import numpy as np
 from sklearn.metrics import f1_score
 
 from cmlm.common.components import without_component
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import averages, languages, metrics, reading, search
 from cmlm.evaluation.tasks import base
@@ -319,5 +320,7 @@ def read_tsv(source: reading.DataDir, path: str) -> Bitext:
 
 def _checked(bitext: Bitext, path: str) -> Bitext:
     if len(bitext.first) < 2:
-        raise UserError(f"{path} has {len(bitext.first)} pairs; allowed: at least 2")
+        raise UserError(
+            f"{path} has {counted(len(bitext.first), 'pair')}; allowed: at least 2"
+        )
     return bitext

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading, search
 from cmlm.evaluation.tasks import base, senteval_files
@@ -140,8 +141,8 @@ class GeometryFiles(Geometry):
             texts.update(dict.fromkeys(line.strip() for line in lines if line.strip()))
         if len(texts) < 2:
             raise UserError(
-                f"{', '.join(self._paths)}: {len(texts)} distinct strings; allowed: at "
-                "least 2"
+                f"{', '.join(self._paths)}: {counted(len(texts), 'distinct string')}; "
+                "allowed: at least 2"
             )
         return Strings(list(texts))
 

@@ -12,6 +12,7 @@ import re
 
 import numpy as np
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import sts
@@ -111,7 +112,9 @@ class WordPairs(sts.PairFileTask):
         rows = [line.split("\t") for line in lines]
         for row in rows:
             if len(row) != 3:
-                raise UserError(f"{path}: {len(row)} columns in {row}; allowed: 3")
+                raise UserError(
+                    f"{path}: {counted(len(row), 'column')} in {row}; allowed: 3"
+                )
         return rows
 
 
@@ -128,7 +131,9 @@ def _language(
     for line, row in enumerate(rows, 2):
         where = f"{path}, line {line}, {name}"
         if len(row) != len(head):
-            raise UserError(f"{where}: {len(row)} columns; allowed: {len(head)}")
+            raise UserError(
+                f"{where}: {counted(len(row), 'column')}; allowed: {len(head)}"
+            )
         ids, forms, shown, given = (row[place] for place in places)
         pairs, values = ids.split(), given.split()
         if len(pairs) != len(values) or not all(map(_PLACE.fullmatch, pairs)):

@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import reading, search
 from cmlm.evaluation.tasks import base
@@ -95,7 +96,8 @@ class EntityLinking(base.Task[Linking]):
                 row = line.split("||")
                 if len(row) != 5:
                     raise UserError(
-                        f"{path}, line {number}: {len(row)} columns; allowed: 5"
+                        f"{path}, line {number}: {counted(len(row), 'column')}; "
+                        "allowed: 5"
                     )
                 if row[4].strip() not in _WITHOUT_CONCEPT:
                     mentions.append(re.split(r"[|+]", row[3].strip()))
@@ -156,7 +158,8 @@ class NcbiDisease(EntityLinking):
             if len(row) > 1:
                 if len(row) != 6:
                     raise UserError(
-                        f"{path}, line {number}: {len(row)} columns; allowed: 6"
+                        f"{path}, line {number}: {counted(len(row), 'column')}; "
+                        "allowed: 6"
                     )
                 seen[row[0], processed(row[3]), row[5]] = None
         (dictionary, *_) = source.matching("medic-*.txt", within=self.name)
@@ -227,7 +230,8 @@ class Cometa(EntityLinking):
         for number, row in enumerate(rows, 2):
             if len(row) != len(head):
                 raise UserError(
-                    f"{path}, line {number}: {len(row)} columns; allowed: {len(head)}"
+                    f"{path}, line {number}: {counted(len(row), 'column')}; "
+                    f"allowed: {len(head)}"
                 )
         return Linking(
             [[row[term].strip()] for row in rows],
@@ -247,7 +251,9 @@ def _two_columns(source: reading.DataDir, path: str) -> Iterator[tuple[str, str]
     for number, line in enumerate(source.lines(path), 1):
         row = line.split("||")
         if line.strip() and len(row) != 2:
-            raise UserError(f"{path}, line {number}: {len(row)} columns; allowed: 2")
+            raise UserError(
+                f"{path}, line {number}: {counted(len(row), 'column')}; allowed: 2"
+            )
         if line.strip() and row[0].strip() not in _WITHOUT_CONCEPT:
             yield row[0], row[1].strip()
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading, search
 from cmlm.evaluation.tasks import base
@@ -70,8 +71,9 @@ class NeighboursFiles(base.Task[Openings]):
         pairs = [pair for pair in pairs if pair[0] not in rows]
         if len(rows) < 2 or not pairs:
             raise UserError(
-                f"{', '.join(self._paths)}: {len(rows)} documents with different "
-                "second sentences; allowed: at least 2, a blank line between them"
+                f"{', '.join(self._paths)}: {counted(len(rows), 'document')} with "
+                "different second sentences; allowed: at least 2, a blank line between "
+                "them"
             )
         return Openings(
             [first for first, _ in pairs],

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import classifier, labelled_files, metrics, reading
 from cmlm.evaluation.tasks import base
@@ -73,8 +74,8 @@ class ClassificationFiles(ClassificationTask):
         (first, most), (second, next_most) = Counter(labels).most_common(2)
         if most < needed[0] or next_most < needed[1]:
             raise UserError(
-                f"{path} has {most} examples of {first!r} and {next_most} of "
-                f"{second!r}; allowed for its folds: at least {needed[0]} of the "
+                f"{path} has {counted(most, 'example')} of {first!r} and {next_most} "
+                f"of {second!r}; allowed for its folds: at least {needed[0]} of the "
                 f"largest class and {needed[1]} of the next; or TRAIN:DEV:TEST"
             )
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from cmlm.common import json_files
+from cmlm.common.counts import counted
 from cmlm.errors import UserError, shown
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
@@ -307,7 +308,7 @@ class Architecture:
         if layers < model["num_layers"] and not self.shares_layers:
             raise UserError(
                 f"{path} has {self.fields['num_layers'][0]}={model['num_layers']}; "
-                f"the weights beside it have {layers} layers"
+                f"the weights beside it have {counted(layers, 'layer')}"
             )
         width = model["hidden_size"]
         narrow = model["embedding_size"] or width

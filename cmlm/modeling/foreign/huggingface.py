@@ -20,6 +20,7 @@ import os
 from typing import Any
 
 from cmlm.common import json_files
+from cmlm.common.counts import counted
 from cmlm.errors import UserError, shown
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import (
@@ -87,7 +88,7 @@ def read(folder: str) -> base.Source:
     spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
     if spare:
         model["vocab_size"] -= spare
-        notes.append(f"{spare:,} embedding rows without a token are left out")
+        notes.append(f"left out: {counted(spare, 'embedding row')} without a token")
     dense = around["dense"] and os.path.join(folder, around["dense"])
 
     def load():
