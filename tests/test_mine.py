@@ -152,12 +152,14 @@ def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
     cases = [
         [*inputs, f"--output={tmp_path}/all.tsv", f"--threshold={lowest}"],
         [*inputs, f"--output={tmp_path}/good.tsv.gz", f"--threshold={middle}"],
-        [*inputs, f"--output={tmp_path}/none.tsv", "--threshold=2"],
+        [*inputs, f"--output={tmp_path}/none.tsv", "--threshold=1"],
     ]
     answers = [run(*case) for case in cases]
     assert [code for code, _, _ in answers] == [0, 0, 1], answers
     assert f"of {len(lines)} pairs with a cosine of" in answers[1][1]
-    assert "no pair has a cosine of 2 or more: lower --threshold" in answers[2][2]
+    highest = np.floor(cosines.max() * 1e4) / 1e4
+    said = f"--threshold is 1; allowed: at most {highest:.4f}, the highest cosine of a"
+    assert said in answers[2][2]
     assert (tmp_path / "all.tsv").read_text().splitlines() == lines
     scores = np.array((tmp_path / "all.scores").read_text().split(), float)
     np.testing.assert_allclose(scores, cosines, rtol=0, atol=2e-6)
@@ -234,7 +236,10 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
             [model, output, source, target, "--neighbours=99"],
             "--neighbours is 99; allowed: at most ",
         ),
-        ([model, output, source, target, "--threshold=9"], "lower --threshold"),
+        (
+            [model, output, source, target, "--threshold=9"],
+            "--threshold is 9; allowed: at",
+        ),
         ([model, output, bitext, "--hard_negatives=99"], "needs at least 100"),
         ([model, output, bitext, "--max_cosine=-1"], "raise --max_cosine or give"),
         ([bad_model, output, source, target], "holds no weights"),
@@ -259,7 +264,7 @@ def test_a_failed_run_keeps_vectors_under_any_name(model, corpus, tmp_path):
         *(f"--model={model}", f"--source={corpus}/source.txt", "--threshold=9"),
         *(f"--target={corpus}/target.txt.gz", f"--output={output}"),
     )
-    assert code == 1 and "lower --threshold" in heard
+    assert code == 1 and "--threshold is 9; allowed: at most" in heard
     assert (tmp_path / "out[1].tsv.work" / "source-vectors").is_dir()
 
 

@@ -655,6 +655,23 @@ def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
     assert encoder.asked == []
 
 
+def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
+    for name in "ab":
+        lines = [f"{name} {number}\n" for number in range(5)]
+        (tmp_path / name).write_text("".join(lines))
+    search = neighbours.Search("flat", memory=MEMORY)
+    job = jobs.Job(Encoder(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+
+    def mine(threshold):
+        given = ([f"{tmp_path}/a"], [f"{tmp_path}/b"], 2, "distance", "max")
+        return jobs.mine_pairs(job, *given, threshold, True)
+
+    with pytest.raises(UserError, match="--threshold is 9; .*highest score") as error:
+        mine(9.0)
+    mine(float(str(error.value).split("at most ")[1].split(",")[0]))
+    assert len((tmp_path / "out.tsv").read_text().splitlines()) == 1
+
+
 # ------------------------------------------------------------------ negatives
 
 

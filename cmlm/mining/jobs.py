@@ -150,16 +150,13 @@ def mine_pairs(
     found = {side: searcher.find(side, k) for side in needed}
     if threshold is None:
         threshold = pairs_lib.THRESHOLDS[margin]
-    pairs = pairs_lib.mine(
-        found.get("source"),
-        found.get("target"),
-        margin,
-        retrieval,
-        threshold,
-        one_to_one,
+    mine = functools.partial(
+        pairs_lib.mine, found.get("source"), found.get("target"), margin, retrieval
     )
+    pairs = mine(threshold, one_to_one)
     if not len(pairs):
-        raise UserError(f"no pair scores {threshold:g} or more: lower --threshold")
+        scores = mine(one_to_one=False).score
+        raise _none_reaches(threshold, scores.max(initial=-np.inf), "score")
     source, target = (text for text, _ in sides.values())
     with _output_and_scores(job.output) as (file, scores):
         for score, cosine in zip(pairs.score, pairs.cosine, strict=True):
@@ -208,6 +205,19 @@ def _two_sides(
             " with one model"
         )
     return sides
+
+
+def _none_reaches(threshold: float, highest: float, kind: str) -> UserError:
+    """The error of a threshold above the highest score; names a score that is there."""
+    if np.isneginf(highest):
+        return UserError(
+            "no pair is found in both directions: take another --retrieval"
+        )
+    # Rounded down, so that this number as --threshold keeps the pair.
+    return UserError(
+        f"--threshold is {threshold:g}; allowed: at most "
+        f"{np.floor(highest * 1e4) / 1e4:.4f}, the highest {kind} of a pair"
+    )
 
 
 @contextlib.contextmanager
@@ -332,20 +342,19 @@ def score_pairs(
         job.path("cosines"), about, start, "scoring pairs", job.workers
     )
     reached = np.zeros(len(_STEPS), np.int64)
-    written = 0
+    written, highest = 0, -np.inf
     with _output_and_scores(job.output) as (file, scores):
         for start in range(0, lines.lines, _LINES_AT_ONCE):
             rows = np.array(lines.rows[start : start + _LINES_AT_ONCE])
             own = cosines.take(rows)[:, 0]
+            highest = own.max(initial=highest)
             reached += (own[:, np.newaxis] >= _STEPS).sum(axis=0)
             chosen = own >= threshold
             file.writelines(f"{line}\n" for line in lines.take(rows[chosen]))
             scores.writelines(f"{cosine:.6f}\n" for cosine in own[chosen])
             written += int(chosen.sum())
         if not written:
-            raise UserError(
-                f"no pair has a cosine of {threshold:g} or more: lower --threshold"
-            )
+            raise _none_reaches(threshold, highest, "cosine")
     shares = "  ".join(
         f"{step:g}: {number / lines.lines:.1%}"
         for step, number in zip(_STEPS, reached.tolist(), strict=True)
