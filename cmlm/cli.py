@@ -21,6 +21,7 @@ the reader of stdout has gone.
 import contextlib
 import errno
 import logging
+import math
 import os
 import re
 import select
@@ -240,8 +241,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     for name in flags.FLAGS:
         value = flags.FLAGS[name].value
         # Each comparison with NaN is false, so it would pass all bounds.
-        if isinstance(value, float) and value != value:
-            _fail(f"--{name} is nan; allowed: a number")
+        if isinstance(value, float) and not math.isfinite(value):
+            _fail(f"--{name} is {value:g}; allowed: a finite number")
     if len(arguments) > 1:
         # absl would silently ignore all flags after a positional argument.
         _fail(

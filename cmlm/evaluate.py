@@ -74,7 +74,7 @@ class _Repeats(flags.IntegerParser):
 
 
 flags.DEFINE(
-    _Repeats(lower_bound=1),
+    _Repeats(lower_bound=1, upper_bound=1000),
     "repeats",
     1,
     "Train each classifier N times, with N seeds. --seeds=N is the older name; the "
@@ -95,6 +95,7 @@ flags.DEFINE_integer(
     0,
     "The processors for searches and classifiers; 0 for all.",
     lower_bound=0,
+    upper_bound=4096,
 )
 flags.DEFINE_string(
     "pcr", None, "A file of cmlm.pcr: remove its components. It belongs to one model."

@@ -103,7 +103,7 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 flags.DEFINE_float(
-    "max_cosine", 1.0, "Highest cosine of a hard negative with its source."
+    "max_cosine", 1.0, "Highest cosine of a hard negative with its source.", -1, 1
 )
 flags.DEFINE_enum(
     "index",
@@ -213,6 +213,11 @@ def _check_flags() -> None:
         if FLAGS[name].present and job not in jobs:
             allowed = ", or with ".join(_JOBS[reader] for reader in jobs)
             raise UserError(f"--{name} is {FLAGS[name].value}; allowed: with {allowed}")
+    is_cosine = FLAGS.score or FLAGS.margin == "absolute"
+    if is_cosine and FLAGS.threshold is not None and FLAGS.threshold > 1:
+        raise UserError(
+            f"--threshold is {FLAGS.threshold:g}; allowed: at most 1, as it is a cosine"
+        )
     for name in ("cells", "probes"):
         if FLAGS.index == "flat" and FLAGS[name].present:
             raise UserError(

@@ -88,6 +88,12 @@ def main(_) -> None:
             f"--model is {FLAGS.model}, which has no fingerprint; export it again"
         )
 
+    if FLAGS.components > encoder.dim:
+        raise UserError(
+            f"--components is {FLAGS.components}; allowed: at most {encoder.dim}, the "
+            "numbers of a vector"
+        )
+
     fitted = {
         language: _fit(encoder, language, flag, paths)
         for language, (flag, paths) in sources.items()

@@ -24,7 +24,9 @@ flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
 flags.DEFINE_integer(
     "max_examples", 50_000, "Read at most this many documents of each kind.", 10
 )
-flags.DEFINE_integer("seed", 0, "Seed of the choice of held-out documents.")
+flags.DEFINE_integer(
+    "seed", 0, "Seed of the choice of held-out documents.", 0, 2**32 - 1
+)
 
 FLAGS = flags.FLAGS
 

@@ -106,7 +106,7 @@ def _check_flags() -> None:
     # Python's sockets count up to 292 years.
     if not 0 < FLAGS.timeout < 1e9:
         raise UserError(
-            f"--timeout is {FLAGS.timeout:g}; allowed: a number of seconds above 0"
+            f"--timeout is {FLAGS.timeout:g}; allowed: seconds, above 0 and below 1e9"
         )
     if FLAGS.output and not FLAGS.output.endswith(".npy"):
         raise UserError(

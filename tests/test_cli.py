@@ -32,6 +32,7 @@ from cmlm.errors import UserError
 
 _NUMBER = flags.DEFINE_integer("number", 1, "The number to print.")
 _SHARE = flags.DEFINE_float("share", 0.5, "A share.", 0, 1)
+_RATE = flags.DEFINE_float("rate", 1.0, "A number.")
 _MODE = flags.DEFINE_enum("mode", "print", ["print", "import"], "What to do.")
 _BODY = flags.DEFINE_string("body", "", "Python to run.")
 
@@ -107,7 +108,8 @@ def test_help_shows_the_docstring_and_only_our_flags(run):
         ("--nubmer=3", ["nubmer", "Did you mean", "number"]),
         ("--number=three", ["flag --number=three: allowed: a whole number\n"]),
         ("--share=half", ["flag --share=half: allowed: a number\n"]),
-        ("--share=nan", ["--share is nan; allowed: a number"]),
+        ("--share=nan", ["--share is nan; allowed: a finite number"]),
+        ("--rate=-inf", ["--rate is -inf; allowed: a finite number"]),
         ("--mode=show", ["mode", "show", "print|import"]),
         ("number=3", ["number=3", "--name=value"]),
         ("--flagfile=nowhere.flags", ["nowhere.flags: there is no such file", "cmlm"]),

@@ -246,8 +246,11 @@ def test_command(addresses, expected, toy_export, tmp_path):
 
     for flags, said in (
         (["--language=ger"], "--language is ger; the server has no components for it"),
-        (["--language=de", "--timeout=0"], "--timeout is 0; allowed: a number of"),
-        (["--language=de", "--timeout=nan"], "--timeout is nan; allowed: a number"),
+        (["--language=de", "--timeout=0"], "--timeout is 0; allowed: seconds, above 0"),
+        (
+            ["--language=de", "--timeout=nan"],
+            "--timeout is nan; allowed: a finite number",
+        ),
         (["--language=de", "--version=0"], "--version=0"),
     ):
         refused = command(server, "--text=dogs", "--signature=pcr", *flags)

@@ -242,6 +242,23 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ),
         ([model, output, bitext, "--hard_negatives=99"], "needs at least 100"),
         ([model, output, bitext, "--max_cosine=-1"], "raise --max_cosine or give"),
+        # A model is not looked for.
+        (
+            [bad_model, output, bitext, "--max_cosine=-2"],
+            "--max_cosine=-2: -2.0 is not",
+        ),
+        (
+            [bad_model, output, bitext, "--score", "--threshold=2"],
+            "--threshold is 2; allowed: at most 1",
+        ),
+        (
+            [bad_model, output, source, target, "--margin=absolute", "--threshold=1.1"],
+            "--threshold is 1.1; allowed: at most 1",
+        ),
+        (
+            [bad_model, output, source, target, "--max_memory_gb=inf"],
+            "--max_memory_gb is inf; allowed: a finite number",
+        ),
         ([bad_model, output, source, target], "holds no weights"),
         ([model, output, source, target, "--margin=cosine"], "cosine"),
         ([model, output, source, target, "--max_memory_gb=1"], "1.25"),

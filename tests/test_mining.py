@@ -655,6 +655,23 @@ def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
     assert encoder.asked == []
 
 
+@pytest.mark.parametrize("job_of", ["pairs", "negatives"])
+def test_too_many_cells_are_refused_before_anything_is_encoded(tmp_path, job_of):
+    (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
+    for name in "ab":
+        (tmp_path / name).write_text(f"{name}\n{name}{name}\n")
+    encoder, search = Encoder(), neighbours.Search("ivf", cells=5, memory=MEMORY)
+    job = jobs.Job(encoder, f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    with pytest.raises(UserError, match="--cells is 5; allowed: up to 4"):
+        if job_of == "pairs":
+            sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
+            jobs.mine_pairs(job, *sides, 1, "ratio", "max", 0.0, True)
+        else:
+            given = job, [f"{tmp_path}/bitext.tsv"], 2, None
+            jobs.mine_negatives(*given, 1, 0, 1.0)
+    assert encoder.asked == []
+
+
 def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
     for name in "ab":
         lines = [f"{name} {number}\n" for number in range(5)]

@@ -86,6 +86,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
             f"de, {tmp_path}/unit.npy: vectors of length 1; allowed: vectors of cmlm.e",
         ),
         ([output, f"--vectors=de={tmp_path}/zero.npy"], "all vectors are zero"),
+        ([output, text, "--components=17"], "--components is 17; allowed: at most 16"),
         (
             [output, text, "--model=http://localhost:1/v1/models/cmlm"],
             "--model is http://localhost:1/v1/models/cmlm; allowed: an export",

@@ -122,6 +122,9 @@ def test_too_few_examples_are_one_line(tmp_path):
     done = run("quality", f"--good={good}", f"--bad={bad}", f"--output={tmp_path}/q")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "has 2 documents" in done.stderr
+    for seed in (-1, 2**32):
+        done = run("quality", f"--good={good}", f"--bad={bad}", f"--seed={seed}")
+        assert done.returncode == 1 and f"flag --seed={seed}: " in done.stderr
 
 
 def test_a_file_on_both_sides_is_refused_and_equal_kinds_are_warned_of(tmp_path):

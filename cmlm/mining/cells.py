@@ -20,6 +20,14 @@ _ITERATIONS = 10
 _SEED = 20
 
 
+def check_number(cells: int, sentences: int) -> None:
+    """Raises UserError if there are more cells than sentences of both sides."""
+    if cells > sentences:
+        raise UserError(
+            f"--cells is {cells}; allowed: up to {sentences}, the number of sentences"
+        )
+
+
 class Cells:
     """The cells that both sides of a search share: centres of spherical k-means.
 
@@ -42,10 +50,7 @@ class Cells:
     ):
         self._memory = memory
         total = sum(map(len, sides))
-        if cells > total:
-            raise UserError(
-                f"--cells is {cells}; allowed: up to {total}, the number of sentences"
-            )
+        check_number(cells, total)
         cells = cells or min(int(4 * max(map(len, sides)) ** 0.5), -(-total // 8))
         path = os.path.join(directory, "centres.npy")
         if not storage.is_whole(path, directory):

@@ -17,6 +17,7 @@ from cmlm.common.counts import counted
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError
+from cmlm.mining import cells as cells_lib
 from cmlm.mining import encoded, negatives, neighbours, texts, vectors
 from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.texts import Texts
@@ -193,6 +194,8 @@ def _two_sides(
     for queries, searched in (("source", "target"), ("target", "source")):
         if queries in needed:
             neighbours.check_size(searched, len(opened[searched][0]), k)
+    total = sum(len(text) for text, _ in opened.values())
+    cells_lib.check_number(job.search.cells, total)
     sides = {
         name: (text, job.encode(name, text) if stored is None else stored)
         for name, (text, stored) in opened.items()
@@ -271,6 +274,7 @@ def mine_negatives(
         pool = job.gather(lambda: texts.read_lines(pool_files), "pool", "--pool")
         sides = {"bitext-1": source, "pool": pool}
     k = negatives.neighbours_for(count, skip, len(pool))
+    cells_lib.check_number(job.search.cells, len(source) + len(pool))
     both = {name: (side, job.encode(name, side)) for name, side in sides.items()}
     found = job.searcher(both).find("source", k)
     rows = negatives.choose(
