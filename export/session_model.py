@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,29 @@ class SessionModel:
             raise ValueError(
                 f"inputs are {sorted(inputs)}; allowed: {sorted(signature.inputs)}"
             )
-        feeds = {
-            signature.inputs[key].name: _array(key, value, signature.inputs[key])
+        arrays = {
+            key: _array(key, value, signature.inputs[key])
             for key, value in inputs.items()
         }
+        feeds = {signature.inputs[key].name: array for key, array in arrays.items()}
         outputs = {key: info.name for key, info in signature.outputs.items()}
-        return self._session.run(outputs, feeds)
+        try:
+            return self._session.run(outputs, feeds)
+        except tf.errors.InvalidArgumentError as error:
+            # The message of the graph takes many lines.
+            _check_lengths(arrays, error)
+            raise
+
+
+def _check_lengths(arrays: dict[str, np.ndarray], cause: Exception) -> None:
+    """Raises ValueError from a cause if two inputs differ in an axis of both."""
+    for (one, first), (other, second) in itertools.pairwise(arrays.items()):
+        axes = min(first.ndim, second.ndim)
+        if first.shape[:axes] != second.shape[:axes]:
+            raise ValueError(
+                f"{one} has the shape {list(first.shape)}, {other} "
+                f"{list(second.shape)}; allowed: equal lengths"
+            ) from cause
 
 
 def _array(name: str, value: Any, info: meta_graph_pb2.TensorInfo) -> np.ndarray:

@@ -163,6 +163,24 @@ _BYTES = 'allowed: a string, or {"b64": BASE64}'
             },
             "input_word_ids has rows of several lengths; allowed: one",
         ),
+        (
+            {
+                "signature_name": "pcr",
+                "inputs": {"text": ["a", "b"], "language": ["de"]},
+            },
+            "text has the shape [2], language [1]; allowed: equal lengths",
+        ),
+        (
+            {
+                "signature_name": "pcr_tensors",
+                "inputs": {
+                    **{"input_word_ids": [[1, 2]], "input_mask": [[1, 1]]},
+                    **{"input_type_ids": [[0]], "language_index": [0]},
+                },
+            },
+            "input_mask has the shape [1, 2], input_type_ids [1, 1]; allowed: equal "
+            "lengths",
+        ),
     ],
 )
 def test_an_error_names_the_place_and_what_is_allowed(server, asked, error):

@@ -121,12 +121,16 @@ def test_tensors_of_several_shapes_are_refused(ask, session, toy_export, name, c
     tensors = tensors_of(toy_export, TEXTS)
     tensors[name] = tensors[name][cut]
     index = np.zeros(len(tensors["input_mask"]), np.int32)
-    # Called in Python, and in a session as a model server calls it.
-    for run in (ask, session):
+    for signature, inputs in (
+        ("tensors", tensors),
+        ("pcr_tensors", {**tensors, "language_index": index}),
+    ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="one shape for the"):
-            run("tensors", **tensors)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="one shape for the"):
-            run("pcr_tensors", **tensors, language_index=index)
+            ask(signature, **inputs)
+        # In a session, as a model server calls it.
+        with pytest.raises(ValueError, match="allowed: equal lengths") as error:
+            session(signature, **inputs)
+        assert "one shape for the" in str(error.value.__cause__)
 
 
 def test_tensors_heed_segments_and_inner_masks(ask, toy_export):
