@@ -21,6 +21,7 @@ from cmlm import cli
 from cmlm.common import files, outputs, scratch
 from cmlm.data import line_files
 from cmlm.errors import UserError
+from cmlm.evaluation import reading
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,6 +32,17 @@ def test_expand_takes_lists_and_globs_and_names_each_file_once(tmp_path):
     patterns = f"{tmp_path}/*.txt, {tmp_path}/c.txt.gz,{tmp_path}/a.txt"
     names = [os.path.basename(path) for path in files.expand(patterns)]
     assert names == ["a.txt", "b.txt", "c.txt.gz"]
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
+    """Its second reading would find nothing; an open without a writer would wait."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    assert files.expand(pipe) == [pipe]
+    said = f"^{pipe} is a pipe or a device; allowed: a file, because the text is read"
+    with pytest.raises(UserError, match=said), files.open_text(pipe):
+        pass
+    assert reading.DataDir(str(tmp_path)).find("pipe") == pipe
 
 
 def test_expand_takes_a_name_with_glob_characters_literally(tmp_path):

@@ -12,6 +12,7 @@ import gzip
 import io
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, TextIO
@@ -72,7 +73,7 @@ def pattern(path: str) -> str:
 def states(paths: Iterable[str]) -> list[tuple[str, int, int]]:
     """Returns the path, bytes and time of the last change of files."""
     found = [(path, tf.io.gfile.stat(path)) for path in paths]
-    return [(path, stat.length, stat.mtime_nsec) for path, stat in found]
+    return [(path, about.length, about.mtime_nsec) for path, about in found]
 
 
 class _GFileStream(io.RawIOBase):
@@ -170,9 +171,10 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
             file, and zeros behind the data of a gzip file.
 
     Raises:
-        UserError: the file cannot be read, is a damaged gzip or bzip2 file, or is
-            packed in another way than its name says.
+        UserError: the file cannot be read, is a pipe or a device, is a damaged gzip or
+            bzip2 file, or is packed in another way than its name says.
     """
+    _refuse_streams(path)
     if for_tensorflow:
         refuse_bzip2(path)
     try:
@@ -202,6 +204,20 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
         if error.errno is not None or not path.endswith(".bz2"):
             raise
         raise UserError(f"{path} is not a whole bzip2 file: {error}") from error
+
+
+def _refuse_streams(path: str) -> None:
+    """Raises UserError for a pipe, a socket or a terminal: it can be read once only."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        # Not a local path, or none that can be read; the reader says which.
+        return
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
+        raise UserError(
+            f"{path} is a pipe or a device; allowed: a file, because the text is read "
+            "several times (`COMMAND > FILE` writes one)"
+        )
 
 
 def refuse_bzip2(path: str) -> None:

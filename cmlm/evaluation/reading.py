@@ -88,7 +88,8 @@ class DataDir:
         looked_for = self._places(names, within)
         for path in looked_for:
             for candidate in (path, path + ".gz"):
-                if os.path.isfile(candidate):
+                # Its reader refuses a pipe by name.
+                if os.path.exists(candidate) and not os.path.isdir(candidate):
                     return candidate
         raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
