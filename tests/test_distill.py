@@ -157,6 +157,23 @@ def test_the_vectors_of_another_teacher_are_refused(folder):
         prepare(folder, config)
 
 
+def test_other_vectors_in_the_file_of_the_teacher_are_refused(folder):
+    """The name and the width stay, so only the content tells them apart."""
+    config = settings(folder, teacher_cache=str(folder / "cache"))
+    prepare(folder, config)
+    rows = np.load(folder / "taught.npy")
+    rows[-1, -1] += 1
+    np.save(folder / "taught.npy", rows)
+    config.init_words = True
+    with pytest.raises(UserError, match=r"taught.npy from before it changed; allowed"):
+        prepare(folder, config)
+    # A cache of an earlier version has no marks.
+    about = json.loads((folder / "cache" / "teacher.json").read_text())
+    del about["teacher"]["marks"]
+    (folder / "cache" / "teacher.json").write_text(json.dumps(about))
+    prepare(folder, config)
+
+
 def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_device):
     config = settings(folder, teacher_cache=str(folder / "cache"))
     prepare(folder, config)

@@ -266,14 +266,14 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
         yield Writer(directory, dim)
 
 
-def model_of(directory: str) -> str | None:
-    """Returns the name of the teacher of a directory; None if there is none yet.
+def teacher_of(directory: str) -> dict:
+    """Returns the identity of the teacher of a directory; {} if there is none yet.
 
     Raises:
         UserError: the directory is damaged.
     """
     _texts(directory)
-    return _about(directory).get("teacher", {}).get("model")
+    return _about(directory).get("teacher", {})
 
 
 def refuse_other(directory: str, teacher: dict, dim: int) -> None:
@@ -287,13 +287,18 @@ def refuse_other(directory: str, teacher: dict, dim: int) -> None:
         return
     known = found.get("teacher", {}).get("model")
     if known == teacher["model"]:
-        raise UserError(
-            f"{directory} holds vectors of {known} from before it changed; allowed: "
-            "another --teacher_cache"
-        )
+        raise changed(directory, known)
     raise UserError(
         f"{directory} holds the vectors of another teacher; allowed: another "
         f"--teacher_cache, or the teacher {known}"
+    )
+
+
+def changed(directory: str, model: str) -> UserError:
+    """The error for vectors of a teacher that changed under its name."""
+    return UserError(
+        f"{directory} holds vectors of {model} from before it changed; allowed: "
+        "another --teacher_cache"
     )
 
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,6 +19,7 @@ from cmlm.data import teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
+from cmlm.mining import vectors
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.objectives import Data
 from cmlm.objectives.base import ObjectiveConfig
@@ -79,7 +81,8 @@ def refuse_others(objectives: Mapping[str, ObjectiveConfig], directory: str) -> 
     for objective in objectives.values():
         if isinstance(objective, DistillConfig):
             cache = _cache(objective, directory)
-            if teacher_vectors.model_of(cache) not in (None, objective.teacher):
+            known = teacher_vectors.teacher_of(cache).get("model")
+            if known not in (None, objective.teacher):
                 teacher, about = _open(objective)
                 teacher_vectors.refuse_other(cache, about, teacher.dim)
 
@@ -95,13 +98,27 @@ def _cache(objective: DistillConfig, directory: str) -> str:
     return path
 
 
-def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, str]]:
+def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, Any]]:
     """Opens the teacher. Returns its identity, too."""
     teacher = opening.open_encoder(objective.teacher)
     return teacher, {
         "model": objective.teacher,
         "identity": _fingerprint(teacher.info),
+        "marks": getattr(teacher, "marks", {}),
     }
+
+
+def _refuse_changed(cache: str, about: dict[str, Any]) -> None:
+    """Refuses a server or a file that holds another model than when the cache began.
+
+    A cache of an earlier version has no marks, and is not refused.
+
+    Raises:
+        UserError: the teacher changed.
+    """
+    known = teacher_vectors.teacher_of(cache)
+    if vectors.difference(known.get("marks", about["marks"]), about["marks"]):
+        raise teacher_vectors.changed(cache, about["model"])
 
 
 def _vectors(
@@ -123,6 +140,7 @@ def _vectors(
         objective.check_words(name, (found or teacher).dim, new_encoder)
     if not found:
         with teacher_vectors.opened(cache, about, teacher.dim) as writer:
+            _refuse_changed(cache, about)
             logger.info(
                 "teacher: reads the texts; a stopped run resumes with its vectors in "
                 "%s",
@@ -150,9 +168,9 @@ def _write(
             }
             if missing:
                 left = list(missing.values())
-                vectors = teacher.encode(left, normalize=True, progress=False)
-                vectors = arrays.checked(vectors, left, model, teacher.dim)
-                writer.append(list(missing), arrays.unit_length(vectors))
+                rows = teacher.encode(left, normalize=True, progress=False)
+                rows = arrays.checked(rows, left, model, teacher.dim)
+                writer.append(list(missing), arrays.unit_length(rows))
             bar.update(len(keys))
 
 
@@ -176,7 +194,10 @@ def _batches(
 
 
 def _fingerprint(info: Mapping) -> str:
-    """Identifies a teacher: a server or a file has no fingerprint of its weights."""
+    """Identifies a teacher: a server or a file has no fingerprint of its weights.
+
+    Their `marks` tell models of one address or path apart.
+    """
     described = json.dumps(info, sort_keys=True, default=str)
     return info.get("fingerprint") or hashlib.sha256(described.encode()).hexdigest()
 
