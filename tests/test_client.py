@@ -98,7 +98,7 @@ def test_mistakes_are_one_line(connect, addresses):
         connect().encode(sentences, "tensors")
     with pytest.raises(UserError, match="signature pcr needs a language"):
         connect().encode(sentences, "pcr")
-    with pytest.raises(UserError, match="got 1 languages for 2 sentences"):
+    with pytest.raises(UserError, match="got 1 language for 2 sentences"):
         connect().encode(sentences, "pcr", ["de"])
     with pytest.raises(UserError) as refused:
         connect(version=7).encode(sentences)

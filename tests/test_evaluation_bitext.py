@@ -202,7 +202,7 @@ def test_files_of_ones_own(tmp_path):
     with pytest.raises(UserError, match="column 2, line 2: no sentence"):
         bitext.BitextFiles(["a.tsv"]).read(source)
     (tmp_path / "a.tsv").write_text("one\teins\n")
-    with pytest.raises(UserError, match="has 1 pairs; allowed: at least 2"):
+    with pytest.raises(UserError, match="has 1 pair; allowed: at least 2"):
         bitext.BitextFiles(["a.tsv"]).read(source)
 
 

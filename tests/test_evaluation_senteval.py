@@ -257,7 +257,7 @@ def test_sst_uses_the_validation_file(tmp_path):
     scores = TASKS["sst2"].score(data, WordCounts().encode)
     assert set(scores) == {"accuracy", "dev_accuracy", "f1"}
     write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\nbad\t0\n")
-    with pytest.raises(UserError, match="line 1: 1 columns"):
+    with pytest.raises(UserError, match="line 1: 1 column;"):
         read("sst2", tmp_path)
 
 

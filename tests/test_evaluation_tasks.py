@@ -745,7 +745,7 @@ def test_the_next_sentence_is_found_by_hand(tmp_path):
     scores = task.score(data, Table(table).encode)
     assert scores == {"accuracy": 50, "accuracy_at_10": 100, "candidates": 3}
     write(path, ["a", "A", "b", "B"])
-    with pytest.raises(UserError, match="1 documents with different second sentences"):
+    with pytest.raises(UserError, match="1 document with different second sentences"):
         read(f"neighbours:{path}", tmp_path)
 
 
