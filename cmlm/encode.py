@@ -124,7 +124,9 @@ def _encode_lines() -> None:
                 write(arrays.unit_length(encoded) if FLAGS.normalize else encoded)
             bar.update(len(lines))
         if bar.n != total:
-            raise UserError(f"{FLAGS.input} changed during reading")
+            raise UserError(
+                f"{FLAGS.input} changed while the command read it; run it again"
+            )
 
     # -------------------------------------------------------------- results
     for query, found in zip(FLAGS.query, nearest.found, strict=True):

@@ -375,7 +375,11 @@ def cache_of(encoder) -> str | None:
         return None
     folder = store.folder_in(FLAGS.cache_dir, encoder)
     if not folder:
-        print("--cache_dir is not used: the model has no fingerprint", file=sys.stderr)
+        print(
+            "note: --cache_dir keeps no vectors of a server, of stored vectors and of "
+            "languages:",
+            file=sys.stderr,
+        )
     return folder
 
 

@@ -325,7 +325,7 @@ def _read_bitext(job, inputs: dict) -> list[str]:
             threshold = pairs.THRESHOLDS["absolute"]
         return jobs.score_pairs(job, inputs["bitext"], report.columns, threshold)
     if report.columns > 2:
-        print("its hard negatives are replaced", file=sys.stderr)
+        print(f"the hard negatives of {FLAGS.bitext} are replaced", file=sys.stderr)
     return jobs.mine_negatives(
         job,
         inputs["bitext"],

@@ -146,8 +146,8 @@ def main(_) -> None:
         ignored = _given(("shards", "beam_options", "workers"))
         if ignored:
             raise UserError(
-                f"--{ignored[0]} needs --steps: layout {FLAGS.layout} without steps is"
-                " only split, without Beam"
+                f"--{ignored[0]} is {FLAGS[ignored[0]].value}; allowed: with --steps, "
+                f"because --layout={FLAGS.layout} without steps does not use Beam"
             )
         _split()
     else:

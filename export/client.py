@@ -134,7 +134,9 @@ def _write(answers, total: int) -> None:
             write(answer)
             written += len(answer)
         if written != total:
-            raise UserError(f"{FLAGS.input} changed during reading")
+            raise UserError(
+                f"{FLAGS.input} changed while the command read it; run it again"
+            )
     print(f"{FLAGS.output}  float32 {list(shape)}")
 
 

@@ -66,11 +66,14 @@ def test_bad_lines_are_left_out_and_counted(tmp_path):
 @pytest.mark.parametrize(
     "lines, message",
     [
-        ([*GOOD, *["missing"] * 6], "6 of 506 lines .*a.tsv line 501 first"),
+        (
+            [*GOOD, *["missing"] * 6],
+            "6 of 506 lines .*a.tsv line 501 is the first of them",
+        ),
         ([*GOOD, *["a\t"] * 6], "6 of 506 lines"),
         (
             [*GOOD, *["a\tb\tc"] * 6],
-            "do not have 2 columns .* needs as many columns as the first: 2",
+            "do not have 2 columns with text, as the first line has; .*line 501 is",
         ),
         (["plain text", "more of it"], "no line of the form source<TAB>target"),
         ([], "no line of the form"),
@@ -101,7 +104,9 @@ def test_a_column_of_numbers_is_refused(tmp_path):
 def test_the_file_of_the_first_bad_line_is_named(tmp_path):
     good = write(tmp_path / "a.tsv", GOOD)
     bad = write(tmp_path / "b.tsv", ["Yes.\tJa.", *["missing"] * 9])
-    with pytest.raises(UserError, match="lines of bitext do not .*b.tsv line 2 first"):
+    with pytest.raises(
+        UserError, match="lines of bitext do not .*b.tsv line 2 is the first"
+    ):
         bitext.inspect([good, bad])
 
 

@@ -268,7 +268,9 @@ def test_damaged_files_are_refused(tmp_path):
     path.write_text(f"a,b\nc,{'d' * 200_000}\n")
     with pytest.raises(UserError, match="file, line 2: .*at most 131,072 characters"):
         source.csv(str(path), 2)
-    with pytest.raises(UserError, match="not line by line: a 1 lines, b 2 lines"):
+    with pytest.raises(
+        UserError, match="line by line: a 1 line, b 2 lines; allowed: equal"
+    ):
         reading.check_parallel({"a": ["x"], "b": ["x", "y"]})
     with pytest.raises(UserError, match="b, line 2: no sentence"):
         reading.check_parallel({"a": ["x", "y"], "b": ["x", " "]})

@@ -120,7 +120,9 @@ def test_distinct_lines_in_the_order_of_their_first_appearance(tmp_path, memory)
 def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
     for other in (["a", "b"], ["a", "b", "c", "d"], ["a", "b", "d"]):
         versions = iter([["a", "b", "c"], other])
-        with pytest.raises(UserError, match="changed while it was read"):
+        with pytest.raises(
+            UserError, match="changed while the command read it; run it again"
+        ):
             texts.gather(lambda v=versions: next(v), str(tmp_path / "x"), "t", MEMORY)
         assert not os.listdir(tmp_path)
 
@@ -192,7 +194,7 @@ def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
             shard = tmp_path / name / "vectors" / "00001.npy"
             kept = (shard.with_name("00002.npy")).stat().st_mtime_ns
             shard.unlink()
-            with pytest.raises(UserError, match="lacks 1 shards of vectors"):
+            with pytest.raises(UserError, match="lacks 1 shard of vectors"):
                 encoded.read(str(tmp_path / name), "--source")
             encoded.write(str(tmp_path / name), *arguments, workers, Encoder)
             assert shard.with_name("00002.npy").stat().st_mtime_ns == kept

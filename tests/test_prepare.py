@@ -91,7 +91,10 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
             [f"--input={ROOT}/README.md", "--output=x", "--steps=c5"],
             "allowed: c4, length",
         ),
-        ([f"--input={ROOT}/README.md", "--output=x", "--workers=2"], "only split"),
+        (
+            [f"--input={ROOT}/README.md", "--output=x", "--workers=2"],
+            "--workers is 2; allowed: with --steps",
+        ),
         (["--shards=1048577"], "flag --shards=1048577: 1048577 is not an integer in"),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--min_quality=0.9"],

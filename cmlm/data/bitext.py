@@ -223,9 +223,9 @@ def _refuse_bad_lines(report: BitextReport, kind: str) -> None:
     if report.bad > MAX_BAD_SHARE * report.lines:
         raise UserError(
             f"{report.bad:,} of {report.lines:,} lines of {kind} do not have"
-            f" {report.columns} columns with text, {_named(report.first_bad)} first;"
-            f" allowed: at most {MAX_BAD_SHARE:.0%}, as every line needs as many"
-            f" columns as the first: {report.columns}"
+            f" {report.columns} columns with text, as the first line has;"
+            f" {_named(report.first_bad)} is the first of them; allowed: at most"
+            f" {MAX_BAD_SHARE:.0%} of the lines"
         )
 
 

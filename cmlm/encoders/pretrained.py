@@ -116,7 +116,10 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
             is_json = vocabulary_file.is_json(given)
             differs = not is_json or tokenizer_file.read(given) != theirs
         if differs:
-            raise UserError(f"vocabulary {given} differs from {source.vocab_name}")
+            raise UserError(
+                f"--vocab_file={given} differs from {source.vocab_name}, the "
+                "vocabulary of the weights; leave --vocab_file out"
+            )
     else:
         tokens, name = source.vocab, source.vocab_name
         if not tokens:

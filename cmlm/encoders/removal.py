@@ -32,7 +32,11 @@ class Removal:
 
     def __init__(self, path: str, encoder, name: str):
         if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
-            raise UserError(f"--model={name} has no fingerprint; --pcr needs one")
+            raise UserError(
+                f"--pcr is {path} with --model={name}, whose weights are unknown; "
+                "allowed: with an export, a model_dir or weights, not with a server, "
+                "stored vectors or languages:"
+            )
         self._fitted = components_file.load(path)
         self._fitted.check_model(encoder.info["fingerprint"], encoder.dim, path)
         with tf.io.gfile.GFile(path, "rb") as file:

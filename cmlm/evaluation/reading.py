@@ -284,7 +284,7 @@ def check_line_counts(columns: Mapping[str, Sequence[str]]) -> None:
         said = ", ".join(
             f"{path} {counted(count, 'line')}" for path, count in counts.items()
         )
-        raise UserError(f"not line by line: {said}")
+        raise UserError(f"not line by line: {said}; allowed: equal numbers of lines")
 
 
 def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:

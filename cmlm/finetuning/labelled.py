@@ -15,6 +15,7 @@ from typing import TextIO
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import labelled_files, metrics, reading
 from cmlm.finetuning import tasks
@@ -138,8 +139,8 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
     held_out = sum(_is_held_out(Row(texts, None, "")) for _, texts, _ in rows)
     if not dev and not least <= held_out < len(rows):
         raise UserError(
-            f"{path}: a tenth of its {len(rows)} examples holds out {held_out}{needed};"
-            " allowed: more examples, or --dev=FILE"
+            f"{path} has {counted(len(rows), 'example')}, and the tenth to score on "
+            f"has {held_out}{needed}; allowed: more examples, or --dev=FILE"
         )
     return FileTask(
         name=f"{PREFIX}{path}",

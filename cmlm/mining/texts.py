@@ -204,7 +204,7 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
                 ends[seen] = offset
             bar.update()
     if not whole or again.digest() != digest.digest():
-        raise UserError(f"{name} changed while it was read")
+        raise UserError(f"{name} changed while the command read it; run it again")
     rows.flush()
     offsets.flush()
     about = {"lines": count, "digest": digest.hexdigest()}

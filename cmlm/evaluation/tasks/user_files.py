@@ -50,7 +50,9 @@ class ClassificationFiles(ClassificationTask):
             if part == "train":
                 found = sorted({label for _, _, label in rows[part]})
                 if len(found) < 2:
-                    raise UserError(f"{path} has the labels {found}; allowed: several")
+                    raise UserError(
+                        f"{path} has the labels {found}; allowed: at least two labels"
+                    )
                 classes = {label: number for number, label in enumerate(found)}
                 self._check_folds(path, [label for _, _, label in rows[part]])
         return {
