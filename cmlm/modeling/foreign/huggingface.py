@@ -17,7 +17,10 @@ only table of names; `export.huggingface` uses it too.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from cmlm.common import json_files
 from cmlm.common.counts import counted
@@ -76,14 +79,7 @@ def read(folder: str) -> base.Source:
     notes: list[str] = []
     ours = json_files.field(config, OURS, dict, path, {})
     model |= _vector_settings(around["pooling"], ours, path, notes)
-    prompts = [
-        f"{shown(text)} ({name})" for name, text in around["prompts"].items() if text
-    ]
-    if prompts:
-        notes.append(
-            f"prompts are not applied: {weights.listed(prompts)}; write the one that "
-            "you need before each text"
-        )
+    notes += _notes_of_prompts(around["prompts"])
     tokenizer = _tokenizer(transformer, architecture, bool(ours))
     spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
     if spare:
@@ -92,13 +88,11 @@ def read(folder: str) -> base.Source:
     dense = around["dense"] and os.path.join(folder, around["dense"])
 
     def load():
-        arrays = {
-            here: stored.read(there).T if is_transposed(here) else stored.read(there)
-            for here, there in found.items()
-            # The Dense module stands for the pooler.
-            if not (dense and here.startswith(weights.POOLER))
-        }
-        arrays = architecture.complete(arrays, stored, config, path)
+        # The Dense module stands for the pooler.
+        left_out = weights.POOLER if dense else None
+        arrays = architecture.complete(
+            _arrays(stored, found, left_out), stored, config, path
+        )
         for name in _BY_TOKEN if spare else ():
             if name in arrays:
                 arrays[name] = arrays[name][:-spare]
@@ -118,6 +112,36 @@ def read(folder: str) -> base.Source:
         unused=unused,
         notes=notes,
     )
+
+
+def _arrays(
+    stored: tensors.Tensors, found: Mapping[str, str], left_out: str | None
+) -> dict[str, np.ndarray]:
+    """Reads the weights under our names and in our order of axes.
+
+    Args:
+        stored: the weights of the folder.
+        found: the folder's name of each weight, by our name.
+        left_out: the first part of our names of weights that are not read.
+    """
+    return {
+        here: stored.read(there).T if is_transposed(here) else stored.read(there)
+        for here, there in found.items()
+        if not (left_out and here.startswith(left_out))
+    }
+
+
+def _notes_of_prompts(prompts: Mapping[str, str]) -> list[str]:
+    """The note on the prompts of a folder, by name; empty without a prompt."""
+    shown_prompts = [
+        f"{shown(text)} ({name})" for name, text in prompts.items() if text
+    ]
+    if not shown_prompts:
+        return []
+    return [
+        f"prompts are not applied: {weights.listed(shown_prompts)}; write the one that "
+        "you need before each text"
+    ]
 
 
 def _shape(
