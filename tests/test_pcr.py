@@ -79,7 +79,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         ),
         (
             [output, f"--vectors=de={tmp_path}/equal.npy", "--components=3"],
-            "3 components of 10 vectors of width 16 and rank 1; allowed: 1 to 1",
+            "--components is 3; allowed: 1 to 1, the rank of 10 vectors of width 16",
         ),
         (
             [output, f"--vectors=de={tmp_path}/unit.npy"],

@@ -97,7 +97,7 @@ def test_projected_vectors_are_the_mean_of_the_views(tmp_path):
         (Reading(pooling="first"), "--pooling is 'first'; allowed: mean, "),
         (Reading(sentence_vector="p"), "'p'; allowed: pooled, projected"),
         (Reading(sentence_vector="projected"), "has no projection"),
-        (Reading(seq_length=38), "38; allowed: 3 to 37, .* less num_views"),
+        (Reading(seq_length=38), "38; allowed: 3 to 37 tokens .40 positions less"),
     ],
 )
 def test_what_the_weights_lack_is_named(source, reading, said):
@@ -151,6 +151,8 @@ def test_positions_are_the_limit():
     assert resolve_seq_length(long) == 37
     assert describe_limit(long, 37) == "37 tokens (40 positions less num_views, 3)"
     assert describe_limit(long, 36) == "36 tokens"
+    config.model.num_views = 0
+    assert describe_limit(long, 40) == "40 tokens (40 positions)"
 
 
 def test_the_length_of_the_training_is_named_beside_that_of_its_start():

@@ -15,6 +15,7 @@ import dataclasses
 
 import numpy as np
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 
@@ -88,8 +89,8 @@ class SecondMoment:
         limit = int((values > values[-1] * rounding).sum())
         if not 1 <= count <= limit:
             raise UserError(
-                f"{count} components of {self._count} vectors of width "
-                f"{len(self._sum)} and rank {limit}; allowed: 1 to {limit}"
+                f"--components is {count}; allowed: 1 to {limit}, the rank of "
+                f"{counted(self._count, 'vector')} of width {len(self._sum)}"
             )
         found = directions.T[::-1][:count]
         # The sign of an eigenvector is arbitrary. With a fixed sign, equal data give

@@ -120,7 +120,9 @@ def describe_limit(trained: TrainedEncoder, seq_length: int) -> str:
     text = f"{seq_length} tokens"
     if seq_length == model.token_positions:
         positions, views = model.max_position_embeddings, model.num_views
-        text += f" ({positions} positions less num_views, {views})"
+        text += (
+            f" ({positions} positions{f' less num_views, {views}' if views else ''})"
+        )
     return text
 
 
@@ -161,6 +163,6 @@ def resolve_seq_length(
     if seq_length is None:
         return min(default or trained.seq_length, limit)
     if not 3 <= seq_length <= limit:
-        allowed = f"3 to {limit}, the encoder's positions less num_views"
+        allowed = f"3 to {describe_limit(trained, limit)}"
         raise fields.refused("--seq_length", seq_length, allowed)
     return seq_length
