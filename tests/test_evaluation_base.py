@@ -115,13 +115,13 @@ def test_vectors_that_are_none_are_refused(vectors_of, said):
         vectors.add(["bad one", "bad two"])
 
 
-def test_stored_vectors_are_those_of_the_store_at_length_1():
+def test_vectors_on_disk_are_those_of_the_store_at_length_1():
     texts = ["a b", "c", "a b", "d e f"]
     with store.Store(
         WordCounts(), change=lambda x, language: x + len(language)
     ) as kept:
         unit = search.unit_length(kept(texts, "de"))
-        lazy = kept.stored(texts, "de")
+        lazy = kept.on_disk(texts, "de")
         assert lazy.shape == unit.shape and len(lazy) == 4
         np.testing.assert_allclose(lazy.read(1, 9), unit[1:], rtol=1e-6)
         np.testing.assert_allclose(lazy.take(np.array([3, 0])), unit[[3, 0]], rtol=1e-6)
@@ -173,7 +173,7 @@ def test_search_through_an_index_on_disk_is_that_in_memory(monkeypatch):
         # So few vectors have fewer cells than `ivf` visits for each query.
         for kind in ("flat", "ivf"):
             monkeypatch.setattr(index, "choose", lambda *_, kind=kind: kind)
-            found = search.nearest_on_disk(*map(kept.stored, sides))
+            found = search.nearest_on_disk(*map(kept.on_disk, sides))
             assert found[2] == (kind == "flat")
             np.testing.assert_array_equal(found[0], (x @ y.T).argmax(axis=1))
             np.testing.assert_array_equal(found[1], (y @ x.T).argmax(axis=1))

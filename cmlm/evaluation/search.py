@@ -43,7 +43,7 @@ def nearest_on_disk(queries, pool) -> tuple[np.ndarray, np.ndarray, bool]:
     """The nearest row for each row of two large sets of vectors, both ways.
 
     Args:
-        queries: unit vectors, `mining.vectors.Vectors` or `store.StoredVectors` [n].
+        queries: unit vectors, `mining.vectors.Vectors` or `store.VectorsOnDisk` [n].
         pool: unit vectors [m].
 
     Returns:

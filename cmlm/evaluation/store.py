@@ -27,7 +27,7 @@ _AT_ONCE = 2048
 Change = Callable[[np.ndarray, str], np.ndarray]
 
 
-class StoredVectors:
+class VectorsOnDisk:
     """Unit vectors of sentences, read from the store's file on demand.
 
     The class has the interface of `mining.vectors.Vectors`, so that a mining index can
@@ -156,11 +156,11 @@ class Store:
         vectors = _take(self._path("vectors"), self._shape, self._rows_of(sentences))
         return self._change(vectors, language) if self._change else vectors
 
-    def stored(self, sentences: Sequence[str], language: str = "") -> StoredVectors:
+    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
         self.add(sentences)
         path, rows = self._path("vectors"), self._rows_of(sentences)
-        return StoredVectors(path, self._shape, rows, language, self._change)
+        return VectorsOnDisk(path, self._shape, rows, language, self._change)
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -275,9 +275,9 @@ class LanguageStores:
         """The vectors of sentences; see `base.Vectors`."""
         return self._of(language)(sentences, language)
 
-    def stored(self, sentences: Sequence[str], language: str = "") -> StoredVectors:
+    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
-        return self._of(language).stored(sentences, language)
+        return self._of(language).on_disk(sentences, language)
 
     def _of(self, language: str) -> Store:
         if language not in self._stores:

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from cmlm.evaluation.reading import DataDir, MissingData
-from cmlm.evaluation.store import StoredVectors
+from cmlm.evaluation.store import VectorsOnDisk
 
 # SentEval's own seed, so that the folds are the same as in the toolkit.
 SEED = 1111
@@ -38,7 +38,7 @@ class Vectors(Protocol):
             float32 [len(sentences), dim].
         """
 
-    def stored(self, sentences: Sequence[str], language: str = "") -> StoredVectors:
+    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
 
 

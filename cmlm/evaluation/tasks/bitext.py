@@ -231,7 +231,7 @@ class UnCorpus(base.PartedTask[Bitext]):
     ) -> dict[str, float]:
         texts, numbers = zip(*map(_distinct, (data.first, data.second)), strict=True)
         sides = [
-            vectors.stored(own, language)
+            vectors.on_disk(own, language)
             for own, language in zip(texts, data.languages, strict=True)
         ]
         forward, backward, is_exact = search.nearest_on_disk(*sides)

@@ -104,7 +104,7 @@ class RetrievalFiles(base.Task[Retrieval]):
         # One more than is scored, for the document with the id of its query.
         k = min(_DEPTH + 1, len(data.documents))
         found = search.nearest_of_pool(
-            vectors.stored(data.queries), vectors.stored(data.documents), k
+            vectors.on_disk(data.queries), vectors.on_disk(data.documents), k
         )
         places = {name: row for row, name in enumerate(data.document_ids)}
         scores = []
