@@ -16,7 +16,13 @@ from cmlm.errors import UserError
 from cmlm.evaluation import averages
 from cmlm.evaluation.kept import Kept
 from cmlm.evaluation.reading import DataDir, reason
-from cmlm.evaluation.store import Change, LanguageStores, SentenceEncoder, Store
+from cmlm.evaluation.store import (
+    Change,
+    LanguageStores,
+    SentenceEncoder,
+    Store,
+    VectorsOnDisk,
+)
 from cmlm.evaluation.tasks.base import Task, Vectors
 
 # `NAME=MODEL`; a name is not a path.
@@ -46,7 +52,7 @@ class ModelScores:
         scores: metrics and their values, by task.
         averages: the averages that papers print, by group; see `averages`.
         figures: the data of a report's figures, by task; plain values.
-        languages: the languages of the vectors that went through `change`.
+        languages: the languages of the vectors that the tasks asked for.
         sentences: the number of distinct sentences.
         encoded: the number of sentences that the model encoded, in this run or in the
             killed run that it continues.
@@ -177,18 +183,17 @@ def score(
     texts = sentences(tasks)
     if kept and not cache_dir:
         cache_dir = kept.vectors
-    watched = _Watched(change) if change else None
     with (
         LanguageStores(encoder, progress)
         if isinstance(encoder, Mapping)
-        else Store(encoder, cache_dir, progress, watched) as vectors
+        else Store(encoder, cache_dir, progress, change) as vectors
     ):
         encoding = _encode(vectors, texts, kept)
         outcomes = {}
         for item in tasks:
             name = item.task.name
             try:
-                outcomes[name] = _outcome(item, vectors, kept, watched)
+                outcomes[name] = _outcome(item, vectors, kept)
             except UserError as error:
                 if failed is None:
                     raise
@@ -219,16 +224,20 @@ def _collected(
     )
 
 
-class _Watched:
-    """A change of vectors that keeps the languages of the vectors."""
+class _Asked:
+    """The vectors that one task asks for, and their languages."""
 
-    def __init__(self, change: Change):
-        self._change = change
+    def __init__(self, vectors: Vectors):
+        self._vectors = vectors
         self.languages: set[str] = set()
 
-    def __call__(self, vectors: np.ndarray, language: str) -> np.ndarray:
+    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
         self.languages.add(language)
-        return self._change(vectors, language)
+        return self._vectors(sentences, language)
+
+    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
+        self.languages.add(language)
+        return self._vectors.on_disk(sentences, language)
 
 
 def _encode(
@@ -252,26 +261,22 @@ def _encode(
     return encoding
 
 
-def _outcome(
-    item: TaskData, vectors: Vectors, kept: Kept | None, watched: _Watched | None
-) -> dict[str, Any]:
+def _outcome(item: TaskData, vectors: Vectors, kept: Kept | None) -> dict[str, Any]:
     """The outcome of a task: `scores`, `figures`, `languages` and `seconds`.
 
-    The languages are those of the vectors that went through the change. A task that the
-    killed run has scored is not scored again.
+    A task that the killed run has scored is not scored again.
     """
     task = item.task
     about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
     known = kept.read(task.name, about) if kept else None
     if known is not None:
         return known
-    languages = watched.languages if watched else set()
-    languages.clear()
+    asked = _Asked(vectors)
     start = time.monotonic()
     outcome = {
-        "scores": task.score(item.data, vectors),
-        "figures": task.figures(item.data, vectors),
-        "languages": sorted(languages),
+        "scores": task.score(item.data, asked),
+        "figures": task.figures(item.data, asked),
+        "languages": sorted(asked.languages),
     }
     outcome["seconds"] = time.monotonic() - start
     return kept.write(task.name, about, outcome) if kept else outcome
