@@ -142,7 +142,9 @@ def configure():
         FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
     )
     for objective in config.task.enabled().values():
-        _name_inputs(objective)
+        for flag, place in objective.named_by_flags().items():
+            if FLAGS[flag].value:
+                setattr(*place, FLAGS[flag].value)
     _refuse_unread(config.task)
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
@@ -161,30 +163,13 @@ def configure():
     return config
 
 
-def _name_inputs(objective) -> None:
-    """Gives an objective the data and the teacher that the flags name."""
-    data = objective.train_data
-    data.input_path = FLAGS[data.flag].value or data.input_path
-    if data.validation_flag and FLAGS[data.validation_flag].value:
-        objective.validation_data = FLAGS[data.validation_flag].value
-    for name in _flags_of_teacher(objective):
-        setattr(objective, name, FLAGS[name].value or getattr(objective, name))
-
-
-def _flags_of_teacher(objective) -> list[str]:
-    return [name for name in ("teacher", "teacher_cache") if hasattr(objective, name)]
-
-
 def _refuse_unread(task) -> None:
     """Raises UserError for data that a flag names and no objective of the run reads."""
     from cmlm.objectives import OBJECTIVES
 
     readers: dict[str, list[str]] = {}
     for name in OBJECTIVES:
-        objective = getattr(task, name)
-        data = objective.train_data
-        names = [data.flag, data.validation_flag, *_flags_of_teacher(objective)]
-        for flag in filter(None, names):
+        for flag in getattr(task, name).named_by_flags():
             readers.setdefault(flag, []).append(name)
     for flag, names in readers.items():
         if FLAGS[flag].value and not task.enabled().keys() & set(names):
@@ -271,13 +256,9 @@ def inputs_of(config) -> dict[str, list[str]]:
     if config.trainer.evals:
         found["trainer.evals_data_dir"] = [config.trainer.evals_data_dir]
     for objective in config.task.enabled().values():
-        data = objective.train_data
-        found.setdefault(f"--{data.flag}", []).append(data.input_path)
-        if data.validation_flag:
-            flag = f"--{data.validation_flag}"
-            found.setdefault(flag, []).append(objective.validation_data)
-        if hasattr(objective, "teacher"):
-            found.setdefault("--teacher", []).append(objective.teacher)
+        for flag, place in objective.named_by_flags().items():
+            if flag != "teacher_cache":
+                found.setdefault(f"--{flag}", []).append(getattr(*place))
     return found
 
 

@@ -63,6 +63,14 @@ class ObjectiveConfig(hyperparams.Config):
                 f"above {prefix}start_step, {self.start_step}",
             )
 
+    def named_by_flags(self) -> dict[str, tuple[hyperparams.Config, str]]:
+        """The settings that flags of `cmlm.train` name: part and field, by flag."""
+        data = self.train_data
+        found = {data.flag: (data, "input_path")}
+        if data.validation_flag:
+            found[data.validation_flag] = (self, "validation_data")
+        return found
+
     def require_input(self, prefix: str) -> None:
         """Raises UserError if an input of the objective is not named."""
         self.train_data.require_input(f"{prefix}train_data.")

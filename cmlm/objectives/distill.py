@@ -46,6 +46,10 @@ class DistillConfig(ObjectiveConfig):
     similarity_weight: float = fields.ranged(0.0, at_least=0)
     init_words: bool = False
 
+    def named_by_flags(self):
+        teacher = {name: (self, name) for name in ("teacher", "teacher_cache")}
+        return super().named_by_flags() | teacher
+
     def require_input(self, prefix: str) -> None:
         super().require_input(prefix)
         if not self.teacher:
