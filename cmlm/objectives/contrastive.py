@@ -104,19 +104,35 @@ class ContrastiveObjective(EmbeddingObjective):
                 [excluded_targets, pool.equals_negative()], axis=1
             )
             excluded_targets |= absent
-        settings = (self.config.margin, self.config.scale)
-        forward, similarities = losses.additive_margin_softmax(
-            pool.sources, candidates, pool.own, excluded_targets, *settings
+        forward, metrics = rank(
+            self.config, pool.sources, candidates, pool.own, excluded_targets, absent
         )
-        backward, reverse = losses.additive_margin_softmax(
-            pool.targets, pool.all_sources, pool.own, excluded_sources, *settings
+        backward, reverse = rank(
+            self.config, pool.targets, pool.all_sources, pool.own, excluded_sources
         )
-        loss = tf.reduce_sum(forward + backward)
-        metrics = ranking_metrics(similarities, pool.own, excluded_targets, absent)
-        backward_metrics = ranking_metrics(reverse, pool.own, excluded_sources)
-        metrics["reverse_accuracy"] = backward_metrics["accuracy"]
-        metrics["loss"] = (loss, self.normalizer(batch))
-        return loss, metrics
+        return self.both_ways(forward + backward, metrics, reverse, batch)
+
+    def both_ways(
+        self,
+        loss: tf.Tensor,
+        metrics: dict[str, Metric],
+        reverse: dict[str, Metric],
+        batch: dict[str, tf.Tensor],
+    ) -> tuple[tf.Tensor, dict[str, Metric]]:
+        """Joins the two directions to what `embedding_loss` returns.
+
+        Args:
+            loss: the losses of the queries, float32 [n].
+            metrics: the metrics of the sources as queries.
+            reverse: the metrics of the targets as queries.
+            batch: this replica's rows.
+        """
+        loss = tf.reduce_sum(loss)
+        return loss, {
+            **metrics,
+            "reverse_accuracy": reverse["accuracy"],
+            "loss": (loss, self.normalizer(batch)),
+        }
 
 
 class Pool:
@@ -170,22 +186,28 @@ class Pool:
         return tf.reduce_any(self._pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=2)
 
 
-def rank(config: ContrastiveConfig, pool: Pool) -> tuple[tf.Tensor, dict[str, Metric]]:
-    """Ranks the targets of a pool for its sources, without hard negatives.
+def rank(
+    config: ContrastiveConfig,
+    queries: tf.Tensor,
+    candidates: tf.Tensor,
+    positives: tf.Tensor,
+    excluded: tf.Tensor,
+    absent: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, dict[str, Metric]]:
+    """Ranks candidates for queries, one direction.
+
+    Args:
+        config: the margin and the scale.
+        queries, candidates, positives, excluded: see `losses.additive_margin_softmax`.
+        absent: see `ranking_metrics`.
 
     Returns:
-        The loss of each source, float32 [rows], and metrics of this direction.
+        The loss of each query, float32 [n], and the metrics of this direction.
     """
-    excluded = pool.related()
     loss, similarities = losses.additive_margin_softmax(
-        pool.sources,
-        pool.all_targets,
-        pool.own,
-        excluded,
-        config.margin,
-        config.scale,
+        queries, candidates, positives, excluded, config.margin, config.scale
     )
-    return loss, ranking_metrics(similarities, pool.own, excluded)
+    return loss, ranking_metrics(similarities, positives, excluded, absent)
 
 
 def ranking_metrics(

@@ -97,7 +97,6 @@ class MirrorObjective(ContrastiveObjective):
             self.config.margin,
             self.config.scale,
         )
-        loss = tf.reduce_sum(loss)
         rows = tf.shape(pool.own)[0]
         metrics = ranking_metrics(
             similarities[:rows], positives[:rows], excluded[:rows]
@@ -105,6 +104,4 @@ class MirrorObjective(ContrastiveObjective):
         reverse = ranking_metrics(
             similarities[rows:], positives[rows:], excluded[rows:]
         )
-        metrics["reverse_accuracy"] = reverse["accuracy"]
-        metrics["loss"] = (loss, self.normalizer(batch))
-        return loss, metrics
+        return self.both_ways(loss, metrics, reverse, batch)

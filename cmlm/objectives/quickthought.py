@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import tensorflow as tf
-
 from cmlm.common import fields
 from cmlm.data import pair_pipelines
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
@@ -83,14 +81,14 @@ class QuickThoughtObjective(ContrastiveObjective):
     def embedding_loss(self, embeddings, batch):
         if not self._has_two:
             return super().embedding_loss(embeddings, batch)
-        cross_replica = self.config.cross_replica_negatives
-        forward, metrics = rank(
-            self.config, Pool(embeddings[:, :2], batch, cross_replica)
+        (forward, metrics), (backward, reverse) = (
+            self._rank(sides, batch) for sides in (embeddings[:, :2], embeddings[:, 2:])
         )
-        backward, reverse = rank(
-            self.config, Pool(embeddings[:, 2:], batch, cross_replica)
+        return self.both_ways(forward + backward, metrics, reverse, batch)
+
+    def _rank(self, embeddings, batch):
+        """Ranks the neighbours by g for the sentences by f: [rows, 2, dim]."""
+        pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
+        return rank(
+            self.config, pool.sources, pool.all_targets, pool.own, pool.related()
         )
-        loss = tf.reduce_sum(forward + backward)
-        metrics["reverse_accuracy"] = reverse["accuracy"]
-        metrics["loss"] = (loss, self.normalizer(batch))
-        return loss, metrics
