@@ -115,13 +115,14 @@ class DivisibleTask(Task[Data]):
     `NAME-PART` in --tasks selects one part (`tatoeba-de`).
     """
 
-    _only: tuple[str, ...] = ()
+    # The name of the one part; "" for all.
+    _only: str = ""
 
     def part(self, name: str) -> DivisibleTask[Data]:
         """The same task with one part only."""
         one = copy.copy(self)
         one.name, one.part_of = f"{self.name}-{name}", self.name
-        one._only = (name,)
+        one._only = name
         return one
 
 
@@ -163,13 +164,11 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
 
     def read(self, source: DataDir) -> dict[str, Data]:
         parts = self.find_parts(source)
-        for name in self._only:
-            if name not in parts:
-                raise MissingData(f"no {name!r}; there are {', '.join(parts)}")
-        if self._only:
-            return {
-                part: self.read_part(source, part, parts[part]) for part in self._only
-            }
+        only = self._only
+        if only and only not in parts:
+            raise MissingData(f"no {only!r}; there are {', '.join(parts)}")
+        if only:
+            return {only: self.read_part(source, only, parts[only])}
         data = {}
         for part, where in parts.items():
             with source.part(part):
@@ -187,7 +186,7 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
             for part, content in data.items()
         }
         metrics = next(iter(scores.values()))
-        if self._only and len(scores) == 1:
+        if self._only:
             return metrics
         means = {
             metric: float(np.mean([score[metric] for score in scores.values()]))

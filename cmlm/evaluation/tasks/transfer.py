@@ -60,16 +60,16 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
         """Reads `train` in English, and the test pairs by language."""
 
     def read(self, source: reading.DataDir) -> dict[str, Examples]:
-        data = self.read_languages(source)
-        for language in self._only:
-            source.check_found(data, language)
-            # The damage of another language does not concern this one.
-            source.left_out.clear()
-            if language == "train" or language not in data:
-                there = ", ".join(name for name in data if name != "train")
-                raise reading.MissingData(f"no {language!r}; there are {there}")
-            data = {"train": data["train"], language: data[language]}
-        return data
+        data, only = self.read_languages(source), self._only
+        if not only:
+            return data
+        source.check_found(data, only)
+        # The damage of another language does not concern this one.
+        source.left_out.clear()
+        if only == "train" or only not in data:
+            there = ", ".join(name for name in data if name != "train")
+            raise reading.MissingData(f"no {only!r}; there are {there}")
+        return {"train": data["train"], only: data[only]}
 
     def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
         return (text for part in data.values() for pair in part.texts for text in pair)
