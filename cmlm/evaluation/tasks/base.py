@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from cmlm.evaluation import metrics
 from cmlm.evaluation.reading import DataDir, MissingData
 from cmlm.evaluation.store import VectorsOnDisk
 
@@ -40,6 +42,30 @@ class Vectors(Protocol):
 
     def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
+
+
+@dataclasses.dataclass
+class Pairs:
+    """Pairs of texts.
+
+    Attributes:
+        first, second: the texts of each pair, [n].
+        gold: the human scores, float [n], or the labels, int [n].
+    """
+
+    first: list[str]
+    second: list[str]
+    gold: np.ndarray
+
+    def sentences(self) -> list[str]:
+        """The texts of all pairs."""
+        return [*self.first, *self.second]
+
+    def cosines(
+        self, vectors: Vectors, first: str = "", second: str = ""
+    ) -> np.ndarray:
+        """The cosine of each pair, float64 [n]; `first` and `second` are languages."""
+        return metrics.cosine(vectors(self.first, first), vectors(self.second, second))
 
 
 class Task(abc.ABC, Generic[Data]):
@@ -185,16 +211,16 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
             part: self.score_part(part, content, vectors)
             for part, content in data.items()
         }
-        metrics = next(iter(scores.values()))
+        first = next(iter(scores.values()))
         if self._only:
-            return metrics
+            return first
         means = {
             metric: float(np.mean([score[metric] for score in scores.values()]))
-            for metric in metrics
+            for metric in first
         }
         single = {
             f"{metric}/{part}": score[metric]
-            for metric in metrics
+            for metric in first
             for part, score in scores.items()
         }
         return {**means, "parts": float(len(scores)), **single}

@@ -16,6 +16,7 @@ from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import sts
+from cmlm.evaluation.tasks.base import Pairs
 
 _LANGUAGES = {
     "ENGLISH": "en",
@@ -55,9 +56,9 @@ class MultiSimLex(sts.ScoredPairsTask):
         (path, *_) = source.matching("Vulic-2020-*.tsv", within="multi-simlex")
         return {code: path for code in _LANGUAGES.values()}
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> sts.Pairs:
+    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
         pairs = _language(source, where, part)
-        return sts.Pairs(
+        return Pairs(
             [first for first, _, _ in pairs.values()],
             [second for _, second, _ in pairs.values()],
             np.array([score for _, _, score in pairs.values()]),
@@ -83,7 +84,7 @@ class CrossLingualSimLex(MultiSimLex):
             for first, second in itertools.combinations(parts, 2)
         }
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> sts.Pairs:
+    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
         first, second = (_language(source, where, code) for code in part.split("-"))
         crossed: dict[tuple[str, str], float] = {}
         for number in sorted(first.keys() & second.keys(), key=int):
@@ -92,7 +93,7 @@ class CrossLingualSimLex(MultiSimLex):
                 crossed.setdefault((a[0], b[1]), (a[2] + b[2]) / 2)
                 crossed.setdefault((a[1], b[0]), (a[2] + b[2]) / 2)
         ordered = sorted(crossed)
-        return sts.Pairs(
+        return Pairs(
             [pair[0] for pair in ordered],
             [pair[1] for pair in ordered],
             np.array([crossed[pair] for pair in ordered]),

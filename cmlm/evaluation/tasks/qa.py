@@ -9,41 +9,27 @@ no labels.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading
+from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks.base import Pairs
 
 _LABELS = {"not_entailment": 0, "entailment": 1}
 
 
-@dataclasses.dataclass
-class Answers:
-    """Pairs of a question and a sentence.
-
-    Attributes:
-        questions, sentences: the two texts of each pair, [n].
-        labels: int [n], 1 if the sentence answers the question.
-    """
-
-    questions: list[str]
-    sentences: list[str]
-    labels: np.ndarray
-
-
-class Qnli(base.Task[Answers]):
+class Qnli(base.Task[Pairs]):
     """`QNLI/dev.tsv`: rows of `index, question, sentence, label` under a header."""
 
     name = "qnli"
     main_metric = "auc"
     protocol = "area under the ROC curve of the cosine, development set, x 100"
 
-    def read(self, source: reading.DataDir) -> Answers:
+    def read(self, source: reading.DataDir) -> Pairs:
         path = source.find("QNLI/dev.tsv", within="glue")
         rows = source.table(path, 4)[1:]
         labels = [
@@ -52,18 +38,16 @@ class Qnli(base.Task[Answers]):
         ]
         if len(set(labels)) < 2:
             raise UserError(f"{path} has one label only; allowed: both labels")
-        return Answers(
+        return Pairs(
             [row[1] for row in rows], [row[2] for row in rows], np.array(labels)
         )
 
-    def sentences(self, data: Answers) -> Iterable[str]:
-        return [*data.questions, *data.sentences]
+    def sentences(self, data: Pairs) -> Iterable[str]:
+        return data.sentences()
 
-    def score(self, data: Answers, vectors: base.Vectors) -> dict[str, float]:
-        cosines = metrics.cosine(
-            vectors(data.questions, "en"), vectors(data.sentences, "en")
-        )
-        return {"auc": 100 * float(roc_auc_score(data.labels, cosines))}
+    def score(self, data: Pairs, vectors: base.Vectors) -> dict[str, float]:
+        cosines = data.cosines(vectors, "en", "en")
+        return {"auc": 100 * float(roc_auc_score(data.gold, cosines))}
 
 
 TASKS = [Qnli()]

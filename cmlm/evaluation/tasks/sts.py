@@ -17,8 +17,6 @@ prints for STS-B (section 6.4, table 6).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -28,21 +26,8 @@ import numpy as np
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading
 from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks.base import Pairs
 from cmlm.evaluation.tasks.senteval_files import SICK_FILES, sts_benchmark_files
-
-
-@dataclasses.dataclass
-class Pairs:
-    """Sentence pairs with human scores.
-
-    Attributes:
-        first, second: the sentences, [n].
-        gold: the human scores, float [n].
-    """
-
-    first: list[str]
-    second: list[str]
-    gold: np.ndarray
 
 
 class StsTask(base.Task[dict[str, Pairs]]):
@@ -78,13 +63,11 @@ class StsTask(base.Task[dict[str, Pairs]]):
         }
 
     def sentences(self, data: dict[str, Pairs]) -> Iterable[str]:
-        return itertools.chain.from_iterable(
-            pairs.first + pairs.second for pairs in data.values()
-        )
+        return (text for pairs in data.values() for text in pairs.sentences())
 
     def score(self, data: dict[str, Pairs], vectors: base.Vectors) -> dict[str, float]:
         cosines = {
-            subset: pair_cosines(pairs, vectors, (self._language, self._language))
+            subset: pairs.cosines(vectors, self._language, self._language)
             for subset, pairs in data.items()
         }
         scores = pair_scores(
@@ -102,20 +85,6 @@ class StsTask(base.Task[dict[str, Pairs]]):
         for subset, part in parts.items():
             scores[f"spearman/{subset}"] = part["spearman"]
         return scores
-
-
-def pair_cosines(
-    pairs: Pairs, vectors: base.Vectors, languages: tuple[str, str]
-) -> np.ndarray:
-    """The cosine of each pair, float64 [n].
-
-    Args:
-        pairs: the sentence pairs.
-        vectors: gives the vectors of sentences.
-        languages: the languages of `pairs.first` and `pairs.second`.
-    """
-    first, second = languages
-    return metrics.cosine(vectors(pairs.first, first), vectors(pairs.second, second))
 
 
 def pair_scores(cosines: np.ndarray, gold: np.ndarray) -> dict[str, float]:
@@ -172,13 +141,13 @@ class ScoredPairsTask(base.PartedTask[Pairs]):
     main_metric = "spearman"
 
     def part_sentences(self, data: Pairs) -> Iterable[str]:
-        return data.first + data.second
+        return data.sentences()
 
     def score_part(
         self, part: str, data: Pairs, vectors: base.Vectors
     ) -> dict[str, float]:
         first, _, second = part.partition("-")
-        cosines = pair_cosines(data, vectors, (first, second or first))
+        cosines = data.cosines(vectors, first, second or first)
         return pair_scores(cosines, data.gold)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -11,8 +10,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import classifier, labelled_files, metrics, reading
+from cmlm.evaluation import classifier, labelled_files, reading
 from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks.base import Pairs
 from cmlm.evaluation.tasks.senteval import ClassificationTask
 from cmlm.evaluation.tasks.senteval_files import Examples, Parts
 
@@ -82,21 +82,7 @@ class ClassificationFiles(ClassificationTask):
             )
 
 
-@dataclasses.dataclass
-class LabelledPairs:
-    """Pairs of texts.
-
-    Attributes:
-        first, second: the texts of each pair, [n].
-        labels: int [n], 1 if the two belong together.
-    """
-
-    first: list[str]
-    second: list[str]
-    labels: np.ndarray
-
-
-class PairFiles(base.Task[LabelledPairs]):
+class PairFiles(base.Task[Pairs]):
     """Do two texts belong together? Lines of `text<TAB>text<TAB>0 or 1`, or `.csv`.
 
     Args:
@@ -116,7 +102,7 @@ class PairFiles(base.Task[LabelledPairs]):
             raise UserError(f"--tasks has {self.name!r}; allowed: one file")
         (self._path,) = paths
 
-    def read(self, source: reading.DataDir) -> LabelledPairs:
+    def read(self, source: reading.DataDir) -> Pairs:
         path = source.find_own(self._path)
         rows = source.rows(path, 3)
         labels = [
@@ -125,23 +111,23 @@ class PairFiles(base.Task[LabelledPairs]):
         ]
         if len(set(labels)) < 2:
             raise UserError(f"{path} has one label only; allowed: both 0 and 1")
-        return LabelledPairs(
+        return Pairs(
             [row[0].strip() for row in rows],
             [row[1].strip() for row in rows],
             np.array(labels),
         )
 
-    def sentences(self, data: LabelledPairs) -> Iterable[str]:
-        return [*data.first, *data.second]
+    def sentences(self, data: Pairs) -> Iterable[str]:
+        return data.sentences()
 
-    def score(self, data: LabelledPairs, vectors: base.Vectors) -> dict[str, float]:
-        cosines = metrics.cosine(vectors(data.first), vectors(data.second))
+    def score(self, data: Pairs, vectors: base.Vectors) -> dict[str, float]:
+        cosines = data.cosines(vectors)
         # Pairs of equal texts tie, whatever the rounding of their vectors.
         cosines = np.round(cosines, 6)
         return {
-            "ap": 100 * float(average_precision_score(data.labels, cosines)),
-            "auc": 100 * float(roc_auc_score(data.labels, cosines)),
-            **_at_best_thresholds(cosines, data.labels),
+            "ap": 100 * float(average_precision_score(data.gold, cosines)),
+            "auc": 100 * float(roc_auc_score(data.gold, cosines)),
+            **_at_best_thresholds(cosines, data.gold),
         }
 
 
