@@ -17,6 +17,7 @@ from cmlm.evaluation import (
     run,
     tables,
 )
+from cmlm.evaluation.results import describe
 from cmlm.evaluation.tasks.geometry import Strings
 
 
@@ -368,7 +369,7 @@ def test_the_best_number_is_the_one_that_the_task_declares():
     made = results()
     (task,) = catalogue.select(["geometry"])
     made["tasks"] = {
-        "geometry": catalogue.describe(run.TaskData(task, Strings([]), {})),
+        "geometry": describe(run.TaskData(task, Strings([]), {})),
         "xnli": {
             **{"family": "inference", "main_metric": "accuracy", "protocol": ""},
             "not_ranked": ["train_pairs"],
@@ -487,4 +488,4 @@ def test_parts_asked_for_alone_have_the_averages_of_their_task():
 
 def described(*names):
     tasks = catalogue.select(names)
-    return {t.name: catalogue.describe(run.TaskData(t, {}, {})) for t in tasks}
+    return {t.name: describe(run.TaskData(t, {}, {})) for t in tasks}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
 
 from cmlm.errors import UserError, did_you_mean
-from cmlm.evaluation import run
 from cmlm.evaluation.tasks import (
     agnosticity,
     analogy,
@@ -156,18 +154,3 @@ def family(task: base.Task) -> str:
         if any(member.name == whole for member in tasks):
             return name
     return task.name.partition(":")[0]
-
-
-def describe(item: run.TaskData) -> dict[str, Any]:
-    """The entry of results.json on a task, apart from its scores."""
-    return {
-        "family": family(item.task),
-        "part_of": item.task.part_of,
-        "main_metric": item.task.main_metric,
-        "shown_metrics": list(item.task.shown_metrics),
-        "smaller_is_better": list(item.task.smaller_is_better),
-        "not_ranked": list(item.task.not_ranked),
-        "protocol": item.task.protocol,
-        "remarks": item.task.remarks(item.data),
-        "sha256": item.checksums,
-    }

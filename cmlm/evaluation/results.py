@@ -30,7 +30,7 @@ def collect(
         failed: a message for each task without scores.
         with_mean: add an entry with the mean of several models.
     """
-    described = {item.task.name: catalogue.describe(item) for item in tasks}
+    described = {item.task.name: describe(item) for item in tasks}
     own = averages.own_groups(groups, described)
     entries = {
         name: {**entry, "averages": averages.of(entry["scores"], own)}
@@ -47,6 +47,22 @@ def collect(
         "averages": averages.describe(first["scores"], own),
         "not_scored": failed,
         "models": entries,
+    }
+
+
+def describe(item: TaskData) -> dict[str, Any]:
+    """The entry of results.json on a task, apart from its scores."""
+    task = item.task
+    return {
+        "family": catalogue.family(task),
+        "part_of": task.part_of,
+        "main_metric": task.main_metric,
+        "shown_metrics": list(task.shown_metrics),
+        "smaller_is_better": list(task.smaller_is_better),
+        "not_ranked": list(task.not_ranked),
+        "protocol": task.protocol,
+        "remarks": task.remarks(item.data),
+        "sha256": item.checksums,
     }
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from cmlm.common import files
 from cmlm.errors import UserError
-from cmlm.evaluation import averages
 from cmlm.evaluation.kept import Kept
 from cmlm.evaluation.reading import DataDir, reason
 from cmlm.evaluation.store import (
@@ -50,7 +49,6 @@ class ModelScores:
 
     Attributes:
         scores: metrics and their values, by task.
-        averages: the averages that papers print, by group; see `averages`.
         figures: the data of a report's figures, by task; plain values.
         languages: the languages of the vectors that the tasks asked for.
         sentences: the number of distinct sentences.
@@ -61,7 +59,6 @@ class ModelScores:
     """
 
     scores: dict[str, dict[str, float]]
-    averages: dict[str, float]
     figures: dict[str, dict[str, Any]]
     languages: list[str]
     sentences: int
@@ -209,12 +206,10 @@ def _collected(
     outcomes: Mapping[str, Mapping[str, Any]], texts: int, encoded: int, seconds: float
 ) -> ModelScores:
     """Collects the outcomes of the tasks; `seconds` are those of the encoding."""
-    scores = {name: outcome["scores"] for name, outcome in outcomes.items()}
     figures = {name: outcome["figures"] for name, outcome in outcomes.items()}
     asked = (name for outcome in outcomes.values() for name in outcome["languages"])
     return ModelScores(
-        scores=scores,
-        averages=averages.of(scores),
+        scores={name: outcome["scores"] for name, outcome in outcomes.items()},
         figures={name: drawn for name, drawn in figures.items() if drawn},
         languages=sorted(set(asked)),
         sentences=texts,
