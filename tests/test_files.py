@@ -3,6 +3,7 @@
 import bz2
 import concurrent.futures
 import gzip
+import hashlib
 import logging
 import lzma
 import os
@@ -18,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm import cli
-from cmlm.common import files, outputs, scratch
+from cmlm.common import checksums, files, outputs, scratch
 from cmlm.data import line_files
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
@@ -406,3 +407,11 @@ def test_writers_of_one_file_and_those_who_tidy_up_beside_it_lose_nothing(tmp_pa
         "output",
         *(f"output-{number}" for number in range(4)),
     }
+
+
+def test_the_sha256_is_that_of_hashlib(tmp_path, monkeypatch):
+    monkeypatch.setattr(checksums, "_CHUNK_BYTES", 3)
+    content = gzip.compress(b"one\ntwo\n")
+    (tmp_path / "a.gz").write_bytes(content)
+    found = checksums.sha256(str(tmp_path / "a.gz"))
+    assert found == hashlib.sha256(content).hexdigest()

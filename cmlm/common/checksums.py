@@ -7,6 +7,7 @@ protect against an attacker.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -113,3 +114,12 @@ def of_file(path: str, at_most: float = math.inf) -> list:
         while chunk := file.read(min(_CHUNK_BYTES, max(at_most - size, 0))):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, f"{crc:08x}"]
+
+
+def sha256(path: str) -> str:
+    """Returns the SHA-256 of a file, which tells files apart; a packed one as it is."""
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 
 import numpy as np
-import tensorflow as tf
 
+from cmlm.common import checksums
 from cmlm.encoders import components_file
 from cmlm.errors import UserError
 
@@ -39,12 +38,10 @@ class Removal:
             )
         self._fitted = components_file.load(path)
         self._fitted.check_model(encoder.info["fingerprint"], encoder.dim, path)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = hashlib.sha256(file.read()).hexdigest()
         self.about = {
             "path": path,
             "languages": list(self._fitted.languages),
-            "sha256": content,
+            "sha256": checksums.sha256(path),
         }
 
     def __call__(self, vectors: np.ndarray, language: str) -> np.ndarray:

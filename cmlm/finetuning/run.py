@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cmlm.common import checksums
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import identity, opening
 from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
@@ -271,10 +272,10 @@ def _summarise(
 
 def _describe(data: Data, name: str) -> dict[str, Any]:
     paths = data.paths[name]
-    checksums = [tasks.checksum(path) for path in paths]
+    sums = [checksums.sha256(path) for path in paths]
     return {
         "path": paths[0] if len(paths) == 1 else paths,
-        "sha256": checksums[0] if len(paths) == 1 else checksums,
+        "sha256": sums[0] if len(paths) == 1 else sums,
         "examples": len(data.parts[name]),
         "truncated": data.parts[name].truncated,
     }

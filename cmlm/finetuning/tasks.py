@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
@@ -151,12 +150,6 @@ class Task:
             logits: the outputs of the head, float [n, outputs].
         """
         raise NotImplementedError
-
-
-def checksum(path: str) -> str:
-    """The SHA-256 of a file; a packed file is hashed without unpacking."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def score(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import time
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import workers
+from cmlm.common import checksums, workers
 from cmlm.config import experiment
 from cmlm.data import languages
 from cmlm.data.teacher_vectors import TeacherVectors
@@ -148,7 +147,7 @@ def _prepare_files(
     return {
         "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
         "vocabulary": path,
-        "digest": _digest(path),
+        "digest": checksums.sha256(path),
         "rules": config.vocabulary.rules().as_dict(),
     }
 
@@ -181,11 +180,6 @@ def await_data(data: Mapping[str, Data]) -> None:
             _await_file(path, size=size)
 
 
-def _digest(path: str) -> str:
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
-
-
 def _await_file(path: str, digest: str | None = None, size: int = 0) -> None:
     """Waits until this worker sees a file that worker 0 has written.
 
@@ -201,7 +195,7 @@ def _await_file(path: str, digest: str | None = None, size: int = 0) -> None:
     while True:
         there = tf.io.gfile.exists(path)
         if there and tf.io.gfile.stat(path).length >= size:
-            if digest is None or _digest(path) == digest:
+            if digest is None or checksums.sha256(path) == digest:
                 return
         if time.monotonic() > deadline:
             raise UserError(
