@@ -292,7 +292,8 @@ GROUPS = [
         "lexical",
         "crossed Multi-SimLex, 6 language pairs (Mirror-BERT, tables 5 and 18)",
         _by_part(
-            *("multi-simlex-cross", "spearman"),
+            "multi-simlex-cross",
+            "spearman",
             "en-fr en-zh en-he zh-fr fr-he zh-he".split(),
         ),
     ),
@@ -301,7 +302,9 @@ GROUPS = [
         "bli",
         "6 language pairs, learnt mapping (Mirror-BERT, tables 6 and 19)",
         _by_part(
-            *("bli", "accuracy_mapped"), "en-fr en-it en-ru en-tr it-fr ru-fr".split()
+            "bli",
+            "accuracy_mapped",
+            "en-fr en-it en-ru en-tr it-fr ru-fr".split(),
         ),
     ),
 ]

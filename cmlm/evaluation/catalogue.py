@@ -30,9 +30,21 @@ from cmlm.evaluation.tasks import (
 
 # In --tasks, results and reports, a family has the name of its module.
 _MODULES = (
-    *(sts, senteval, xeval, bitext, mining, agnosticity, transfer, inference, qa),
-    *(lexical, bli),
-    *(linking, analogy, paraphrase, geometry),
+    sts,
+    senteval,
+    xeval,
+    bitext,
+    mining,
+    agnosticity,
+    transfer,
+    inference,
+    qa,
+    lexical,
+    bli,
+    linking,
+    analogy,
+    paraphrase,
+    geometry,
 )
 FAMILIES: dict[str, list[base.Task]] = {
     module.__name__.rpartition(".")[2]: module.TASKS for module in _MODULES

@@ -88,7 +88,8 @@ def scores(table: tables.Table) -> Figure:
     theirs = [row for row in table.rows if row[1]]
     for number, (name, _, numbers) in enumerate(ours):
         axes.plot(
-            *(_floats(numbers), places),
+            _floats(numbers),
+            places,
             linestyle="",
             marker="o",
             color=_COLOURS[number % len(_COLOURS)],
@@ -97,7 +98,8 @@ def scores(table: tables.Table) -> Figure:
         )
     for number, (name, _, numbers) in enumerate(theirs):
         axes.plot(
-            *(_floats(numbers), places),
+            _floats(numbers),
+            places,
             linestyle="",
             marker=_MARKERS[number % len(_MARKERS)],
             markerfacecolor="none",
@@ -136,8 +138,8 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
         shown = languages[panel * lines : (panel + 1) * lines]
         for number, (name, values) in enumerate(models.items()):
             axes.plot(
-                *([values.get(language, np.nan) for language in shown],),
-                *(range(len(shown)),),
+                [values.get(language, np.nan) for language in shown],
+                range(len(shown)),
                 linestyle="",
                 marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
                 color=_COLOURS[number % len(_COLOURS)],
@@ -162,7 +164,8 @@ def cosines(drawn: dict[str, Any]) -> Figure:
     edges = np.array(drawn["edges"])
     for number, (kind, shares) in enumerate(drawn["shares"].items()):
         axes.stairs(
-            *(shares, edges),
+            shares,
+            edges,
             fill=True,
             alpha=0.45,
             color=_COLOURS[number],
@@ -186,7 +189,9 @@ def neighbour_languages(drawn: dict[str, Any]) -> Figure:
         axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
         for (row, column), share in np.ndenumerate(matrix):
             axes.text(
-                *(column, row, f"{100 * share:.0f}"),
+                column,
+                row,
+                f"{100 * share:.0f}",
                 ha="center",
                 va="center",
                 fontsize=9,
@@ -271,7 +276,8 @@ def language_map(drawn: dict[str, Any]) -> Figure:
         for number, language in enumerate(drawn["languages"]):
             x, y = np.array(drawn[when]["map"][language]).T
             axes.scatter(
-                *(x, y),
+                x,
+                y,
                 s=22,
                 marker=_MARKERS[number % len(_MARKERS)],
                 color=_COLOURS[number % len(_COLOURS)],

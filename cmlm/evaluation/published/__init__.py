@@ -13,7 +13,11 @@ __all__ = ["FINETUNED", "ROWS", "Row"]
 
 # Rows of tasks that `cmlm.evaluate` scores.
 ROWS: list[Row] = [
-    *(*others.ROWS, *cmlm_paper.ROWS, *labse.ROWS, *mirror_bert.ROWS, *ulr.ROWS)
+    *others.ROWS,
+    *cmlm_paper.ROWS,
+    *labse.ROWS,
+    *mirror_bert.ROWS,
+    *ulr.ROWS,
 ]
 # Rows of tasks that `cmlm.finetune` scores.
 FINETUNED: list[Row] = [*cmlm_paper.AMAZON_TUNED_ROWS, *ulr.FINETUNED_ROWS]

@@ -33,8 +33,11 @@ LINKING_ROWS = table(
     [
         (task, metric)
         for task in (
-            *("ncbi-disease", "bc5cdr-disease", "bc5cdr-chemical"),
-            *("askapatient", "cometa"),
+            "ncbi-disease",
+            "bc5cdr-disease",
+            "bc5cdr-chemical",
+            "askapatient",
+            "cometa",
         )
         for metric in ("accuracy", "accuracy@5")
     ],
@@ -199,7 +202,14 @@ OTHER_LANGUAGE_STS_ROWS = table(
     factor=100,
 )
 ROWS = [
-    *(*STS_ROWS, *RATE_ROWS, *OTHER_LANGUAGE_STS_ROWS),
-    *(*WORD_ROWS, *RANDOM_STRING_ROWS, *CROSS_LINGUAL_WORD_ROWS, *LEXICON_ROWS),
-    *(*LINKING_ROWS, *QUESTION_ROWS, *GEOMETRY_ROWS),
+    *STS_ROWS,
+    *RATE_ROWS,
+    *OTHER_LANGUAGE_STS_ROWS,
+    *WORD_ROWS,
+    *RANDOM_STRING_ROWS,
+    *CROSS_LINGUAL_WORD_ROWS,
+    *LEXICON_ROWS,
+    *LINKING_ROWS,
+    *QUESTION_ROWS,
+    *GEOMETRY_ROWS,
 ]

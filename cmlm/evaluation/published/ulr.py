@@ -137,8 +137,12 @@ LENGTH_ROWS = table(
     [
         ("geogranno", f"accuracy@10/{group}")
         for group in (
-            *("query 1-6", "query 7-8", "query 9-15"),
-            *("difference 0+", "difference 2+", "difference 3+"),
+            "query 1-6",
+            "query 7-8",
+            "query 9-15",
+            "difference 0+",
+            "difference 2+",
+            "difference 3+",
         )
     ],
     """
@@ -149,5 +153,8 @@ LENGTH_ROWS = table(
 ROWS = [*ANALOGY_ROWS, *PARAPHRASE_ROWS, *LENGTH_ROWS]
 # Rows of tasks that `cmlm.finetune` scores.
 FINETUNED_ROWS = [
-    *(*GLUE_TEST_ROWS, *GLUE_DEV_ROWS, *GLUE_DEV_AVERAGE_ROWS, *SEED_ROWS)
+    *GLUE_TEST_ROWS,
+    *GLUE_DEV_ROWS,
+    *GLUE_DEV_AVERAGE_ROWS,
+    *SEED_ROWS,
 ]

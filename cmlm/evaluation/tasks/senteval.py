@@ -72,13 +72,17 @@ class ClassificationTask(base.Task[Parts]):
             )
         if "dev" in x:
             predicted, dev = classifier.validation_then_test(
-                *(x["train"], y["train"], x["dev"], y["dev"], x["test"]),
-                *(seed, self.classifier),
+                x["train"],
+                y["train"],
+                x["dev"],
+                y["dev"],
+                x["test"],
+                seed,
+                self.classifier,
             )
         else:
             predicted, dev = classifier.cross_validation_then_test(
-                *(x["train"], y["train"], x["test"]),
-                *(seed, self.classifier, self.jobs),
+                x["train"], y["train"], x["test"], seed, self.classifier, self.jobs
             )
         scores = {
             "accuracy": metrics.accuracy(predicted, y["test"]),
