@@ -164,13 +164,13 @@ class DataDir:
             raise UserError(f"{path} is empty")
         return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
-    def table(self, path: str, columns: int, **kwargs) -> list[list[str]]:
+    def table(self, path: str, columns: int) -> list[list[str]]:
         """Reads tab-separated rows of at least `columns` columns.
 
         Raises:
             UserError: a row has fewer columns.
         """
-        rows = [line.split("\t") for line in self.lines(path, **kwargs)]
+        rows = [line.split("\t") for line in self.lines(path)]
         _check_columns(path, enumerate(rows, 1), columns)
         return rows
 
@@ -191,6 +191,12 @@ class DataDir:
             raise UserError(f"{path} is empty")
         _check_columns(path, numbered, columns, columns)
         return [cells for _, cells in numbered]
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The names of files without folders, or the paths if these names repeat."""
+    names = [os.path.basename(path) for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)
 
 
 def is_csv(path: str) -> bool:

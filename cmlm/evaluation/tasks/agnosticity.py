@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -240,12 +239,12 @@ class AgnosticityFiles(LanguageAgnosticity):
             path = source.find_own(name)
             columns[path] = [line.strip() for line in source.lines(path)]
         _check_pool(columns)
-        names = {path: os.path.basename(path) for path in columns}
-        if len(set(names.values())) < len(names):
-            names = {path: path for path in columns}
+        named = dict(
+            zip(reading.short_names([*columns]), columns.values(), strict=True)
+        )
         return Pool(
-            {names[path]: lines[0::2] for path, lines in columns.items()},
-            {names[path]: lines[1::2] for path, lines in columns.items()},
+            {name: lines[0::2] for name, lines in named.items()},
+            {name: lines[1::2] for name, lines in named.items()},
         )
 
 

@@ -270,12 +270,9 @@ class BitextFiles(Retrieval):
         paths = [source.find_own(path) for path in self._paths]
         if len(paths) == 1:
             return {paths[0]: (paths[0],)}
-        names = [os.path.basename(path) for path in paths[1:]]
-        if len(set(names)) < len(names):
-            names = paths[1:]
-        return {
-            name: (paths[0], path) for name, path in zip(names, paths[1:], strict=True)
-        }
+        pivot, *others = paths
+        names = reading.short_names(others)
+        return {name: (pivot, path) for name, path in zip(names, others, strict=True)}
 
     def read_part(
         self, source: reading.DataDir, part: str, where: tuple[str, ...]
