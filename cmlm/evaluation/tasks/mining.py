@@ -125,19 +125,15 @@ class Bucc(base.PartedTask[Split]):
         self, part: str, data: Split, vectors: base.Vectors
     ) -> dict[str, float]:
         languages = part.split("-")
-        proposed = _proposals(data.scored, vectors, languages)
-        thresholds = None
+        proposed = tuned = _proposals(data.scored, vectors, languages)
+        tuning = data.scored
         if data.tuning:
-            tuned = _proposals(data.tuning, vectors, languages)
-            thresholds = {
-                key: best_threshold(*tuned[key], len(data.tuning.gold)) for key in tuned
-            }
+            tuning = data.tuning
+            tuned = _proposals(tuning, vectors, languages)
         scores: dict[str, float] = {}
         count = len(data.scored.gold)
         for key, (values, hits) in proposed.items():
-            threshold = (
-                thresholds[key] if thresholds else best_threshold(values, hits, count)
-            )
+            threshold = best_threshold(*tuned[key], len(tuning.gold))
             for name, value in measure(values, hits, count, threshold).items():
                 scores[f"{name}_{key}"] = value
         names = ("f1", "precision", "recall")
@@ -149,7 +145,7 @@ class Bucc(base.PartedTask[Split]):
             for kind, suffix in (("margin", ""), ("cosine", "_cosine"))
             for name in names
         }
-        return {**means, **scores, "own_threshold": float(thresholds is None)}
+        return {**means, **scores, "own_threshold": float(data.tuning is None)}
 
 
 def _chosen(stems: list[str]) -> list[str]:
