@@ -400,10 +400,4 @@ class EmbeddingObjective(Objective):
         return self.embedding_loss(self.embed(batch, training=True), batch)
 
     def evaluate(self, batch):
-        return self.evaluate_vectors(self.embed(batch, training=False), batch)
-
-    def evaluate_vectors(
-        self, embeddings: tf.Tensor, batch: dict[str, tf.Tensor]
-    ) -> dict[str, Metric]:
-        """Computes the metrics of `evaluate` from the vectors of `embed`."""
-        return self.embedding_loss(embeddings, batch)[1]
+        return self.embedding_loss(self.embed(batch, training=False), batch)[1]

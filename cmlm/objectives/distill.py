@@ -117,7 +117,7 @@ class DistillObjective(EmbeddingObjective):
 
     def begin(self) -> None:
         """Gives the word embeddings of a new encoder the teacher's word vectors."""
-        if not self.config.begins_by():
+        if not self.config.init_words:
             return
         table = self.model.encoder.embedding_table
         words = tf.constant([word_of(token) for token in self.tokenizer.vocab])
