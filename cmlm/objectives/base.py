@@ -315,17 +315,27 @@ class Objective(tf.Module, abc.ABC):
         return batch if self.static_shapes else batches.with_columns(batch)
 
     @abc.abstractmethod
-    def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:
-        """Sums the loss of a batch or micro-batch in training mode.
+    def compute(
+        self, batch: dict[str, tf.Tensor], training: bool
+    ) -> tuple[tf.Tensor, dict[str, Metric]]:
+        """Sums the loss of a batch or micro-batch; a validation batch may be empty.
+
+        Args:
+            batch: the rows.
+            training: whether dropout is on.
 
         Returns:
-            The summed loss, float32 with the shape of `normalizer`, and
-            `train_metrics` by name.
+            The summed loss, float32 with the shape of `normalizer`, and the metrics by
+            name, at least `train_metrics`.
         """
 
-    @abc.abstractmethod
+    def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:
+        """Does `compute` in training mode."""
+        return self.compute(batch, training=True)
+
     def evaluate(self, batch: dict[str, tf.Tensor]) -> dict[str, Metric]:
         """Returns the metrics of a validation batch by name; the batch may be empty."""
+        return self.compute(batch, training=False)[1]
 
 
 class EmbeddingObjective(Objective):
@@ -393,11 +403,8 @@ class EmbeddingObjective(Objective):
             batch: this replica's rows.
 
         Returns:
-            The summed loss and the metrics, as `loss` returns them.
+            The summed loss and the metrics, as `compute` returns them.
         """
 
-    def loss(self, batch):
-        return self.embedding_loss(self.embed(batch, training=True), batch)
-
-    def evaluate(self, batch):
-        return self.embedding_loss(self.embed(batch, training=False), batch)[1]
+    def compute(self, batch, training):
+        return self.embedding_loss(self.embed(batch, training), batch)

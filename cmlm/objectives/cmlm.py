@@ -88,9 +88,9 @@ class CmlmObjective(MaskedTextObjective):
         )
         return self.masked_metrics(masked, logits)
 
-    def loss(self, batch):
-        vectors = self.conditional.sentence_vector(batch, training=True)
-        metrics = self._metrics(batch, vectors, training=True)
+    def compute(self, batch, training):
+        vectors = self.conditional.sentence_vector(batch, training=training)
+        metrics = self._metrics(batch, vectors, training)
         return metrics["loss"][0], metrics
 
     def evaluate(self, batch):

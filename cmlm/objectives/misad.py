@@ -269,7 +269,7 @@ class MisadObjective(MaskedTextObjective):
 
     # ------------------------------------------------------------------- loss
 
-    def _losses(self, batch, training):
+    def compute(self, batch, training):
         """Returns the weighted summed losses, float32 [terms], and all metrics."""
         parts = misad_inputs.split(
             batch, *self.choose(batch), self.tokenizer, self._is_released
@@ -302,9 +302,3 @@ class MisadObjective(MaskedTextObjective):
         }
         terms = [self.config.masked_lm_weight * term for term in terms]
         return tf.stack([*terms, self.config.misad_weight * distance]), metrics
-
-    def loss(self, batch):
-        return self._losses(batch, training=True)
-
-    def evaluate(self, batch):
-        return self._losses(batch, training=False)[1]

@@ -47,14 +47,8 @@ class MlmObjective(MaskedTextObjective):
             feed, self.config.masking, self.config.passages
         )
 
-    def _metrics(self, batch, training):
+    def compute(self, batch, training):
         masked = predictions.of_batch(batch)
         outputs = self.model.encoder.read(batch, masked.tokens, training=training)
-        return self.masked_metrics(masked, self.masked_lm(outputs))
-
-    def loss(self, batch):
-        metrics = self._metrics(batch, training=True)
+        metrics = self.masked_metrics(masked, self.masked_lm(outputs))
         return metrics["loss"][0], metrics
-
-    def evaluate(self, batch):
-        return self._metrics(batch, training=False)

@@ -82,8 +82,8 @@ class NliObjective(Objective):
         right = tf.argmax(logits, axis=-1, output_type=label.dtype) == label
         return loss, tf.cast(right, tf.float32)
 
-    def loss(self, batch):
-        loss, right = (tf.reduce_sum(x) for x in self._scores(batch, training=True))
+    def compute(self, batch, training):
+        loss, right = (tf.reduce_sum(x) for x in self._scores(batch, training))
         count = self.normalizer(batch)
         return loss, {"loss": (loss, count), "accuracy": (right, count)}
 

@@ -57,7 +57,7 @@ class OrderObjective(MlmObjective):
         pairs = tf.cast(tf.size(batch["order_label"]), tf.float32)
         return tf.stack([super().normalizer(batch), pairs])
 
-    def _losses(self, batch, training):
+    def compute(self, batch, training):
         """Returns the two summed losses, float32 [2], and all metrics."""
         outputs = self.model.encoder(batch, training=training)
         sequence = outputs["sequence_output"]
@@ -76,12 +76,6 @@ class OrderObjective(MlmObjective):
             "order_loss": (order, count),
             "order_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32)), count),
         }
-
-    def loss(self, batch):
-        return self._losses(batch, training=True)
-
-    def evaluate(self, batch):
-        return self._losses(batch, training=False)[1]
 
 
 class NspObjective(OrderObjective):
