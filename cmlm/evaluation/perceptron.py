@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import special
 
 from cmlm.evaluation.adam import Adam
 
@@ -124,8 +125,7 @@ class _Models:
 
     def _gradients(self, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
         inputs, logits = self._forward(x)
-        powers = np.exp(logits - logits.max(axis=2, keepdims=True))
-        d_logits = powers / powers.sum(axis=2, keepdims=True)
+        d_logits = special.softmax(logits, axis=2)
         d_logits[:, np.arange(len(y)), y] -= 1
         d_logits /= len(y)
         last = inputs[-1]

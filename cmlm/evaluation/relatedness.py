@@ -11,6 +11,7 @@ best weights.
 from __future__ import annotations
 
 import numpy as np
+from scipy import special
 
 from cmlm.evaluation import metrics
 from cmlm.evaluation.adam import Adam
@@ -85,8 +86,7 @@ class _SoftmaxRegression:
 
     def _distribution(self, x: np.ndarray) -> np.ndarray:
         logits = x @ self.weights[:-1] + self.weights[-1]
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
+        return special.softmax(logits, axis=1)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Expected scores, float [n]."""
