@@ -46,6 +46,11 @@ class Bitext:
     second: list[str]
     languages: tuple[str, str] = ("", "")
 
+    def encoded(self, vectors: base.Vectors) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors of both sides, float32 [n, dim] each."""
+        first, second = self.languages
+        return vectors(self.first, first), vectors(self.second, second)
+
 
 def score_retrieval(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Scores the search for the translation of each row, both ways.
@@ -96,10 +101,7 @@ class Retrieval(base.PartedTask[Bitext]):
     def score_part(
         self, part: str, data: Bitext, vectors: base.Vectors
     ) -> dict[str, float]:
-        return score_retrieval(
-            vectors(data.first, data.languages[0]),
-            vectors(data.second, data.languages[1]),
-        )
+        return score_retrieval(*data.encoded(vectors))
 
 
 class Tatoeba(Retrieval):
@@ -144,8 +146,7 @@ class Tatoeba(Retrieval):
     def score_part(
         self, part: str, data: Bitext, vectors: base.Vectors
     ) -> dict[str, float]:
-        sides = zip((data.first, data.second), data.languages, strict=True)
-        x, y = (vectors(texts, language) for texts, language in sides)
+        x, y = data.encoded(vectors)
         removed = score_retrieval(without_component(x), without_component(y))
         names = [f"accuracy{end}" for end in ("", "_forward", "_backward")]
         return {
