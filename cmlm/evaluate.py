@@ -301,7 +301,7 @@ def score_models(
         if not result.scores:
             continue
         is_changed = pcr is not None and pcr.changes(result.languages)
-        models[name + tables.WITH_PCR * is_changed] = {
+        models[name + tables.WITH_PCR if is_changed else name] = {
             **by_language.describe(encoder),
             **result.as_dict(),
             "truncated_sentences": by_language.truncated(encoder, sentences),
