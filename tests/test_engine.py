@@ -20,7 +20,7 @@ from cmlm.common import distributed
 from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.training import agreement, engine, metrics_log
+from cmlm.training import agreement, engine, inputs, metrics_log
 from cmlm.training.finite import NonFiniteError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -449,6 +449,23 @@ def test_a_folder_of_another_encoder_is_refused(text, tmp_path, name):
     with pytest.raises(UserError, match=f"holds {name}, a part of an encoder; allowed"):
         engine.build(toys.run_config(text), str(tmp_path))
     assert os.listdir(tmp_path) == [name]
+
+
+def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path):
+    """A run without a vocabulary learns one; a file of the same tokens may stay."""
+    given, own = tmp_path / "given.txt", tmp_path / "folder" / "vocab.txt"
+    own.parent.mkdir()
+    given.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
+    own.write_text(given.read_text())
+    config = toys.run_config(text)
+    data = inputs.prepare_data(config, str(own.parent))
+    said = f"holds vocab.txt, which is not of a run .*; allowed: .*--vocab_file={own}"
+    with pytest.raises(UserError, match=said):
+        inputs.prepare_vocabulary(config, None, data, str(own.parent))
+    assert own.read_text() == given.read_text()
+    config.vocabulary.file, config.model.vocab_size = str(given), 0
+    taken = inputs.prepare_vocabulary(config, None, data, str(own.parent))
+    assert taken == str(own) and own.read_text() == given.read_text()
 
 
 def test_a_new_objective_of_a_begun_run_is_refused(text, finished):

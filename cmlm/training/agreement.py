@@ -15,6 +15,7 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.modeling.foreign import modules, tensors, tf_hub
+from cmlm.tokenization import rules, vocabulary_file
 
 # These decide how a vocabulary is learnt, once, before the first checkpoint.
 _OF_LEARNING = {
@@ -66,6 +67,30 @@ def refuse_folder_of_export(directory: str) -> None:
                 f"--model_dir={directory} holds {name}, a part of an encoder; allowed: "
                 "a new folder, or the folder of a run"
             )
+
+
+def refuse_foreign_vocabulary(file: str, directory: str) -> None:
+    """Raises UserError for a new run that would replace a vocabulary of the user's.
+
+    A vocabulary that a run has learnt has a record beside it, also after a kill.
+
+    Args:
+        file: the vocabulary that the run will have; empty: it will learn one.
+        directory: the model_dir.
+    """
+    path = vocabulary_file.find(directory)
+    if (
+        model_dir.is_model_dir(directory)
+        or not tf.io.gfile.exists(path)
+        or tf.io.gfile.exists(rules.path_of(path))
+        or (file and vocabulary_file.same(file, path))
+    ):
+        return
+    raise UserError(
+        f"--model_dir={directory} holds {os.path.basename(path)}, which is not of a run "
+        f"and would be replaced; allowed: a new folder, with --vocab_file={path} to "
+        "train with this vocabulary"
+    )
 
 
 def choose_precision(config: ExperimentConfig, begun: ExperimentConfig | None) -> None:
