@@ -451,6 +451,35 @@ def test_a_folder_of_another_encoder_is_refused(text, tmp_path, name):
     assert os.listdir(tmp_path) == [name]
 
 
+def test_a_new_run_names_the_files_of_others_in_its_folder(tmp_path, caplog):
+    folder = str(tmp_path)
+    for name in ("vocab.txt", "vocab.txt.json", "lock", ".gitkeep"):
+        (tmp_path / name).touch()
+    (tmp_path / "text").mkdir()
+    agreement.check_other_files(folder)
+    agreement.check_other_files(f"{folder}/new")
+    assert not caplog.messages
+    for name in ("d.txt", "b.txt", "c.txt", "a"):
+        (tmp_path / name).touch()
+    agreement.check_other_files(folder)
+    assert "not of a run: a, b.txt, c.txt and 1 more; the run writes" in caplog.text
+    (tmp_path / model_dir.METRICS).touch()
+    with pytest.raises(UserError, match="holds metrics.jsonl, which the run would rep"):
+        agreement.check_other_files(folder)
+    (tmp_path / model_dir.PARAMS).touch()
+    caplog.clear()
+    agreement.check_other_files(folder)
+    assert not caplog.messages
+
+
+def test_the_engine_checks_the_folder_of_a_new_run(tmp_path, caplog):
+    (tmp_path / "notes.txt").touch()
+    config = toys.run_config("missing.txt")
+    with pytest.raises(UserError, match=r"missing\.txt"):
+        engine.build(config, str(tmp_path))
+    assert "not of a run: notes.txt; the run writes" in caplog.text
+
+
 def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path):
     """A run without a vocabulary learns one; a file of the same tokens may stay."""
     given, own = tmp_path / "given.txt", tmp_path / "folder" / "vocab.txt"
@@ -459,7 +488,7 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path):
     own.write_text(given.read_text())
     config = toys.run_config(text)
     data = inputs.prepare_data(config, str(own.parent))
-    said = f"holds vocab.txt, which is not of a run .*; allowed: .*--vocab_file={own}"
+    said = f"vocab.txt, which the run would replace; allowed: .*--vocab_file={own}"
     with pytest.raises(UserError, match=said):
         inputs.prepare_vocabulary(config, None, data, str(own.parent))
     assert own.read_text() == given.read_text()

@@ -18,7 +18,7 @@ from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_NAME = "lock"
+FILE_NAME = "lock"
 
 
 def is_local(path: str) -> bool:
@@ -47,7 +47,7 @@ def held(directory: str) -> Iterator[None]:
         return
     is_new = not os.path.isdir(directory)
     os.makedirs(directory, exist_ok=True)
-    path = os.path.join(directory, _NAME)
+    path = os.path.join(directory, FILE_NAME)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -15,7 +15,7 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.modeling.foreign import modules, tensors, tf_hub
-from cmlm.tokenization import rules, vocabulary_file
+from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
 
 # These decide how a vocabulary is learnt, once, before the first checkpoint.
 _OF_LEARNING = {
@@ -29,6 +29,17 @@ _OF_EXPORTS = (
     modules.FILE_NAME,
     tensors.FILE_NAME,
 )
+
+# The files of a run that was killed before it wrote its params.yaml.
+_OF_BEGINNINGS = {
+    locks.FILE_NAME,
+    model_dir.STAGES,
+    model_dir.TEACHER,
+    model_dir.TEXT,
+    vocabulary_file.FILE_NAME,
+    os.path.basename(rules.path_of(vocabulary_file.FILE_NAME)),
+    tokenizer_file.FILE_NAME,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +80,36 @@ def refuse_folder_of_export(directory: str) -> None:
             )
 
 
+def check_other_files(directory: str) -> None:
+    """Logs a warning if a new run writes among files of the user.
+
+    Raises:
+        UserError: the run would replace one of them.
+    """
+    if model_dir.is_model_dir(directory) or not tf.io.gfile.isdir(directory):
+        return
+    names = {name.rstrip("/") for name in tf.io.gfile.listdir(directory)}
+    if model_dir.METRICS in names:
+        raise UserError(
+            f"--model_dir={directory} holds {model_dir.METRICS}, which the run would "
+            "replace; allowed: a new folder, or the folder of a run"
+        )
+    others = sorted(
+        name
+        for name in names
+        if name not in _OF_BEGINNINGS and not name.startswith(".")
+    )
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        logger.warning(
+            "--model_dir=%s holds files that are not of a run: %s%s; the run writes "
+            "its own beside them",
+            directory,
+            ", ".join(others[:3]),
+            more,
+        )
+
+
 def refuse_foreign_vocabulary(file: str, directory: str) -> None:
     """Raises UserError for a new run that would replace a vocabulary of the user's.
 
@@ -87,9 +128,9 @@ def refuse_foreign_vocabulary(file: str, directory: str) -> None:
     ):
         return
     raise UserError(
-        f"--model_dir={directory} holds {os.path.basename(path)}, which is not of a run "
-        f"and would be replaced; allowed: a new folder, with --vocab_file={path} to "
-        "train with this vocabulary"
+        f"--model_dir={directory} holds {os.path.basename(path)}, which the run would "
+        f"replace; allowed: a new folder, with --vocab_file={path} to train with this "
+        "vocabulary"
     )
 
 
