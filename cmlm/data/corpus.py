@@ -19,7 +19,7 @@ from official.modeling import hyperparams
 from cmlm.common import choices, fields
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
-from cmlm.data import builtin, inspection, languages, sentences
+from cmlm.data import builtin, inspection, languages, other_formats, sentences
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -215,6 +215,7 @@ def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
             " files"
         )
     paths = files_lib.expand(config.input_path)
+    other_formats.warn(paths, config.raw_layout, not config.raw_layout)
     if not config.raw_layout:
         return paths
     return _split_once(paths, config, work_dir)

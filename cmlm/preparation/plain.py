@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from cmlm.common import files
-from cmlm.data import sentences
+from cmlm.data import other_formats, sentences
 from cmlm.errors import UserError
 
 
@@ -30,6 +30,7 @@ def split(
         UserError: the output exists, the language is unknown, or no sentence is left.
     """
     language = sentences.check_language(language)
+    other_formats.warn(paths, layout)
     totals: collections.Counter = collections.Counter()
     with files.atomic_directory(output, overwrite) as directory:
         for path, name in zip(paths, output_names(paths), strict=True):

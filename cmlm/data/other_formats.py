@@ -1,0 +1,105 @@
+"""Signs that a file holds no plain text: a table, JSON lines, a dump, wrapped lines."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+
+from cmlm.common import files as files_lib
+from cmlm.common.counts import counted
+
+logger = logging.getLogger(__name__)
+
+_FILES = 10
+_LINES = 1_000
+_LINE_BYTES = 1 << 16
+# A shorter file shows no pattern.
+_FEW = 10
+_NEARLY_ALL = 0.95
+# English text breaks two of three lines before a small letter; German, with capital
+# nouns, every second line.
+_WRAPPED = 0.25
+_MARKS = ".!?:;\"'”’»)]"
+
+
+def warn(paths: Sequence[str], layout: str = "", for_tensorflow: bool = False) -> None:
+    """Logs a warning if the beginning of a file looks like another format.
+
+    Only the first files are read, and the warning names the first such file.
+
+    Args:
+        paths: files that the user gives as plain text.
+        layout: the layout of raw text; empty for one sentence a line.
+        for_tensorflow: see `files.open_bytes`.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    for path in paths[:_FILES]:
+        with files_lib.open_bytes(path, for_tensorflow) as stream:
+            pieces = iter(lambda stream=stream: stream.readline(_LINE_BYTES), b"")
+            lines = [
+                piece.decode(errors="replace").strip(" \t\r\n\ufeff")
+                for piece in itertools.islice(pieces, _LINES)
+            ]
+        for sign in _signs(lines, layout):
+            logger.warning("%s %s", path, sign)
+            return
+
+
+def _signs(lines: Sequence[str], layout: str) -> Iterator[str]:
+    """Yields what the lines look like, and the way to read such a file."""
+    texts = [line for line in lines if line]
+    if not texts:
+        return
+    if texts[0].startswith("WARC/"):
+        yield f"looks like a web archive; {_prepare('wet')}"
+    if texts[0].startswith("<mediawiki"):
+        yield f"looks like a dump of MediaWiki; {_prepare('wikipedia')}"
+    if any(text.startswith('msgid "') for text in texts):
+        yield f"looks like a catalogue of gettext; {_prepare('gettext')}"
+    if all(text.startswith("{") and text.endswith("}") for text in texts):
+        yield f"looks like JSON lines; {_prepare('json')}"
+    if len(texts) < _FEW:
+        return
+    by_tabs = collections.Counter(text.count("\t") for text in texts)
+    tabs, number = by_tabs.most_common(1)[0]
+    if tabs and number >= _NEARLY_ALL * len(texts):
+        yield (
+            f"looks like a table: lines have {counted(tabs, 'tab')}, and a whole line"
+            " counts as one text; python -m cmlm.train reads pairs with"
+            " --bitext_data, --pair_data, --scored_data or --nli_data, and `cut -f1 OLD"
+            " > NEW` takes the texts of a column"
+        )
+    if layout != "wrapped" and _is_wrapped(lines):
+        yield f"looks hard-wrapped: lines end inside sentences; {_prepare('wrapped')}"
+
+
+def _prepare(layout: str) -> str:
+    return f"python -m cmlm.prepare --layout={layout} reads it"
+
+
+def _is_wrapped(lines: Sequence[str]) -> bool:
+    """Whether many lines go on in the next one with a small letter.
+
+    Text without capitals looks the same, so small letters must be rare behind a full
+    stop.
+    """
+    inside = behind_mark = small_inside = small_behind_mark = 0
+    for line, following in itertools.pairwise(lines):
+        if not line or not following:
+            continue
+        is_small = following[0].islower()
+        if line[-1] in _MARKS:
+            behind_mark += 1
+            small_behind_mark += is_small
+        else:
+            inside += 1
+            small_inside += is_small
+    return (
+        inside >= _FEW
+        and small_inside >= _WRAPPED * (inside + behind_mark)
+        and small_behind_mark < _WRAPPED * behind_mark
+    )

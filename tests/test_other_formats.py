@@ -1,0 +1,85 @@
+"""Files of another format get a warning that names the way to read them."""
+
+import bz2
+import re
+
+import pytest
+from texts import write
+
+from cmlm.data import other_formats
+from cmlm.data.corpus import TextDataConfig
+from cmlm.preparation import plain
+
+PROSE = [
+    "The letter came on a Monday, and nobody",
+    "in the house had waited for it. She read",
+    "it twice before she put it down.",
+    "Then she called her brother, who was",
+    "asleep in the garden behind the house.",
+] * 10
+SENTENCES = ["She read it twice.", "iPhones ring.", "Nobody had waited", "Then rain"]
+TABLE = [f"A house {n}\tEin Haus {n}" for n in range(20)]
+PO = 'msgid ""\nmsgstr ""\n\nmsgid "House"\nmsgstr "Haus"\n'
+
+
+@pytest.mark.parametrize(
+    "content, sign",
+    [
+        ("\n".join(TABLE), "looks like a table: lines have 1 tab, .*--bitext_data"),
+        ("\n".join([*TABLE, "One line"]), "looks like a table"),
+        ("a\tb\t1\n" * 10, "lines have 2 tabs"),
+        ('{"text": "One."}\n\n{"text": "Two."}\n', "JSON lines; .*--layout=json"),
+        ('<mediawiki xmlns="a">\n<page>', "dump of MediaWiki; .*--layout=wikipedia"),
+        ("WARC/1.0\r\nWARC-Type: a\r\n", "web archive; .*--layout=wet"),
+        (PO, "catalogue of gettext; .*--layout=gettext"),
+        ("\n".join(PROSE), "hard-wrapped: .*--layout=wrapped"),
+        ("\r\n".join(f"  {line} " for line in PROSE), "hard-wrapped"),
+    ],
+)
+def test_another_format_gets_a_warning(tmp_path, caplog, content, sign):
+    good = write(tmp_path / "good.txt", "One.\nTwo.\n")
+    path = write(tmp_path / "a.txt", content)
+    other_formats.warn([good, path, path])
+    (message,) = caplog.messages
+    assert message.startswith(f"{path} looks ") and "\n" not in message
+    assert re.search(sign, message)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["\t"] * 20,
+        SENTENCES * 20,
+        # A document of text without capitals, and one that hardly has full stops.
+        [line.lower() for line in PROSE],
+        ["a house", "two dogs run", "rain in a town"] * 20,
+        # Indented paragraphs; the marked text of MiSAD; too few lines to tell.
+        [f"\t{line}" for line in SENTENCES] * 20,
+        [f"{line}{extra}" for line in SENTENCES for extra in ("", "\ta b", "\ta\tb")],
+        TABLE[:9],
+        ["{a} is a set."] * 20,
+    ],
+)
+def test_plain_text_gets_none(tmp_path, caplog, lines):
+    other_formats.warn([write(tmp_path / "a.txt", "\n".join(lines))])
+    assert not caplog.messages
+
+
+def test_wrapped_text_of_the_layout_wrapped_gets_none(tmp_path, caplog):
+    path = write(tmp_path / "a.txt", "\n".join(PROSE))
+    other_formats.warn([path], layout="wrapped")
+    assert not caplog.messages
+    other_formats.warn([path], layout="lines")
+    assert "hard-wrapped" in caplog.text
+
+
+def test_training_and_preparation_warn(tmp_path, caplog):
+    table = "\n".join(TABLE)
+    path = write(tmp_path / "a.txt.gz", table)
+    TextDataConfig(input_path=path).load(str(tmp_path / "work"))
+    assert f"{path} looks like a table" in caplog.text
+    caplog.clear()
+    path = write(tmp_path / "a.txt.bz2", bz2.compress(table.encode()))
+    plain.split([path], str(tmp_path / "out"), "lines", "en", overwrite=False)
+    assert f"{path} looks like a table" in caplog.text
