@@ -322,6 +322,21 @@ def test_unknown_recipes_and_files_are_named(tmp_path):
         recipes.load("cmlm/english", [str(bad)])
 
 
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("trainer: {train_steps: 5}\nmodel: {}\ntrainer:\n  seed: 1\n", "1 and 3 both"),
+        ("trainer: {seed: 5, seed: 5}\n", "lines 1 and 1 both set 'seed'"),
+    ],
+)
+def test_a_setting_that_stands_twice_in_a_file_is_refused(tmp_path, text, message):
+    """The first value would be lost, with all settings below it."""
+    path = tmp_path / "twice.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=f"twice.yaml is not YAML: .*{message}"):
+        recipes.load("cmlm/english", [str(path)])
+
+
 def test_data_is_asked_for_by_its_flag():
     config = recipes.load("cmlm/multilingual", (), ["task.nli.weight=1"])
     config.validate()

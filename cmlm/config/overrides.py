@@ -60,6 +60,8 @@ class _Loader(yaml.SafeLoader):
     """Reads numbers, texts, lists and mappings.
 
     A date stays text. Aliases are refused: a short file of them could fill the memory.
+    A name that stands twice in a mapping is refused: YAML's own rule, which PyYAML
+    leaves out, and the first value would be lost.
     """
 
     yaml_implicit_resolvers = {
@@ -72,6 +74,20 @@ class _Loader(yaml.SafeLoader):
             mark = self.peek_event().start_mark
             raise yaml.YAMLError(f"line {mark.line + 1} has an alias (*)")
         return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in first:
+                raise yaml.YAMLError(
+                    f"lines {first[key.value]} and {line} both set {key.value!r}"
+                )
+            first[key.value] = line
+        return node
 
 
 def _read(
