@@ -211,6 +211,8 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column):
             "line 1 has the columns 'a', 'b'; allowed: text, or text1 and text2",
         ),
         ("text\tlabel\nx\ty\nz\ty\n", r"the labels \['y'\]; allowed: at least two"),
+        ("", "is empty; allowed: a line of names, then examples"),
+        ("\n\n", "is empty; allowed: a line of names, then examples"),
         ("text\tlabel\nx\n", "line 2: 1 column; allowed: 2"),
         ("text\tlabel\nx\t\n", "line 2: no label"),
         ("text\tscore\nx\thigh\n", "line 2: score 'high'; allowed: a number"),

@@ -61,6 +61,8 @@ def columns_of(
         UserError: the first line does not name them.
     """
     names = _header(path)
+    if not names:
+        raise UserError(f"{path} is empty; allowed: a line of names, then examples")
     texts = [columns for columns in TEXTS if set(columns) <= set(names)]
     labels = [column for column in allowed if column in names]
     if len(texts) != 1 or len(labels) != 1:
