@@ -101,6 +101,23 @@ def test_a_column_of_numbers_is_refused(tmp_path):
     assert bitext.inspect([write(tmp_path / "d.tsv", half)]).pairs == 18
 
 
+def test_a_column_with_one_text_in_all_lines_is_refused(tmp_path):
+    """A column of language codes is no source of translations."""
+    lines = [f"eng\tHouse {i}\tdeu\tHaus {i}" for i in range(100)]
+    said = (
+        "column 1 of bitext is 'eng' in all 100 lines; allowed: source<TAB>target and "
+        r"hard negatives, in different texts \(`cut -f2,4 OLD > NEW`\)"
+    )
+    with pytest.raises(UserError, match=said):
+        bitext.inspect([write(tmp_path / "a.tsv", lines)])
+    with pytest.raises(UserError, match="column 2 .* in different texts$"):
+        bitext.inspect([write(tmp_path / "b.tsv", [f"x {i}\tb" for i in range(100)])])
+    # A few lines may have one query.
+    assert bitext.inspect([write(tmp_path / "c.tsv", lines[:99])]).pairs == 99
+    other = ["eng\tHouse\tdeutsch\tHaus", *lines[1:], "deu\tHouse\tdeu\tHaus"]
+    assert bitext.inspect([write(tmp_path / "d.tsv", other)]).constant == {}
+
+
 def test_the_file_of_the_first_bad_line_is_named(tmp_path):
     good = write(tmp_path / "a.tsv", GOOD)
     bad = write(tmp_path / "b.tsv", ["Yes.\tJa.", *["missing"] * 9])
@@ -143,7 +160,8 @@ def test_hosts_share_the_lines(tmp_path):
 def test_pairs_beyond_the_inspection_are_estimated(tmp_path):
     """Sampling by size would else take every large corpus for one of equal size."""
     for name, lines in (("a.tsv", 300), ("b.tsv", 700)):
-        (tmp_path / name).write_text("a house\tein Haus\n" * lines)
+        rows = [f"house {i:03}\tHaus {i:03}\n" for i in range(lines)]
+        (tmp_path / name).write_text("".join(rows))
     paths = [str(tmp_path / name) for name in ("a.tsv", "b.tsv")]
     report = bitext.inspect(paths, max_lines=400)
     assert report.pairs == 400 and report.estimated_pairs() == 1000

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+from collections.abc import Sequence
 from typing import ClassVar
 
 import tensorflow as tf
@@ -36,6 +37,8 @@ _HEADERS = (
 # A larger share of bad lines means that the file has another format.
 MAX_BAD_SHARE = 0.01
 _LINES_TO_INSPECT = 2_000_000
+# So many pairs have different sources and targets.
+_MANY_PAIRS = 100
 
 
 @dataclasses.dataclass
@@ -86,6 +89,7 @@ class BitextReport:
         without_letter: by column, the number of cells without a letter, as a score.
         first_without: by column, path and number of the first such cell's line.
         headers: files whose first line names columns.
+        constant: by column, the cell that all good lines have in common.
     """
 
     files: int = 0
@@ -100,6 +104,7 @@ class BitextReport:
     )
     first_without: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
     headers: list[str] = dataclasses.field(default_factory=list)
+    constant: dict[int, str] = dataclasses.field(default_factory=dict)
 
     def estimated_pairs(self) -> int:
         """Estimates the pairs of the whole corpus from the part that was read."""
@@ -157,8 +162,9 @@ def inspect(
         kind, columns: the name of such data and its first two columns, for messages.
 
     Raises:
-        UserError: no line is good, more than MAX_BAD_SHARE of the lines are bad, or
-            most cells of a column have no letter, as a column of scores.
+        UserError: no line is good, more than MAX_BAD_SHARE of the lines are bad, most
+            cells of a column have no letter, as a column of scores, or all cells of the
+            first or second column are equal, as a column of language codes.
     """
     report, size = BitextReport(columns=count_columns(files)), 0
     for path in files:
@@ -182,6 +188,7 @@ def inspect(
         )
     _refuse_bad_lines(report, kind)
     _refuse_numbers(report, kind, columns)
+    _refuse_constant(report, kind, columns)
     return report
 
 
@@ -211,6 +218,11 @@ def _add(cells: list[str], place: tuple[str, int], report: BitextReport) -> None
         report.empty_sides += 1
         report.first_bad = report.first_bad or place
     else:
+        if not report.pairs:
+            report.constant = dict(enumerate(cells, 1))
+        for column, cell in [*report.constant.items()]:
+            if cells[column - 1] != cell:
+                del report.constant[column]
         report.pairs += 1
         for column, cell in enumerate(cells, 1):
             if not any(map(str.isalpha, cell)):
@@ -232,17 +244,38 @@ def _refuse_bad_lines(report: BitextReport, kind: str) -> None:
 def _refuse_numbers(report: BitextReport, kind: str, columns: str) -> None:
     """Raises UserError if most cells of a column have no letter."""
     text = [
-        str(column)
+        column
         for column in range(1, report.columns + 1)
         if 2 * report.without_letter[column] <= report.pairs
     ]
     for column, place in sorted(report.first_without.items()):
-        if str(column) not in text:
-            cut = f" (`cut -f{','.join(text)} OLD > NEW`)" if len(text) > 1 else ""
+        if column not in text:
             raise UserError(
                 f"column {column} of {kind} holds numbers, not text, {_named(place)}"
-                f" first; allowed: {columns} and hard negatives{cut}"
+                f" first; allowed: {columns} and hard negatives{_cut(text)}"
             )
+
+
+def _refuse_constant(report: BitextReport, kind: str, columns: str) -> None:
+    """Raises UserError if many lines have the same first or second text."""
+    column, cell = min(report.constant.items(), default=(0, ""))
+    if column in (1, 2) and report.pairs >= _MANY_PAIRS:
+        text = [
+            column
+            for column in range(1, report.columns + 1)
+            if column not in report.constant
+        ]
+        raise UserError(
+            f"column {column} of {kind} is {cell[:40]!r} in all {report.pairs:,} lines;"
+            f" allowed: {columns} and hard negatives, in different texts{_cut(text)}"
+        )
+
+
+def _cut(columns: Sequence[int]) -> str:
+    """The command that keeps some columns, for a message; empty for a single column."""
+    if len(columns) < 2:
+        return ""
+    return f" (`cut -f{','.join(map(str, columns))} OLD > NEW`)"
 
 
 def _named(place: tuple[str, int]) -> str:
