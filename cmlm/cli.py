@@ -111,6 +111,14 @@ def require(**allowed: str) -> None:
             raise UserError(f"--{name} is not given; allowed: {values}")
 
 
+def require_npz(name: str) -> None:
+    """Raises UserError if a flag is not given, or its path has another ending."""
+    allowed = "a path that ends in .npz"
+    require(**{name: allowed})
+    if not (path := flags.FLAGS[name].value).endswith(".npz"):
+        raise UserError(f"--{name} is {path}; allowed: {allowed}")
+
+
 def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> None:
     """Runs a command and ends the process with its exit code.
 

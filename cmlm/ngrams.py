@@ -93,7 +93,7 @@ def main(_) -> None:
         raise UserError("--unit=pieces and --vocab_file=FILE need each other")
     with cli.quiet_imports():
         from cmlm.common import fields, files, outputs
-        from cmlm.data import ngram_files
+        from cmlm.data import ngram_files, other_formats
         from cmlm.ngram_lists import extraction
 
     outputs.check(
@@ -114,6 +114,7 @@ def main(_) -> None:
     fields.check(config, "--")
     units = _units()
     paths = files.expand(FLAGS.input)
+    other_formats.warn(paths)
     with contextlib.ExitStack() as stack:
         # After a kill between the two names, a later run may replace them.
         begin = stack.enter_context(outputs.named_together(FLAGS.output))

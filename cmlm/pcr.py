@@ -49,14 +49,8 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    cli.require(
-        model="an export, a model_dir, or weights of another program",
-        output="a path that ends in .npz",
-    )
-    if not FLAGS.output.endswith(".npz"):
-        raise UserError(
-            f"--output is {FLAGS.output}; allowed: a path that ends in .npz"
-        )
+    cli.require(model="an export, a model_dir, or weights of another program")
+    cli.require_npz("output")
     if not FLAGS.text and not FLAGS.vectors:
         raise UserError(
             "no sentences; allowed: --text=LANG=FILES, --vectors=LANG=FILES"

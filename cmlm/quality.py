@@ -36,7 +36,8 @@ _LOW_AREA = 0.6
 
 def main(_) -> None:
     text = "text: files, globs or a list of them"
-    cli.require(good=text, bad=text, output="a path that ends in .npz")
+    cli.require(good=text, bad=text)
+    cli.require_npz("output")
     with cli.quiet_imports("corpus"):
         import numpy as np
         from sklearn import metrics

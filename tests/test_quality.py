@@ -119,11 +119,13 @@ def test_too_few_examples_are_one_line(tmp_path):
     good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
     for file in (good, bad):
         file.write_text("One.\n\nTwo.\n")
-    done = run("quality", f"--good={good}", f"--bad={bad}", f"--output={tmp_path}/q")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1 and "has 2 documents" in done.stderr
+    files = [f"--good={good}", f"--bad={bad}"]
+    for name, said in (("q.npz", "has 2 documents"), ("q", "ends in .npz")):
+        done = run("quality", *files, f"--output={tmp_path}/{name}")
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1 and said in done.stderr
     for seed in (-1, 2**32):
-        done = run("quality", f"--good={good}", f"--bad={bad}", f"--seed={seed}")
+        done = run("quality", *files, f"--seed={seed}")
         assert done.returncode == 1 and f"flag --seed={seed}: " in done.stderr
 
 
