@@ -135,10 +135,10 @@ def require_neighbours(data: Data) -> None:
                 raise inspection.unusable(text.files[language], what)
 
 
-def embed_side(
+def side_vectors(
     batch: dict[str, tf.Tensor], side: str, encoder: EncoderNetwork, training: bool
 ) -> tf.Tensor:
-    """Embeds the texts of one side of a batch.
+    """Computes the sentence vectors of one side of a batch.
 
     Args:
         batch: its ids are int32 [rows, length] or [rows, texts, length].
@@ -388,8 +388,13 @@ class EmbeddingObjective(Objective):
         training: bool,
         encoder: EncoderNetwork | None = None,
     ) -> tf.Tensor:
-        """Does `embed_side` of this module, by default with the model's encoder."""
-        return embed_side(batch, side, encoder or self.model.encoder, training)
+        """Embeds the texts of one side, see `side_vectors`.
+
+        Args:
+            batch, side, training: as there.
+            encoder: None for the model's.
+        """
+        return side_vectors(batch, side, encoder or self.model.encoder, training)
 
     @abc.abstractmethod
     def embedding_loss(

@@ -9,7 +9,7 @@ import tensorflow as tf
 from cmlm.data import nli, pair_pipelines
 from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives.base import Objective, ObjectiveConfig, embed_side
+from cmlm.objectives.base import Objective, ObjectiveConfig, side_vectors
 
 
 @dataclasses.dataclass
@@ -66,7 +66,7 @@ class NliObjective(Objective):
     def _scores(self, batch, training):
         """Loss and correctness (0 or 1), float32 [rows, languages, languages]."""
         u, v = (
-            embed_side(
+            side_vectors(
                 batch, side, self.model.encoder, training and self.config.train_encoder
             )
             for side in ("premise", "hypothesis")
