@@ -514,7 +514,7 @@ DAMAGING = [
     ("cmlm.vocab", "--input=t.txt --prune_model=best:M", "--output=M"),
     ("cmlm.ngrams", "--input=D/a.txt", "--output=D/a.txt"),
     ("cmlm.ngrams", "--input=D/a.txt --output=o", "--marked_output=D"),
-    ("cmlm.quality", "--good=D/*.txt --bad=t.txt", "--output=t.txt"),
+    ("cmlm.quality", "--good=D/*.txt --bad=t.npz", "--output=t.npz"),
     ("cmlm.pcr", "--model=m --text=de=t.npz", "--output=t.npz"),
     ("cmlm.mine", "--model=m --bitext=t.tsv", "--output=t.tsv"),
     ("cmlm.mine", "--model=m --source=t.txt --target=t.scores", "--output=t.tsv"),

@@ -317,7 +317,8 @@ def test_a_tpu_can_compile_it(case, monkeypatch):
     )
     assert got.keys() == want.keys()
     for key in want:
-        np.testing.assert_allclose(got[key], want[key], rtol=1e-4, err_msg=key)
+        # CMLM's gain is a small difference of two losses.
+        np.testing.assert_allclose(got[key], want[key], 1e-4, 1e-4, err_msg=key)
 
     trainer.model.reset_dropout(trainer.optimizer.iterations)
     in_one_program(
