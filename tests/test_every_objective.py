@@ -139,7 +139,7 @@ class Case:
         whole = tf.distribute.InputContext(1, 0, 1)
         pipeline = OBJECTIVES[name](**self.arguments(), static_shapes=True)
         self.batches = list(pipeline.train_dataset(whole).take(2))
-        self.validation_batch = next(iter(pipeline.validation_dataset(whole)))
+        (self.validation_batch,) = pipeline.validation_dataset(whole).take(1)
         self.trainer = self.build(tf.distribute.OneDeviceStrategy("CPU:0"))
         self.objective = self.trainer.objectives[name]
         self.start = weights(self.trainer)
