@@ -12,6 +12,11 @@ scores become a JSON line of --results, and the run goes on: a line stands for a
 that length. A second start skips the lines that are there. --table prints mean and
 deviation over the seeds as Markdown, and runs nothing.
 
+The arms `then_masked_lm`, `then_cmlm` and `then_both` ask which objective to go on with
+after long masked LM. They start from the weights of the run `masked_lm`, which must be
+there, and their budgets count the tokens from that start. `then_both` trains the two
+objectives side by side, each with half of the sentences.
+
 Tokens are those of sentences as trained on: cut at 64, [CLS] and [SEP] included.
 """
 
@@ -69,20 +74,32 @@ def _tokens_of_a_sentence(vocabulary: str) -> float:
     return sum(lengths) / len(lengths)
 
 
+def _objectives(arm: str, first: int) -> list[str]:
+    """The weights, stages and batches of masked LM and CMLM in an arm."""
+    mlm, cmlm = "task.mlm", "task.cmlm"
+    share = 2 if arm == "then_both" else 1
+    settings = [
+        f"{mlm}.weight=1",
+        f"{mlm}.train_data.global_batch_size={_SENTENCES // share}",
+        f"{cmlm}.train_data.global_batch_size={_SENTENCES // 2 // share}",
+    ]
+    if arm == "cmlm":
+        settings += [f"{mlm}.end_step={first}", f"{cmlm}.start_step={first}"]
+    elif arm.endswith("masked_lm"):
+        settings += [f"{cmlm}.weight=0"]
+    elif arm == "then_cmlm":
+        settings += [f"{mlm}.weight=0"]
+    return settings
+
+
 def _train(arm: str, seed: int, steps: int, first: int, vocabulary: str) -> str:
     mlm, cmlm = "task.mlm", "task.cmlm"
-    stages = {
-        "cmlm": (f"{mlm}.end_step={first}", f"{cmlm}.start_step={first}"),
-        "masked_lm": (f"{cmlm}.weight=0",),
-    }
     overrides = [
         *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),
         *("model.intermediate_size=1024", "model.num_views=5"),
         *("model.max_position_embeddings=128", "model.pooling=mean"),
         *("model.dropout_rate=0", "model.attention_dropout_rate=0"),
-        *(f"{mlm}.weight=1", *stages[arm]),
-        f"{mlm}.train_data.global_batch_size={_SENTENCES}",
-        f"{cmlm}.train_data.global_batch_size={_SENTENCES // 2}",
+        *_objectives(arm, first),
         f"{cmlm}.passages=false",
         *(
             f"{objective}.train_data.{name}={value}"
@@ -96,9 +113,11 @@ def _train(arm: str, seed: int, steps: int, first: int, vocabulary: str) -> str:
         *("trainer.optimizer.learning_rate=1e-3", "trainer.optimizer.decay=constant"),
         "trainer.optimizer.warmup_steps=200",
     ]
+    start = os.path.join(FLAGS.output, f"masked_lm-{seed}")
     return claims.train(
         f"{arm}-{seed}",
         overrides,
+        *([f"--init_checkpoint={start}"] if arm.startswith("then_") else []),
         "--experiment=cmlm/english",
         f"--train_data={FLAGS.train_data}",
         f"--vocab_file={vocabulary}",
