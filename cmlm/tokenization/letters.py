@@ -25,8 +25,8 @@ _CAPITAL_DOTTED_I, _LOWER_DOTTED_I = "\u0130", "i\u0307"
 _DOTLESS_I = "\u0131"
 # Unicode has no letter with two cases from this code on.
 _BEYOND_CASE = 0x20000
-# Control and format characters, in RE2's syntax.
-_CONTROL = r"[^\P{C}\t\n\r]+"
+# Control and format characters and U+FFFD, which BERT's code drops, in RE2's syntax.
+_DROPPED = r"(?:[^\P{C}\t\n\r]|\x{fffd})+"
 
 
 def left_to_tf_text(rules: Rules) -> bool:
@@ -48,7 +48,7 @@ def prepare(text: tf.Tensor, rules: Rules) -> tf.Tensor:
         string [n].
     """
     if rules.style == "hugging-face":
-        text = tf.strings.regex_replace(text, _CONTROL, "")
+        text = tf.strings.regex_replace(text, _DROPPED, "")
     if rules.normalization:
         text = tf_text.normalize_utf8(text, rules.normalization.upper())
     if rules.dotless_i:

@@ -52,7 +52,8 @@ class Rules:
         style: whose letters: `tf-text` folds where it lower-cases and strips accents (ß
             is ss, ς is σ, ² is 2, the soft hyphen and joiners are dropped), and splits
             words at all other control and format characters; `hugging-face` does not
-            fold, and drops them all.
+            fold, and drops them all. Invalid bytes become U+FFFD, which `hugging-face`
+            drops and `tf-text` keeps.
         max_word_bytes: words of more bytes are [UNK].
         max_word_characters: words of more characters are [UNK]; 0: no such limit.
     """
