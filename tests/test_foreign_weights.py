@@ -306,6 +306,48 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
     assert (source.vocab, source.rules["lower_case"]) == (VOCAB, False)
 
 
+@pytest.mark.parametrize(
+    "settings, fast, want",
+    [
+        # transformers' BertTokenizer obeys tokenizer_config.json.
+        ({"do_lower_case": False}, {"lowercase": True}, (False, False)),
+        ({"do_lower_case": True}, {"lowercase": False}, (True, True)),
+        (
+            {"do_lower_case": True, "strip_accents": None},
+            {"lowercase": True, "strip_accents": False},
+            (True, True),
+        ),
+        ({}, {"lowercase": True, "strip_accents": False}, (True, False)),
+        # Its PreTrainedTokenizerFast obeys tokenizer.json.
+        (
+            {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"},
+            {"lowercase": True, "strip_accents": None},
+            (True, True),
+        ),
+        (
+            {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"},
+            {"lowercase": False},
+            (False, False),
+        ),
+    ],
+)
+def test_the_case_is_that_of_transformers(tmp_path, settings, fast, want):
+    folder = write_folder(tmp_path / "both")
+    fast_tokenizer(normalizer={"type": "BertNormalizer", **fast})(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    rules = foreign.find(str(folder)).rules
+    assert (rules["lower_case"], rules["strip_accents"]) == want
+
+
+def test_tokens_that_are_found_in_a_text_are_named(tmp_path):
+    folder = write_folder(tmp_path / "added")
+    special = {"id": 0, "content": VOCAB[0], "special": True}
+    found = {"id": 5, "content": VOCAB[5], "special": False}
+    fast_tokenizer(added_tokens=[special, found])(folder)
+    (note,) = [n for n in foreign.find(str(folder)).notes if "added tokens" in n]
+    assert note.endswith(f"here they count as text: {VOCAB[5]}")
+
+
 def write_prompts(folder, default, prompts=None):
     write_modules(folder, ("Pooling", "1", {"pooling_mode": "mean"}))
     prompts = prompts or {"query": "query: ", "passage": "passage: ", "document": ""}
@@ -371,6 +413,13 @@ def long_vocabulary(folder):
     (folder / "vocab.txt").write_text("\n".join([*VOCAB, "more"]) + "\n")
 
 
+def other_order(folder):
+    """vocab.txt has two tokens in another order than tokenizer.json."""
+    fast_tokenizer()(folder)
+    swapped = [*VOCAB[:-2], VOCAB[-1], VOCAB[-2]]
+    (folder / "vocab.txt").write_text("\n".join(swapped) + "\n")
+
+
 def added_token(folder):
     """The last row belongs to a token that vocab.txt does not have."""
     (folder / "vocab.txt").write_text("\n".join(VOCAB[:-1]) + "\n")
@@ -403,6 +452,7 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (truncated, "not a complete safetensors file"),
         (other_tokenizer, "post_processor.type=None; allowed: RobertaProcess"),
         (long_vocabulary, f"has {len(VOCAB) + 1} tokens, .* {len(VOCAB)} embedding"),
+        (other_order, rf"gives the id {len(VOCAB) - 2} to .*, .*tokenizer.json to"),
         (added_token, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
         (
             lambda f: write_prompts(f, "query"),
@@ -442,7 +492,8 @@ def fast_tokenizer(**changes):
         model = {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(VOCAB)}}
         fast = {"model": model, "normalizer": {"type": "BertNormalizer"}}
         for name, value in changes.items():
-            (fast if name in ("normalizer", "added_tokens") else model)[name] = value
+            outside = ("normalizer", "pre_tokenizer", "added_tokens")
+            (fast if name in outside else model)[name] = value
         fast["model"] = changes.get("whole", model)
         (folder / "tokenizer.json").write_text(json.dumps(fast))
 
@@ -502,6 +553,22 @@ def with_length(value):
             "lowercase='no'; allowed: bool",
         ),
         (side_file("tokenizer_config.json", '{"do_lower_case": 3}'), "do_lower_case=3"),
+        (
+            side_file("tokenizer_config.json", '{"word_tokenizer_type": "mecab"}'),
+            "word_tokenizer_type='mecab'; allowed: 'basic'",
+        ),
+        (
+            fast_tokenizer(pre_tokenizer={"type": "WhitespaceSplit"}),
+            "pre_tokenizer.type='WhitespaceSplit'; allowed: 'BertPreTokenizer'",
+        ),
+        (
+            fast_tokenizer(normalizer={"type": "BertNormalizer", "clean_text": False}),
+            "normalizer.clean_text=False; allowed: True",
+        ),
+        (
+            fast_tokenizer(continuing_subword_prefix="@@"),
+            "model.continuing_subword_prefix='@@'; allowed: '##'",
+        ),
         (side_file("vocab.txt", "a\0b\n" + "\n".join(VOCAB)), "line 1 has .*NUL"),
         (side_file("vocab.txt", "\n".join([*VOCAB, "x" * 900_000])), "characters"),
     ],

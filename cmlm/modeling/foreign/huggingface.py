@@ -85,6 +85,12 @@ def read(folder: str) -> base.Source:
     if spare:
         model["vocab_size"] -= spare
         notes.append(f"left out: {counted(spare, 'embedding row')} without a token")
+    added = huggingface_tokenizer.added_to_text(transformer)
+    if added:
+        notes.append(
+            "the folder's tokenizer finds these added tokens in a text, and here they "
+            f"count as text: {weights.listed(added)}"
+        )
     dense = around["dense"] and os.path.join(folder, around["dense"])
 
     def load():

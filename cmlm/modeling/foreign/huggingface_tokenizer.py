@@ -31,6 +31,15 @@ _ROBERTA = {
     "mask": "<mask>",
 }
 _SENTENCE_PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
+# The classes of transformers that take every rule from tokenizer.json.
+_GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Keys of tokenizer_config.json by which other programs divide the text, as BERT models
+# of Japanese do, and the only value of each that this project follows.
+_DIVISION = {
+    "do_basic_tokenize": True,
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+}
 
 
 def read(folder: str, architecture: architectures.Architecture) -> dict:
@@ -83,6 +92,17 @@ def last_id(folder: str) -> int:
     if isinstance(named, dict):
         ids += [int(number) for number in named if re.fullmatch(r"[0-9]{1,9}", number)]
     return max((number for number in ids if type(number) is int), default=-1)
+
+
+def added_to_text(folder: str) -> list[str]:
+    """The tokens that the folder's tokenizer finds in a text, special ones left out."""
+    path = os.path.join(folder, tokenizer_file.FILE_NAME)
+    added = json_files.field(json_files.optional(path), "added_tokens", list, path, [])
+    return [
+        json_files.field(token, "content", str, path)
+        for token in added
+        if isinstance(token, dict) and not token.get("special")
+    ]
 
 
 def _is_bert(values: dict, path: str) -> bool:
@@ -178,17 +198,30 @@ def _wordpiece(folder: str, fast: dict) -> dict:
     settings = json_files.optional(folder, "tokenizer_config.json")
     fast_name = os.path.join(folder, tokenizer_file.FILE_NAME)
     settings_name = os.path.join(folder, "tokenizer_config.json")
+    for name, allowed in _DIVISION.items():
+        if settings.get(name) not in (None, allowed):
+            raise UserError(
+                f"{settings_name} has {name}={shown(settings[name])}; allowed: "
+                f"{allowed!r}"
+            )
     model = json_files.field(fast, "model", dict, fast_name, {})
     if fast:
         json_files.field(model, "vocab", dict, fast_name)
     normalizer, before = _normalizer(fast, fast_name)
+    _check_division(fast, normalizer, fast_name)
 
-    # The fast tokenizer decides, because the folder's vectors were made with it.
+    # transformers' class of BERT takes these rules from tokenizer_config.json.
+    places = [(settings, settings_name), (normalizer, fast_name)]
+    if settings.get("tokenizer_class") in _GENERAL:
+        places.reverse()
+
     def switch(fast_key, key, default):
-        if normalizer.get(fast_key) is not None:
-            return json_files.field(normalizer, fast_key, bool, fast_name)
-        if fast_key not in normalizer and settings.get(key) is not None:
-            return json_files.field(settings, key, bool, settings_name)
+        for values, path in places:
+            name = fast_key if values is normalizer else key
+            if name in values:
+                if values[name] is None:
+                    return default
+                return json_files.field(values, name, bool, path)
         return default
 
     lower_case = switch("lowercase", "do_lower_case", True)
@@ -198,9 +231,11 @@ def _wordpiece(folder: str, fast: dict) -> dict:
         raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
     path = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocab = base.read_vocab(path)
-    if vocab is None and fast:
+    if fast and vocab is None:
         path = fast_name
         vocab = _vocab_of(fast, path)
+    elif fast:
+        _check_ids(vocab, path, model["vocab"], fast_name)
     longest = json_files.field(
         model,
         "max_input_chars_per_word",
@@ -274,6 +309,44 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
         kinds = ", ".join(shown(step.get("type")) for step in steps)
         raise UserError(f"{path} normalises by {kinds}; allowed: BertNormalizer")
     return left[0], before
+
+
+def _check_division(fast: dict, normalizer: dict, path: str) -> None:
+    """Raises UserError if tokenizer.json divides the text into other words or pieces.
+
+    Args:
+        fast: its content.
+        normalizer: its BertNormalizer, or {}.
+        path: its path.
+    """
+    for name, values, key, allowed in (
+        ("normalizer", normalizer, "clean_text", True),
+        ("pre_tokenizer", fast.get("pre_tokenizer"), "type", "BertPreTokenizer"),
+        ("model", fast.get("model"), "continuing_subword_prefix", "##"),
+    ):
+        value = values.get(key) if isinstance(values, dict) else None
+        if value not in (None, allowed):
+            raise UserError(
+                f"{path} has {name}.{key}={shown(value)}; allowed: {allowed!r}"
+            )
+
+
+def _check_ids(vocab: list[str], path: str, ids: dict, fast_path: str) -> None:
+    """Raises UserError if two files of one folder give an id to different tokens.
+
+    Args:
+        vocab: the tokens of vocab.txt by id.
+        path: its path.
+        ids: the ids of tokenizer.json by token.
+        fast_path: its path.
+    """
+    tokens = {number: token for token, number in ids.items() if type(number) is int}
+    for number, token in enumerate(vocab):
+        if tokens.get(number, token) != token:
+            raise UserError(
+                f"{path} gives the id {number} to {shown(token)}, {fast_path} to "
+                f"{shown(tokens[number])}; allowed: the same token"
+            )
 
 
 def _vocab_of(fast: dict, path: str) -> list[str]:
