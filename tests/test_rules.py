@@ -141,6 +141,10 @@ def test_turkish_is_known_by_name():
     assert rules.has_dotless_i(["tr"]) and rules.has_dotless_i(["tr", "az-Latn"])
     assert not rules.has_dotless_i(["tr", "en"])
     assert not rules.has_dotless_i([""]) and not rules.has_dotless_i([])
+    # A bitext has two languages.
+    assert rules.has_dotless_i(["tr-az", "tr-TR"])
+    for pair in ("tr-en", "en-tr", "az-Latn-de"):
+        assert not rules.has_dotless_i([pair])
 
 
 # ------------------------------------------------------------------- the record

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ from cmlm.errors import UserError, shown
 MAX_WORD_BYTES = 600
 # Languages whose I is the capital of ı, and whose İ is the capital of i.
 DOTLESS_I_LANGUAGES = ("tr", "az")
+_LANGUAGE = re.compile(r"[a-z]{2,3}")
 SUFFIX = ".json"
 HUGGING_FACE = "tokenizer_config.json"
 
@@ -97,9 +99,18 @@ NAMES = tuple(field.name for field in dataclasses.fields(Rules))
 
 
 def has_dotless_i(languages: Iterable[str]) -> bool:
-    """Whether all languages of a text tell I from İ; False for unnamed ones."""
-    bases = {name.replace("_", "-").lower().partition("-")[0] for name in languages}
-    return bool(bases) and bases <= set(DOTLESS_I_LANGUAGES)
+    """Whether all languages of a text tell I from İ; False for unnamed ones.
+
+    Args:
+        languages: the names, such as `tr`, `az-Latn` or `tr-TR`; or pairs of them, such
+            as `tr-en`.
+    """
+    named = set()
+    for name in languages:
+        first, *others = name.replace("_", "-").split("-")
+        # Scripts and regions have a capital.
+        named |= {first.lower(), *filter(_LANGUAGE.fullmatch, others)}
+    return bool(named) and named <= set(DOTLESS_I_LANGUAGES)
 
 
 # ---------------------------------------------------------------- the record
