@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm.data import bitext, streams
-from cmlm.data.bitext import BitextDataConfig
+from cmlm.data.bitext import BitextDataConfig, PairDataConfig
 from cmlm.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("unconverted")
@@ -116,6 +116,27 @@ def test_a_column_with_one_text_in_all_lines_is_refused(tmp_path):
     assert bitext.inspect([write(tmp_path / "c.tsv", lines[:99])]).pairs == 99
     other = ["eng\tHouse\tdeutsch\tHaus", *lines[1:], "deu\tHouse\tdeu\tHaus"]
     assert bitext.inspect([write(tmp_path / "d.tsv", other)]).constant == {}
+
+
+@pytest.mark.parametrize("different", [0, 49, 50])
+def test_equal_sides_get_a_warning(tmp_path, caplog, different):
+    equal = [f"house {i}\t house {i}" for i in range(500 - different)]
+    path = write(tmp_path / "a.tsv", [*equal, *GOOD[:different]])
+    assert bitext.inspect([path]).equal_sides == 500 - different
+    said = f"a.tsv: the first two columns are equal in {500 - different} of 500 lines"
+    assert (said in caplog.text) is (different < 50)
+
+
+def test_a_name_is_that_of_two_languages(tmp_path):
+    path = write(tmp_path / "a.tsv", GOOD)
+    for name in ("", "en-de=", "zh-Hant-en="):
+        BitextDataConfig(input_path=f"{name}{path}").load(str(tmp_path))
+    with pytest.raises(
+        UserError, match="language of bitext is 'en'; allowed: a pair, as in en-de=FIL"
+    ):
+        BitextDataConfig(input_path=f"en={path}").load(str(tmp_path))
+    # Queries and passages are in one language.
+    PairDataConfig(input_path=f"en={path}").load(str(tmp_path))
 
 
 def test_the_file_of_the_first_bad_line_is_named(tmp_path):

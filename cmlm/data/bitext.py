@@ -20,7 +20,7 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
-from cmlm.data import line_files, streams
+from cmlm.data import languages, line_files, streams
 from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.data.inspection import share_read
 from cmlm.errors import UserError
@@ -39,6 +39,8 @@ MAX_BAD_SHARE = 0.01
 _LINES_TO_INSPECT = 2_000_000
 # So many pairs have different sources and targets.
 _MANY_PAIRS = 100
+# A larger share of pairs with equal sides gets a warning.
+_NEARLY_ALL = 0.9
 
 
 @dataclasses.dataclass
@@ -59,6 +61,18 @@ class BitextDataConfig(DataConfig):
     # The name of such data, and its columns, for messages.
     kind: ClassVar[str] = "bitext"
     columns: ClassVar[str] = "source<TAB>target"
+    # Whether a name stands for the languages of two columns.
+    names_pairs: ClassVar[bool] = True
+
+    def load(self, work_dir, reads_documents=True):
+        for name in languages.split(self.input_path) if self.names_pairs else ():
+            # A single name would pass for the language of both columns.
+            if name and not languages.sides(name)[1]:
+                raise UserError(
+                    f"the language of {self.kind} is {name!r}; allowed: a pair, as in "
+                    "en-de=FILES, or none"
+                )
+        return super().load(work_dir, reads_documents)
 
     def _inspect(self, files):
         report = inspect(files, kind=self.kind, columns=self.columns)
@@ -72,6 +86,7 @@ class PairDataConfig(BitextDataConfig):
     flag, validation_flag = "pair_data", "pair_validation_data"
     accepted = "files of lines query<TAB>passage"
     kind, columns = "pair data", "query<TAB>passage"
+    names_pairs = False
 
 
 @dataclasses.dataclass
@@ -90,6 +105,7 @@ class BitextReport:
         first_without: by column, path and number of the first such cell's line.
         headers: files whose first line names columns.
         constant: by column, the cell that all good lines have in common.
+        equal_sides: number of good lines whose first two columns are equal.
     """
 
     files: int = 0
@@ -105,6 +121,7 @@ class BitextReport:
     first_without: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
     headers: list[str] = dataclasses.field(default_factory=list)
     constant: dict[int, str] = dataclasses.field(default_factory=dict)
+    equal_sides: int = 0
 
     def estimated_pairs(self) -> int:
         """Estimates the pairs of the whole corpus from the part that was read."""
@@ -189,6 +206,16 @@ def inspect(
     _refuse_bad_lines(report, kind)
     _refuse_numbers(report, kind, columns)
     _refuse_constant(report, kind, columns)
+    if report.equal_sides > _NEARLY_ALL * report.pairs:
+        logger.warning(
+            "%s %s: the first two columns are equal in %s of %s lines; %s should be two"
+            " texts",
+            kind,
+            files[0],
+            f"{report.equal_sides:,}",
+            f"{report.pairs:,}",
+            columns,
+        )
     return report
 
 
@@ -224,6 +251,7 @@ def _add(cells: list[str], place: tuple[str, int], report: BitextReport) -> None
             if cells[column - 1] != cell:
                 del report.constant[column]
         report.pairs += 1
+        report.equal_sides += cells[0].strip() == cells[1].strip()
         for column, cell in enumerate(cells, 1):
             if not any(map(str.isalpha, cell)):
                 report.without_letter[column] += 1

@@ -29,6 +29,7 @@ class ScoredDataConfig(BitextDataConfig):
     flag, validation_flag = "scored_data", "scored_validation_data"
     accepted = "files of lines sentence<TAB>sentence<TAB>score"
     kind, columns = "scored data", "sentence<TAB>sentence<TAB>score"
+    names_pairs = False
 
     def _inspect(self, files):
         found = summarize(scores(files))
