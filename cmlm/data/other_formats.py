@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
@@ -44,37 +44,38 @@ def warn(paths: Sequence[str], layout: str = "", for_tensorflow: bool = False) -
                 piece.decode(errors="replace").strip(" \t\r\n\ufeff")
                 for piece in itertools.islice(pieces, _LINES)
             ]
-        for sign in _signs(lines, layout):
+        if sign := _sign(lines, layout):
             logger.warning("%s %s", path, sign)
             return
 
 
-def _signs(lines: Sequence[str], layout: str) -> Iterator[str]:
-    """Yields what the lines look like, and the way to read such a file."""
+def _sign(lines: Sequence[str], layout: str) -> str:
+    """What the lines look like and the way to read them; "" for plain text."""
     texts = [line for line in lines if line]
     if not texts:
-        return
+        return ""
     if texts[0].startswith("WARC/"):
-        yield f"looks like a web archive; {_prepare('wet')}"
+        return f"looks like a web archive; {_prepare('wet')}"
     if texts[0].startswith("<mediawiki"):
-        yield f"looks like a dump of MediaWiki; {_prepare('wikipedia')}"
+        return f"looks like a dump of MediaWiki; {_prepare('wikipedia')}"
     if any(text.startswith('msgid "') for text in texts):
-        yield f"looks like a catalogue of gettext; {_prepare('gettext')}"
+        return f"looks like a catalogue of gettext; {_prepare('gettext')}"
     if all(text.startswith("{") and text.endswith("}") for text in texts):
-        yield f"looks like JSON lines; {_prepare('json')}"
+        return f"looks like JSON lines; {_prepare('json')}"
     if len(texts) < _FEW:
-        return
+        return ""
     by_tabs = collections.Counter(text.count("\t") for text in texts)
     tabs, number = by_tabs.most_common(1)[0]
     if tabs and number >= _NEARLY_ALL * len(texts):
-        yield (
+        return (
             f"looks like a table: lines have {counted(tabs, 'tab')}, and a whole line"
             " counts as one text; python -m cmlm.train reads pairs with"
             " --bitext_data, --pair_data, --scored_data or --nli_data, and `cut -f1 OLD"
             " > NEW` takes the texts of a column"
         )
     if layout != "wrapped" and _is_wrapped(lines):
-        yield f"looks hard-wrapped: lines end inside sentences; {_prepare('wrapped')}"
+        return f"looks hard-wrapped: lines end inside sentences; {_prepare('wrapped')}"
+    return ""
 
 
 def _prepare(layout: str) -> str:
