@@ -174,6 +174,44 @@ def test_other_vectors_in_the_file_of_the_teacher_are_refused(folder):
     prepare(folder, config)
 
 
+def test_files_of_the_teacher_that_changed_are_told(folder, caplog):
+    config = settings(folder)
+    first, _ = prepare(folder, config)
+    again, _ = prepare(folder, config)
+    assert again == first and "changed" not in caplog.text
+    np.save(folder / "taught.npy", np.load(folder / "taught.npy")[:, ::-1])
+    # TensorFlow tells the times of files in seconds.
+    os.utime(folder / "taught.npy", (0, 0))
+    assert prepare(folder, config)[0] == first
+    told = f"files of {config.teacher} changed since {folder}/run/teacher began"
+    assert told in caplog.text
+
+
+def test_a_teacher_that_reads_otherwise_is_refused(folder):
+    """Exports of one model have one fingerprint in every precision and length."""
+    config = settings(folder, teacher_cache=str(folder / "cache"))
+    prepare(folder, config)
+    config.init_words = True
+    record = folder / "cache" / "teacher.json"
+    about = json.loads(record.read_text())
+    assert about["teacher"].pop("reading") == {
+        "seq_length": None,
+        "precision": "float32",
+    }
+    for other, said in (
+        ({"seq_length": 12}, "seq_length 12, now None"),
+        ({"precision": "bfloat16"}, "precision bfloat16, now float32"),
+    ):
+        reading = {"seq_length": None, "precision": "float32", **other}
+        teacher = about["teacher"] | {"reading": reading}
+        record.write_text(json.dumps(about | {"teacher": teacher}))
+        with pytest.raises(UserError, match=f"otherwise: {said}; allowed: another --t"):
+            prepare(folder, config)
+    # A cache of an earlier version does not say how the teacher reads.
+    record.write_text(json.dumps(about))
+    prepare(folder, config)
+
+
 def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_device):
     config = settings(folder, teacher_cache=str(folder / "cache"))
     prepare(folder, config)

@@ -150,8 +150,7 @@ class StoredVectors(ExternalEncoder):
 
     @functools.cached_property
     def marks(self):
-        paths = [*files.expand(self._text), self._npy]
-        return {"checksums": [checksums.of_file(path) for path in paths]}
+        return {"checksums": [checksums.of_file(path) for path in paths(self.name)]}
 
     def _encode(self, sentences: Sequence[str]) -> np.ndarray:
         missing = [text for text in sentences if text not in self._rows]
@@ -191,6 +190,18 @@ def open_encoder(model: str) -> ExternalEncoder:
     if not model.startswith("vectors:"):
         return ServedEncoder(model)
     return StoredVectors(*_stored(model))
+
+
+def paths(model: str) -> list[str]:
+    """The files of stored vectors; [] for a server.
+
+    Raises:
+        UserError: there is no such file of sentences.
+    """
+    if not model.startswith("vectors:"):
+        return []
+    text, npy = _stored(model)
+    return [*files.expand(text), npy]
 
 
 def _stored(model: str) -> tuple[str, str]:

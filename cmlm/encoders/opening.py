@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -38,6 +39,7 @@ PROVENANCE = os.path.join("assets.extra", tf_hub.EXPORT)
 CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
 # The description of a tuned model of `cmlm.finetune` inside its SavedModel.
 TUNED_TASK = os.path.join("assets.extra", "task.json")
+_WEIGHTS = re.compile(r"\.(index|data-\d{5}-of-\d{5}|safetensors)$|/saved_model\.pb$")
 
 
 def open_encoder(
@@ -95,6 +97,32 @@ def check(model: str) -> None:
             model_dir.find_checkpoint(directory, config, wanted)
     elif not _find_saved_model(model) and _foreign(model) is None:
         model_dir.read_config(_run_of(model.removesuffix(".index")))
+
+
+def weight_files(model: str) -> list[str]:
+    """Names the files that hold the numbers of an encoder, sorted.
+
+    Args:
+        model: as for `open_encoder`.
+
+    Returns:
+        The weights or stored vectors; [] for a server, or if there are none.
+
+    Raises:
+        UserError: `model` names stored vectors without a file of sentences.
+    """
+    if model.startswith(external.PREFIXES):
+        return external.paths(model)
+    prefix, path = model_dir.split_prefix(model)
+    if prefix == "best":
+        path = os.path.join(path, model_dir.BEST)
+    if tf.io.gfile.isdir(path):
+        below = [
+            os.path.join(at, n) for at, _, ns in tf.io.gfile.walk(path) for n in ns
+        ]
+    else:
+        below = tf.io.gfile.glob(f"{path.removesuffix('.index')}.*")
+    return sorted(filter(_WEIGHTS.search, below))
 
 
 def precision(model: str, reading: Reading = AS_TRAINED) -> str:

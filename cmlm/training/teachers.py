@@ -105,20 +105,58 @@ def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, Any]]:
         "model": objective.teacher,
         "identity": _fingerprint(teacher.info),
         "marks": getattr(teacher, "marks", {}),
+        "reading": {
+            "seq_length": teacher.seq_length,
+            "precision": teacher.info.get("precision", "float32"),
+        },
+        "files": _files(objective.teacher),
     }
 
 
 def _refuse_changed(cache: str, about: dict[str, Any]) -> None:
-    """Refuses a server or a file that holds another model than when the cache began.
+    """Refuses a teacher whose vectors differ from those in the cache.
 
-    A cache of an earlier version has no marks, and is not refused.
+    A server or a file may hold another model than when the cache began, and two exports
+    of one model may differ in precision or length. A cache of an earlier version has no
+    marks and no reading, and is not refused.
 
     Raises:
-        UserError: the teacher changed.
+        UserError: the teacher changed, or reads otherwise.
     """
     known = teacher_vectors.teacher_of(cache)
     if vectors.difference(known.get("marks", about["marks"]), about["marks"]):
         raise teacher_vectors.changed(cache, about["model"])
+    before = known.get("reading", about["reading"])
+    if difference := vectors.difference(before, about["reading"]):
+        raise UserError(
+            f"{cache} holds vectors of {known['model']}, and {about['model']} reads "
+            f"otherwise: {difference}; allowed: another --teacher_cache"
+        )
+
+
+def _files(model: str) -> str:
+    """A hash of the sizes and times of a teacher's files; "" if there are none."""
+    try:
+        states = files.states(opening.weight_files(model))
+    except (UserError, tf.errors.OpError):
+        # Complete vectors need no teacher.
+        return ""
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest() if states else ""
+
+
+def _warn_of_other_files(cache: str, model: str) -> None:
+    """Warns if a teacher's files changed since the cache began.
+
+    The vectors in the cache are those of one teacher all the same.
+    """
+    before, now = teacher_vectors.teacher_of(cache).get("files"), _files(model)
+    if before and now and before != now:
+        logger.warning(
+            "teacher: files of %s changed since %s began, and the run learns the "
+            "vectors from before; another --teacher_cache gets new ones",
+            model,
+            cache,
+        )
 
 
 def _vectors(
@@ -134,6 +172,8 @@ def _vectors(
     words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
     texts = _identity(objective, data, words)
     found = teacher_vectors.find(cache, objective.teacher, texts)
+    if found:
+        _warn_of_other_files(cache, objective.teacher)
     teacher, about = (None, {}) if found else _open(objective)
     if new_encoder is not None:
         # A wrong width is refused before the teacher reads the texts.
