@@ -150,6 +150,12 @@ def ernie():
     return own, tensors | {TYPES: tensors[TYPES] + tasks[:1]}, {"use_task_id": True}
 
 
+def ernie_without_tasks():
+    """transformers reads the table of tasks only if the configuration says so."""
+    own, _, _ = ernie()
+    return own, torch_weights(), {"model_type": "ernie", "use_task_id": False}
+
+
 def roberta():
     tensors = torch_weights()
     # Two rows that no token ever reads, then the positions; one segment.
@@ -203,6 +209,7 @@ def write_tokenizer_file(folder):
 MADE = {"mpnet": mpnet, "distilbert": distilbert, "electra": electra, "ernie": ernie}
 MADE |= dict.fromkeys(("roberta", "xlm-roberta", "camembert"), roberta)
 MADE |= {"electra-small": electra_small, "albert": albert}
+MADE |= {"ernie-without-tasks": ernie_without_tasks}
 # What the oracle computes otherwise than BERT.
 OPTIONS = {"albert": {"activation": gelu_tanh}}
 

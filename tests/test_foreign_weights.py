@@ -471,6 +471,21 @@ KEY = "encoder.layer.1.attention.self.key.weight"
             "has the module",
         ),
         (
+            lambda f: write_modules(
+                f, *(("Pooling", str(n), {"pooling_mode": "cls"}) for n in (1, 2))
+            ),
+            r"Pooling' at position 2; allowed, in this order: Transformer, Pooling",
+        ),
+        (
+            lambda f: write_modules(
+                f,
+                ("Pooling", "1", {"pooling_mode": "cls"}),
+                ("Normalize", "2", {}),
+                ("Dense", "3", {}),
+            ),
+            "Dense' at position 3; allowed, in this order",
+        ),
+        (
             lambda f: write_modules(f, ("Pooling", "1", {"pooling_mode": "lasttoken"})),
             "pools by lasttoken; allowed",
         ),

@@ -14,6 +14,8 @@ from cmlm.modeling.foreign.tensors import Tensors
 
 FILE_NAME = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
+# The modules, in the order in which this project computes them.
+_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _CONFIG = "config.json"
 _KEY = "pooling_mode_"
 # Our name of each pooling mode of sentence-transformers, by its switch `_KEY` + NAME.
@@ -88,24 +90,26 @@ def read(folder: str) -> dict:
         return found
     found["is_st"] = True
     found["prompts"] = _prompts(os.path.join(folder, PROMPTS))
+    left = list(_ORDER)
     for number, entry in enumerate(json_files.read(path, list)):
         kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
         if os.path.isabs(where) or ".." in where.split("/"):
             raise UserError(f"{path} names {where!r}; allowed: paths inside the folder")
         last = kind.rpartition(".")[2]
+        if last not in left or (last == "Dense" and found["pooling"] != "cls"):
+            raise UserError(
+                f"{path} has the module {kind!r} at position {number}; allowed, in this"
+                " order: Transformer, Pooling, Dense with tanh after [CLS], Normalize"
+            )
+        left = left[left.index(last) + 1 :]
         if last == "Transformer":
             found["transformer"] = where
         elif last == "Pooling":
             found["pooling"] = _pooling(os.path.join(folder, where, _CONFIG))
-        elif last == "Dense" and found["pooling"] == "cls" and not found["dense"]:
+        elif last == "Dense":
             found["dense"], found["pooling"] = where, "pooler"
-        elif last == "Normalize":
-            found["normalized"] = True
         else:
-            raise UserError(
-                f"{path} has the module {kind!r} at position {number}; allowed: "
-                "Transformer, Pooling, Dense with tanh after [CLS], Normalize"
-            )
+            found["normalized"] = True
     return found
 
 
