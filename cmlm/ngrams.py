@@ -138,6 +138,7 @@ def _units():
     with cli.quiet_imports():
         from cmlm.ngram_lists.units import Units
         from cmlm.tokenization.rules import Rules
+        from cmlm.tokenization.word_pieces import WordPiece
         from cmlm.vocabulary.settings import VocabularyConfig
 
     rules, tokenizer = Rules(FLAGS.lower_case, FLAGS.strip_accents), None
@@ -152,6 +153,11 @@ def _units():
             {f"--{name}" for name in names if FLAGS[name].present}, "--"
         )
         tokenizer = settings.tokenizer(FLAGS.vocab_file)
+        if not isinstance(tokenizer, WordPiece):
+            raise UserError(
+                f"--vocab_file is {FLAGS.vocab_file}, of {tokenizer.title}; allowed: a "
+                "WordPiece vocabulary, which MiSAD needs for n-grams"
+            )
     return Units(rules, tokenizer)
 
 

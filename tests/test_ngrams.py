@@ -8,6 +8,7 @@ import commands
 import numpy as np
 import oracles
 import pytest
+from test_tokenizers import byte_pairs
 from texts import word_piece
 
 from cmlm.common import choices, fields
@@ -310,3 +311,14 @@ def test_the_command_writes_a_sorted_file(paths, tmp_path):
     assert none.returncode == 1
     assert none.stderr.startswith("error: no n-gram is left") and "\n" in none.stderr
     assert output.read_text().splitlines() == lines
+
+
+@pytest.mark.large
+def test_pieces_need_word_pieces(paths, tmp_path):
+    """MiSAD finds no n-grams of other pieces in a text."""
+    _, vocabulary = byte_pairs(tmp_path)
+    arguments = (f"--input={paths[0]}", f"--output={tmp_path}/ngrams.tsv")
+    done = run(*arguments, "--unit=pieces", f"--vocab_file={vocabulary}")
+    assert done.returncode == 1
+    said = f"--vocab_file is {vocabulary}, of byte-level BPE; allowed: a WordPiece voc"
+    assert done.stderr.startswith(f"error: {said}")
