@@ -134,7 +134,10 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
         from cmlm.evaluation import layout, reading
         from cmlm.finetuning import report, run
 
-    outcomes = []
+    outcomes, several = [], len(tasks) > 1
+    if several:
+        for task in tasks:
+            run.check(task, reading.DataDir(FLAGS.data_dir))
     with new_folder(output) as directory:
         for task in tasks:
             source = reading.DataDir(FLAGS.data_dir)
@@ -145,7 +148,6 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
             print_table(outcome.rows)
         scores = {item.task.name: item.results["mean"] for item in outcomes}
         table = report.table(FLAGS.model, scores)
-        several = len(outcomes) > 1
         if several or table.sources:
             print(layout.plain(table))
         if not directory:

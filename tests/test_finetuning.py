@@ -367,3 +367,18 @@ def test_several_tasks_have_glues_average_and_a_report(directory, tmp_path):
     # Published: BERT base on the development sets, over the same two parts.
     assert "glue (2 of 9)" in text and "ULR-BERT base" in text
     assert "ULR-BERT base" in (output / "report.html").read_text()
+
+
+def test_files_of_all_tasks_are_read_before_the_first_one_trains(tmp_path):
+    """Hours of training would be lost."""
+    rows = [("a dog", "a cat", "entailment")] * 2
+    for name in ("train.tsv", "dev.tsv"):
+        write(tmp_path / "glue" / "RTE" / name, "rte", rows)
+    arguments = (f"--model={tmp_path}/model", f"--data_dir={tmp_path}/glue")
+    missing = run(*arguments, "--task=rte,wnli", f"--output={tmp_path}/out")
+    assert missing.returncode == 1 and "WNLI/train.tsv" in missing.stderr
+    for name in ("train.tsv", "dev.tsv"):
+        write(tmp_path / "glue" / "WNLI" / name, "wnli", [("a", "b", "1")])
+    write(tmp_path / "glue" / "WNLI" / "test.tsv", "rte", [], with_labels=False)
+    damaged = run(*arguments, "--task=rte,wnli", f"--output={tmp_path}/out")
+    assert damaged.returncode == 1 and "WNLI/test.tsv has no examples" in damaged.stderr

@@ -61,6 +61,29 @@ class Data:
         return {name: part.labels for name, part in self.parts.items()}
 
 
+def check(task: tasks.Task, source: reading.DataDir) -> None:
+    """Reads the files of a task without tokenising them.
+
+    With several tasks, a missing or damaged file then shows before the first of them
+    trains.
+
+    Raises:
+        MissingData: a file of `task.train` or `task.dev` is missing.
+        UserError: a file is damaged.
+    """
+    needed = (task.train, *(name for _, name in task.dev))
+    labelled = [(name, True) for name in (*needed, *(name for _, name in task.heldout))]
+    for name, with_labels in (*labelled, *((name, False) for _, name in task.tests)):
+        try:
+            paths = task.find(source, name)
+        except reading.MissingData:
+            if name in needed:
+                raise
+            continue
+        for _ in task.examples(name, paths, with_labels):
+            pass
+
+
 def read(
     task: tasks.Task,
     source: reading.DataDir,
