@@ -339,6 +339,35 @@ def test_the_case_is_that_of_transformers(tmp_path, settings, fast, want):
     assert (rules["lower_case"], rules["strip_accents"]) == want
 
 
+@pytest.mark.parametrize(
+    "files, want",
+    [
+        # sentence-transformers 6.
+        ({"tokenizer_config.json": {"model_max_length": 7}}, 7),
+        ({"tokenizer_config.json": {"model_max_length": 10**30}}, POSITIONS),
+        ({}, POSITIONS),
+        # Earlier versions.
+        ({"sentence_roberta_config.json": {"max_seq_length": 9}}, 9),
+        (
+            {
+                "sentence_bert_config.json": {"max_seq_length": 8},
+                "tokenizer_config.json": {"model_max_length": 7},
+            },
+            8,
+        ),
+    ],
+)
+def test_texts_are_cut_where_sentence_transformers_cuts(tmp_path, files, want):
+    folder = write_folder(tmp_path / "st")
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    # Other programs do not say where a sentence ends.
+    alone = foreign.find(str(folder)).seq_length
+    assert alone == (want if any("sentence" in name for name in files) else None)
+    write_modules(folder, ("Pooling", "1", {"pooling_mode": "mean"}))
+    assert foreign.find(str(folder)).seq_length == want
+
+
 def test_tokens_that_are_found_in_a_text_are_named(tmp_path):
     folder = write_folder(tmp_path / "added")
     special = {"id": 0, "content": VOCAB[0], "special": True}

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from cmlm.common import json_files
 from cmlm.common.counts import counted
@@ -38,6 +39,12 @@ from cmlm.tokenization import rules as rules_lib
 CONFIG = "config.json"
 # The key of config.json under which our own exports keep settings that BERT lacks.
 OURS = "cmlm"
+
+# sentence-transformers' settings of the encoder; the first file that is there counts.
+_SENTENCE_SETTINGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta")
+)
 
 # Our activations by their names in config.json.
 ACTIVATIONS = {
@@ -110,7 +117,11 @@ def read(folder: str) -> base.Source:
         f"folder ({config['model_type']})",
         model=model,
         load=load,
-        seq_length=_sentence_settings(transformer, tokenizer),
+        seq_length=_sentence_settings(
+            transformer,
+            tokenizer,
+            model["max_position_embeddings"] if around["is_st"] else None,
+        ),
         **tokenizer,
         own_positions=bool(ours),
         normalized=around["normalized"],
@@ -214,22 +225,36 @@ def _spare_rows(folder: str, rows: int, vocab: list[str] | None) -> int:
     return 0 if is_used else rows - len(vocab)
 
 
-def _sentence_settings(folder: str, tokenizer: dict[str, Any]) -> int | None:
+def _sentence_settings(
+    folder: str, tokenizer: dict[str, Any], positions: int | None
+) -> int | None:
     """Returns the longest sentence in tokens, if sentence-transformers states it.
 
     Its setting of lower case changes the rules of the tokenizer, in place.
 
+    Args:
+        folder: the folder of the encoder.
+        tokenizer: the fields of a `Source` that describe the tokenizer.
+        positions: the longest sequence of the encoder, for a folder of
+            sentence-transformers; None for any other folder.
+
     Raises:
         UserError: a value is not allowed.
     """
-    path = os.path.join(folder, "sentence_bert_config.json")
+    paths = [os.path.join(folder, name) for name in _SENTENCE_SETTINGS]
+    path = next(filter(tf.io.gfile.exists, paths), paths[0])
     settings = json_files.optional(path)
     lowers = json_files.field(settings, "do_lower_case", bool, path, False)
     if lowers and not tokenizer["rules"]["lower_case"]:
         if "tokenizer" in tokenizer:
             raise UserError(f"{path} has do_lower_case=true; allowed: false")
         tokenizer["rules"]["lower_case"] = True
-    if settings.get("max_seq_length") is None:
+    if settings.get("max_seq_length") is not None:
+        # [CLS], a token and [SEP].
+        return json_files.field(settings, "max_seq_length", int, path, at_least=3)
+    if positions is None:
         return None
-    # [CLS], a token and [SEP].
-    return json_files.field(settings, "max_seq_length", int, path, at_least=3)
+    # sentence-transformers 6 states the length there only.
+    limit = json_files.optional(folder, "tokenizer_config.json").get("model_max_length")
+    is_limit = type(limit) in (int, float) and 3 <= limit < positions
+    return int(limit) if is_limit else positions
