@@ -327,6 +327,13 @@ def test_entity_linking_in_the_released_layout(tmp_path):
     assert linking.processed("Alzheimer's  (Disease)") == "alzheimer s disease"
     with pytest.raises(reading.MissingData):
         read("bc5cdr-disease", tmp_path)
+    # The folder of one corpus holds files with the names of those of the others.
+    assert read("ncbi-disease", folder)[1] == data
+    with pytest.raises(reading.MissingData):
+        read("bc5cdr-disease", folder)
+    write(folder / "processed_test" / "7.concept", [rows[2]])
+    with pytest.raises(UserError, match="processed_test has no mention with a concept"):
+        read("ncbi-disease", tmp_path)
 
 
 def test_entity_linking_in_folds_and_tables(tmp_path):
@@ -603,6 +610,22 @@ def test_removing_components_takes_the_language_away(tmp_path):
     write(tmp_path / "pawsx" / "dev-fr.tsv", ["a\tb"])
     _, failed = run.read(catalogue.select(["pawsx"]), str(tmp_path))
     assert "not line by line" in failed["pawsx-fr"]
+
+
+def test_the_files_of_xnli_are_no_paraphrases(tmp_path):
+    """Both sets have files such as `dev-de.tsv`, of two texts and a label."""
+    for language in ("de", "en"):
+        for part, label in (("test", ""), ("dev", "\tneutral")):
+            rows = [f"{language} {part} {row}\tother{label}" for row in range(4)]
+            write(tmp_path / f"{part}-{language}.tsv", rows)
+    with pytest.raises(
+        UserError, match="dev-...tsv, line 1: label 'neutral'; allowed: 0"
+    ):
+        read("pawsx", tmp_path)
+    for language in ("de", "en"):
+        path = tmp_path / f"dev-{language}.tsv"
+        path.write_text(path.read_text().replace("neutral", "1"))
+    assert read("pawsx", tmp_path)[1].fitted["de"][3] == "de dev 3"
 
 
 @pytest.mark.parametrize("folder", ["", "x-final", "pawsx", "pawsx/x-final"])

@@ -130,14 +130,22 @@ class _Layout:
 
     def sentences(self, source: reading.DataDir, path: str) -> list[str]:
         """The first sentence of each pair."""
-        rows, column = _unquoted(source.table(path, 2)), 0
+        numbered = list(enumerate(_unquoted(source.table(path, 2)), 1))
+        column, label = 0, 2
         if self.has_header:
-            (column,) = reading.columns(rows.pop(0), ["sentence1"], path)
-        return [row[column].strip() for row in rows]
+            _, head = numbered.pop(0)
+            column, label = reading.columns(head, ["sentence1", "label"], path)
+        for number, row in numbered:
+            # XNLI's files have the same names and columns, but other labels.
+            if len(row) > label:
+                where = f"{path}, line {number}"
+                reading.parse_label(row[label].strip(), _LABELS, where)
+        return [row[column].strip() for _, row in numbered]
 
 
 # Stands in PAWS-X for a missing translation; its authors ask users to remove it.
 _UNTRANSLATED = "NS"
+_LABELS = {"0": 0, "1": 1}
 
 
 def _translated(columns: dict[str, list[str]]) -> dict[str, list[str]]:

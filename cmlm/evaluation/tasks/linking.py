@@ -31,7 +31,7 @@ import dataclasses
 import os
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -64,6 +64,31 @@ class Linking:
     identifiers: list[set[str]]
     is_released: bool
 
+    @classmethod
+    def of(
+        cls,
+        path: str,
+        mentions: list[list[str]],
+        concepts: list[set[str]],
+        names: Mapping[str, set[str]],
+        is_released: bool = True,
+    ) -> Linking:
+        """Joins mentions with a dictionary.
+
+        Args:
+            path: the files of the mentions, for the message.
+            mentions, concepts, is_released: see the attributes.
+            names: the concepts of each name of the dictionary.
+
+        Raises:
+            UserError: there is no mention.
+        """
+        if not mentions:
+            raise UserError(
+                f"{path} has no mention with a concept; allowed: at least 1"
+            )
+        return cls(mentions, concepts, list(names), list(names.values()), is_released)
+
     def sentences(self) -> list[str]:
         """The parts of all mentions, and the names."""
         return [*(part for parts in self.mentions for part in parts), *self.names]
@@ -71,6 +96,9 @@ class Linking:
 
 class EntityLinking(base.Task[Linking]):
     """A corpus in the released layout.
+
+    The released files of all corpora have the same names. So the folder of a corpus has
+    the name of its task: it is the folder of test sets, or a folder in it.
 
     Args:
         name: the name of the task and of its folder.
@@ -88,8 +116,10 @@ class EntityLinking(base.Task[Linking]):
         self.name = name
 
     def read(self, source: reading.DataDir) -> Linking:
-        paths = source.matching("processed_test/*.concept", within=self.name)
-        dictionary = source.find("test_dictionary.txt", within=self.name)
+        if os.path.basename(source.path) != self.name:
+            source = source.inside(self.name)
+        paths = source.matching("processed_test/*.concept")
+        dictionary = source.find("test_dictionary.txt")
         mentions, concepts = [], []
         for path in paths:
             for number, line in enumerate(source.lines(path), 1):
@@ -103,8 +133,7 @@ class EntityLinking(base.Task[Linking]):
                     mentions.append(re.split(r"[|+]", row[3].strip()))
                     concepts.append(_identifiers(row[4]))
         names = read_dictionary(source, dictionary)
-        identifiers = list(names.values())
-        return Linking(mentions, concepts, list(names), identifiers, True)
+        return Linking.of(os.path.dirname(paths[0]), mentions, concepts, names)
 
     def sentences(self, data: Linking) -> Iterable[str]:
         return data.sentences()
@@ -163,13 +192,12 @@ class NcbiDisease(EntityLinking):
                     )
                 seen[row[0], processed(row[3]), row[5]] = None
         (dictionary, *_) = source.matching("medic-*.txt", within=self.name)
-        names = read_dictionary(source, dictionary)
-        return Linking(
+        return Linking.of(
+            path,
             [[mention] for _, mention, _ in seen],
             [_identifiers(concepts) for _, _, concepts in seen],
-            list(names),
-            list(names.values()),
-            False,
+            read_dictionary(source, dictionary),
+            is_released=False,
         )
 
 
@@ -196,7 +224,7 @@ class AskAPatient(base.PartedTask[Linking]):
         for concept, mention in _two_columns(source, where):
             mentions.append(re.split(r"[|+]", mention))
             concepts.append(_identifiers(concept))
-        return Linking(mentions, concepts, list(names), list(names.values()), True)
+        return Linking.of(where, mentions, concepts, names)
 
     def part_sentences(self, data: Linking) -> Iterable[str]:
         return data.sentences()
@@ -233,12 +261,11 @@ class Cometa(EntityLinking):
                     f"{path}, line {number}: {counted(len(row), 'column')}; "
                     f"allowed: {len(head)}"
                 )
-        return Linking(
+        return Linking.of(
+            path,
             [[row[term].strip()] for row in rows],
             [_identifiers(row[concept]) for row in rows],
-            list(names),
-            list(names.values()),
-            True,
+            names,
         )
 
 
