@@ -128,11 +128,11 @@ def test_snli_learns_from_its_training_set_if_there_is_one(tmp_path):
     task, data = read("snli", tmp_path)
     assert len(data["train"].texts) == 30 and data["en"].texts == pairs("en", 12)
     assert task.score(data, Words().encode)["accuracy"] == 100
-    write(tmp_path / "SNLI" / "s1.train", ["a"])
-    write(tmp_path / "SNLI" / "s2.train", ["b"])
-    write(tmp_path / "SNLI" / "labels.train", ["neutral"])
+    write(tmp_path / "SNLI" / "s1.train", ["a"] * 20)
+    write(tmp_path / "SNLI" / "s2.train", ["b"] * 20)
+    write(tmp_path / "SNLI" / "labels.train", ["neutral", "entailment"] * 10)
     _, data = read("snli", tmp_path)
-    assert data["train"].texts == [("a", "b")]
+    assert data["train"].texts == [("a", "b")] * 20
 
 
 def test_damage_is_named(tmp_path):
@@ -151,6 +151,23 @@ def test_damage_is_named(tmp_path):
     write(path, ["a\t" * 8])
     with pytest.raises(UserError, match="columns 'a', .*, ''; allowed: language, "):
         read("xnli", tmp_path)
+
+
+def test_a_set_without_enough_labels_is_refused(tmp_path):
+    for part in ("dev", "test"):
+        for name in ("s1", "s2"):
+            write(tmp_path / "snli" / f"{name}.{part}", ["a", "b"])
+    write(tmp_path / "snli" / "labels.dev", ["neutral", "entailment"])
+    write(tmp_path / "snli" / "labels.test", ["-", "-"])
+    with pytest.raises(UserError, match="labels.test has no labelled pair"):
+        read("snli", tmp_path)
+    write(tmp_path / "snli" / "labels.test", ["-", "neutral"])
+    with pytest.raises(UserError, match="each class: 1, 1; allowed: two classes"):
+        read("snli", tmp_path)
+    for name in ("s1", "s2", "labels"):
+        write(tmp_path / "snli" / f"{name}.dev", ["neutral"] * 30)
+    with pytest.raises(UserError, match="each class: 30; allowed: two classes"):
+        read("snli", tmp_path)
 
 
 def test_real_files(shared_data):

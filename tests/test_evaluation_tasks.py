@@ -192,31 +192,40 @@ def test_multi_simlex_pairs_and_crossed_ones(tmp_path):
         f"{name}_{what}" for what in ("IN_SOURCE", "SCORE") for name in languages
     ]
     rows = [columns]
-    for ids, place in (("1:1 2:1", 1), ("1:2", 2), ("2:2", 3)):
+    places = {"1:1 2:1": 1, "1:2": 2, "2:2": 3, "3:1": 4, "3:2": 5}
+    for ids, place in places.items():
         count = len(ids.split())
         cells = {"SIMLEX_IDS": ids}
         for name in languages:
             word = f"{name.lower()}{place}"
             cells |= {name: word, f"{name}_IN_SOURCE": " ".join([word] * count)}
-            scores = {"1:1 2:1": ["4", "1"], "1:2": ["4"], "2:2": ["1"]}[ids]
+            scores = {"1:1 2:1": ["4", "1"], "1:2": ["4"], "2:2": ["1"]}.get(ids, "2")
             if name == "FRENCH":
-                scores = [{"4": "5", "1": "3"}[score] for score in scores]
+                scores = [{"4": "5", "1": "3", "2": "2"}[score] for score in scores]
             cells[f"{name}_SCORE"] = " ".join(scores)
         rows.append([cells[column] for column in columns])
     write(tmp_path / "Vulic-2020-2244.tsv", ["\t".join(row) for row in rows])
     _, data = read("multi-simlex-fr", tmp_path)
     assert (data["fr"].first, data["fr"].second) == (
-        ["french1"] * 2,
-        ["french2", "french3"],
+        ["french1", "french1", "french4"],
+        ["french2", "french3", "french5"],
     )
-    assert list(data["fr"].gold) == [5, 3]
+    assert list(data["fr"].gold) == [5, 3, 2]
     _, data = read("multi-simlex-cross-en-fr", tmp_path)
     # The second pair differs by 2 of 6, more than a quarter: left out.
     crossed = data["en-fr"]
     assert list(zip(crossed.first, crossed.second, crossed.gold)) == [
         ("english1", "french2", 4.5),
         ("english2", "french1", 4.5),
+        ("english4", "french5", 2),
+        ("english5", "french4", 2),
     ]
+    for row in rows[1:]:
+        row[columns.index("FRENCH_IN_SOURCE")] = ""
+    write(tmp_path / "Vulic-2020-2244.tsv", ["\t".join(row) for row in rows])
+    for name in ("multi-simlex-fr", "multi-simlex-cross-en-fr"):
+        with pytest.raises(UserError, match="fr has 0 examples with 0 distinct scores"):
+            read(name, tmp_path)
 
 
 # Sizes that were noted down as those of Vulic et al., 2020; the table itself was not at
@@ -441,6 +450,15 @@ def test_analogy_files(tmp_path):
     write(tmp_path / "lexical" / "questions-words.txt", ["a b c d"])
     with pytest.raises(UserError, match="line 1"):
         read("google-analogy", tmp_path)
+    write(tmp_path / "lexical" / "questions-words.txt", [": none", ": x", "a b c d"])
+    assert list(read("google-analogy", tmp_path)[1]) == ["x"]
+    write(tmp_path / "lexical" / "questions-words.txt", [": none"])
+    with pytest.raises(UserError, match="no question"):
+        read("google-analogy", tmp_path)
+    for line in ("a\t\tc\td\te", "a\tb\tc\td\t "):
+        write(path, ["a\tb\tc\td\te", line])
+        with pytest.raises(UserError, match="line 2: an empty column; allowed: a, b"):
+            read("ulr-analogy", tmp_path)
 
 
 # ------------------------------------------------------------------- answers
@@ -523,6 +541,13 @@ def test_amazon_reviews_as_in_table_6(tmp_path):
     others = [scores["accuracy/de"], scores["accuracy/ja"]]
     assert scores["accuracy"] == np.mean(others)
     assert {language for language, _ in Words.asked} == {"en", "de", "ja"}
+    write_reviews(tmp_path, 1)
+    for domain in ("books", "music"):
+        path = tmp_path / "amazon-reviews" / "amazon-dataset" / "english" / domain
+        items = [f"<item><rating>{rating}</rating></item>" for rating in (1, 5)]
+        write(path / "train.review", items)
+    with pytest.raises(UserError, match="each class: 2, 2; allowed: two classes"):
+        read("amazon", tmp_path)
     with pytest.raises(UserError, match="item 1: score '6'; allowed: 1 to 5"):
         transfer.parse_reviews("<item><rating>6</rating></item>", "file")
 

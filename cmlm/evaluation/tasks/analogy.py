@@ -55,10 +55,15 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
             os.path.join("s[ey][mn]*", "*", "*.txt"), within="ulr-analogy"
         ):
             kind, level = path.split(os.sep)[-3:-1]
-            rows = source.table(path, 5)
-            groups.setdefault(f"{level}-{kind}", []).extend(
-                [" ".join(text.split()) for text in row] for row in rows
-            )
+            group = groups.setdefault(f"{level}-{kind}", [])
+            for number, row in enumerate(source.table(path, 5), 1):
+                texts = [" ".join(text.split()) for text in row]
+                if not all(texts[:4]) or not any(texts[4:]):
+                    raise UserError(
+                        f"{path}, line {number}: an empty column; allowed: a, b, c, d "
+                        "and a wrong answer"
+                    )
+                group.append(texts)
         return {name: _questions(rows) for name, rows in groups.items()}
 
     def sentences(self, data: dict[str, Questions]) -> Iterable[str]:
@@ -102,7 +107,9 @@ class GoogleAnalogy(base.Task[dict[str, Questions]]):
                 )
             else:
                 kind.append(words)
-        return {name: _questions(rows) for name, rows in kinds.items()}
+        if not any(kinds.values()):
+            raise UserError(f"{path} has no question; allowed: at least 1")
+        return {name: _questions(rows) for name, rows in kinds.items() if rows}
 
     def sentences(self, data: dict[str, Questions]) -> Iterable[str]:
         return (text for group in data.values() for text in group.texts)

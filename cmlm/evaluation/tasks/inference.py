@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cmlm.errors import UserError
 from cmlm.evaluation import averages, reading
 from cmlm.evaluation.tasks import transfer
 from cmlm.evaluation.tasks.senteval_files import Examples
@@ -147,6 +148,8 @@ def _examples(rows: Iterable, path: str) -> Examples:
             texts.append((first.strip(), second.strip()))
             where = f"{path}, line {number}"
             labels.append(reading.parse_label(label, LABELS, where))
+    if not labels:
+        raise UserError(f"{path} has no labelled pair; allowed: at least 1")
     return Examples(texts, np.array(labels))
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation import metrics, reading
 from cmlm.evaluation.tasks import sts
 from cmlm.evaluation.tasks.base import Pairs
 
@@ -57,12 +58,7 @@ class MultiSimLex(sts.ScoredPairsTask):
         return {code: path for code in _LANGUAGES.values()}
 
     def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
-        pairs = _language(source, where, part)
-        return Pairs(
-            [first for first, _, _ in pairs.values()],
-            [second for _, second, _ in pairs.values()],
-            np.array([score for _, _, score in pairs.values()]),
-        )
+        return _pairs([*_language(source, where, part).values()], f"{where}, {part}")
 
 
 class CrossLingualSimLex(MultiSimLex):
@@ -92,12 +88,8 @@ class CrossLingualSimLex(MultiSimLex):
             if abs(a[2] - b[2]) <= _DISAGREEMENT + _ROUNDING:
                 crossed.setdefault((a[0], b[1]), (a[2] + b[2]) / 2)
                 crossed.setdefault((a[1], b[0]), (a[2] + b[2]) / 2)
-        ordered = sorted(crossed)
-        return Pairs(
-            [pair[0] for pair in ordered],
-            [pair[1] for pair in ordered],
-            np.array([crossed[pair] for pair in ordered]),
-        )
+        rows = [(*pair, score) for pair, score in sorted(crossed.items())]
+        return _pairs(rows, f"{where}, {part}")
 
 
 class WordPairs(sts.PairFileTask):
@@ -117,6 +109,15 @@ class WordPairs(sts.PairFileTask):
                     f"{path}: {counted(len(row), 'column')} in {row}; allowed: 3"
                 )
         return rows
+
+
+def _pairs(rows: Sequence[tuple[str, str, float]], where: str) -> Pairs:
+    """The pairs of (first word, second word, score); `where` names them in messages."""
+    gold = np.array([score for _, _, score in rows])
+    metrics.check_gold(gold, where)
+    return Pairs(
+        [first for first, _, _ in rows], [second for _, second, _ in rows], gold
+    )
 
 
 def _language(

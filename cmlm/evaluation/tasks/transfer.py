@@ -18,6 +18,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import html
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -61,6 +62,8 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
 
     def read(self, source: reading.DataDir) -> dict[str, Examples]:
         data, only = self.read_languages(source), self._only
+        # Pairs that cannot be split are refused before any is encoded.
+        split(data["train"].labels, self.seeds[0])
         if not only:
             return data
         source.check_found(data, only)
@@ -178,7 +181,18 @@ def split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     Args:
         labels: int [n]; both parts have the same shares of the classes.
         seed: the seed of the random split.
+
+    Raises:
+        UserError: there are too few examples for both parts to have all classes.
     """
+    classes, counts = np.unique(labels, return_counts=True)
+    in_dev = math.ceil(DEV_SHARE * len(labels))
+    if len(classes) < 2 or counts.min() < 2 or in_dev < len(classes):
+        raise UserError(
+            f"training examples of each class: {', '.join(map(str, counts))}; allowed: "
+            "two classes or more, 2 examples of each, and in all 10 for each class, "
+            "because a tenth is held out"
+        )
     train, dev = train_test_split(
         np.arange(len(labels)), test_size=DEV_SHARE, random_state=seed, stratify=labels
     )
