@@ -102,7 +102,7 @@ def _encode_lines() -> None:
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)
     total = files.count_lines(paths)
-    reading = reading_flags.with_precision(reading_flags.reading())
+    reading = reading_flags.reading()
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
@@ -154,7 +154,7 @@ def _fill_folder() -> None:
             f"--output is {FLAGS.output}; allowed: a folder that every worker mounts"
         )
     paths = files.expand(FLAGS.input)
-    reading = reading_flags.with_precision(reading_flags.reading())
+    reading = reading_flags.reading()
     with locks.held(FLAGS.output):
         outputs.tidy_within(FLAGS.output)
         encoded.refuse_others(FLAGS.output)

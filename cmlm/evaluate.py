@@ -249,7 +249,7 @@ def prepare_models(models: Iterable[str]) -> None:
     with cli.quiet_imports("evaluate"):
         from cmlm.encoders import by_language, opening
 
-    reading = reading_flags.with_precision(reading_flags.reading())
+    reading = reading_flags.reading()
     parts = [part for each in models for part in by_language.models(each).values()]
     cli.tune_for_inference({opening.precision(part, reading) for part in parts})
     for part in parts:
@@ -287,7 +287,7 @@ def score_models(
                 report.write_csv(file, {"models": scored})
 
     sentences = run.sentences(tasks)
-    reading = reading_flags.with_precision(reading_flags.reading())
+    reading = reading_flags.reading()
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
         pcr = removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None

@@ -281,7 +281,7 @@ def _job(work_dir: str):
 
     reopen = encoder = None
     if FLAGS.model:
-        reading = reading_flags.with_precision(Reading())
+        reading = Reading(precision=reading_flags.precision())
         cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
         encoder = reopen()

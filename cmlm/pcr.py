@@ -74,7 +74,7 @@ def main(_) -> None:
     # An output that cannot be written is refused before the fitting.
     with files.working_path(FLAGS.output):
         pass
-    reading = reading_flags.with_precision(reading_flags.reading())
+    reading = reading_flags.reading()
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
     if "fingerprint" not in encoder.info:

@@ -78,7 +78,8 @@ def open_trained():
     from cmlm.encoders import model_dir, opening
     from cmlm.encoders.trained import resolve_seq_length
 
-    reading = reading_flags.reading()
+    # --precision of export.tfhub concerns the files, not the weights.
+    reading = reading_flags.reading(with_precision=False)
     checkpoint = inputs()["--checkpoint"]
     places = (checkpoint, f"{checkpoint}.index") if checkpoint else ()
     if places and not any(map(tf.io.gfile.exists, places)):

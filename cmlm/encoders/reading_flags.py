@@ -7,8 +7,6 @@ the values later.
 
 from __future__ import annotations
 
-import dataclasses
-
 from absl import flags
 
 from cmlm.common import choices
@@ -75,15 +73,22 @@ def workers():
     return Workers(FLAGS.beam_options, FLAGS.workers)
 
 
-def reading():
-    """The `Reading` that the flags of `define` describe."""
+def precision() -> str | None:
+    """The precision that --precision names; None for `auto`."""
+    return None if FLAGS.precision == "auto" else FLAGS.precision
+
+
+def reading(with_precision: bool = True):
+    """The `Reading` that the flags describe.
+
+    Args:
+        with_precision: whether the command has --precision by `define_precision`.
+    """
     from cmlm.encoders.trained import Reading
 
-    return Reading(FLAGS.pooling, FLAGS.sentence_vector, FLAGS.seq_length)
-
-
-def with_precision(reading):
-    """A `Reading` with the value of --precision."""
-    if FLAGS.precision == "auto":
-        return reading
-    return dataclasses.replace(reading, precision=FLAGS.precision)
+    return Reading(
+        FLAGS.pooling,
+        FLAGS.sentence_vector,
+        FLAGS.seq_length,
+        precision() if with_precision else None,
+    )
