@@ -350,6 +350,7 @@ def score_model(
             change=pcr,
             kept=kept,
             failed=unscored,
+            with_figures=True,
         )
 
 

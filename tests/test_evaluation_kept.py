@@ -50,7 +50,7 @@ def halved(vectors, language):
 def score(directory, tasks, encoder, about=None, change=None):
     directory.mkdir(exist_ok=True)
     known = kept.Kept(str(directory), about or {"model": "m"})
-    return run.score(encoder, tasks, kept=known, change=change)
+    return run.score(encoder, tasks, kept=known, change=change, with_figures=True)
 
 
 def without_seconds(scores):
@@ -60,7 +60,10 @@ def without_seconds(scores):
 
 @pytest.mark.parametrize("change", [None, halved])
 def test_a_killed_evaluation_goes_on_with_the_same_results(tmp_path, change):
-    straight = run.score(WordCounts(), tasks(), change=change)
+    straight = run.score(WordCounts(), tasks(), change=change, with_figures=True)
+    assert list(straight.figures) == ["one"]
+    # Evaluations inside of training show none.
+    assert run.score(WordCounts(), tasks(), change=change).figures == {}
     assert straight.languages == sorted(TEXTS)
     killed, encoder = tasks(), WordCounts()
     killed[1].task.dies = True

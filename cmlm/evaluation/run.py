@@ -49,7 +49,8 @@ class ModelScores:
 
     Attributes:
         scores: metrics and their values, by task.
-        figures: the data of a report's figures, by task; plain values.
+        figures: the data of a report's figures, by task; plain values. Empty unless
+            `score` was asked for them.
         languages: the languages of the vectors that the tasks asked for.
         sentences: the number of distinct sentences.
         encoded: the number of sentences that the model encoded, in this run or in the
@@ -158,6 +159,7 @@ def score(
     change: Change | None = None,
     kept: Kept | None = None,
     failed: dict[str, str] | None = None,
+    with_figures: bool = False,
 ) -> ModelScores:
     """Scores a model.
 
@@ -172,6 +174,7 @@ def score(
         kept: the scores of a killed run, which this run completes.
         failed: gets a message for each task that this model cannot be scored on; the
             other tasks are scored. None: the first such task raises its error.
+        with_figures: compute the data of a report's figures, too.
 
     Raises:
         UserError: the model does not return a finite vector for each sentence, or
@@ -190,7 +193,7 @@ def score(
         for item in tasks:
             name = item.task.name
             try:
-                outcomes[name] = _outcome(item, vectors, kept)
+                outcomes[name] = _outcome(item, vectors, kept, with_figures)
             except UserError as error:
                 if failed is None:
                     raise
@@ -256,7 +259,9 @@ def _encode(
     return encoding
 
 
-def _outcome(item: TaskData, vectors: Vectors, kept: Kept | None) -> dict[str, Any]:
+def _outcome(
+    item: TaskData, vectors: Vectors, kept: Kept | None, with_figures: bool
+) -> dict[str, Any]:
     """The outcome of a task: `scores`, `figures`, `languages` and `seconds`.
 
     A task that the killed run has scored is not scored again.
@@ -270,7 +275,7 @@ def _outcome(item: TaskData, vectors: Vectors, kept: Kept | None) -> dict[str, A
     start = time.monotonic()
     outcome = {
         "scores": task.score(item.data, asked),
-        "figures": task.figures(item.data, asked),
+        "figures": task.figures(item.data, asked) if with_figures else {},
         "languages": sorted(asked.languages),
     }
     outcome["seconds"] = time.monotonic() - start
