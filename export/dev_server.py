@@ -53,6 +53,8 @@ _PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _POLICY += "; connect-src 'self'"
 _GRPC_THREADS = 4
+# The seconds that `stop` gives to the requests under way.
+_GRACE = 5
 _NAME = "[^/:]+"
 
 
@@ -146,11 +148,12 @@ class Server:
             raise UserError(f"port {grpc_port} of {host} cannot be used") from error
         try:
             self._http = make_server(
-                host, port, self._answer, threaded=True, request_handler=_Quiet
+                host, port, self._answer, threaded=True, request_handler=_Handler
             )
         # Werkzeug prints its reason and ends the process.
         except (OSError, SystemExit) as error:
             raise UserError(f"port {port} of {host} cannot be used") from error
+        self._http.under_way = _UnderWay()
         self.port = self._http.server_port
         self.rest = f"http://{address}:{self.port}"
         self.grpc = f"grpc://{address}:{self.grpc_port}"
@@ -172,10 +175,12 @@ class Server:
 
     def stop(self) -> None:
         """Finishes the requests under way, and closes the ports."""
+        grpc_stopped = self._grpc.stop(_GRACE)
         self._http.shutdown()
         self._thread.join()
+        self._http.under_way.wait(_GRACE)
         self._http.server_close()
-        self._grpc.stop(grace=5).wait()
+        grpc_stopped.wait()
 
     # ------------------------------------------------------------------ REST
 
@@ -292,8 +297,38 @@ class _ModelName(BaseConverter):
     regex = _NAME
 
 
-class _Quiet(WSGIRequestHandler):
-    """Prints no line for each request."""
+class _UnderWay:
+    """Counts the requests under way.
+
+    Werkzeug's threads do not outlive the process. To join them is no way to wait: a
+    thread lasts as long as its connection, which a browser keeps open.
+    """
+
+    def __init__(self):
+        self._count = 0
+        self._ended = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._ended:
+            self._count += 1
+
+    def __exit__(self, *_) -> None:
+        with self._ended:
+            self._count -= 1
+            self._ended.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Waits until there are no requests, or until the time is over."""
+        with self._ended:
+            self._ended.wait_for(lambda: not self._count, seconds)
+
+
+class _Handler(WSGIRequestHandler):
+    """Counts the requests, and prints no line for them."""
+
+    def run_wsgi(self) -> None:
+        with self.server.under_way:
+            super().run_wsgi()
 
     def log_request(self, *_):
         pass

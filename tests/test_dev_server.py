@@ -12,8 +12,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
+from concurrent import futures
 
 import commands
 import grpc
@@ -281,6 +283,31 @@ def test_ports_are_checked_before_a_model_is_loaded():
     for host in ("nowhere.invalid", "192.0.2.1"):
         with pytest.raises(UserError, match=f"--host={host}: .*; allowed: an address"):
             dev_server.check_ports(host, 0, 0)
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_a_request_under_way_is_answered_before_the_server_stops(server, protocol):
+    begun, answered = threading.Event(), []
+
+    class Slow:
+        signatures = server._model.signatures
+
+        def predict(self, name, inputs):
+            begun.set()
+            # Longer than the half second after which a server of REST notices.
+            time.sleep(0.8)
+            answered.append(name)
+            return {"default": np.ones([1, 2], np.float32)}
+
+    made = dev_server.Server(Slow())
+    made.start()
+    client = model_server.connect(getattr(made, protocol), timeout=60)
+    with futures.ThreadPoolExecutor() as pool:
+        vectors = pool.submit(client.encode, ["a"])
+        assert begun.wait(60)
+        made.stop()
+        assert answered == ["serving_default"]
+        assert vectors.result().tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a:b"])
