@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ class Server(http.server.BaseHTTPRequestHandler):
             answer = {"error": {"code": 404, "message": "no such route"}}
         if found:
             answer = {"outputs": outputs[name]}
+        if name == "stalled":
+            self.send_response(500)
+            self.send_header("Content-Length", "99")
+            self.end_headers()
+            time.sleep(0.5)
+            return
         self.send_response(200 if found else 404)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
@@ -82,6 +89,18 @@ def test_an_answer_of_another_kind_of_model_is_refused(server, model, said):
     encoder = model_server.connect(server, model)
     with pytest.raises(UserError, match=f"{server}, model {model}: .*{said}"):
         encoder.encode(["a"])
+
+
+def test_an_error_whose_text_does_not_come_is_one_line(server):
+    encoder = model_server.connect(server, "stalled", timeout=0.2)
+    with pytest.raises(UserError, match=f"{server}, model stalled: HTTP 500 "):
+        encoder.encode(["a"])
+
+
+def test_an_open_bracket_in_an_address_is_refused():
+    with pytest.raises(UserError, match=r"server is 'http://\[::1'; allowed: http://"):
+        model_server.connect("http://[::1")
+    assert model_server.parse_address("http://[::1]:8501").server == "http://[::1]:8501"
 
 
 def test_stored_vectors_are_an_encoder(tmp_path):

@@ -68,6 +68,11 @@ def parse_address(address: str) -> Address:
         UserError: the address has another form.
     """
     match = _ADDRESS.fullmatch(address)
+    try:
+        urllib.parse.urlsplit(address)
+    except ValueError:
+        # A bracket around IPv6 is missing.
+        match = None
     if not match or "/v1/models" in match[1]:
         raise UserError(
             f"server is {address!r}; allowed: http://HOST:PORT, https://HOST:PORT "
@@ -252,10 +257,11 @@ def json_string(value: bytes) -> str | dict[str, str]:
 
 def _error_of(error: urllib.error.HTTPError) -> str:
     status = f"HTTP {error.code} {error.reason}"
-    body = error.read(10_000).decode(errors="replace")
     try:
+        body = error.read(10_000).decode(errors="replace")
         reason = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
+    # The rest of the answer may not come, or may not be that of a model server.
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return status
     # Servers of other programs answer objects.
     return reason if isinstance(reason, str) else f"{status}: {json.dumps(reason)}"
