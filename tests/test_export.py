@@ -256,7 +256,7 @@ def test_a_file_in_the_place_of_the_export_is_refused(source, tmp_path):
         ("no index", "holds no whole checkpoint"),
         ("vocabulary", "30 entries, the encoder has 29 embedding rows"),
         ("no vocabulary", "has no vocab.txt"),
-        ("no configuration", "has no params.yaml"),
+        ("no configuration", "^/.*source has no params.yaml: .*; allowed: a model_dir"),
     ],
 )
 def test_damaged_model_dirs_are_refused(tmp_path, damage, said):

@@ -79,7 +79,8 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
     """
     if not is_model_dir(model_dir):
         raise UserError(
-            f"--model_dir={model_dir} has no {PARAMS}: no run has written there"
+            f"{model_dir} has no {PARAMS}: no run has written there; allowed: a "
+            "model_dir"
         )
     return overrides.from_yaml(os.path.join(model_dir, PARAMS))
 
@@ -138,7 +139,7 @@ def load_encoder(
     config = read_config(model_dir)
     vocab_file = vocabulary_file.find(model_dir)
     if not tf.io.gfile.exists(vocab_file):
-        raise UserError(f"--model_dir={model_dir} has no {vocabulary_file.FILE_NAME}")
+        raise UserError(f"{model_dir} has no {vocabulary_file.FILE_NAME}")
     tokenizer = config.vocabulary.tokenizer(vocab_file)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
