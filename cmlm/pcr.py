@@ -11,8 +11,10 @@ them with cmlm.encode, without --normalize. The output names its model and works
 this model only. cmlm/common/components.py describes the method.
 """
 
+import contextlib
 import shlex
 import sys
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -57,7 +59,7 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders import components_file, external, opening
+        from cmlm.encoders import components_file, external, fitting, opening
 
     if FLAGS.model.startswith(external.PREFIXES):
         raise UserError(
@@ -88,6 +90,9 @@ def main(_) -> None:
             "numbers of a vector"
         )
 
+    for language, (flag, paths) in sources.items():
+        with _naming(language, paths):
+            fitting.check(encoder, flag, paths)
     fitted = {
         language: _fit(encoder, language, flag, paths)
         for language, (flag, paths) in sources.items()
@@ -139,6 +144,15 @@ def _sources() -> dict[str, tuple[str, list[str]]]:
     return sources
 
 
+@contextlib.contextmanager
+def _naming(language: str, paths: list[str]) -> Iterator[None]:
+    """Names the language and its files in a UserError of the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{language}, {', '.join(paths)}: {error}") from error
+
+
 def _fit(encoder, language: str, kind: str, paths: list[str]):
     """Fits and describes the `LanguageComponents` of a language.
 
@@ -147,12 +161,10 @@ def _fit(encoder, language: str, kind: str, paths: list[str]):
     """
     from cmlm.encoders import fitting
 
-    try:
+    with _naming(language, paths):
         fitted = fitting.fit(
             encoder, kind, paths, FLAGS.components, FLAGS.max_sentences
         )
-    except UserError as error:
-        raise UserError(f"{language}, {', '.join(paths)}: {error}") from error
     shares = ", ".join(f"{share:.1%}" for share in fitted.shares)
     print(
         f"{language}: {counted(fitted.sentences, 'sentence')}, {shares} of the squared "

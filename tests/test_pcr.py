@@ -57,6 +57,8 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
     (tmp_path / "blank.txt").write_text("\n\n \n")
     np.save(tmp_path / "equal.npy", np.ones([10, 16], np.float32))
     np.save(tmp_path / "unit.npy", np.eye(16, dtype=np.float32))
+    np.save(tmp_path / "wide.npy", np.ones([9, 20], np.float32))
+    np.save(tmp_path / "empty.npy", np.zeros([0, 16], np.float32))
     np.save(tmp_path / "zero.npy", np.zeros([20, 16], np.float32))
     np.save(tmp_path / "objects.npy", np.array([{}] * 3, object), allow_pickle=True)
     text = f"--text=de={tmp_path / 'de.txt'}"
@@ -85,6 +87,12 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
             [output, f"--vectors=de={tmp_path}/unit.npy"],
             f"de, {tmp_path}/unit.npy: vectors of length 1; allowed: vectors of cmlm.e",
         ),
+        (
+            # Before the text of the other language is encoded.
+            [output, text, f"--vectors=fr={tmp_path}/wide.npy"],
+            f"fr, {tmp_path}/wide.npy: vectors of width 20; allowed: 16, the width of",
+        ),
+        ([output, f"--vectors=de={tmp_path}/empty.npy"], "empty.npy: no sentences; al"),
         ([output, f"--vectors=de={tmp_path}/zero.npy"], "all vectors are zero"),
         ([output, text, "--components=17"], "--components is 17; allowed: at most 16"),
         (

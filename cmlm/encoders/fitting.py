@@ -14,6 +14,30 @@ from cmlm.errors import UserError
 _ROWS_AT_ONCE = 16_384
 
 
+def check(encoder, kind: str, paths: Sequence[str]) -> None:
+    """Refuses files of vectors of another width, or normalized ones.
+
+    Text takes long to encode, so the files of all languages are checked before it.
+
+    Args:
+        encoder, kind, paths: as for `fit`.
+
+    Raises:
+        UserError: a file is damaged, or has vectors of another width, or of length 1
+            although the model's own vectors have other lengths.
+    """
+    if kind == "text":
+        return
+    for path in paths:
+        rows = arrays.map_npy(path)
+        if rows.shape[1] != encoder.dim:
+            raise UserError(
+                f"vectors of width {rows.shape[1]}; allowed: {encoder.dim}, the width "
+                "of the model"
+            )
+        _refuse_normalized(rows[:_ROWS_AT_ONCE], encoder)
+
+
 def fit(
     encoder, kind: str, paths: Sequence[str], components: int, most: int = 0
 ) -> LanguageComponents:
@@ -27,8 +51,7 @@ def fit(
         most: use the first sentences only; 0 uses all.
 
     Raises:
-        UserError: a file is damaged, has too few sentences, or has vectors of length 1
-            although the model's own vectors have other lengths.
+        UserError: a file is damaged, or has too few sentences.
     """
     limit = most or sys.maxsize
     read = (_encoded if kind == "text" else _stored)(paths, encoder, limit)
@@ -54,7 +77,6 @@ def _stored(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
     """Yields at most `limit` rows of .npy files, a window at a time."""
     for path in paths:
         rows = arrays.map_npy(path)
-        _refuse_normalized(rows[:_ROWS_AT_ONCE], encoder)
         for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
             yield rows[start : min(start + _ROWS_AT_ONCE, limit)]
         limit -= min(len(rows), limit)
@@ -65,7 +87,11 @@ def _refuse_normalized(vectors: np.ndarray, encoder) -> None:
 
     The components of normalized vectors differ from those of the model's own vectors.
     """
-    if _are_unit(vectors) and not _are_unit(encoder.encode(["A sentence."])):
+    if (
+        len(vectors)
+        and _are_unit(vectors)
+        and not _are_unit(encoder.encode(["A sentence."]))
+    ):
         raise UserError(
             "vectors of length 1; allowed: vectors of cmlm.encode without --normalize"
         )
