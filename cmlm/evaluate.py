@@ -288,6 +288,11 @@ def score_models(
 
     sentences = run.sentences(tasks)
     reading = reading_flags.reading()
+    if FLAGS.pcr and len(named) > 1:
+        # A model that the file does not belong to would end the run after the others.
+        for name, model in named.items():
+            encoder = by_language.open_encoders(model, reading)
+            removal.Removal(FLAGS.pcr, encoder, name)
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
         pcr = removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None

@@ -195,11 +195,14 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     assert result.returncode == 0, result.stderr
     (name,) = json.loads(output.read_text())["models"]
     assert name == source and "no components for de, en:" in result.stderr
-    # Components of another model are refused.
+    # Components of another model are refused, before any model is scored.
     other = evaluate(
-        *(*tatoeba, f"--model=bow:{source}", f"--pcr={tmp_path / 'pcr.npz'}")
+        *(*tatoeba, f"--model={source}", f"--model=bow:{source}"),
+        f"--pcr={tmp_path / 'pcr.npz'}",
     )
-    assert other.returncode == 1 and "fitted with another model" in other.stderr
+    assert other.returncode == 1
+    (line,) = other.stderr.splitlines()
+    assert "fitted with another model" in line
 
 
 def test_a_deviation_over_runs_replaces_those_over_seeds():
