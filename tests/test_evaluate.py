@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cmlm.encoders import components_file, opening
-from cmlm.evaluation import results
+from cmlm.evaluation import averages, results
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -217,14 +217,18 @@ def test_a_deviation_over_runs_replaces_those_over_seeds():
 
 
 def test_the_mean_of_models_is_over_tasks_that_all_have():
-    runs = [
-        {"scores": {"a": {"x": 1.0}, "b": {"x": 2.0}}, "averages": {"m": 1.0}},
-        {"scores": {"b": {"x": 4.0}}, "averages": {}},
-    ]
+    def run_of(**accuracies):
+        scores = {name: {"accuracy": value} for name, value in accuracies.items()}
+        return {"scores": scores, "averages": averages.of(scores)}
+
+    runs = [run_of(mr=10.0, cr=20.0, subj=90.0), run_of(mr=20.0, cr=40.0)]
+    # "subj", which the second run could not be scored on, is in no average of both.
+    assert [run["averages"]["senteval"] for run in runs] == [40, 30]
     for order in (runs, runs[::-1]):
         found = results.mean_of(order)
-        assert list(found["scores"]) == ["b"] and found["scores"]["b"]["x"] == 3
-        assert found["averages"] == {}
+        assert list(found["scores"]) == ["mr", "cr"]
+        assert found["scores"]["cr"]["accuracy"] == 30
+        assert found["averages"]["senteval"] == (15 + 30) / 2
 
 
 @pytest.mark.large

@@ -38,7 +38,7 @@ def collect(
     }
     first, *others = entries.values()
     if with_mean and others:
-        entries[f"mean of {len(entries)} models"] = mean_of([first, *others])
+        entries[f"mean of {len(entries)} models"] = mean_of([first, *others], own)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
         **settings,
@@ -66,7 +66,9 @@ def describe(item: TaskData) -> dict[str, Any]:
     }
 
 
-def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def mean_of(
+    models: Sequence[Mapping[str, Any]], own: Sequence[averages.Group] = ()
+) -> dict[str, Any]:
     """The mean over runs of one recipe, with deviations.
 
     CMLM's table 1 averages five runs, and table 11 prints their deviations. SST and
@@ -75,11 +77,13 @@ def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         models: the results of each run, as `ModelScores.as_dict` returns them.
+        own: the user's groups, see `averages.of`.
 
     Returns:
         An entry of results.json. Each metric is the mean over the runs, and
         `METRIC_std` the standard deviation (n - 1), in place of a run's own deviation
-        over the seeds of its classifier. A task that a run lacks is left out.
+        over the seeds of its classifier. A task that a run lacks is left out, also of
+        the averages.
     """
     scores: dict[str, dict[str, float]] = {}
     for task, first in models[0]["scores"].items():
@@ -94,9 +98,5 @@ def mean_of(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             values = [model["scores"][task][metric] for model in models]
             scores[task][metric] = float(np.mean(values))
             scores[task][f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
-    averaged = {
-        name: float(np.mean([model["averages"][name] for model in models]))
-        for name in models[0]["averages"]
-        if all(name in model["averages"] for model in models)
-    }
+    averaged = averages.of(scores, own)
     return {"runs": len(models), "scores": scores, "averages": averaged, "figures": {}}
