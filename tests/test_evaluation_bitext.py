@@ -189,6 +189,8 @@ def test_files_of_ones_own(tmp_path):
         assert (data.first, data.second) == (["one", "two"], ["eins", "zwei"])
     (tmp_path / "f.fr").write_text("un\ndeux\ntrois\n")
     assert list(bitext.BitextFiles(["f.en", "f.de", "f.fr"]).read(source)) == ["f.de"]
+    with pytest.raises(UserError, match="f.en is both sides; allowed: two files"):
+        bitext.BitextFiles(["f.en", "f.en"]).read(reading.DataDir(str(tmp_path)))
     assert re.match("not line by line: .*f.en 2 .*f.fr 3", str(source.left_out["f.fr"]))
     paths = [f"{language}/test.txt" for language in ("en", "de", "fr")]
     for path in paths:

@@ -117,6 +117,8 @@ def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatc
     "line, said",
     [
         ("q9\tx1\thigh", "line 2 is .*; allowed: query, document and a whole number"),
+        ("q9\tx1\t--5", "line 2 is .*; allowed: query, document and a whole number"),
+        (f"q9\tx1\t{'9' * 5000}", "line 2 is .*; allowed: query, document and a whole"),
         ("nobody\tx1\t1", "line 2: query 'nobody' is not in queries.jsonl"),
         ("q9\tnothing\t1", "line 2: document 'nothing' is not in"),
         ("q9\tx\r1\t1\nq8\tx1\t1", "line 2"),
@@ -216,7 +218,7 @@ def test_a_task_without_a_score_leaves_the_others(tmp_path):
     found = run.score(Hashed(), tasks, failed=failed)
     assert list(found.scores) == ["pairs:pairs.tsv"]
     assert failed["mr"].startswith(
-        "the largest class has 2 examples; allowed: at least"
+        "the largest class has 2 examples, the next 2; allowed for 10 folds: at least "
     )
 
 

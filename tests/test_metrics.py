@@ -93,5 +93,10 @@ def test_margins_by_hand():
 
 def test_too_few_examples_for_the_folds_are_named():
     x = np.eye(12)
-    with pytest.raises(UserError, match="largest class has 9 examples; .*at least 10"):
-        classifier.nested_cross_validation(x, np.array([0] * 9 + [1] * 3), seed=0)
+    for most, least in ((9, 3), (11, 1)):
+        y = np.array([0] * most + [1] * least)
+        said = f"largest class has {most} examples, the next {least}; .*at least"
+        with pytest.raises(UserError, match=f"{said} 12 and 3"):
+            classifier.nested_cross_validation(x, y, seed=0)
+        with pytest.raises(UserError, match=f"{said} 10 and 2"):
+            classifier.cross_validation_then_test(x, y, x, seed=0)

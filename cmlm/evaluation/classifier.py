@@ -97,13 +97,17 @@ def _best(accuracies: np.ndarray) -> int:
     return int(np.argmax(np.round(accuracies, 2)))
 
 
-def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    most = int(np.bincount(y).max())
-    if most < FOLDS:
+def _check(y: np.ndarray, needed: tuple[int, int]) -> None:
+    """Raises UserError if the two largest classes have too few examples for folds."""
+    most, next_most = sorted(np.bincount(y, minlength=2).tolist())[:-3:-1]
+    if most < needed[0] or next_most < needed[1]:
         raise UserError(
-            f"the largest class has {counted(most, 'example')}; allowed: at least "
-            f"{FOLDS}, one for each fold"
+            f"the largest class has {counted(most, 'example')}, the next {next_most}; "
+            f"allowed for {FOLDS} folds: at least {needed[0]} and {needed[1]}"
         )
+
+
+def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     folds = StratifiedKFold(n_splits=FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         # Classes with fewer examples than folds are allowed, and usual in own files.
@@ -145,6 +149,7 @@ def nested_cross_validation(
         `accuracy`, the mean over the outer folds, and `dev_accuracy`, the mean of the
         best accuracies on the inner folds.
     """
+    _check(y, OF_NESTED_FOLDS)
     outer, grid = _folds(y, seed), _grid(kind)
     inner = [
         [(train[a], train[b]) for a, b in _folds(y[train], seed)] for train, _ in outer
@@ -178,6 +183,7 @@ def cross_validation_then_test(
     Returns:
         The predicted labels of `x_test`, and the best accuracy of the cross-validation.
     """
+    _check(y, OF_FOLDS)
     grid = _grid(kind, of_folds=True)
     (accuracies,) = _cross_validate(kind, x, y, [_folds(y, seed)], grid, seed, jobs)
     both = np.concatenate([x, x_test])

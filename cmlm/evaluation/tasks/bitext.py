@@ -294,10 +294,12 @@ def read_lines(source: reading.DataDir, first: str, second: str) -> Bitext:
 
     Raises:
         MissingData: a file is missing.
-        UserError: the files have different numbers of lines or fewer than 2 lines, or
-            a line is blank.
+        UserError: the files are one, or have different numbers of lines or fewer than 2
+            lines; or a line is blank.
     """
     columns = {path: source.lines(source.find(path)) for path in (first, second)}
+    if len(columns) < 2:
+        raise UserError(f"{first} is both sides; allowed: two files")
     reading.check_parallel(columns)
     bitext = Bitext(*([line.strip() for line in lines] for lines in columns.values()))
     return _checked(bitext, first)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.evaluation import reading, search
 from cmlm.evaluation.tasks import base
 
 _DEPTH = 100
+_GRADE = re.compile("-?[0-9]{1,9}")
 
 
 @dataclasses.dataclass
@@ -75,9 +77,10 @@ class RetrievalFiles(base.Task[Retrieval]):
             if not row or (number == 1 and row[0] not in queries):
                 continue
             where = f"{qrels}, line {number}"
-            if len(row) != 3 or not row[2].strip().lstrip("-").isdecimal():
+            if len(row) != 3 or not _GRADE.fullmatch(row[2].strip()):
                 raise UserError(
-                    f"{where} is {row}; allowed: query, document and a whole number"
+                    f"{where} is {shown(row)}; allowed: query, document and a whole "
+                    "number"
                 )
             query, document, grade = row[0], row[1], int(row[2])
             if query not in queries:
