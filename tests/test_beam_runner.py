@@ -7,11 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent import futures
 from pathlib import Path
 
 import apache_beam as beam
 import grpc
 import pytest
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+from apache_beam.runners.portability import local_job_service
 
 from cmlm.common import beam_runner
 from cmlm.errors import UserError
@@ -44,6 +47,13 @@ def count(lines, path, **arguments):
 
     beam_runner.run(build, **arguments)
     return beam_runner.read_counts(str(path))
+
+
+class NoWorkers(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
+    """A worker pool whose workers end at once, as those of a Python without Beam."""
+
+    def StartWorker(self, request, context):
+        return beam_fn_api_pb2.StartWorkerResponse()
 
 
 LINES = ["a b a", "b c", "ä"] * 50
@@ -84,6 +94,51 @@ def test_options_of_beam_reach_the_runner(tmp_path):
     assert counts == {"a": 100, "b": 100, "c": 50, "ä": 50}
     assert not beam_runner.is_local(options)
     assert beam_runner.is_local("--direct_num_workers=3")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--runner=FlinkRuner", "Unexpected pipeline runner: FlinkRuner"),
+        ("--runner='FlinkRunner", "No closing quotation"),
+        ("--runner=PortableRunner", "You must specify a --job_endpoint"),
+        (
+            "--runner=PortableRunner --job_endpoint=localhost:1 --job_server_timeout=0",
+            "the job service does not answer$",
+        ),
+        (
+            "--runner=PortableRunner --job_endpoint=embed --environment_type=EXTERNAL"
+            " --environment_config=localhost:1",
+            "failed to connect to all addresses",
+        ),
+    ],
+)
+def test_a_mistake_in_the_options_of_beam_is_one_line(tmp_path, options, message):
+    with pytest.raises(UserError, match=f"^--beam_options is .*; Beam: {message}"):
+        count(LINES, tmp_path / "counts.json", beam_options=options)
+
+
+def test_a_job_service_that_gives_no_end_is_one_line(tmp_path):
+    """Beam's own job service reports for --job_server_timeout; no worker starts."""
+    pool = grpc.server(futures.ThreadPoolExecutor(1))
+    beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(
+        NoWorkers(), pool
+    )
+    workers = pool.add_insecure_port("localhost:0")
+    pool.start()
+    service = local_job_service.LocalJobServicer(str(tmp_path / "staged"))
+    port = service.start_grpc_server()
+    options = (
+        f"--runner=PortableRunner --job_endpoint=localhost:{port}"
+        " --job_server_timeout=1 --environment_type=EXTERNAL"
+        f" --environment_config=localhost:{workers}"
+    )
+    try:
+        with pytest.raises(UserError, match="did not end within --job_server_timeout"):
+            count(LINES, tmp_path / "counts.json", beam_options=options)
+    finally:
+        service.stop()
+        pool.stop(0)
 
 
 def test_atomic_text_appears_whole_and_packs_equally(tmp_path):

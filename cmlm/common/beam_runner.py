@@ -74,14 +74,17 @@ def run(
         progress: the bar to show while the pipeline runs.
 
     Raises:
-        UserError: a transform raised a UserError or an OSError, or a worker on this
-            machine was killed.
+        UserError: a transform raised a UserError or an OSError, a worker on this
+            machine was killed, or Beam cannot use the options.
     """
-    options = pipeline_options.PipelineOptions(shlex.split(beam_options))
+    options = _parsed(beam_options)
     runner = None
     if is_local(beam_options):
         runner = _local_runner(options, workers or machine.processors())
-    pipeline = beam.Pipeline(runner=runner, options=options)
+    try:
+        pipeline = beam.Pipeline(runner=runner, options=options)
+    except ValueError as error:
+        raise _unusable(beam_options, str(error)) from error
     build(pipeline)
     with (
         _quiet_loggers(),
@@ -92,6 +95,8 @@ def run(
             pipeline.run().wait_until_finish()
         except Exception as failure:
             _raise_as_user_error(failure)
+            if not is_local(beam_options):
+                _raise_if_unreachable(failure, beam_options)
             raise
 
 
@@ -139,6 +144,10 @@ def _killed_workers() -> Iterator[None]:
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
+    except UserError:
+        # The error already tells what the threads report.
+        lost.clear()
+        raise
     except KeyboardInterrupt:
         if not codes:
             raise
@@ -171,9 +180,15 @@ def _quiet_loggers() -> Iterator[None]:
 
 def is_local(beam_options: str) -> bool:
     """Tells whether the options name either no runner or Beam's DirectRunner."""
-    options = pipeline_options.PipelineOptions(shlex.split(beam_options))
-    runner = options.view_as(pipeline_options.StandardOptions).runner
+    runner = _parsed(beam_options).view_as(pipeline_options.StandardOptions).runner
     return runner in (None, "DirectRunner")
+
+
+def _parsed(beam_options: str) -> pipeline_options.PipelineOptions:
+    try:
+        return pipeline_options.PipelineOptions(shlex.split(beam_options))
+    except ValueError as error:
+        raise _unusable(beam_options, str(error)) from error
 
 
 def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
@@ -233,6 +248,30 @@ def _raise_as_user_error(failure: Exception) -> None:
     if found:
         message = re.sub(r" \[while running .*$", "", found[-1])
         raise UserError(message) from None
+
+
+def _raise_if_unreachable(failure: Exception, beam_options: str) -> None:
+    """Raises a UserError if the job service or a worker did not answer."""
+    text = str(failure)
+    lost = re.search(r"StatusCode\.(UNAVAILABLE|DEADLINE_EXCEEDED)", text)
+    if isinstance(failure, NotImplementedError):
+        raise _unusable(beam_options, text) from failure
+    if isinstance(failure, grpc.FutureTimeoutError):
+        raise _unusable(beam_options, "the job service does not answer") from failure
+    if lost and lost[1] == "UNAVAILABLE":
+        details = re.search(r'details = "(.*)"', text)
+        reason = details[1] if details else "a process does not answer"
+        raise _unusable(beam_options, reason) from failure
+    if lost:
+        # Beam's own job service reports states only for so long, though the job runs.
+        reason = "the pipeline did not end within --job_server_timeout"
+        hint = "the log of the worker pool names workers that did not start"
+        raise _unusable(beam_options, f"{reason} (default: 300 s); {hint}") from failure
+
+
+def _unusable(beam_options: str, reason: str) -> UserError:
+    given = " ".join(beam_options.split())
+    return UserError(f"--beam_options is {given!r}; Beam: {' '.join(reason.split())}")
 
 
 class CountingDoFn(beam.DoFn):

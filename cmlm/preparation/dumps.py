@@ -64,9 +64,10 @@ def run(
     size = size_of(settings.paths)
     steps = [step.name for step in settings.document_steps()]
     steps += [step for step in settings.steps if step not in steps]
+    where = "here" if local else " ".join(beam_options.split())
     print(
         f"{counted(len(settings.paths), 'file')}, {size / 1e6:,.1f} MB, layout"
-        f" {settings.layout}; Beam {'here' if local else beam_options}; steps:"
+        f" {settings.layout}; Beam {where}; steps:"
         f" {', '.join(steps)}",
         flush=True,
     )
