@@ -154,6 +154,9 @@ def configure():
     warm_start.adopt_vocabulary(config, given, begun, FLAGS.model_dir)
     if config.init_checkpoint:
         warm_start.adopt_for_run(config, given, begun)
+    elif begun is None and not FLAGS.print_config:
+        # Else the run would train a large encoder from random weights.
+        warm_start.refuse_missing(config)
     if FLAGS.tpu:
         config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu
     strategy = FLAGS.distribution_strategy or ("tpu" if FLAGS.tpu else None)

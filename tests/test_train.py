@@ -207,6 +207,15 @@ def test_a_second_stage_resolves_without_a_directory(start):
     assert config.model.hidden_size == 16 and config.model.num_layers == 1
 
 
+@pytest.mark.parametrize("name", ["mirror", "cmlm", "distill", "pairs", "scored"])
+def test_an_adaptation_without_weights_is_refused(name):
+    flagfile = f"--flagfile={ROOT}/configs/adapt_{name}.flags"
+    with pytest.raises(UserError, match="^--init_checkpoint is not given.*allowed: "):
+        configure(flagfile)
+    config, _ = configure(flagfile, "--print_config")
+    assert config.init_checkpoint == ""
+
+
 def test_flags_win_over_the_flagfile(tmp_path):
     vocab = tmp_path / "v.txt"
     vocab.write_text("\n".join(model_dirs.VOCAB) + "\n")

@@ -64,6 +64,15 @@ def adopt_for_run(
         _adopt_shape(config, given, takes_pooling)
 
 
+def refuse_missing(config: experiment.ExperimentConfig) -> None:
+    """Raises UserError if the recipe adapts weights and the run names none."""
+    if config.model.pooling == encoder.SOURCE_POOLING:
+        raise UserError(
+            "--init_checkpoint is not given, and model.pooling is 'source', the pooling"
+            " of these weights; allowed: weights to start from, or another pooling"
+        )
+
+
 def adopt_vocabulary(
     config: experiment.ExperimentConfig,
     given: Collection[str],
