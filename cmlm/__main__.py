@@ -1,4 +1,4 @@
-"""The command `cmlm`: `cmlm COMMAND ...` is `python -m cmlm.COMMAND ...`.
+"""`cmlm COMMAND ...` runs `python -m cmlm.COMMAND ...`.
 
     cmlm                      the commands
     cmlm train --help         the flags of a command

@@ -59,7 +59,8 @@ flags.DEFINE_string("dev", None, "For file:FILE, the labelled file to score on."
 flags.DEFINE_list(
     "predict",
     [],
-    "For file:FILE, files to predict, comma-separated; labels are optional.",
+    "Files to predict, comma-separated; labels are optional. For file:FILE, or for a "
+    "--model that file:FILE has tuned.",
 )
 flags.DEFINE_string("output", None, "The folder to write; default: print only.")
 flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")

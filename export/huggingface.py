@@ -2,7 +2,7 @@
 
     python -m export.huggingface --model_dir=/tmp/my_encoder --output=/tmp/my_folder
 
-writes a folder for sentence_transformers.SentenceTransformer and
+The command writes a folder for sentence_transformers.SentenceTransformer and
 transformers.AutoModel: weights as safetensors, configuration, tokenizer, pooling and a
 model card. --from=PATH exports weights of another program instead of a run.
 """

@@ -2,9 +2,10 @@
 
     python -m export.tfhub --model_dir=/tmp/my_encoder --export_dir=/tmp/my_export
 
-writes preprocessor/ (strings to token ids), encoder/ (token ids to vectors), serving/
-(strings to vectors, for a model server), export.json (a description) and README.md (a
-model card). It compares the vectors of the SavedModels with those of the checkpoint.
+The command writes preprocessor/ (strings to token ids), encoder/ (token ids to
+vectors), serving/ (strings to vectors, for a model server), export.json (a description)
+and README.md (a model card). It compares the vectors of the SavedModels with those of
+the checkpoint.
 """
 
 import os
