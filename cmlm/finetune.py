@@ -88,8 +88,6 @@ def main(_) -> None:
     cli.require(model="a model_dir, a checkpoint, an export, or other weights")
     if not predicts_only:
         cli.require(task="tasks by name, glue, or file:FILE")
-    if not own:
-        cli.require(data_dir="the folder of the task's files")
     seeds = parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
@@ -110,9 +108,12 @@ def main(_) -> None:
     if predicts_only:
         predict(output)
         return
-    if not own and not os.path.isdir(FLAGS.data_dir):
-        raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
+    # A file without file: is an unknown task, rather than a task without a folder.
     chosen = catalogue.find_tasks(FLAGS.task, FLAGS.dev, FLAGS.predict)
+    if not own:
+        cli.require(data_dir="the folder of the task's files")
+        if not os.path.isdir(FLAGS.data_dir):
+            raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
     settings = training.Settings(
         epochs=FLAGS.epochs,
         batch_size=FLAGS.batch_size,

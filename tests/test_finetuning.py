@@ -1,6 +1,7 @@
 """Fine-tuning: the head and its losses by numpy, batches, seeds, what a run leaves."""
 
 import json
+import re
 from pathlib import Path
 
 import commands
@@ -256,6 +257,19 @@ def test_values_out_of_range_are_named(values, message):
 
 def run(*arguments):
     return commands.run("cmlm.finetune", *arguments)
+
+
+@pytest.mark.parametrize(
+    "task, message",
+    [
+        ("train.tsv", "--task is 'train.tsv'; allowed: .*, glue, file:FILE"),
+        ("rte", "--data_dir is not given; allowed: the folder of the task's files"),
+    ],
+)
+def test_a_task_without_its_folder_is_one_line(task, message):
+    done = run("--model=m", f"--task={task}")
+    assert done.returncode == 1 and not done.stdout
+    assert re.fullmatch(f"error: {message}\n", done.stderr)
 
 
 def test_the_command_leaves_results_and_predictions(directory, tmp_path):
