@@ -127,7 +127,9 @@ def load(path: str) -> PrincipalComponents:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = io.BytesIO(file.read())
     except tf.errors.OpError as error:
-        raise UserError(f"cannot read {path}: {error.message}") from error
+        # TensorFlow writes "PATH; No such file or directory".
+        reason = error.message.removeprefix(f"{path}; ")
+        raise UserError(f"cannot read {path}: {reason}") from error
     try:
         arrays.check_archive(content, path, _MOST_BYTES)
         with np.load(content, allow_pickle=False) as found:
