@@ -208,12 +208,18 @@ def test_a_second_stage_resolves_without_a_directory(start):
     assert config.model.hidden_size == 16 and config.model.num_layers == 1
 
 
-@pytest.mark.parametrize("name", ["mirror", "cmlm", "distill", "pairs", "scored"])
-def test_an_adaptation_without_weights_is_refused(name):
-    flagfile = f"--flagfile={ROOT}/configs/adapt_{name}.flags"
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adapt_mirror", "adapt_cmlm", "adapt_distill", "adapt_pairs"),
+        *("adapt_scored", "mirror_sentence", "mirror_word"),
+    ],
+)
+def test_an_adaptation_without_weights_is_refused(name, tmp_path):
+    given = [f"--flagfile={ROOT}/configs/{name}.flags", f"--model_dir={tmp_path}/run"]
     with pytest.raises(UserError, match="^--init_checkpoint is not given.*allowed: "):
-        configure(flagfile)
-    config, _ = configure(flagfile, "--print_config")
+        configure(*given)
+    config, _ = configure(*given, "--print_config")
     assert config.init_checkpoint == ""
 
 

@@ -66,10 +66,16 @@ def adopt_for_run(
 
 def refuse_missing(config: experiment.ExperimentConfig) -> None:
     """Raises UserError if the recipe adapts weights and the run names none."""
+    missing = "--init_checkpoint is not given, and"
     if config.model.pooling == encoder.SOURCE_POOLING:
         raise UserError(
-            "--init_checkpoint is not given, and model.pooling is 'source', the pooling"
-            " of these weights; allowed: weights to start from, or another pooling"
+            f"{missing} model.pooling is 'source', the pooling of these weights; "
+            "allowed: weights to start from, or another pooling"
+        )
+    if list(config.task.enabled()) == ["mirror"]:
+        raise UserError(
+            f"{missing} Mirror-BERT improves pretrained weights; allowed: weights to "
+            "start from, or another objective beside it"
         )
 
 
