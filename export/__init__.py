@@ -1,1 +1,1 @@
-"""Exports: SavedModels and folders that other programs load."""
+"""From a checkpoint to SavedModels and folders that other programs load and serve."""

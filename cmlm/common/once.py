@@ -1,4 +1,4 @@
-"""Warnings that a process gives once, however often their cause is met."""
+"""Warnings that a process gives once, however often their cause occurs."""
 
 from __future__ import annotations
 

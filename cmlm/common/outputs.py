@@ -1,4 +1,4 @@
-"""The places that a command writes: apart from its inputs, and free of leftovers.
+"""Checks the paths that a command writes: apart from its inputs, without leftovers.
 
 Every command that writes calls `check` before it touches anything.
 """

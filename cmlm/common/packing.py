@@ -1,4 +1,4 @@
-"""Packed text: files that are not what their name says, and streams that pack."""
+"""Packed text: refuses a file whose name states another packing; writes .gz."""
 
 from __future__ import annotations
 

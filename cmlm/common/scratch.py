@@ -1,4 +1,4 @@
-"""Temporary directories in TMPDIR that do not outlive a kill for long."""
+"""Temporary directories in TMPDIR; after a kill, the next process removes them."""
 
 from __future__ import annotations
 

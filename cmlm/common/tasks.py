@@ -8,8 +8,8 @@
 
     Workers("", 2).run(start, missing, "encoding", total, done)
 
-A task depends on its number alone, so the workers' number does not change its file. A
-file that is there needs no task, so a stopped run resumes by its missing numbers.
+The file of a task depends on the task's number alone, not on the number of workers. A
+stopped run resumes with the tasks whose files are missing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The configuration of an experiment, and the recipes of the four papers."""
+"""The settings of a run: text, objectives, network, training; the papers' recipes."""

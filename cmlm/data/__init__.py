@@ -1,1 +1,1 @@
-"""Training data: its files and formats, and tf.data pipelines to batches of ids."""
+"""From training text to batches of token ids: files, formats, tf.data pipelines."""

@@ -1,7 +1,7 @@
 """Files of lines, plain or gzip, as datasets that notice a truncated file.
 
-TensorFlow takes a truncated gzip file for one that ends there. So the bytes are counted
-and compared with the length that the file itself states at its end.
+TensorFlow takes a truncated gzip file for a whole one. So this module counts the bytes
+and compares them with the length that the file states at its end.
 """
 
 from __future__ import annotations

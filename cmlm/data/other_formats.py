@@ -1,4 +1,4 @@
-"""Signs that a file holds no plain text: a table, JSON lines, a dump, wrapped lines."""
+"""Warns of files other than plain text: a table, JSON lines, a dump, wrapped lines."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Trained encoders: opening, encoding, PCR and vocabulary pruning."""
+"""From a checkpoint or an export to vectors: opening, encoding, PCR, pruning."""

@@ -1,8 +1,8 @@
 """Opens encoders: exports, model_dirs, foreign weights, servers and stored vectors.
 
 Every command opens its encoder here, with `open_encoder` for vectors or `open_trained`
-for weights (exports, fine-tuning). Only an export opens a run by `model_dir`, because
-it can name a checkpoint.
+for weights (exports, fine-tuning). Only an export command opens a run by `model_dir`,
+because its --checkpoint may name a checkpoint.
 """
 
 from __future__ import annotations

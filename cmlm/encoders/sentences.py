@@ -1,4 +1,4 @@
-"""What everything that encodes takes: a list of str, or a numpy array of them."""
+"""Checks the argument of `encode`: a list of str, or a numpy array of str."""
 
 from __future__ import annotations
 

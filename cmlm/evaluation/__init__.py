@@ -1,1 +1,1 @@
-"""Scoring of sentence vectors; knows `encode`, not where vectors come from."""
+"""From vectors to scores and reports; knows `encode`, not where vectors come from."""

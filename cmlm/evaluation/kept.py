@@ -1,4 +1,4 @@
-"""What a killed evaluation leaves for the next one: scores task by task, vectors.
+"""Stores the scores of each task, and vectors, so that a killed evaluation resumes.
 
 Every file lies under all that its content depends on. A changed data set, model, seed
 or library therefore finds nothing, and nothing needs to be deleted.

@@ -1,4 +1,4 @@
-"""The tasks that have a language, for `cmlm.evaluate --list_tasks`."""
+"""Lists the tasks in a language, for `cmlm.evaluate --list_tasks`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Fine-tuning of all weights of an encoder and a new head on a labelled task."""
+"""From an encoder and labels to predictions: all weights and a new head are trained."""

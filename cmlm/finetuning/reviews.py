@@ -1,8 +1,8 @@
 """Amazon reviews: fine-tuned on English, tested on every language.
 
 Yang et al., 2020, section 4.5.2 and table 6. Files, split and texts are the same as in
-`evaluation.transfer`, which keeps the encoder frozen. The encoder encodes title and
-text separately, with the pooling of its training, and the head classifies
+`evaluation.tasks.transfer`, which keeps the encoder frozen. The encoder encodes title
+and text separately, with the pooling of its training, and the head classifies
 [u, v, |u - v|, u * v].
 """
 
@@ -19,7 +19,7 @@ from cmlm.finetuning.tasks import Row, Task
 
 
 class ReviewsTask(Task):
-    """A task on the files of `evaluation.transfer`.
+    """A task on the files of `evaluation.tasks.transfer`.
 
     The task's files have the names `train` (90 % of English), `dev` (10 % of English)
     and the languages; a language's file is the held-out test reviews of all domains.

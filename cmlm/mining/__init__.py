@@ -1,1 +1,1 @@
-"""Mines translation pairs and hard negatives from texts larger than memory."""
+"""From vectors to translation pairs and hard negatives, for texts of any size."""

@@ -1,6 +1,7 @@
-"""The distinct lines of a text on disk, mapped from there.
+"""The distinct lines of a text, in memory-mapped files.
 
-To find the distinct lines takes 9 bytes of memory for each line, and the memory limit.
+The search for distinct lines takes 9 bytes of memory for each line, and the memory
+limit.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The encoder, its training layers, and the readers of weights."""
+"""From token ids to sentence vectors: the encoder, its heads, readers of weights."""

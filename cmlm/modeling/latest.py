@@ -1,4 +1,4 @@
-"""Finds the latest checkpoint of a directory, whatever kills and disks did to it."""
+"""Finds the latest whole checkpoint of a directory, also after kills and lost files."""
 
 from __future__ import annotations
 

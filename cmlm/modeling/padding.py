@@ -1,4 +1,4 @@
-"""Padding, which an encoder leaves out where it pays."""
+"""Leaves padding out of an encoder's operations where this saves time."""
 
 from __future__ import annotations
 

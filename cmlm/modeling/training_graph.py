@@ -1,11 +1,11 @@
 """The encoder as a graph for training: the same layers, in fewer passes over memory.
 
-Model Garden's block multiplies with einsum, adds biases, casts and drops in operations
-of their own. This module reads the weights of the same Keras layers and writes the same
-function with products of two dimensions and the pieces of `fused`. Names and gradients
-of the weights are those of the Keras layers, and so are the states of dropout; its
-draws differ. Where `padding` says so, the products leave out padding. Outputs that
-nobody reads are not computed.
+Model Garden's block multiplies with einsum, and has separate operations for biases,
+casts and dropout. This module computes the same function from the weights of the same
+Keras layers, with products of two dimensions and the pieces of `fused`. The weights
+keep their names and gradients. Dropout keeps the states of the Keras layers, but draws
+other numbers. Where `padding` says so, the products leave out padding. The graph leaves
+out outputs that nobody reads.
 `tests/test_training_graph.py` compares the two forms.
 """
 

@@ -1,1 +1,1 @@
-"""Finds the n-grams of a text that mean more than their words, for `cmlm.ngrams`."""
+"""From text to the n-grams that mean more than their words, for `cmlm.ngrams`."""

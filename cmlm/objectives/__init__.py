@@ -1,4 +1,4 @@
-"""The objectives, one file each: a configuration above the class that reads it.
+"""From batches to losses: an objective a file, a configuration above its class.
 
 To add an objective, write its file and add its line to `OBJECTIVES`. The task
 configuration, the engine and the recipes find it there.

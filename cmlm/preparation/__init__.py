@@ -1,1 +1,1 @@
-"""Turns dumps and web archives into training text, with Beam: `cmlm.prepare`."""
+"""From dumps and web archives to training text, with Beam, for `cmlm.prepare`."""

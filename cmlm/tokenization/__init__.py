@@ -1,1 +1,1 @@
-"""Tokenizers: strings to token ids, by the rules and the vocabulary of an encoder."""
+"""From strings to token ids, by an encoder's vocabulary, in training and in exports."""

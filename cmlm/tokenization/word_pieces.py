@@ -1,4 +1,4 @@
-"""BERT's WordPiece, and the words that it looks for pieces in."""
+"""BERT's WordPiece: splits a text into words, and the words into pieces."""
 
 from __future__ import annotations
 

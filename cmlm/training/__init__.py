@@ -1,1 +1,1 @@
-"""The training run: inputs, steps, gradients, checkpoints, validation and reports."""
+"""From text to checkpoints: a run's inputs, steps, gradients, validation, reports."""

@@ -1,7 +1,7 @@
 """Training from Python: the command in a process of its own.
 
 Keras and TensorFlow keep random states, devices and precision for a whole process. A
-process of its own trains exactly as the command does, and leaves the caller's alone.
+process of its own trains exactly as the command does, and does not change the caller's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a killed run leaves in its model_dir."""
+"""Removes the unfinished files of a killed run from its model_dir."""
 
 from __future__ import annotations
 

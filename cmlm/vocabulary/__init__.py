@@ -1,1 +1,1 @@
-"""Word counts of a corpus, and WordPiece vocabularies learnt from them."""
+"""From text to a vocabulary, before training: word counts, and WordPiece from them."""

@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a text."""
+"""Measures how well a vocabulary fits a text."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Mirror-BERT: tables 1 to 14 and 16 to 20 of Liu et al., 2021.
 
 https://arxiv.org/abs/2104.08027. The appendix repeats the tables of the text and adds a
-row for the untuned model with [CLS] pooling; here each row occurs once. Of tables 9
-and 14 there are the sentences, not words and phrases. Correlations and accuracies are
-times 100. Table 4 has .533 as the mean of BERT's mean pooling, table 17 has .535, which
-follows from its cells and stands here.
+row for the untuned model with [CLS] pooling; here each row occurs once. Of tables 9 and
+14, this module has the rows of sentences, not of words and phrases. Correlations and
+accuracies are times 100. Table 4 has .533 as the mean of BERT's mean pooling. Table 17
+has .535, which follows from its cells and stands here.
 """
 
 from __future__ import annotations

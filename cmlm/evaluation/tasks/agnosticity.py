@@ -10,7 +10,7 @@ The pool holds the first sentence of each test pair of PAWS-X (Yang et al., 2019
 https://arxiv.org/abs/1908.11828) that all 7 languages translate, 1,936 of 2,000. Yang
 et al. give neither the number of neighbours nor the sentences that the components are
 fitted on. This module takes 10 neighbours and fits the components on the development
-files. Their pairs differ from those of the test files; some first sentences do not.
+files. Development and test files share no pair, but some first sentences.
 With the user's own files it fits the components on every second line and pools the
 other lines; components fitted on the pool itself would push its halves apart.
 """

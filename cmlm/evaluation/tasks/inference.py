@@ -7,9 +7,9 @@ https://aclanthology.org/D18-1269) it learns from English and is tested on every
 language.
 
 Published figures come from training on 390,000 to 550,000 pairs. Here the classifier of
-XNLI learns from the 2,490 English pairs of the development set. That of SNLI learns
-from the training file if there is one, and otherwise from the 9,842 pairs of the
-development set; the result `train_pairs` says which.
+XNLI learns from the 2,490 English pairs of the development set. The classifier of SNLI
+learns from the training file if there is one, and otherwise from the 9,842 pairs of the
+development set; the result `train_pairs` is the number of pairs.
 """
 
 from __future__ import annotations

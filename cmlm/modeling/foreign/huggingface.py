@@ -2,11 +2,7 @@
 
 config.json             shape; `architectures` lists the accepted `model_type`s
 model.safetensors       weights; a pickle is refused
-vocab.txt               WordPiece
-tokenizer.json          WordPiece, byte-level BPE (or vocab.json and merges.txt) or
-                        SentencePiece's unigram model, see
-                        `cmlm.tokenization.tokenizer_file`
-tokenizer_config.json   case
+tokenizer.json, ...     see `huggingface_tokenizer`
 modules.json            sentence-transformers: pooling, normalisation, a Dense layer
 1_Pooling/config.json
 
