@@ -3,10 +3,11 @@
 #
 #   bash configs/quickstart.sh [DIRECTORY]
 #
-# The text is English that Python itself carries. Every twentieth document is held out:
-# there, each document's first sentence looks for its second among those of all
-# documents, with the trained weights, with the untrained ones and with a bag of words.
-# Two to four minutes on 2 CPU cores. Run it from the root of the checkout.
+# The text is the English documentation that Python itself carries. Every twentieth
+# document is held out. In the held-out text, each first sentence searches the second
+# sentences of all documents for its own: by the trained weights, by the untrained weights
+# and by a bag of words. Two to four minutes on 2 CPU cores. Run this script from the root
+# of the checkout.
 set -euo pipefail
 run=${1:-/tmp/cmlm_quickstart}
 text=${run}_text
