@@ -27,7 +27,10 @@ BERT and ULR: 3 epochs in batches of 32 (8 to 64 are usual), AdamW 3e-5.
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of
 gluebenchmark.com. With several tasks it holds a folder for each task, and results.json,
-report.md and report.html with GLUE's average beside published rows.
+report.md and report.html with GLUE's average beside published rows. The folder appears
+at the end. Until then, the directory OUTPUT.work holds the finished seeds, and the same
+command resumes a run that was killed or diverged. It may add or leave out tasks and
+seeds.
 
 The row `constant` predicts the most frequent training label for every example: a small
 encoder may do no better.
@@ -39,6 +42,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -104,6 +108,7 @@ def main(_) -> None:
             "--predict": FLAGS.predict,
         },
         FLAGS.overwrite,
+        {"--output": None if predicts_only else work_of(output)},
     )
     if predicts_only:
         predict(output)
@@ -140,11 +145,17 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
     if several:
         for task in tasks:
             run.check(task, reading.DataDir(FLAGS.data_dir))
-    with new_folder(output) as directory:
+    with new_folders(output) as (directory, work):
         for task in tasks:
             source = reading.DataDir(FLAGS.data_dir)
             outcome = run.finetune(
-                FLAGS.model, task, source, settings, seeds, FLAGS.seq_length
+                FLAGS.model,
+                task,
+                source,
+                settings,
+                seeds,
+                FLAGS.seq_length,
+                work_dir=work,
             )
             outcomes.append(outcome)
             print_table(outcome.rows)
@@ -170,21 +181,21 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
 def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     """Trains on the user's own files; writes results, predictions and the model."""
     with cli.quiet_imports("evaluate"):
+        from cmlm.common import files
         from cmlm.evaluation import reading
         from cmlm.finetuning import report, run, saving
 
-    with new_folder(output) as directory:
-        saved = directory and os.path.join(directory, "model", saving.VERSION)
-
-        def keep(model, tokenizer, seq_length, outputs):
-            shutil.rmtree(saved, ignore_errors=True)
-            saving.write(saved, task, model, tokenizer, seq_length)
+    def keep(model, tokenizer, seq_length, logits, folder):
+        with files.atomic_directory(folder or saved, overwrite=True) as written:
+            saving.write(written, task, model, tokenizer, seq_length)
             dev = task.dev[0][1]
             rows = itertools.islice(task.examples(dev, task.find(None, dev)), 64)
             texts = [row.texts for row in rows]
-            difference = saving.check(saved, texts, outputs[dev][: len(texts)])
-            print(f"largest difference to the model: {difference:.1e}", file=sys.stderr)
+            difference = saving.check(written, texts, logits[dev][: len(texts)])
+        print(f"largest difference to the model: {difference:.1e}", file=sys.stderr)
 
+    with new_folders(output) as (directory, work):
+        saved = directory and os.path.join(directory, "model", saving.VERSION)
         source = reading.DataDir(os.path.curdir)
         outcome = run.finetune(
             FLAGS.model,
@@ -194,10 +205,13 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             seeds,
             FLAGS.seq_length,
             keep if directory else None,
+            work,
         )
         print_table(outcome.rows)
         if not directory:
             return
+        if outcome.kept:
+            shutil.copytree(outcome.kept, saved)
         report.write(directory, outcome)
     print(f"results      {os.path.join(output, 'results.json')}")
     print(f"model        {os.path.join(output, 'model', saving.VERSION)}")
@@ -211,13 +225,25 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     print(f"serve        python -m export.serve --model={tuned}")
 
 
-def new_folder(output: str | None) -> contextlib.AbstractContextManager[str | None]:
-    """Begins the output before the training, which a bad --output would waste."""
-    from cmlm.common import files
+def work_of(output: str | None) -> str | None:
+    """The directory for the finished seeds of a stopped run."""
+    return output and f"{output}.work"
 
-    if not output:
-        return contextlib.nullcontext()
-    return files.atomic_directory(output, FLAGS.overwrite)
+
+@contextlib.contextmanager
+def new_folders(output: str | None) -> Iterator[tuple[str | None, str | None]]:
+    """Begins the output before the training, which a bad --output would waste.
+
+    Yields:
+        The folder of the output, and the directory for the finished seeds of a stopped
+        run; None for each that there is not.
+    """
+    from cmlm.common import files, outputs
+
+    with contextlib.ExitStack() as stack:
+        work = stack.enter_context(outputs.work_directory(work_of(output)))
+        begun = files.atomic_directory(output, FLAGS.overwrite) if output else None
+        yield begun and stack.enter_context(begun), work
 
 
 def predict(output: str | None) -> None:

@@ -383,6 +383,38 @@ def test_several_tasks_have_glues_average_and_a_report(directory, tmp_path):
     assert "ULR-BERT base" in (output / "report.html").read_text()
 
 
+@pytest.mark.large
+def test_a_task_that_diverges_leaves_the_finished_tasks(directory, tmp_path):
+    for name, folder, count in (("rte", "RTE", 8), ("wnli", "WNLI", 24)):
+        labels = {"rte": ["entailment", "not_entailment"], "wnli": ["0", "1"]}[name]
+        rows = [(*row.texts, labels[n % 2]) for n, row in enumerate(pairs(count))]
+        for file in ("train.tsv", "dev.tsv", "test.tsv"):
+            path = tmp_path / "glue" / folder / file
+            write(path, name, rows, with_labels=file != "test.tsv")
+    # The rate of the first step is 0, and RTE takes no other.
+    settings = ("--learning_rate=1e30", "--warmup_share=0.9", "--epochs=1")
+    settings += ("--batch_size=8", f"--model={directory}")
+    output = tmp_path / "out"
+    arguments = (*settings, f"--data_dir={tmp_path}/glue", f"--output={output}")
+    done = run(*arguments, "--task=rte,wnli", "--seeds=3")
+    assert done.returncode == 1 and "not finite in step" in done.stderr
+    assert not output.exists()
+    names = [path.name for path in tmp_path.iterdir()]
+    assert sorted(names) == ["glue", "out.work"]
+
+    again = run(*arguments, "--task=rte", "--seeds=3")
+    assert again.returncode == 0 and "step 1/1" not in again.stderr, again.stderr
+    assert not (tmp_path / "out.work").exists()
+    straight = tmp_path / "straight"
+    anew = run(*arguments[:-1], f"--output={straight}", "--task=rte", "--seeds=3")
+    assert "step 1/1" in anew.stderr and again.stdout.startswith(anew.stdout[:300])
+    assert (output / "RTE.tsv").read_bytes() == (straight / "RTE.tsv").read_bytes()
+    found, want = (
+        json.loads((path / "results.json").read_text()) for path in (output, straight)
+    )
+    assert {**found, "date": ""} == {**want, "date": ""}
+
+
 def test_files_of_all_tasks_are_read_before_the_first_one_trains(tmp_path):
     """Hours of training would be lost."""
     rows = [("a dog", "a cat", "entailment")] * 2

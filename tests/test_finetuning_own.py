@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import urllib.error
 import urllib.request
 
@@ -270,6 +271,52 @@ def test_scores_that_nothing_correlates_with_are_refused(directory, tmp_path):
     settings = training.Settings(epochs=1)
     with pytest.raises(UserError, match="dev.tsv .dev. has 3 examples with 1 distinct"):
         run.finetune(directory, task, reading.DataDir("."), settings, [0], None)
+
+
+def test_a_stopped_run_goes_on_after_its_finished_seeds(
+    directory, tmp_path, eager, capsys
+):
+    train = write(tmp_path / "train.tsv", marked(8), ("text", "label"))
+    new = write(tmp_path / "new.tsv", marked(5), ("text",))
+    task, answer = labelled.find_task(train, train, [new]), "predictions-new.tsv"
+
+    def finetuned(seeds, work, epochs=1):
+        settings = training.Settings(epochs=epochs, learning_rate=1e-2, batch_size=8)
+
+        def keep(model, tokenizer, seq_length, outputs, folder):
+            os.makedirs(folder, exist_ok=True)
+            np.save(os.path.join(folder, "new.npy"), outputs[answer])
+
+        capsys.readouterr()
+        work.mkdir(exist_ok=True)
+        source = reading.DataDir(".")
+        outcome = run.finetune(
+            directory, task, source, settings, seeds, None, keep, str(work)
+        )
+        said = capsys.readouterr().err.splitlines()
+        _, answers = outcome.predictions[answer]
+        kept = np.load(os.path.join(outcome.kept, "new.npy"))
+        np.testing.assert_array_equal(kept, answers)
+        return outcome, [line[5] for line in said if "kept by" in line]
+
+    straight, known = finetuned([1, 0], tmp_path / "straight")
+    assert not known
+    finetuned([1], tmp_path / "work")
+    resumed, known = finetuned([1, 0], tmp_path / "work")
+    assert known == ["1"] and resumed.results == straight.results
+    np.testing.assert_array_equal(
+        *(each.predictions[answer][1] for each in (resumed, straight))
+    )
+
+    # A seed that was not the best trains again where it is: it has no model.
+    assert straight.results["best_seed"] == 1
+    alone, known = finetuned([0], tmp_path / "work")
+    assert not known
+    assert alone.results["seeds"]["0"] == resumed.results["seeds"]["0"]
+    # Other settings and other data are another run.
+    assert not finetuned([1], tmp_path / "work", epochs=2)[1]
+    write(tmp_path / "new.tsv", marked(4), ("text",))
+    assert not finetuned([1], tmp_path / "work")[1]
 
 
 def test_what_belongs_to_ones_own_task_is_refused_elsewhere():

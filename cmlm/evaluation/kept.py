@@ -1,4 +1,4 @@
-"""Stores the scores of each task, and vectors, so that a killed evaluation resumes.
+"""Stores the scores of each task, and vectors, so that a stopped command resumes.
 
 Every file lies under all that its content depends on. A changed data set, model, seed
 or library therefore finds nothing, and nothing needs to be deleted.
@@ -25,7 +25,7 @@ class Kept:
     """The scores and vectors of one model in a directory.
 
     Args:
-        directory: the work directory of the evaluation, locked by the caller.
+        directory: the work directory of the command, locked by the caller.
         about: plain values that the scores of all tasks depend on: the model, its
             principal components, the versions of the libraries.
     """
@@ -50,8 +50,12 @@ class Kept:
             file.write(text)
         return json.loads(text)
 
+    def folder(self, name: str, about: Any) -> str:
+        """The directory for the files of an entry."""
+        return os.path.join(self._directory, _digest([name, about]))
+
     def _path(self, name: str, about: Any) -> str:
-        return os.path.join(self._directory, f"{_digest([name, about])}.json")
+        return f"{self.folder(name, about)}.json"
 
 
 def identity(encoder) -> dict[str, Any]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import hashlib
+import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from cmlm.common import checksums
+from cmlm.common import checksums, versions
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import identity, opening
 from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading
+from cmlm.evaluation.kept import Kept
 from cmlm.finetuning import examples, tasks, training
 from cmlm.finetuning.examples import Examples
 
@@ -33,12 +36,14 @@ class Outcome:
         rows: the rows of the printed table: the seeds, mean, std, max and constant.
         predictions: for each file to submit, the indices and the outputs of the head
             of the best seed, float32 [n, outputs].
+        kept: the folder in `work_dir` to which `keep` wrote the best seed's model.
     """
 
     task: tasks.Task
     results: dict[str, Any]
     rows: dict[str, dict[str, float]]
     predictions: dict[str, tuple[list[str], np.ndarray]]
+    kept: str | None
 
 
 @dataclasses.dataclass
@@ -137,6 +142,7 @@ def finetune(
     seeds: Sequence[int],
     seq_length: int | None,
     keep: Callable[..., None] | None = None,
+    work_dir: str | None = None,
 ) -> Outcome:
     """Fine-tunes an encoder once for each seed.
 
@@ -149,7 +155,10 @@ def finetune(
         seq_length: the longest sequence in tokens; None takes 128 for a head over [CLS]
             and the trained length for a head on sentence vectors.
         keep: called with the model of each seed that is the best so far, the tokenizer,
-            the longest sequence and the outputs of the head by file.
+            the longest sequence, the outputs of the head by file, and a folder of
+            `work_dir` to write to, or None.
+        work_dir: the directory for the finished seeds of a stopped run, which this run
+            continues; or None.
 
     Raises:
         UserError: the model or a file is missing or damaged, the model has too few
@@ -167,21 +176,101 @@ def finetune(
     # The fine-tuned models need the memory of the original.
     del trained
     used = {**vars(settings), "seq_length": seq_length, "head": start.head(task)}
+    described = {name: _describe(data, name) for name in data.parts}
     _tell_plan(model, settings, len(data.parts[task.train]), used["head"], seeds)
-    scores, answers = {}, {}
+    finished = _Finished(work_dir, about, start, task, used, described)
+    scores, answers, kept = {}, {}, None
     for seed in seeds:
-        classifier = training.SentenceClassifier(start, task, settings, seed)
-        scores[seed], outputs = _one_seed(classifier, task, data, settings)
-        print(f"seed {seed}: {scores[seed]['score']:.2f} on dev", file=sys.stderr)
+        found = finished.read(seed, scores, with_model=keep is not None)
+        if found:
+            scores[seed], outputs = found
+        else:
+            classifier = training.SentenceClassifier(start, task, settings, seed)
+            scores[seed], outputs = _one_seed(classifier, task, data, settings)
+            if keep is not None and seed == _best(scores):
+                folder = finished.folder(seed)
+                keep(classifier.model, tokenizer, seq_length, outputs, folder)
+            outputs = {name: outputs[name] for name in data.tests}
+            finished.write(seed, scores[seed], outputs)
+            # Keras layers refer to each other in cycles; without a collection, two
+            # models would be in memory.
+            del classifier
+            gc.collect()
+        origin = ", kept by the stopped run" if found else ""
+        score = f"{scores[seed]['score']:.2f} on dev"
+        print(f"seed {seed}: {score}{origin}", file=sys.stderr)
         if seed == _best(scores):
-            answers = {name: outputs[name] for name in data.tests}
-            if keep is not None:
-                keep(classifier.model, tokenizer, seq_length, outputs)
-        # Keras layers refer to each other in cycles; without a collection, two models
-        # would be in memory.
-        del classifier
-        gc.collect()
-    return _outcome(task, data, about, used, scores, answers)
+            answers, kept = outputs, finished.folder(seed) if keep else None
+    results = {"task": task.name, "model": about, "settings": used, "data": described}
+    return _outcome(task, data, results, scores, answers, kept)
+
+
+class _Finished:
+    """The finished seeds of a task in `work_dir`; nothing without a `work_dir`.
+
+    Args:
+        work_dir: the directory, or None.
+        model: the description of the encoder.
+        start: its weights.
+        task: the task.
+        settings: the settings, the longest sequence and the head.
+        data: the descriptions of the task's files.
+    """
+
+    def __init__(
+        self,
+        work_dir: str | None,
+        model: Mapping[str, Any],
+        start: training.Start,
+        task: tasks.Task,
+        settings: Mapping[str, Any],
+        data: Mapping[str, Mapping[str, Any]],
+    ):
+        # The fingerprint leaves out a pooler that vectors do not depend on.
+        pooler = b"".join(array.tobytes() for array in start.pooler or ())
+        about = {
+            "fingerprint": model["fingerprint"],
+            "pooler": hashlib.sha256(pooler).hexdigest(),
+            "versions": versions.installed(),
+        }
+        files = {name: [one["sha256"], one["examples"]] for name, one in data.items()}
+        self._kept = Kept(work_dir, about) if work_dir else None
+        self._task, self._about = task.name, [settings, files]
+
+    def folder(self, seed: int) -> str | None:
+        """The folder for the model of a seed."""
+        return self._kept and self._kept.folder(self._task, [seed, *self._about])
+
+    def read(
+        self, seed: int, scores: Mapping[int, dict[str, float]], with_model: bool
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]] | None:
+        """The scores of a finished seed, and the outputs for the files to submit.
+
+        Args:
+            seed: the seed.
+            scores: the scores of the seeds before this one.
+            with_model: whether the best seed needs its model. A seed has none if it was
+                not the best among other seeds.
+        """
+        found = self._kept and self._kept.read(self._task, [seed, *self._about])
+        if not found:
+            return None
+        if with_model and seed == _best({**scores, seed: found["scores"]}):
+            if not os.path.isdir(self.folder(seed)):
+                return None
+        outputs = found["outputs"].items()
+        return found["scores"], {
+            name: np.array(rows, np.float32) for name, rows in outputs
+        }
+
+    def write(
+        self, seed: int, scores: dict[str, float], outputs: Mapping[str, np.ndarray]
+    ) -> None:
+        """Keeps what `read` returns."""
+        if self._kept:
+            rows = {name: part.tolist() for name, part in outputs.items()}
+            content = {"scores": scores, "outputs": rows}
+            self._kept.write(self._task, [seed, *self._about], content)
 
 
 def _check_segments(model: str, trained: TrainedEncoder, task: tasks.Task) -> None:
@@ -213,27 +302,24 @@ def _tell_plan(
 def _outcome(
     task: tasks.Task,
     data: Data,
-    about: dict[str, Any],
-    settings: dict[str, Any],
+    results: dict[str, Any],
     scores: dict[int, dict[str, float]],
     answers: dict[str, np.ndarray],
+    kept: str | None,
 ) -> Outcome:
     """The outcome of all seeds.
 
     Args:
         task: the task.
         data: its files.
-        about: the description of the model.
-        settings: the settings, the longest sequence and the head.
+        results: the task, the model, the settings and the files, for results.json.
         scores: the metrics of each seed.
         answers: the outputs of the best seed's head for each test file.
+        kept: see `Outcome`.
     """
     summary = _summarise(task, data, scores)
     results = {
-        "task": task.name,
-        "model": about,
-        "settings": settings,
-        "data": {name: _describe(data, name) for name in data.parts},
+        **results,
         "seeds": {str(seed): figures for seed, figures in scores.items()},
         **summary,
         "best_seed": _best(scores),
@@ -243,7 +329,7 @@ def _outcome(
         answer: (data.parts[name].indices, answers[name])
         for name, answer in data.tests.items()
     }
-    return Outcome(task, results, {**rows, **summary}, predictions)
+    return Outcome(task, results, {**rows, **summary}, predictions, kept)
 
 
 def _one_seed(
