@@ -20,5 +20,8 @@ def test_encoder_of_mteb(tmp_path):
     expected = opening.open_encoder(source).encode(model_dirs.SENTENCES)
     model_dirs.assert_same(encoded, expected)
     assert encoder.mteb_model_meta.embed_dim == expected.shape[1]
+    assert encoder.mteb_model_meta.revision.endswith(
+        f"-{encoder.mteb_model_meta.max_tokens}"
+    )
     similarity = encoder.similarity(encoded, encoded)
     assert float(similarity[0][0]) == pytest.approx(1, abs=1e-5)

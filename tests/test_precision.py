@@ -68,8 +68,11 @@ def test_bfloat16_is_near_float32_and_has_its_own_cache(runs):
     exact, rounded = plain.encode(TEXTS, True), lower.encode(TEXTS, True)
     assert not np.array_equal(exact, rounded)
     assert (exact * rounded).sum(axis=1).min() > 0.999
-    names = [mining_vectors.identity(encoder) for encoder in (plain, lower)]
-    assert names[0] != names[1]
+    shorter = opening.open_encoder(runs[0], Reading(seq_length=5))
+    other = opening.open_encoder(runs[0], Reading(pooling="max"))
+    for name in (mining_vectors.identity, mining_vectors.revision):
+        first, *rest = (name(each) for each in (plain, lower, shorter, other))
+        assert first == name(opening.open_encoder(runs[0])) and first not in rest
 
 
 def test_unknown_precisions_and_fixed_ones_are_refused(runs, toy_export):

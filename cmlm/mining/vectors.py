@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import os
 from collections.abc import Callable
 
@@ -242,6 +244,15 @@ def identity(encoder: DescribedEncoder) -> dict:
             found["precision"] = "bfloat16"
         return found
     return {**encoder.info, **getattr(encoder, "marks", {})}
+
+
+def revision(encoder: DescribedEncoder) -> str:
+    """Names an encoder for programs that compare names: its `identity` as one word."""
+    found = identity(encoder)
+    if "fingerprint" in found:
+        return "-".join(map(str, found.values()))
+    text = json.dumps(found, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def difference(there: dict, now: dict) -> str:
