@@ -192,7 +192,8 @@ OUTPUTS = {
     ),
     "normalized": Output(
         lambda vectors, given, components: {
-            "normalized": tf.math.l2_normalize(vectors, axis=-1)
+            # Its default leaves vectors shorter than 1e-6 shorter than 1.
+            "normalized": tf.math.l2_normalize(vectors, -1, np.finfo(np.float32).tiny)
         },
         lambda vectors, components: arrays.unit_length(vectors),
     ),

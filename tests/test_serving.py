@@ -1,11 +1,14 @@
 """The serving model's signatures: every kind of request has a defined answer."""
 
+import warnings
+
 import model_dirs
 import numpy as np
 import pytest
 import servers
 import tensorflow as tf
 
+from cmlm.common import arrays
 from cmlm.common import components as components_lib
 from cmlm.encoders import batching
 from cmlm.encoders.graph import SentenceGraph
@@ -106,6 +109,23 @@ def test_normalized_has_length_one(ask, vectors):
     assert np.abs(lengths - 1).min() > 0.01
     normalized = ask("normalized", text=TEXTS)["normalized"]
     np.testing.assert_allclose(normalized, vectors / lengths, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0, 1e-44, 1e-30, 1e-18, 1e-7, 1, 1e18, 1e30])
+def test_vectors_of_every_size_get_length_one(size):
+    directions = np.random.default_rng(0).normal(size=[5, 7])
+    vectors = (size * directions).astype(np.float32)
+    # In double precision, their squares are numbers.
+    exact = vectors.astype(np.float64)
+    expected = exact / np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-99)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mixed = arrays.unit_length(np.concatenate([vectors, np.eye(7)]))
+    np.testing.assert_allclose(mixed[:5], expected, atol=1e-6)
+    np.testing.assert_array_equal(mixed[5:], np.eye(7))
+    if size == 0 or 1e-7 <= size <= 1e18:
+        found = serving.OUTPUTS["normalized"].compute(tf.constant(vectors), {}, {})
+        np.testing.assert_allclose(found["normalized"], expected, atol=1e-6)
 
 
 # 100 columns are more than the encoder has positions: what is only padding is not read.

@@ -46,8 +46,18 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
         float32 [n, dim].
     """
     vectors = np.asarray(vectors, np.float32)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    # The squares of very small and very large numbers are no float32. NaN is neither.
+    (extreme,) = np.nonzero((norms[:, 0] < 1e-15) | (norms[:, 0] > 1e18))
+    if len(extreme):
+        rows = vectors[extreme]
+        largest = np.abs(rows).max(axis=1, initial=0, keepdims=True)
+        rows = rows / np.where(largest > 0, largest, 1)
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        units[extreme] = rows / np.where(largest > 0, norms, 1)
+    return units
 
 
 def checked(
