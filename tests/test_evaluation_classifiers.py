@@ -1,5 +1,7 @@
 """SentEval's classifiers against its algorithms, written again with other libraries."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -66,6 +68,21 @@ def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data, nam
     # The toolkit rounds the figure of each fold.
     assert scores["accuracy"] == pytest.approx(test, abs=0.02)
     assert scores["dev_accuracy"] == pytest.approx(dev, abs=0.02)
+
+
+def test_vectors_whose_hessian_is_singular_are_classified_without_warnings():
+    """Threads share the filters of warnings, which scikit-learn's solver changes."""
+    x, y = blobs(60, 2, seed=0, dim=20)
+    before = list(warnings.filters)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        found = [
+            classifier.cross_validation_then_test(1e9 * x, y, 1e9 * x, 0, jobs=jobs)
+            for jobs in (1, 8)
+        ]
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] and np.mean(found[0][0] == y) > 0.8
+    assert not given and warnings.filters == before
 
 
 @pytest.mark.large

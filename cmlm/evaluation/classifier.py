@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import joblib
 import numpy as np
 import threadpoolctl
+from scipy.linalg import LinAlgWarning
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
@@ -68,28 +69,37 @@ def _fit_path(
 
     Networks stop by the rows `dev`; see `perceptron.fit_path`.
     """
-    # Each fit has one thread, because `_fit_paths` runs one fit on each core.
-    with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
-        if kind != LOGISTIC:
-            hidden = _HIDDEN[kind]
-            return perceptron.fit_path(x, y, train, dev, tests, grid, seed, hidden)
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        # Vectors that are not scaled make the problem ill-conditioned: L-BFGS takes
-        # hundreds of steps. Newton's method takes few, in double precision only.
-        rows, labels, predicted = x[train].astype(np.float64), y[train], []
-        solver, tol = _SOLVERS[len(np.unique(labels)) > 2]
-        model = LogisticRegression(
-            random_state=seed, warm_start=True, solver=solver, tol=tol, max_iter=1000
-        )
-        for value in grid:
-            model.set_params(C=value).fit(rows, labels)
-            predicted.append([model.predict(x[test]) for test in tests])
+    if kind != LOGISTIC:
+        hidden = _HIDDEN[kind]
+        return perceptron.fit_path(x, y, train, dev, tests, grid, seed, hidden)
+    # Vectors that are not scaled make the problem ill-conditioned: L-BFGS takes
+    # hundreds of steps. Newton's method takes few, in double precision only.
+    rows, labels, predicted = x[train].astype(np.float64), y[train], []
+    solver, tol = _SOLVERS[len(np.unique(labels)) > 2]
+    model = LogisticRegression(
+        random_state=seed, warm_start=True, solver=solver, tol=tol, max_iter=1000
+    )
+    for value in grid:
+        model.set_params(C=value)
+        try:
+            model.fit(rows, labels)
+        except LinAlgWarning:
+            # As the solver itself does for a singular Hessian.
+            model.set_params(solver="lbfgs").fit(rows, labels)
+        predicted.append([model.predict(x[test]) for test in tests])
     return predicted
 
 
-def _fit_paths(paths, jobs: int) -> list:
+def _fit_paths(paths: Sequence[tuple], jobs: int) -> list[list[list[np.ndarray]]]:
+    """Calls `_fit_path` with each tuple, `jobs` at a time; 0 for one on each core."""
     parallel = joblib.Parallel(n_jobs=jobs or machine.processors(), prefer="threads")
-    return parallel(joblib.delayed(_fit_path)(*path) for path in paths)
+    # Threads share the filters of warnings and the number of BLAS threads, so both are
+    # set once. The solver makes LinAlgWarning an error for a moment, in which other
+    # threads may meet it; so it is always one here.
+    with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("error", LinAlgWarning)
+        return parallel(joblib.delayed(_fit_path)(*path) for path in paths)
 
 
 def _best(accuracies: np.ndarray) -> int:
@@ -189,7 +199,7 @@ def cross_validation_then_test(
     both = np.concatenate([x, x_test])
     train, test = np.split(np.arange(len(both)), [len(x)])
     chosen = [grid[_best(accuracies)]]
-    path = _fit_path(kind, both, y, train, None, [test], chosen, seed)
+    (path,) = _fit_paths([(kind, both, y, train, None, [test], chosen, seed)], 1)
     return path[0][0], float(accuracies.max())
 
 
@@ -210,7 +220,8 @@ def validation_then_test(
     every, labels = np.concatenate([x, x_dev, x_test]), np.concatenate([y, y_dev])
     ends = np.cumsum([len(x), len(x_dev)])
     train, dev, test = np.split(np.arange(len(every)), ends)
-    path = _fit_path(kind, every, labels, train, dev, [dev, test], _grid(kind), seed)
+    whole = (kind, every, labels, train, dev, [dev, test], _grid(kind), seed)
+    (path,) = _fit_paths([whole], 1)
     accuracies = np.array([metrics.accuracy(found, y_dev) for found, _ in path])
     best = _best(accuracies)
     return path[best][1], float(accuracies.max())
@@ -222,4 +233,5 @@ def fit_and_predict(
     """Predicts the labels of `x_test` by a logistic regression with C = 1."""
     both = np.concatenate([x, x_test])
     train, test = np.split(np.arange(len(both)), [len(x)])
-    return _fit_path(LOGISTIC, both, y, train, None, [test], [1.0], seed)[0][0]
+    (path,) = _fit_paths([(LOGISTIC, both, y, train, None, [test], [1.0], seed)], 1)
+    return path[0][0]
