@@ -405,6 +405,10 @@ def test_sts_in_other_languages(tmp_path):
     assert scores["spearman/en-ar"] == pytest.approx(-100)
     assert asked == ["en", "ar", "es", "es"]
     assert read("sts17-es", tmp_path)[1].keys() == {"es"}
+    (tmp_path / (track.format("gs", "gs") + "3.es-es.txt")).unlink()
+    for tasks in ("sts17", "sts17-es"):
+        _, left_out = run.read(catalogue.select([tasks]), str(tmp_path))
+        assert "STS.gs.track3.es-es.txt" in left_out["sts17-es"]
     task, data = read("sts-ru", tmp_path)
     assert len(data["sts-ru"].first) == 3, "a pair without a score is left out"
     assert task.score(data, encode)["spearman"] == pytest.approx(100)

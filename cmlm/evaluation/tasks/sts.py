@@ -190,25 +190,27 @@ class Sts17(ScoredPairsTask):
         "en": "track5.en-en",
         "en-tr": "track6.tr-en",
     }
+    # The folders of the sentences and of the scores.
+    _FOLDERS = {"input": "STS2017.eval.v1.1", "gs": "STS2017.gs"}
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, tuple[str, str]]:
+    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+        # Either file shows a track, so that a missing one is noticed.
         found = {}
         for part, track in self._TRACKS.items():
-            with contextlib.suppress(reading.MissingData):
-                found[part] = self._files(source, track)
-        return found or {"ar": self._files(source, self._TRACKS["ar"])}
+            for kind in self._FOLDERS:
+                with contextlib.suppress(reading.MissingData):
+                    self._find(source, track, kind)
+                    found[part] = track
+        return found or {"ar": self._TRACKS["ar"]}
 
-    def _files(self, source: reading.DataDir, track: str) -> tuple[str, str]:
-        name, gold = f"STS.input.{track}.txt", f"STS.gs.{track}.txt"
-        return (
-            source.find(name, f"STS2017.eval.v1.1/{name}", within="sts17"),
-            source.find(gold, f"STS2017.gs/{gold}", within="sts17"),
+    def _find(self, source: reading.DataDir, track: str, kind: str) -> str:
+        name = f"STS.{kind}.{track}.txt"
+        return source.find(name, f"{self._FOLDERS[kind]}/{name}", within="sts17")
+
+    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
+        return _read_two_files(
+            source, *(self._find(source, where, kind) for kind in self._FOLDERS)
         )
-
-    def read_part(
-        self, source: reading.DataDir, part: str, where: tuple[str, str]
-    ) -> Pairs:
-        return _read_two_files(source, *where)
 
 
 class RussianSts(StsTask):
