@@ -169,6 +169,9 @@ def test_the_un_corpus_has_one_file_a_language(tmp_path):
     for name in ("UNv1.0.devset", "UNv1.0.testset"):
         for language in ("en", "es"):
             (tmp_path / "un" / f"{name}.{language}").write_text("one\ntwo\n")
+    # Brackets in a name are no pattern.
+    (tmp_path / "un" / "x[UN].en").write_text("one\ntwo\n")
+    (tmp_path / "un" / "xU.fr").write_text("un\ndeux\n")
     (task,) = catalogue.select(["un"])
     said = "'es' has the files .*devset.es and .*testset.es; allowed: one file a lang"
     with pytest.raises(UserError, match=said):
@@ -176,7 +179,8 @@ def test_the_un_corpus_has_one_file_a_language(tmp_path):
     (tmp_path / "un" / "UNv1.0.testset.es").rename(
         tmp_path / "un" / "UNv1.0.testset.fr"
     )
-    assert sorted(task.read(reading.DataDir(str(tmp_path)))) == ["es", "fr"]
+    (tmp_path / "un" / "x[UN].ru").write_text("one\ntwo\n")
+    assert sorted(task.read(reading.DataDir(str(tmp_path)))) == ["es", "fr", "ru"]
 
 
 def test_files_of_ones_own(tmp_path):

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import re
+import shutil
 import time
 
 import model_dirs
@@ -26,7 +27,7 @@ from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 from cmlm.modeling import pooling as pooling_lib
-from cmlm.modeling.foreign import modules
+from cmlm.modeling.foreign import modules, tf_hub
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine, warm_start
 from export import huggingface_folder
@@ -793,6 +794,19 @@ def test_a_configuration_that_contradicts_its_weights_is_named(original, tmp_pat
     path.unlink()
     with pytest.raises(UserError, match="has no bert_config.json beside it"):
         foreign.find(str(tmp_path))
+
+
+def test_a_folder_may_have_brackets_in_its_name(original, tmp_path):
+    folder = shutil.copytree(original, tmp_path / "bert[1]")
+    # A neighbour that the name matches as a pattern.
+    shutil.copytree(original, tmp_path / "bert1")
+    assert foreign.find(str(folder)).model == foreign.find(str(original)).model
+    (tmp_path / "bert1" / "more.index").touch()
+    named = opening.weight_files(str(folder / "bert_model.ckpt"))
+    ends = ("data-00000-of-00001", "index")
+    assert named == [f"{folder}/bert_model.ckpt.{end}" for end in ends]
+    (folder / "vocab.txt").rename(folder / "cased_vocab.txt")
+    assert tf_hub._vocabulary_near(str(folder)) == f"{folder}/cased_vocab.txt"
 
 
 def test_flipped_bits_in_a_checkpoint_are_named(original, tmp_path):

@@ -70,6 +70,11 @@ def pattern(path: str) -> str:
     return re.sub(r"[,\[\]]", "?", path)
 
 
+def escaped(path: str) -> str:
+    """Returns the glob of `tf.io.gfile` that matches nothing but a path."""
+    return re.sub(r"([*?\[\\])", r"\\\1", path)
+
+
 def states(paths: Iterable[str]) -> list[tuple[str, int, int]]:
     """Returns the path, bytes and time of the last change of files."""
     found = [(path, tf.io.gfile.stat(path)) for path in paths]

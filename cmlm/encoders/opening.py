@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from cmlm.common import checksums, forks, json_files, once
+from cmlm.common import checksums, files, forks, json_files, once
 from cmlm.config import experiment
 from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
@@ -121,7 +121,7 @@ def weight_files(model: str) -> list[str]:
             os.path.join(at, n) for at, _, ns in tf.io.gfile.walk(path) for n in ns
         ]
     else:
-        below = tf.io.gfile.glob(f"{path.removesuffix('.index')}.*")
+        below = tf.io.gfile.glob(f"{files.escaped(path.removesuffix('.index'))}.*")
     return sorted(filter(_WEIGHTS.search, below))
 
 

@@ -138,5 +138,6 @@ def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
 def _size(checkpoint: str) -> int:
     """Returns the size of a checkpoint in bytes."""
     return sum(
-        tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(f"{checkpoint}.*")
+        tf.io.gfile.stat(path).length
+        for path in tf.io.gfile.glob(f"{files.escaped(checkpoint)}.*")
     )

@@ -9,7 +9,7 @@ import time
 
 import tensorflow as tf
 
-from cmlm.common import locks
+from cmlm.common import files, locks
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def _is_whole(path: str) -> bool:
     if tf.io.gfile.exists(path):
         return True
     return tf.io.gfile.exists(f"{path}.index") and bool(
-        tf.io.gfile.glob(f"{_escaped(path)}.data-?????-of-?????")
+        tf.io.gfile.glob(f"{files.escaped(path)}.data-?????-of-?????")
     )
 
 
@@ -206,7 +206,3 @@ def _readable(whole: list[str]) -> str:
             continue
         return path
     raise UserError(f"{', '.join(whole)}: damaged, and no other checkpoint is there")
-
-
-def _escaped(path: str) -> str:
-    return re.sub(r"([*?\[\\])", r"\\\1", path)

@@ -11,6 +11,7 @@ The UN corpus is too large for a full matrix product, so its search uses a minin
 from __future__ import annotations
 
 import dataclasses
+import glob
 import itertools
 import os
 import re
@@ -197,7 +198,8 @@ class UnCorpus(base.PartedTask[Bitext]):
         stems: dict[str, str] = {}
         for english in source.matching(os.path.join("un", "*.en")):
             stem = re.sub(r"\.en(\.gz)?$", "", english)
-            for path in source.matching(f"{os.path.relpath(stem, source.path)}.??"):
+            beside = glob.escape(os.path.relpath(stem, source.path))
+            for path in source.matching(f"{beside}.??"):
                 language = re.search(r"\.(\w\w)(\.gz)?$", path).group(1)
                 if language == "en":
                     continue

@@ -15,6 +15,7 @@ from typing import Optional
 
 import tensorflow as tf
 
+from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
 from cmlm.modeling.foreign.base import BINDING, Source
@@ -95,7 +96,7 @@ def _only_checkpoint(folder: str) -> Optional[str]:
     latest = tf.train.latest_checkpoint(folder)
     if latest:
         return latest
-    found = sorted(tf.io.gfile.glob(os.path.join(folder, "*.index")))
+    found = sorted(tf.io.gfile.glob(os.path.join(files.escaped(folder), "*.index")))
     if len(found) > 1:
         raise UserError(
             f"{folder} has {len(found)} checkpoints; allowed: one of them, such as "

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from cmlm.common import checksums, json_files
+from cmlm.common import checksums, files, json_files
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
@@ -230,7 +230,7 @@ def _vocabulary_near(folder: str) -> str:
         path = os.path.join(place, vocabulary_file.FILE_NAME)
         if tf.io.gfile.exists(path):
             return path
-        found = tf.io.gfile.glob(os.path.join(place, "*vocab*.txt"))
+        found = tf.io.gfile.glob(os.path.join(files.escaped(place), "*vocab*.txt"))
         if len(found) == 1:
             return found[0]
     return ""
