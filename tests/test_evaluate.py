@@ -231,6 +231,30 @@ def test_the_mean_of_models_is_over_tasks_that_all_have():
         assert found["averages"]["senteval"] == (15 + 30) / 2
 
 
+def test_averages_name_the_parts_of_each_model():
+    def scores(*tasks):
+        return {name: {"accuracy": 50.0} for name in tasks}
+
+    models = {
+        "first": scores("mr", "cr"),
+        "same": scores("cr", "mr"),
+        "more": scores("mr", "cr", "sst2"),
+        "alone": scores("mr"),
+    }
+    found = averages.describe(models)["senteval/labse"]
+    assert (found["parts"], found["scored"]) == (7, ["mr", "cr"])
+    assert found["missing"] == ["subj", "mpqa", "trec", "sst2", "mrpc"]
+    other = {
+        "scored": ["mr", "cr", "sst2"],
+        "missing": ["subj", "mpqa", "trec", "mrpc"],
+    }
+    assert found["models"] == {"more": other}
+    # Also if the first model has no average.
+    last = averages.describe({name: models[name] for name in ("alone", "more")})
+    assert last["senteval/labse"].items() >= other.items()
+    assert "models" not in last["senteval/labse"]
+
+
 @pytest.mark.large
 def test_mean_of_models_is_that_of_runs_with_different_seeds(tmp_path, tatoeba):
     first = model_dirs.write(tmp_path / "first", **{"model.num_layers": 1})

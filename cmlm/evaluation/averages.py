@@ -120,17 +120,24 @@ def of(scores: Scores, own: Sequence[Group] = ()) -> dict[str, float]:
     return {name: mean for name, mean in found.items() if mean is not None}
 
 
-def describe(scores: Scores, own: Sequence[Group] = ()) -> dict[str, dict]:
-    """The entry of results.json on each average, apart from its value."""
-    return {
-        item.group.name: {
-            "about": item.group.about,
-            "parts": len(item.group.parts),
-            "scored": list(item.keys),
-            "missing": list(item.missing),
-        }
-        for item in coverage(scores, own)
-    }
+def describe(
+    models: Mapping[str, Scores], own: Sequence[Group] = ()
+) -> dict[str, dict[str, Any]]:
+    """The entry of results.json on each average, apart from its value.
+
+    `scored` and `missing` are those of the first model that has the average. The entry
+    `models` has those of each model whose average covers other parts.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, scores in models.items():
+        for item in coverage(scores, own):
+            group = item.group
+            covered = {"scored": list(item.keys), "missing": list(item.missing)}
+            general = {"about": group.about, "parts": len(group.parts)}
+            entry = found.setdefault(group.name, general | covered)
+            if not covered.items() <= entry.items():
+                entry.setdefault("models", {})[name] = covered
+    return found
 
 
 def own_groups(

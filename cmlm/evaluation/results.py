@@ -36,15 +36,15 @@ def collect(
         name: {**entry, "averages": averages.of(entry["scores"], own)}
         for name, entry in models.items()
     }
-    first, *others = entries.values()
-    if with_mean and others:
-        entries[f"mean of {len(entries)} models"] = mean_of([first, *others], own)
+    if with_mean and len(entries) > 1:
+        entries[f"mean of {len(entries)} models"] = mean_of([*entries.values()], own)
+    scores = {name: entry["scores"] for name, entry in entries.items()}
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
         **settings,
         "tasks": described,
         "groups": groups,
-        "averages": averages.describe(first["scores"], own),
+        "averages": averages.describe(scores, own),
         "not_scored": failed,
         "models": entries,
     }
