@@ -199,7 +199,10 @@ def test_the_smallest_classes_that_suffice_for_folds(tmp_path, names, monkeypatc
     assert 0 <= scores(task, tmp_path)["accuracy"] <= 100
     for counts in ([("a", 50), ("b", least - 1)], [("a", most - 1), ("b", most - 1)]):
         write_classes(tmp_path / "train.tsv", counts)
-        said = f"train.tsv has {counts[0][1]} examples of 'a' and {counts[1][1]} of 'b'"
+        (_, largest), (_, next_one) = counts
+        said = (
+            f"train.tsv: the largest class has {largest} examples, the next {next_one}"
+        )
         with pytest.raises(UserError, match=said):
             task.read(DataDir(str(tmp_path)))
 

@@ -14,6 +14,7 @@ vectors not scaled, and a choice of classifiers:
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 
 import joblib
@@ -33,10 +34,6 @@ GRID = tuple(2.0**power for power in range(-2, 4))
 FOLDS_GRID = tuple(2.0**power for power in range(-1, 6))
 STRENGTHS = tuple(10.0**power for power in range(-5, -1))
 FOLDS = 10
-# The examples that the largest class and the next one need, so that each fold is
-# trained on two classes: for folds of a training set, and for folds in each of these.
-OF_FOLDS = (FOLDS, 2)
-OF_NESTED_FOLDS = (FOLDS + 2, 3)
 # The names of classifiers and what reports call them.
 LOGISTIC = "logistic"
 ABOUT = {
@@ -107,9 +104,19 @@ def _best(accuracies: np.ndarray) -> int:
     return int(np.argmax(np.round(accuracies, 2)))
 
 
-def _check(y: np.ndarray, needed: tuple[int, int]) -> None:
-    """Raises UserError if the two largest classes have too few examples for folds."""
-    most, next_most = sorted(np.bincount(y, minlength=2).tolist())[:-3:-1]
+def check_folds(labels: Sequence[int] | Sequence[str], is_nested: bool) -> None:
+    """Checks that each fold is trained on two classes.
+
+    Args:
+        labels: the labels of the training set.
+        is_nested: whether each fold is divided into folds again.
+
+    Raises:
+        UserError: the two largest classes have too few examples.
+    """
+    needed = (FOLDS + 2, 3) if is_nested else (FOLDS, 2)
+    counts = [count for _, count in Counter(labels).most_common(2)]
+    most, next_most, *_ = (*counts, 0, 0)
     if most < needed[0] or next_most < needed[1]:
         raise UserError(
             f"the largest class has {counted(most, 'example')}, the next {next_most}; "
@@ -159,7 +166,7 @@ def nested_cross_validation(
         `accuracy`, the mean over the outer folds, and `dev_accuracy`, the mean of the
         best accuracies on the inner folds.
     """
-    _check(y, OF_NESTED_FOLDS)
+    check_folds(y.tolist(), is_nested=True)
     outer, grid = _folds(y, seed), _grid(kind)
     inner = [
         [(train[a], train[b]) for a, b in _folds(y[train], seed)] for train, _ in outer
@@ -193,7 +200,7 @@ def cross_validation_then_test(
     Returns:
         The predicted labels of `x_test`, and the best accuracy of the cross-validation.
     """
-    _check(y, OF_FOLDS)
+    check_folds(y.tolist(), is_nested=False)
     grid = _grid(kind, of_folds=True)
     (accuracies,) = _cross_validate(kind, x, y, [_folds(y, seed)], grid, seed, jobs)
     both = np.concatenate([x, x_test])

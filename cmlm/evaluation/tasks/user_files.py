@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import classifier, labelled_files, reading
 from cmlm.evaluation.tasks import base
@@ -69,17 +67,13 @@ class ClassificationFiles(ClassificationTask):
         }
 
     def _check_folds(self, path: str, labels: Sequence[str]) -> None:
+        """Names the file before its texts are encoded."""
         if "dev" in self._paths:
             return
-        is_nested = "test" not in self._paths
-        needed = classifier.OF_NESTED_FOLDS if is_nested else classifier.OF_FOLDS
-        (first, most), (second, next_most) = Counter(labels).most_common(2)
-        if most < needed[0] or next_most < needed[1]:
-            raise UserError(
-                f"{path} has {counted(most, 'example')} of {first!r} and {next_most} "
-                f"of {second!r}; allowed for its folds: at least {needed[0]} of the "
-                f"largest class and {needed[1]} of the next; or TRAIN:DEV:TEST"
-            )
+        try:
+            classifier.check_folds(labels, is_nested="test" not in self._paths)
+        except UserError as error:
+            raise UserError(f"{path}: {error}; or TRAIN:DEV:TEST") from None
 
 
 class PairFiles(base.Task[Pairs]):
