@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import hashlib
-import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from cmlm.common import checksums, versions
+from cmlm.common import checksums
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import identity, opening
 from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading
-from cmlm.evaluation.kept import Kept
 from cmlm.finetuning import examples, tasks, training
 from cmlm.finetuning.examples import Examples
+from cmlm.finetuning.finished import Finished, best
 
 GLUE_LENGTH = 128
 
@@ -178,7 +176,7 @@ def finetune(
     used = {**vars(settings), "seq_length": seq_length, "head": start.head(task)}
     described = {name: _describe(data, name) for name in data.parts}
     _tell_plan(model, settings, len(data.parts[task.train]), used["head"], seeds)
-    finished = _Finished(work_dir, about, start, task, used, described)
+    finished = Finished(work_dir, about, start.pooler or (), task.name, used, described)
     scores, answers, kept = {}, {}, None
     for seed in seeds:
         found = finished.read(seed, scores, with_model=keep is not None)
@@ -187,7 +185,7 @@ def finetune(
         else:
             classifier = training.SentenceClassifier(start, task, settings, seed)
             scores[seed], outputs = _one_seed(classifier, task, data, settings)
-            if keep is not None and seed == _best(scores):
+            if keep is not None and seed == best(scores):
                 folder = finished.folder(seed)
                 keep(classifier.model, tokenizer, seq_length, outputs, folder)
             outputs = {name: outputs[name] for name in data.tests}
@@ -199,78 +197,10 @@ def finetune(
         origin = ", kept by the stopped run" if found else ""
         score = f"{scores[seed]['score']:.2f} on dev"
         print(f"seed {seed}: {score}{origin}", file=sys.stderr)
-        if seed == _best(scores):
+        if seed == best(scores):
             answers, kept = outputs, finished.folder(seed) if keep else None
     results = {"task": task.name, "model": about, "settings": used, "data": described}
     return _outcome(task, data, results, scores, answers, kept)
-
-
-class _Finished:
-    """The finished seeds of a task in `work_dir`; nothing without a `work_dir`.
-
-    Args:
-        work_dir: the directory, or None.
-        model: the description of the encoder.
-        start: its weights.
-        task: the task.
-        settings: the settings, the longest sequence and the head.
-        data: the descriptions of the task's files.
-    """
-
-    def __init__(
-        self,
-        work_dir: str | None,
-        model: Mapping[str, Any],
-        start: training.Start,
-        task: tasks.Task,
-        settings: Mapping[str, Any],
-        data: Mapping[str, Mapping[str, Any]],
-    ):
-        # The fingerprint leaves out a pooler that vectors do not depend on.
-        pooler = b"".join(array.tobytes() for array in start.pooler or ())
-        about = {
-            "fingerprint": model["fingerprint"],
-            "pooler": hashlib.sha256(pooler).hexdigest(),
-            "versions": versions.installed(),
-        }
-        files = {name: [one["sha256"], one["examples"]] for name, one in data.items()}
-        self._kept = Kept(work_dir, about) if work_dir else None
-        self._task, self._about = task.name, [settings, files]
-
-    def folder(self, seed: int) -> str | None:
-        """The folder for the model of a seed."""
-        return self._kept and self._kept.folder(self._task, [seed, *self._about])
-
-    def read(
-        self, seed: int, scores: Mapping[int, dict[str, float]], with_model: bool
-    ) -> tuple[dict[str, float], dict[str, np.ndarray]] | None:
-        """The scores of a finished seed, and the outputs for the files to submit.
-
-        Args:
-            seed: the seed.
-            scores: the scores of the seeds before this one.
-            with_model: whether the best seed needs its model. A seed has none if it was
-                not the best among other seeds.
-        """
-        found = self._kept and self._kept.read(self._task, [seed, *self._about])
-        if not found:
-            return None
-        if with_model and seed == _best({**scores, seed: found["scores"]}):
-            if not os.path.isdir(self.folder(seed)):
-                return None
-        outputs = found["outputs"].items()
-        return found["scores"], {
-            name: np.array(rows, np.float32) for name, rows in outputs
-        }
-
-    def write(
-        self, seed: int, scores: dict[str, float], outputs: Mapping[str, np.ndarray]
-    ) -> None:
-        """Keeps what `read` returns."""
-        if self._kept:
-            rows = {name: part.tolist() for name, part in outputs.items()}
-            content = {"scores": scores, "outputs": rows}
-            self._kept.write(self._task, [seed, *self._about], content)
 
 
 def _check_segments(model: str, trained: TrainedEncoder, task: tasks.Task) -> None:
@@ -322,7 +252,7 @@ def _outcome(
         **results,
         "seeds": {str(seed): figures for seed, figures in scores.items()},
         **summary,
-        "best_seed": _best(scores),
+        "best_seed": best(scores),
     }
     rows = {f"seed {seed}": figures for seed, figures in scores.items()}
     predictions = {
@@ -388,8 +318,3 @@ def _describe(data: Data, name: str) -> dict[str, Any]:
         "examples": len(data.parts[name]),
         "truncated": data.parts[name].truncated,
     }
-
-
-def _best(scores: dict[int, dict[str, float]]) -> int:
-    """The seed with the highest score; on a tie, the first seed."""
-    return max(scores, key=lambda seed: scores[seed]["score"])
