@@ -17,7 +17,7 @@ from sklearn import metrics
 from cmlm.encoders import opening
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
-from cmlm.finetuning import catalogue, labelled, run, tasks, training
+from cmlm.finetuning import catalogue, finished, labelled, run, tasks, training
 from export import dev_server
 
 WORDS = "the cat sat on a mat ran far away".split()
@@ -280,8 +280,9 @@ def test_a_stopped_run_goes_on_after_its_finished_seeds(
     new = write(tmp_path / "new.tsv", marked(5), ("text",))
     task, answer = labelled.find_task(train, train, [new]), "predictions-new.tsv"
 
-    def finetuned(seeds, work, epochs=1):
-        settings = training.Settings(epochs=epochs, learning_rate=1e-2, batch_size=8)
+    settings = training.Settings(epochs=1, learning_rate=1e-2, batch_size=8)
+
+    def finetuned(seeds, work):
 
         def keep(model, tokenizer, seq_length, outputs, folder):
             os.makedirs(folder, exist_ok=True)
@@ -308,15 +309,42 @@ def test_a_stopped_run_goes_on_after_its_finished_seeds(
         *(each.predictions[answer][1] for each in (resumed, straight))
     )
 
-    # A seed that was not the best trains again where it is: it has no model.
-    assert straight.results["best_seed"] == 1
-    alone, known = finetuned([0], tmp_path / "work")
-    assert not known
-    assert alone.results["seeds"]["0"] == resumed.results["seeds"]["0"]
-    # Other settings and other data are another run.
-    assert not finetuned([1], tmp_path / "work", epochs=2)[1]
-    write(tmp_path / "new.tsv", marked(4), ("text",))
-    assert not finetuned([1], tmp_path / "work")[1]
+
+def test_seeds_of_anything_else_are_not_taken(tmp_path):
+    about = {
+        "model": {"fingerprint": "f"},
+        "pooler": [np.ones([2, 3], np.float32)],
+        "task": "rte",
+        "settings": {"epochs": 3},
+        "data": {"dev.tsv": {"path": "a/dev.tsv", "sha256": "00", "examples": 2}},
+    }
+    scores = {seed: {"score": float(seed)} for seed in (5, 6)}
+    outputs = {"test.tsv": np.array([[0.1, 1e-30]], np.float32)}
+
+    def known(seed=5, before=(), with_model=False, **changed):
+        found = finished.Finished(str(tmp_path), **{**about, **changed})
+        earlier = {each: scores[each] for each in before}
+        return found.read(seed, earlier, with_model)
+
+    assert known() is None
+    one = finished.Finished(str(tmp_path), **about)
+    one.write(5, scores[5], outputs)
+    read, arrays = known()
+    assert read == scores[5] and arrays["test.tsv"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["test.tsv"], outputs["test.tsv"])
+    moved = {"dev.tsv": {**about["data"]["dev.tsv"], "path": "b/dev.tsv"}}
+    assert known(data=moved)
+    assert not known(6)
+    assert not known(model={"fingerprint": "g"})
+    assert not known(pooler=[np.zeros([2, 3], np.float32)])
+    assert not known(task="cola")
+    assert not known(settings={"epochs": 4})
+    assert not known(data={"dev.tsv": {**moved["dev.tsv"], "sha256": "11"}})
+    # The best seed needs its model, which a seed has if it was the best in its run.
+    assert not known(with_model=True)
+    assert known(with_model=True, before=[6])
+    os.mkdir(one.folder(5))
+    assert known(with_model=True)
 
 
 def test_what_belongs_to_ones_own_task_is_refused_elsewhere():
