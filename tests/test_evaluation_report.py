@@ -159,7 +159,7 @@ def test_groups_have_the_papers_sizes_and_name_what_is_missing():
     every = set(averages.TATOEBA)
     assert set(averages.XTREME) <= every and set(averages.MUSE) <= every
     scores = {"tatoeba": {"accuracy_forward/af": 10.0, "accuracy_forward/zh": 20.0}}
-    about = averages.describe(scores)["tatoeba/xtreme36"]
+    about = averages.describe({"model": scores})["tatoeba/xtreme36"]
     assert (about["parts"], about["scored"]) == (36, ["af", "zh"])
     assert about["missing"] == [name for name in averages.XTREME if name not in "af zh"]
     assert averages.of(scores)["tatoeba/xtreme36"] == 15
@@ -448,7 +448,9 @@ def test_groups_of_ones_own_are_averages_in_tables():
     own = averages.own_groups(made["groups"], made["tasks"])
     scores = made["models"]["sec<ond"]["scores"]
     assert averages.of(scores, own)["tatoeba/mine"] == 6
-    assert averages.describe(scores, own)["tatoeba/other"]["missing"] == ["sw"]
+    assert averages.describe({"model": scores}, own)["tatoeba/other"]["missing"] == [
+        "sw"
+    ]
 
 
 def test_parts_asked_for_alone_have_the_averages_of_their_task():
