@@ -300,8 +300,8 @@ class _ModelName(BaseConverter):
 class _UnderWay:
     """Counts the requests under way.
 
-    Werkzeug's threads do not outlive the process. To join them is no way to wait: a
-    thread lasts as long as its connection, which a browser keeps open.
+    Werkzeug's threads end with the process. Joining them would wait too long: a thread
+    lasts as long as its connection, and a browser keeps its connection open.
     """
 
     def __init__(self):

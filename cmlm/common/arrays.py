@@ -49,7 +49,8 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     units = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
-    # The squares of very small and very large numbers are no float32. NaN is neither.
+    # Squares of very small and very large numbers leave the range of float32. Both
+    # comparisons are false for NaN.
     (extreme,) = np.nonzero((norms[:, 0] < 1e-15) | (norms[:, 0] > 1e18))
     if len(extreme):
         rows = vectors[extreme]
