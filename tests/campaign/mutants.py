@@ -138,10 +138,14 @@ def import_libraries(arguments: list[str]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign.mutants")
-    parser.add_argument("module", type=Path)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.campaign.mutants",
+        usage="%(prog)s [--sample=N] [--seed=N] MODULE TESTS...",
+        epilog="TESTS are arguments of pytest.",
+    )
+    parser.add_argument("module", type=Path, metavar="MODULE", help="file to mutate")
     parser.add_argument("--sample", type=int, default=0, help="0: all mutants")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the mutants' order")
     chosen, tests = parser.parse_known_args()
     path = chosen.module.resolve()
     source = path.read_text("utf-8")
