@@ -76,8 +76,9 @@ def checked(
         The vectors, float32 [n, dim].
 
     Raises:
-        UserError: the shape is another one; or a vector has NaN or infinity, or its
-            length exceeds float32. The message names the model and the first such text.
+        UserError: the shape is another one; or a vector has NaN or infinity, or the
+            square of its length exceeds float32. The message names the model and the
+            first such text.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         vectors = np.asarray(vectors, np.float32)
@@ -87,10 +88,13 @@ def checked(
                 f"{model}: vectors of shape {list(shape)}; allowed: "
                 f"[{len(sentences)}, {dim or 'dim'}]"
             )
-        lengths = np.einsum("ij,ij->i", vectors, vectors)
-    if not np.isfinite(lengths).all():
-        text = sentences[int(np.argmin(np.isfinite(lengths)))]
-        raise UserError(f"{model}: the vector of {text[:60]!r} is not finite")
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+    if not np.isfinite(squares).all():
+        row = int(np.argmin(np.isfinite(squares)))
+        fault = "is not finite"
+        if np.isfinite(vectors[row]).all():
+            fault = "is longer than 1.8e19, so that its square exceeds float32"
+        raise UserError(f"{model}: the vector of {sentences[row][:60]!r} {fault}")
     return vectors
 
 
