@@ -101,6 +101,8 @@ def test_options_of_beam_reach_the_runner(tmp_path):
     [
         ("--runner=FlinkRuner", "Unexpected pipeline runner: FlinkRuner"),
         ("--runner='FlinkRunner", "No closing quotation"),
+        ("--runer=FlinkRunner", "it has no --runer; did you mean --runner?"),
+        ("--direct_num_workers=two", "argument --direct_num_workers: invalid int"),
         ("--runner=PortableRunner", "You must specify a --job_endpoint"),
         (
             "--runner=PortableRunner --job_endpoint=localhost:1 --job_server_timeout=0",

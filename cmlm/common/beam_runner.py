@@ -20,6 +20,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import glob
+import io
 import json
 import logging
 import os
@@ -36,7 +37,7 @@ from typing import BinaryIO, TextIO
 
 from cmlm.common import locks, machine, packing
 from cmlm.common.progress import Bar
-from cmlm.errors import UserError
+from cmlm.errors import UserError, did_you_mean
 
 try:
     import apache_beam as beam
@@ -79,7 +80,7 @@ def run(
     """
     options = _parsed(beam_options)
     runner = None
-    if is_local(beam_options):
+    if _runs_here(options):
         runner = _local_runner(options, workers or machine.processors())
     try:
         pipeline = beam.Pipeline(runner=runner, options=options)
@@ -95,7 +96,7 @@ def run(
             pipeline.run().wait_until_finish()
         except Exception as failure:
             _raise_as_user_error(failure)
-            if not is_local(beam_options):
+            if not _runs_here(options):
                 _raise_if_unreachable(failure, beam_options)
             raise
 
@@ -180,15 +181,41 @@ def _quiet_loggers() -> Iterator[None]:
 
 def is_local(beam_options: str) -> bool:
     """Tells whether the options name either no runner or Beam's DirectRunner."""
-    runner = _parsed(beam_options).view_as(pipeline_options.StandardOptions).runner
+    return _runs_here(_parsed(beam_options))
+
+
+def _runs_here(options: pipeline_options.PipelineOptions) -> bool:
+    runner = options.view_as(pipeline_options.StandardOptions).runner
     return runner in (None, "DirectRunner")
 
 
 def _parsed(beam_options: str) -> pipeline_options.PipelineOptions:
+    """Parses the options of a pipeline.
+
+    Raises:
+        UserError: Beam cannot parse them, or has no such option. Another runner may have
+            options that Beam does not know.
+    """
+    said = io.StringIO()
     try:
-        return pipeline_options.PipelineOptions(shlex.split(beam_options))
+        # Beam's parser prints its usage and exits at a wrong value.
+        with contextlib.redirect_stderr(said):
+            options = pipeline_options.PipelineOptions(shlex.split(beam_options))
+            known = options.get_all_options()
+            given = options.get_all_options(retain_unknown_options=True)
     except ValueError as error:
         raise _unusable(beam_options, str(error)) from error
+    except SystemExit as error:
+        if not error.code:
+            raise  # --help
+        reason = said.getvalue().rpartition("error: ")[2]
+        raise _unusable(beam_options, reason) from error
+    unknown = sorted(given.keys() - known.keys())
+    if unknown and _runs_here(options):
+        advice = did_you_mean(unknown[0], {name: f"--{name}" for name in known})
+        reason = f"it has no --{unknown[0]}; {advice}allowed: options of Beam"
+        raise _unusable(beam_options, reason)
+    return options
 
 
 def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
