@@ -101,6 +101,10 @@ def run(
             raise
 
 
+class _WorkerDied(BaseException):
+    """Ends the wait of the main thread; no `except Exception` of Beam stops it."""
+
+
 @contextlib.contextmanager
 def _killed_workers() -> Iterator[None]:
     """Ends the pipeline when a worker of this machine dies.
@@ -111,48 +115,44 @@ def _killed_workers() -> Iterator[None]:
     Raises:
         UserError: a worker died.
     """
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
         # Only the main thread can be interrupted while it waits for a lock.
         yield
         return
-    codes: list[str] = []
+    code: int | None = None
     lost: list[threading.ExceptHookArgs] = []
     hook_before = threading.excepthook
-    # Ignored in a background job of a script; None: not set by Python.
-    handler_before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def hook(failure) -> None:
-        if codes:
+        nonlocal code
+        if code is not None:
             # A thread that talked to the dead worker.
             return
         said = re.search(r"exited with return code (-?\d+)", str(failure.exc_value))
         if issubclass(failure.exc_type, grpc.RpcError):
             # Such a thread may notice first that the worker is dead.
             lost.append(failure)
-        elif failure.exc_type is not RuntimeError or not said:
-            hook_before(failure)
+        elif failure.exc_type is RuntimeError and said:
+            code = int(said[1])
+            signal.pthread_kill(main.ident, signal.SIGURG)
         else:
-            codes.append(said[1])
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            hook_before(failure)
 
     def interrupt(number, frame) -> None:
-        if codes:
-            raise KeyboardInterrupt
-        if callable(handler_before):
-            handler_before(number, frame)
+        if code is not None:
+            raise _WorkerDied
 
     threading.excepthook = hook
-    signal.signal(signal.SIGINT, interrupt)
+    # By default this signal does nothing, so it may also come behind the block.
+    handler_before = signal.signal(signal.SIGURG, interrupt)
     try:
         yield
     except UserError:
         # The error already tells what the threads report.
         lost.clear()
         raise
-    except KeyboardInterrupt:
-        if not codes:
-            raise
-        code = int(codes[0])
+    except _WorkerDied:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         raise UserError(
             f"a worker process {how}, perhaps because memory ran out: run the same "
@@ -160,9 +160,10 @@ def _killed_workers() -> Iterator[None]:
         ) from None
     finally:
         threading.excepthook = hook_before
-        signal.signal(signal.SIGINT, handler_before)
-        for failure in lost if not codes else ():
-            hook_before(failure)
+        signal.signal(signal.SIGURG, handler_before)
+        if code is None:
+            for failure in lost:
+                hook_before(failure)
 
 
 @contextlib.contextmanager
