@@ -34,7 +34,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from cmlm.common import flagfiles, native_log
-from cmlm.errors import UserError, shown
+from cmlm.errors import UserError, needing, shown
 
 # With "1" TensorFlow takes the weights of every fused layer for constant: a trained
 # layer would keep its first weights in the forward pass.
@@ -85,15 +85,8 @@ def quiet_imports(extra: str = "") -> Iterator[None]:
     Raises:
         UserError: a library of that extra is not installed.
     """
-    with native_log.dropped():
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            if not extra:
-                raise
-            raise UserError(
-                f"{error.name} is not installed: pip install 'cmlm[{extra}]'"
-            ) from error
+    with native_log.dropped(), needing(extra) if extra else contextlib.nullcontext():
+        yield
     _silence_libraries()
 
 

@@ -24,6 +24,21 @@ def advised(advice: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Names the extra of setup.cfg that installs a library which the block imports.
+
+    Raises:
+        UserError: the library is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error.name} is not installed: pip install 'cmlm[{extra}]'"
+        ) from error
+
+
+@contextlib.contextmanager
 def naming_arguments(*names: str) -> Iterator[None]:
     """Names arguments of Python in a UserError of the block without the -- of flags."""
     try:

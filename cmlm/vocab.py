@@ -195,7 +195,7 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
             f"--max_text_bytes={FLAGS.max_text_bytes} with --workers or "
             "--beam_options; allowed: without it, as Beam counts all of the text"
         )
-    with cli.quiet_imports():
+    with cli.quiet_imports("corpus"):
         from cmlm.common import files
         from cmlm.vocabulary import learning, words_on_beam
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import faiss
@@ -12,6 +13,7 @@ import mortal
 import numpy as np
 import pytest
 
+from cmlm import common
 from cmlm.common import choices, files, tasks
 from cmlm.errors import UserError
 from cmlm.mining import (
@@ -256,6 +258,14 @@ def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeyp
         for name in ("one", "several")
     )
     assert one == several and len(one) == 8 + 3
+
+
+def test_workers_without_beam_name_its_extra(monkeypatch):
+    monkeypatch.delattr(common, "beam_tasks", raising=False)
+    monkeypatch.delitem(sys.modules, "cmlm.common.beam_tasks", raising=False)
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(UserError, match=r"^apache_beam is not .*'cmlm\[corpus\]'$"):
+        tasks.Workers("", 2).run(lambda: None, [0], "encoding", 1)
 
 
 def test_a_run_stopped_before_its_first_shard_does_not_bind_the_next(tmp_path):

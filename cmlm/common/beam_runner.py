@@ -35,21 +35,16 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, TextIO
 
+import apache_beam as beam
+import grpc
+from apache_beam import pvalue
+from apache_beam.io import filesystem, filesystems
+from apache_beam.options import pipeline_options
+from apache_beam.utils import windowed_value
+
 from cmlm.common import locks, machine, packing
 from cmlm.common.progress import Bar
 from cmlm.errors import UserError, did_you_mean
-
-try:
-    import apache_beam as beam
-    import grpc
-    from apache_beam import pvalue
-    from apache_beam.io import filesystem, filesystems
-    from apache_beam.options import pipeline_options
-    from apache_beam.utils import windowed_value
-except ImportError as error:
-    raise UserError(
-        f"apache-beam is not installed: pip install 'cmlm[corpus]' ({error})"
-    ) from error
 
 # The tag of the output with the counts of a `CountingDoFn`.
 COUNTS = "counts"
@@ -194,8 +189,8 @@ def _parsed(beam_options: str) -> pipeline_options.PipelineOptions:
     """Parses the options of a pipeline.
 
     Raises:
-        UserError: Beam cannot parse them, or has no such option. Another runner may have
-            options that Beam does not know.
+        UserError: Beam cannot parse them, or has no such option. Only another runner
+            may have options that Beam does not know.
     """
     said = io.StringIO()
     try:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 from cmlm.common import machine, progress
 from cmlm.common.protocols import Task
+from cmlm.errors import needing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Workers:
             unit: the name of the units.
 
         Raises:
-            UserError: a task raised it, or a worker died.
+            UserError: a task raised it, a worker died, or Beam is not installed.
         """
         if not numbers:
             return
@@ -73,7 +74,8 @@ class Workers:
                     do(number, bar.update)
             return
         # Beam is an extra, and takes seconds to import.
-        from cmlm.common import beam_tasks
+        with needing("corpus"):
+            from cmlm.common import beam_tasks
 
         beam_tasks.run(
             start, numbers, what, total - done, unit, self.beam_options, self.number

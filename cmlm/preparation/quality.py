@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cmlm.common import arrays, beam_runner, files
-from cmlm.errors import UserError, one_line
+from cmlm.errors import UserError, needing, one_line
 from cmlm.preparation import raw_lines, sources
 
 FEATURES = 1 << 18
@@ -24,12 +24,8 @@ _MOST_BYTES = 16 * FEATURES
 
 @functools.cache
 def _vectorizer():
-    try:
+    with needing("corpus"):
         from sklearn.feature_extraction.text import HashingVectorizer
-    except ImportError as error:
-        raise UserError(
-            f"scikit-learn is not installed: pip install 'cmlm[corpus]' ({error})"
-        ) from error
     # Words, punctuation marks, and single characters of scripts without spaces.
     return HashingVectorizer(
         n_features=FEATURES,
