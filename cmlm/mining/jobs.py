@@ -333,12 +333,7 @@ def score_pairs(
     lines = job.gather(
         lambda: texts.read_rows(bitext, columns), "bitext-lines", "--bitext"
     )
-    about = {
-        "model": vectors.identity(job.encoder),
-        "texts": lines.digest,
-        "shape": [len(lines), 1],
-        "shard_rows": vectors.SHARD_ROWS,
-    }
+    about = vectors.describe(lines, job.encoder, 1)
     start = functools.partial(
         _scoring, *vectors.opened(lines, job.encoder, job.workers, job.reopen)
     )

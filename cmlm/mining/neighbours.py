@@ -106,7 +106,6 @@ class Searcher:
         workers: Workers = HERE,
     ):
         self._workers = workers
-        self._given = (source, target, directory, settings)
         self._sides = {"source": source, "target": target}
         self._directory = directory
         self._settings = settings
@@ -153,28 +152,24 @@ class Searcher:
             storage.write_json(path, about)
         with advised(f"delete {directory}"):
             size = json_files.field(about, "block_rows", int, path, at_least=1)
-        blocks = [
-            shard_path(directory, number) for number in range(-(-len(queries) // size))
-        ]
         missing = [
-            number for number, path in enumerate(blocks) if not storage.is_whole(path)
+            number
+            for number in range(-(-len(queries) // size))
+            if not storage.is_whole(shard_path(directory, number))
         ]
         left = sum(min(size, len(queries) - number * size) for number in missing)
         if missing and index is None:
             index = self._open(side, other)
         if self._workers.are_here:
-            start = functools.partial(_searching, lambda: index, queries, directory)
+            start = functools.partial(_searching, lambda: index)
         else:
             # The files of the index are there now: each process opens them.
             index = None
-            start = functools.partial(
-                _searching,
-                functools.partial(_reopen, *self._given, side, other),
-                queries,
-                directory,
-            )
+            given = (*self._sides.values(), self._directory, self._settings)
+            reopen = functools.partial(_reopen, *given, side, other)
+            start = functools.partial(_searching, reopen)
         self._workers.run(
-            functools.partial(start, size, k),
+            functools.partial(start, queries, directory, size, k),
             missing,
             f"neighbours of the {side}, {self.kind}",
             len(queries),

@@ -74,16 +74,39 @@ class Vectors:
             UserError: a shard has a wrong shape, or differs from its checksum.
         """
         shards = range(-(-len(self) // self._shard_rows))
-        return [n for n in shards if not _is_there(self._directory, self.about, n)]
+        return [shard for shard in shards if not self._is_there(shard)]
+
+    def _is_there(self, shard: int) -> bool:
+        """Whether a shard is on disk; raises UserError if it is damaged."""
+        path = self.path(shard)
+        if not storage.is_whole(path):
+            return False
+        start, stop = self.rows_of(shard)
+        found, shape = storage.load(path), (stop - start, self.dim)
+        if found.shape != shape or found.dtype != np.float32:
+            raise UserError(
+                f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
+                f"{list(shape)}; delete {path}"
+            )
+        return True
+
+    def path(self, shard: int) -> str:
+        """Returns the file of a shard."""
+        return shard_path(self._directory, shard)
+
+    def rows_of(self, shard: int) -> tuple[int, int]:
+        """Returns the rows [start, stop) of a shard."""
+        start = shard * self._shard_rows
+        return start, min(start + self._shard_rows, len(self))
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Reads the rows [start, stop), float32 [rows, dim]."""
         stop = min(stop, len(self))
         rows = np.empty([stop - start, self.dim], np.float32)
         for shard in range(start // self._shard_rows, -(-stop // self._shard_rows)):
-            first = shard * self._shard_rows
-            low, high = max(start, first), min(stop, first + self._shard_rows)
-            part = self._map(shard)[low - first : high - first]
+            first, end = self.rows_of(shard)
+            low, high = max(start, first), min(stop, end)
+            part = storage.load(self.path(shard))[low - first : high - first]
             rows[low - start : high - start] = part
         return rows
 
@@ -97,15 +120,13 @@ class Vectors:
             # Each read maps its shard: a lasting map counts as memory of the process.
             if len(own):
                 shard = int(rows[own[0]]) // self._shard_rows
-                taken[own] = self._map(shard)[rows[own] - shard * self._shard_rows]
+                first, _ = self.rows_of(shard)
+                taken[own] = storage.load(self.path(shard))[rows[own] - first]
         return taken
-
-    def _map(self, shard: int) -> np.ndarray:
-        path = shard_path(self._directory, shard)
-        return storage.load(path)
 
 
 def shard_path(directory: str, shard: int) -> str:
+    """Returns a file of a directory whose files have numbers."""
     return os.path.join(directory, f"{shard:05d}.npy")
 
 
@@ -129,14 +150,19 @@ def encode(
         UserError: the directory holds vectors of another model or text, or the model
             returns a wrong shape or a non-finite number.
     """
-    about = {
-        "model": identity(encoder),
-        "texts": texts.digest,
-        "shape": [len(texts), encoder.dim],
-        "shard_rows": SHARD_ROWS,
-    }
+    about = describe(texts, encoder, encoder.dim)
     start = functools.partial(_encoding, *opened(texts, encoder, workers, reopen))
     return fill(directory, about, start, f"encoding {texts.name}", workers)
+
+
+def describe(texts: Texts, encoder: DescribedEncoder, width: int) -> dict:
+    """Describes rows of numbers that an encoder gives for texts, see `fill`."""
+    return {
+        "model": identity(encoder),
+        "texts": texts.digest,
+        "shape": [len(texts), width],
+        "shard_rows": SHARD_ROWS,
+    }
 
 
 def opened(
@@ -188,46 +214,25 @@ def fill(
         storage.write_json(path, about)
     filled = Vectors(directory)
     missing = filled.missing()
-    left = sum(stop - first for first, stop in (_rows_of(about, n) for n in missing))
-    task = functools.partial(_filling, directory, about, start)
+    left = sum(stop - first for first, stop in map(filled.rows_of, missing))
+    task = functools.partial(_filling, filled, start)
     workers.run(task, missing, what, len(filled), len(filled) - left)
     return filled
 
 
-def _filling(directory: str, about: dict, start: Callable[[], Make]) -> Task:
+def _filling(vectors: Vectors, start: Callable[[], Make]) -> Task:
     make = start()
 
     def fill_shard(shard: int, report: Callable[[int], object]) -> None:
-        first, stop = _rows_of(about, shard)
+        first, stop = vectors.rows_of(shard)
         parts = []
         # Calls of the model do not depend on the process, so neither do the vectors.
         for low in range(first, stop, _AT_ONCE):
             parts.append(make(low, min(low + _AT_ONCE, stop)))
             report(len(parts[-1]))
-        storage.save(shard_path(directory, shard), np.concatenate(parts))
+        storage.save(vectors.path(shard), np.concatenate(parts))
 
     return fill_shard
-
-
-def _rows_of(about: dict, shard: int) -> tuple[int, int]:
-    """Returns the rows [start, stop) of a shard."""
-    start = shard * about["shard_rows"]
-    return start, min(start + about["shard_rows"], about["shape"][0])
-
-
-def _is_there(directory: str, about: dict, shard: int) -> bool:
-    """Whether a shard is on disk; raises UserError if it is damaged."""
-    path = shard_path(directory, shard)
-    if not storage.is_whole(path):
-        return False
-    start, stop = _rows_of(about, shard)
-    found, shape = storage.load(path), (stop - start, about["shape"][1])
-    if found.shape != shape or found.dtype != np.float32:
-        raise UserError(
-            f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
-            f"{list(shape)}; delete {path}"
-        )
-    return True
 
 
 def identity(encoder: DescribedEncoder) -> dict:
@@ -287,7 +292,7 @@ def _nearly_equal(old, new) -> bool:
         one, other = (np.asarray(rows, np.float64) for rows in (old, new))
     except (ValueError, TypeError):
         return False
-    return one.shape == other.shape and bool(np.all(np.abs(one - other) <= _ROUNDING))
+    return one.shape == other.shape and np.allclose(one, other, 0, _ROUNDING)
 
 
 def checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
