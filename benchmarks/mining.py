@@ -100,7 +100,7 @@ def cmlm_arm(directory, index, probes, memory):
     clock.lap("search")
     mined = pairs.mine(*found, "ratio", "max")
     clock.lap("pairs")
-    return clock.report(searcher.kind, mined.source, mined.target, len(sides[0]))
+    return clock.report(searcher.kind, mined["source"], mined["target"], len(sides[0]))
 
 
 def laser_arm(directory, index, probes, memory):

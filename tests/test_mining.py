@@ -488,7 +488,7 @@ def test_missing_neighbours_are_left_out(tmp_path):
     assert missing.any() and (cosines[missing] == -np.inf).all()
     assert np.isfinite(forward.means()).all()
     mined = pairs.mine(forward, backward, "ratio", "forward", one_to_one=False)
-    assert mined.target.min() >= 0 and np.isfinite(mined.score).all()
+    assert mined["target"].min() >= 0 and np.isfinite(mined["score"]).all()
     assert len(mined) == (~missing).any(axis=1).sum()
 
 
@@ -637,11 +637,11 @@ def test_pairs_are_those_of_brute_force(small, margin, retrieval, one_to_one):
         )
         want = brute_force_pairs(x, y, 4, margin, retrieval, threshold, one_to_one)
         assert 10 < len(want) == len(got)
-        np.testing.assert_allclose(got.score, [pair[0] for pair in want], atol=1e-6)
-        ours = set(zip(got.source.tolist(), got.target.tolist(), strict=True))
+        np.testing.assert_allclose(got["score"], [pair[0] for pair in want], atol=1e-6)
+        ours = set(zip(got["source"].tolist(), got["target"].tolist(), strict=True))
         assert ours == {pair[1:] for pair in want}
-        cosines = np.einsum("nd,nd->n", x[got.source], y[got.target])
-        np.testing.assert_allclose(got.cosine, cosines, atol=1e-6)
+        cosines = np.einsum("nd,nd->n", x[got["source"]], y[got["target"]])
+        np.testing.assert_allclose(got["cosine"], cosines, atol=1e-6)
     assert len(brute_force_pairs(x, y, 4, margin, retrieval, -9, one_to_one)) > len(
         want
     )

@@ -156,15 +156,15 @@ def mine_pairs(
     )
     pairs = mine(threshold, one_to_one)
     if not len(pairs):
-        scores = mine(one_to_one=False).score
+        scores = mine(one_to_one=False)["score"]
         raise _none_reaches(threshold, scores.max(initial=-np.inf), "score")
     source, target = (text for text, _ in sides.values())
     with _output_and_scores(job.output) as (file, scores):
-        for score, cosine in zip(pairs.score, pairs.cosine, strict=True):
+        for score, cosine in zip(pairs["score"], pairs["cosine"], strict=True):
             scores.write(f"{score:.6f}\t{cosine:.6f}\n")
         for start in range(0, len(pairs), _LINES_AT_ONCE):
-            part = pairs.where(slice(start, start + _LINES_AT_ONCE))
-            columns = (source.take(part.source), target.take(part.target))
+            part = pairs[start : start + _LINES_AT_ONCE]
+            columns = (source.take(part["source"]), target.take(part["target"]))
             file.writelines(f"{a}\t{b}\n" for a, b in zip(*columns, strict=True))
     return [
         f"{job.output}  {counted(len(pairs), 'pair')} with a score ({margin}) of "

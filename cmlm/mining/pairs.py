@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-
 import numpy as np
 
 from cmlm.mining import margins
@@ -16,38 +13,10 @@ from cmlm.mining.neighbours import Found
 THRESHOLDS = {"ratio": 1.04, "distance": 0.0, "absolute": 0.6}
 _AT_ONCE = 1 << 20
 
-
-@dataclasses.dataclass
-class Pairs:
-    """Pairs of rows.
-
-    Attributes:
-        source, target: int64 [n], the rows of the two sides.
-        score: float64 [n], the margin score.
-        cosine: float32 [n], the cosine of the two rows.
-    """
-
-    source: np.ndarray
-    target: np.ndarray
-    score: np.ndarray
-    cosine: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def where(self, chosen: np.ndarray) -> Pairs:
-        """Selects pairs by a mask, a slice or indices."""
-        return Pairs(
-            self.source[chosen],
-            self.target[chosen],
-            self.score[chosen],
-            self.cosine[chosen],
-        )
-
-
-def _joined(parts: Sequence[Pairs]) -> Pairs:
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return Pairs(*map(np.concatenate, columns))
+# A pair: its rows of the two sides, its margin score and its cosine.
+PAIR = np.dtype(
+    [("source", "<i8"), ("target", "<i8"), ("score", "<f8"), ("cosine", "<f4")]
+)
 
 
 def needed(retrieval: str, margin: str) -> tuple[str, ...]:
@@ -67,7 +36,7 @@ def mine(
     retrieval: str,
     threshold: float = -np.inf,
     one_to_one: bool = True,
-) -> Pairs:
+) -> np.ndarray:
     """Selects pairs (Artetxe and Schwenk, 2019, section 3.2).
 
     `forward` takes the best candidate of each source sentence, and `backward` the best
@@ -84,7 +53,7 @@ def mine(
             order of their scores.
 
     Returns:
-        The pairs by falling score; ties by source row, then by target row.
+        The pairs, PAIR [n], by falling score; ties by source row, then by target row.
     """
     means = [
         None if margin == "absolute" else found.means()
@@ -92,29 +61,32 @@ def mine(
     ]
     proposed = []
     if retrieval != "backward":
-        proposed.append(_best(of_source, *means, margin))
+        proposed.append(_best(of_source, *means, margin, ("source", "target")))
     if retrieval != "forward":
-        best = _best(of_target, *means[::-1], margin)
-        best.source, best.target = best.target, best.source
-        proposed.append(best)
+        proposed.append(_best(of_target, *means[::-1], margin, ("target", "source")))
     if retrieval == "intersection":
         forward, backward = proposed
         back = np.full(len(of_target), -1, np.int64)
-        back[backward.target] = backward.source
-        chosen = forward.where(back[forward.target] == forward.source)
+        back[backward["target"]] = backward["source"]
+        chosen = forward[back[forward["target"]] == forward["source"]]
     else:
-        chosen = _joined(proposed)
-    chosen = chosen.where(chosen.score >= threshold)
-    chosen = chosen.where(np.lexsort((chosen.target, chosen.source, -chosen.score)))
+        chosen = np.concatenate(proposed)
+    chosen = chosen[chosen["score"] >= threshold]
+    chosen = chosen[np.lexsort((chosen["target"], chosen["source"], -chosen["score"]))]
     if one_to_one:
-        return chosen.where(_greedy(chosen))
-    return chosen.where(_first(chosen)) if retrieval == "max" else chosen
+        return chosen[_greedy(chosen)]
+    return chosen[_first(chosen)] if retrieval == "max" else chosen
 
 
 def _best(
-    found: Found, of_x: np.ndarray | None, of_y: np.ndarray | None, margin: str
-) -> Pairs:
-    """Returns the pairs of each x with its best candidate y."""
+    found: Found,
+    of_x: np.ndarray | None,
+    of_y: np.ndarray | None,
+    margin: str,
+    sides: tuple[str, str],
+) -> np.ndarray:
+    """Returns the pairs of each x with its best candidate y; `sides` names x and y."""
+    x, y = sides
     parts = []
     for start, cosines, rows in found.blocks():
         own = slice(start, start + len(rows))
@@ -125,32 +97,28 @@ def _best(
         scores[rows < 0] = -np.inf
         best = np.argmax(scores, axis=1)
         each = np.arange(len(rows))
-        chosen = Pairs(
-            start + each, *(part[each, best] for part in (rows, scores, cosines))
-        )
-        parts.append(chosen.where(chosen.target >= 0))
-    return _joined(parts)
+        chosen = np.empty(len(rows), PAIR)
+        chosen[x], chosen[y] = start + each, rows[each, best]
+        chosen["score"], chosen["cosine"] = scores[each, best], cosines[each, best]
+        parts.append(chosen[chosen[y] >= 0])
+    return np.concatenate(parts)
 
 
-def _first(pairs: Pairs) -> np.ndarray:
+def _first(pairs: np.ndarray) -> np.ndarray:
     """Returns the first index of each distinct pair, in order."""
-    numbers = pairs.source * (1 + pairs.target.max(initial=0)) + pairs.target
+    numbers = pairs["source"] * (1 + pairs["target"].max(initial=0)) + pairs["target"]
     return np.sort(np.unique(numbers, return_index=True)[1])
 
 
-def _greedy(pairs: Pairs) -> np.ndarray:
+def _greedy(pairs: np.ndarray) -> np.ndarray:
     """Returns the indices of pairs with two sentences that no taken pair has used."""
     of_source, of_target = (
-        bytearray(int(rows.max(initial=-1)) + 1)
-        for rows in (pairs.source, pairs.target)
+        bytearray(int(pairs[side].max(initial=-1)) + 1) for side in ("source", "target")
     )
     chosen = np.zeros(len(pairs), bool)
     for start in range(0, len(pairs), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        rows = zip(
-            pairs.source[part].tolist(), pairs.target[part].tolist(), strict=True
-        )
-        for number, (source, target) in enumerate(rows, start):
+        part = pairs[["source", "target"]][start : start + _AT_ONCE].tolist()
+        for number, (source, target) in enumerate(part, start):
             if not of_source[source] and not of_target[target]:
                 of_source[source] = of_target[target] = True
                 chosen[number] = True
