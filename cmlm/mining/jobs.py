@@ -262,7 +262,7 @@ def mine_negatives(
     """
     source, target = (
         job.gather(
-            lambda column=column: texts.read_column(bitext, columns, column),
+            functools.partial(texts.read_column, bitext, columns, column),
             f"bitext-{column + 1}",
             f"--bitext, column {column + 1}",
         )

@@ -187,15 +187,15 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
     # The second pass writes the texts.
     offsets = storage.new_map(os.path.join(directory, _OFFSETS), "<i8", (distinct + 1,))
     ends = np.asarray(offsets)  # A plain array: faster assignments than a memmap.
-    again, offset, seen, whole = hashlib.blake2b(), 0, 0, True
+    changed = UserError(f"{name} changed while the command read it; run it again")
+    again, offset, seen = hashlib.blake2b(), 0, 0
     with (
         progress.bar(count, f"texts of {name}", "lines") as bar,
         open(os.path.join(directory, _TEXT), "wb", buffering=1 << 20) as file,
     ):
         for line, row in itertools.zip_longest(lines(), _each(rows)):
-            whole = line is not None and row is not None
-            if not whole:
-                break
+            if line is None or row is None:
+                raise changed
             encoded = line.encode()
             again.update(_key(encoded))
             # Rows are numbered by first occurrence.
@@ -204,8 +204,8 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
                 offset += file.write(encoded + b"\n")
                 ends[seen] = offset
             bar.update()
-    if not whole or again.digest() != digest.digest():
-        raise UserError(f"{name} changed while the command read it; run it again")
+    if again.digest() != digest.digest():
+        raise changed
     rows.flush()
     offsets.flush()
     about = {"lines": count, "digest": digest.hexdigest()}
@@ -262,9 +262,8 @@ def _number(keys: np.ndarray, rows: np.ndarray, at_once: int) -> int:
         low, high = keys[own].T
         order = np.lexsort((low, high))
         low, high, own = low[order], high[order], own[order]
-        new = np.append(True, (low[1:] != low[:-1]) | (high[1:] != high[:-1]))[
-            : len(own)
-        ]
+        new = np.ones(len(own), bool)
+        new[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
         rows[own] = own[new][np.cumsum(new) - 1]
     is_first = np.empty(len(keys), bool)
     for start in blocks:
