@@ -61,10 +61,9 @@ class Spread(beam.DoFn):
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._languages = {c: i for i, c in enumerate(settings.language_table)}
-        self._wants_rows = "duplicate_lines" in settings.steps or bool(
-            settings.max_sentences
-        )
+        self._languages = {
+            code: index for index, code in enumerate(settings.language_table)
+        }
 
     def start_bundle(self):
         self._documents: list[Document] = []
@@ -74,60 +73,69 @@ class Spread(beam.DoFn):
         self._documents.append(document)
         self._characters += sum(map(len, document.lines))
         if self._characters > _BLOCK:
-            for tag, value in self._sent():
-                yield pvalue.TaggedOutput(tag, value) if tag else value
+            for tag, item in self._sent():
+                yield pvalue.TaggedOutput(tag, item) if tag else item
 
     def finish_bundle(self):
         window = [beam.window.GlobalWindow()]
-        for tag, value in self._sent():
-            value = windowed_value.WindowedValue(value, 0, window)
-            yield pvalue.TaggedOutput(tag, value) if tag else value
+        for tag, item in self._sent():
+            item = windowed_value.WindowedValue(item, 0, window)
+            yield pvalue.TaggedOutput(tag, item) if tag else item
 
     def _sent(self) -> Iterator[tuple[str, tuple[int, bytes]]]:
         """The collected documents as (output, (key, block))."""
         gathered, self._documents, self._characters = self._documents, [], 0
         if not gathered:
             return
-        owners = np.array(
-            [
-                (documents.fingerprint("\n".join(d.lines)), *self._owner(d), 0, 0)
-                for d in gathered
-            ],
-            ROWS,
-        )
+        steps = self._settings.steps
+        owners = self._owners(gathered)
+        keys = shard_keys(owners, self._settings).tolist()
         texts = collections.defaultdict(list)
-        for document, key in zip(
-            gathered, shard_keys(owners, self._settings).tolist(), strict=True
-        ):
+        for document, key in zip(gathered, keys, strict=True):
             texts[key].append((document.number, document.lines))
         for key, block in texts.items():
             yield "", (key, pack(block))
-        if "duplicate_documents" in self._settings.steps:
+        if "duplicate_documents" in steps:
             buckets = buckets_of(owners, self._settings.buckets)
             for item in split_by(buckets, owners):
                 yield self.DOCUMENTS, item
-        if self._wants_rows:
-            lines = np.array(
-                [
-                    (documents.fingerprint(t), *self._owner(d), i, 1 + t.count("\t"))
-                    for d in gathered
-                    for i, t in enumerate(d.lines)
-                ],
-                ROWS,
-            )
+        if "duplicate_lines" in steps or self._settings.max_sentences:
+            lines = self._lines(gathered)
             for item in split_by(shard_keys(lines, self._settings), lines):
                 yield self.ROWS, item
-        if "near_duplicates" in self._settings.steps:
-            found = [
-                (band, *self._owner(d), sketch[1])
-                for d in gathered
-                if (sketch := deduplication.signature(" ".join(d.lines)))
-                for band in sketch[0]
-            ]
-            signatures = np.array(found, SIGNATURES)
+        if "near_duplicates" in steps:
+            signatures = self._signatures(gathered)
             buckets = _SIGNATURE_BUCKETS * self._settings.buckets
             for item in split_by(buckets_of(signatures, buckets), signatures):
                 yield self.SIGNATURES, item
+
+    def _owners(self, gathered: list[Document]) -> np.ndarray:
+        """The fingerprint of each document, as ROWS."""
+        rows = []
+        for document in gathered:
+            fingerprint = documents.fingerprint("\n".join(document.lines))
+            rows.append((fingerprint, *self._owner(document), 0, 0))
+        return np.array(rows, ROWS)
+
+    def _lines(self, gathered: list[Document]) -> np.ndarray:
+        """The fingerprint of each line, as ROWS."""
+        rows = []
+        for document in gathered:
+            owner = self._owner(document)
+            for index, line in enumerate(document.lines):
+                sentences = 1 + line.count("\t")
+                rows.append((documents.fingerprint(line), *owner, index, sentences))
+        return np.array(rows, ROWS)
+
+    def _signatures(self, gathered: list[Document]) -> np.ndarray:
+        """The MinHash of each document that has one, once for each band."""
+        rows = []
+        for document in gathered:
+            signature = deduplication.signature(" ".join(document.lines))
+            if signature:
+                bands, values = signature
+                rows += [(band, *self._owner(document), values) for band in bands]
+        return np.array(rows, SIGNATURES)
 
     def _owner(self, document: Document) -> tuple[int, int]:
         return document.number, self._languages[document.language]
