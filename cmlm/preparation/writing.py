@@ -22,7 +22,6 @@ _CUTS = 4096
 _SIZES = np.dtype([("number", "<u8"), ("sentences", "<u8")])
 # Where a limit ends: the number of the last document, and its sentences that stay.
 Limit = tuple[int, int]
-NO_LIMIT: Limit = (-1, 0)
 _OVER = "over --max_sentences"
 
 
@@ -96,8 +95,10 @@ def join_sizes(sizes: Iterable[bytes]) -> bytes:
 
 def limit(
     element: tuple[int, bytes], cuts: dict[int, tuple[int, int]], seed: int
-) -> tuple[int, Limit]:
+) -> tuple[int, Limit | None]:
     """(language, SIZES of the cut of the limit) to (language, Limit).
+
+    A language that stays as a whole has None.
 
     Args:
         element: the language and the documents, in any order; one with several rows
@@ -112,7 +113,7 @@ def limit(
     _, rest = cuts[language]
     place = int(np.searchsorted(total, rest, side="right"))
     if place == len(sizes):
-        return language, NO_LIMIT
+        return language, None
     number = sizes["number"][place]
     first = int(np.argmax(sizes["number"] == number))
     return language, (int(number), rest - int(total[first - 1]) if first else rest)
@@ -142,7 +143,7 @@ class WriteShard(beam_runner.CountingDoFn):
         key, groups = element
         index = key >> spreading.SHARD_BITS
         language = self._settings.language_table[index]
-        limit = limits.get(index, NO_LIMIT) if limits else NO_LIMIT
+        limit = limits.get(index) if limits else None
         kept = self._kept(groups, language, limit)
         first = next(kept, None)
         if first is not None:
@@ -150,10 +151,9 @@ class WriteShard(beam_runner.CountingDoFn):
             self._write(language, shard, itertools.chain([first], kept))
         yield from ()
 
-    def _kept(self, groups, language: str, limit: Limit) -> Iterator[list[str]]:
+    def _kept(self, groups, language: str, limit: Limit | None) -> Iterator[list[str]]:
         """Yields the remaining lines of each document in order; counts the others."""
         reasons: dict[int, str] = {}
-        last, rest = limit
         for reason in reversed(repeats.DOCUMENT_REASONS):
             numbers = repeats.rows_of(groups, reason)["number"].tolist()
             reasons |= dict.fromkeys(numbers, reason)
@@ -170,10 +170,10 @@ class WriteShard(beam_runner.CountingDoFn):
                 text = left
             if not text:
                 self._drop("documents", language, "no line left")
-            elif last < 0 or number != last and self._precedes(number, last):
+            elif limit is None or self._precedes(number, limit[0]):
                 yield text
-            elif number == last and rest:
-                left = first_sentences(text, rest, self._settings.is_bitext)
+            elif number == limit[0] and limit[1]:
+                left = first_sentences(text, limit[1], self._settings.is_bitext)
                 self._drop("lines", language, _OVER, len(text) - len(left))
                 yield left
             else:
