@@ -78,11 +78,13 @@ class Settings:
 
     def document_steps(self) -> list[steps.Step]:
         """The transforms that work on single documents, in order."""
-        chosen: list[steps.Step] = [steps.Pairs()] if self.is_bitext else []
+        chosen: list[steps.Step] = []
+        if self.is_bitext:
+            chosen.append(steps.Lines("pairs", filters.pairs))
         if "c4" in self.steps:
             chosen.append(steps.C4())
         if "length" in self.steps:
-            chosen.append(steps.Length())
+            chosen.append(steps.Lines("length", filters.length))
         if "language" in self.steps:
             chosen.append(steps.Language(self.languages))
         if self.quality_model:

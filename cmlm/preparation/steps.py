@@ -7,7 +7,7 @@ lines by language and reason. `repeats` holds the steps that compare documents.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from cmlm.common import beam_runner
 from cmlm.data import sentences
@@ -101,22 +101,21 @@ class C4(Step):
         return reason or document._replace(lines=lines)
 
 
-class Length(Step):
-    """LaBSE's limits: lines of 10 to 5,000 characters."""
+class Lines(Step):
+    """Keeps some lines of each document.
 
-    name = "length"
+    Args:
+        name: the name of the step.
+        keep: a filter for lines, see `filters`.
+    """
+
+    def __init__(
+        self, name: str, keep: Callable[[list[str], collections.Counter], list[str]]
+    ):
+        self.name, self._keep = name, keep
 
     def apply(self, document, dropped):
-        return document._replace(lines=filters.length(document.lines, dropped))
-
-
-class Pairs(Step):
-    """Keeps pairs with letters on both sides and two different sides."""
-
-    name = "pairs"
-
-    def apply(self, document, dropped):
-        return document._replace(lines=filters.pairs(document.lines, dropped))
+        return document._replace(lines=self._keep(document.lines, dropped))
 
 
 class Language(Step):
@@ -201,13 +200,10 @@ class Guard(Step):
 
     def setup(self):
         told: collections.Counter = collections.Counter()
-        self._prints = frozenset().union(
-            *(
-                self.prints(lines)
-                for path in self._paths
-                for _, lines in sources.read(path, "lines", told)
-            )
-        )
+        self._prints: set[int] = set()
+        for path in self._paths:
+            for _, lines in sources.read(path, "lines", told):
+                self._prints |= self.prints(lines)
         damage = [reason for reason in told if reason.startswith(sources.DAMAGED)]
         if damage:
             raise UserError(f"--remove_sentences_of: {damage[0]}")
