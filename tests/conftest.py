@@ -36,7 +36,8 @@ def pytest_configure() -> None:
 # They test rules of this project, which do not depend on the versions of TensorFlow and
 # Python, or what other modules test on both stacks.
 ON_ONE_STACK = {
-    *("test_assembly", "test_beam_runner", "test_bitext_data", "test_builtin"),
+    *("test_assembly", "test_beam_files", "test_beam_runner", "test_bitext_data"),
+    "test_builtin",
     *("test_campaign", "test_cli", "test_client", "test_corpus", "test_distill"),
     *("test_docs", "test_files", "test_stacking", "test_streams"),
     *("test_evaluation_own", "test_evaluation_report", "test_evaluation_tasks"),

@@ -7,7 +7,7 @@ import tracemalloc
 import apache_beam as beam
 import pytest
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_files, beam_runner
 from cmlm.preparation import spilling
 
 
@@ -25,7 +25,7 @@ def test_groups_hold_what_was_sent(tmp_path, monkeypatch, gathered):
     scratch.mkdir()
 
     def write(lines):
-        with beam_runner.atomic_text(str(output)) as file:
+        with beam_files.atomic_text(str(output)) as file:
             file.write("\n".join(sorted(lines)))
 
     def build(pipeline):

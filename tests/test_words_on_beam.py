@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("apache_beam", reason="needs pip install 'cmlm[corpus]'")
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_files
 from cmlm.data import streams
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
@@ -92,7 +92,7 @@ def test_ranges_divide_the_lines_of_a_file(paths, size, monkeypatch):
     path = paths["ja"][0]
     found = []
     for start in words_on_beam._starts(path):
-        with beam_runner.open_bytes(path) as raw:
+        with beam_files.open_bytes(path) as raw:
             found += words_on_beam.read_range(raw, path, start)
     assert found == [
         line.numpy() for line in streams.sentences(streams.Portion([path]))

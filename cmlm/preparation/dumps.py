@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 
-from cmlm.common import beam_runner, choices, files, machine
+from cmlm.common import beam_files, beam_runner, choices, files, machine
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.preparation import assembly, report, sources
@@ -98,7 +98,7 @@ def run(
             raise UserError(f"no {kind} of --input is left")
         with files.atomic_text(os.path.join(directory, "stats.json")) as file:
             json.dump(stats, file, indent=1, ensure_ascii=False)
-        beam_runner.tidy(directory, counts_path)
+        beam_files.tidy(directory, counts_path)
     return stats
 
 

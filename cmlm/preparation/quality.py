@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cmlm.common import arrays, beam_runner, files
+from cmlm.common import arrays, beam_files, files
 from cmlm.errors import UserError, needing, one_line
 from cmlm.preparation import raw_lines, sources
 
@@ -69,7 +69,7 @@ class QualityModel:
             UserError: the file is missing or not a quality model.
         """
         try:
-            with beam_runner.open_bytes(path) as raw:
+            with beam_files.open_bytes(path) as raw:
                 arrays.check_archive(raw, path, _MOST_BYTES)
                 with np.load(raw, allow_pickle=False) as found:
                     if str(found["format"]) != _FORMAT:

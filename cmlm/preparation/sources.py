@@ -19,7 +19,7 @@ import xml.etree.ElementTree
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from cmlm.common import beam_runner, packing, utf8
+from cmlm.common import beam_files, beam_runner, packing, utf8
 from cmlm.data import sentences
 from cmlm.errors import UserError, one_line
 from cmlm.preparation import raw_lines
@@ -127,7 +127,7 @@ def check_beginning(path: str, layout: str, text_field: str = "text") -> None:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
     try:
-        with beam_runner.open_bytes(path) as raw:
+        with beam_files.open_bytes(path) as raw:
             yield raw
     except OSError as error:
         raise UserError(f"cannot read {path}: {error}") from error
@@ -342,7 +342,7 @@ def size(path: str) -> int:
     """
     if os.path.exists(path):
         return os.path.getsize(path)
-    found = beam_runner.match(path)
+    found = beam_files.match(path)
     if not found:
         raise UserError(f"{path} does not exist")
     return found[0].size_in_bytes

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 import numpy as np
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_files, beam_runner
 from cmlm.preparation import deduplication, documents, repeats, spreading
 from cmlm.preparation.settings import Settings
 from cmlm.preparation.steps import count_name
@@ -197,8 +197,8 @@ class WriteShard(beam_runner.CountingDoFn):
         name += ".tsv.gz" if bitext else ".txt.gz"
         written: collections.Counter = collections.Counter()
         path = os.path.join(self._directory, language, name)
-        beam_runner.make_directory(os.path.dirname(path))
-        with beam_runner.atomic_text(path) as output:
+        beam_files.make_directory(os.path.dirname(path))
+        with beam_files.atomic_text(path) as output:
             for lines in kept:
                 text = "\n".join(lines) + "\n"
                 if not bitext:

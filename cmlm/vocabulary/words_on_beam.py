@@ -20,7 +20,7 @@ from typing import BinaryIO
 import apache_beam as beam
 import tensorflow as tf
 
-from cmlm.common import beam_runner, files, packing, utf8
+from cmlm.common import beam_files, beam_runner, files, packing, utf8
 from cmlm.data import streams
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
@@ -164,7 +164,7 @@ def _scale(item: tuple[tuple[str, str], int], factors: dict[str, float]):
 
 
 def _write(found: list[tuple[str, int]], path: str) -> None:
-    with beam_runner.atomic_text(path) as output:
+    with beam_files.atomic_text(path) as output:
         output.writelines(f"{word}\t{count}\n" for word, count in found)
 
 
@@ -195,7 +195,7 @@ class CountWords(beam.DoFn):
 
     def process(self, element):
         language, path, start = element
-        with beam_runner.open_bytes(path) as raw:
+        with beam_files.open_bytes(path) as raw:
             lines = read_range(raw, path, start)
             while chunk := list(itertools.islice(lines, words.LINES_PER_CHUNK)):
                 found = self._splitter.split(tf.constant(chunk))
