@@ -63,7 +63,7 @@ def count_and_smooth(
         for path in of
         for start in _starts(path)
     ]
-    sizes = {path: tf.io.gfile.stat(path).length for _, path, _ in ranges}
+    sizes = {path: _size(path) for of in paths.values() for path in of}
     progress = beam_runner.Progress(sum(sizes.values()))
     totals_path, words_path = f"{work_path}.totals.json", f"{work_path}.words.tsv"
 
@@ -78,7 +78,14 @@ def count_and_smooth(
             )
             | "SumByLanguage" >> beam.CombinePerKey(sum)
         )
-        totals = _totals(counted)
+        totals = (
+            counted
+            | "Languages"
+            >> beam.MapTuple(lambda key, count: (key[0], count)).with_output_types(
+                tuple[str, int]
+            )
+            | "Totals" >> beam.CombinePerKey(sum)
+        )
         beam_runner.write_counts([totals], totals_path)
         _write_smoothed(counted, totals, exponent, number, words_path)
 
@@ -92,18 +99,6 @@ def count_and_smooth(
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
     return counts, {language: totals[language] for language in paths}
-
-
-def _totals(counted: beam.PCollection) -> beam.PCollection:
-    """((language, word), count) to (language, number of words)."""
-    return (
-        counted
-        | "Languages"
-        >> beam.MapTuple(lambda key, count: (key[0], count)).with_output_types(
-            tuple[str, int]
-        )
-        | "Totals" >> beam.CombinePerKey(sum)
-    )
 
 
 def _write_smoothed(
@@ -134,9 +129,8 @@ def _write_smoothed(
         ).with_output_types(tuple[str, tuple[str, int]])
         | "TopOfLanguage"
         >> beam.combiners.Top.SmallestPerKey(number, key=words.by_frequency)
-        | "Flatten" >> beam.FlatMapTuple(_flatten)
         | "Scale"
-        >> beam.Map(_scale, beam.pvalue.AsSingleton(factors)).with_output_types(
+        >> beam.FlatMap(_scaled, beam.pvalue.AsSingleton(factors)).with_output_types(
             tuple[str, int]
         )
         | "Sum" >> beam.CombinePerKey(sum)
@@ -145,22 +139,23 @@ def _write_smoothed(
     )
 
 
+def _size(path: str) -> int:
+    return tf.io.gfile.stat(path).length
+
+
 def _starts(path: str) -> range:
-    """Returns the first byte of each range of a file."""
-    size = tf.io.gfile.stat(path).length
-    return range(0, 1 if path.endswith(".gz") else max(size, 1), _RANGE_BYTES)
+    """Returns the first byte of each range of a file; an empty file has one, too."""
+    end = 1 if path.endswith(".gz") else max(_size(path), 1)
+    return range(0, end, _RANGE_BYTES)
 
 
-def _flatten(
-    language: str, found: list[tuple[str, int]]
-) -> Iterator[tuple[tuple[str, str], int]]:
+def _scaled(
+    item: tuple[str, list[tuple[str, int]]], factors: dict[str, float]
+) -> Iterator[tuple[str, int]]:
+    """(language, its words and counts) to the words and scaled counts."""
+    language, found = item
     for word, count in found:
-        yield (language, word), count
-
-
-def _scale(item: tuple[tuple[str, str], int], factors: dict[str, float]):
-    (language, word), count = item
-    return word, round(count * factors[language])
+        yield word, round(count * factors[language])
 
 
 def _write(found: list[tuple[str, int]], path: str) -> None:
