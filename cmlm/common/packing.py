@@ -51,14 +51,15 @@ def refuse_other(path: str, begin: bytes, allowed: str = READ) -> None:
     Raises:
         UserError: the file is xz, zstd or zip, or gzip or bzip2 under another name.
     """
-    packed = kind(begin)
-    if not packed or path.endswith(_ENDINGS.get(packed, "\0")):
+    found = kind(begin)
+    ending = _ENDINGS.get(found)
+    if not found or (ending and path.endswith(ending)):
         return
-    found, ending = packed, _ENDINGS.get(packed)
-    advice = f"`{dict(_PACKED.values())[packed]} | gzip > NEW.gz`"
+    advice = f"`{dict(_PACKED.values())[found]} | gzip > NEW.gz`"
     if ending:
         found += " under another name"
-        advice = f"a name in {ending}" if ending in allowed else advice
+        if ending in allowed:
+            advice = f"a name in {ending}"
     raise UserError(f"{path} is {found}; allowed: {allowed} ({advice})")
 
 
