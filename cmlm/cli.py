@@ -175,43 +175,48 @@ def _message_of_the_system(error: Exception) -> str | None:
         # Libraries raise OSError without a number for errors of their own.
         if error.errno is None or error.strerror is None:
             return None
-        message = f"{error.filename}: " * (error.filename is not None) + error.strerror
+        message = error.strerror
+        if error.filename is not None:
+            message = f"{error.filename}: {message}"
     else:
-        errors = sys.modules.get("tensorflow.python.framework.errors_impl")
-        if errors is None or not isinstance(error, errors.OpError):
-            return None
-        # TensorFlow writes "{{node}} PATH; No space left on device [Op:SaveV2]"; within
-        # a compiled function on a line of its own, behind "Graph execution error".
-        reasons = "|".join(re.escape(os.strerror(code)) for code in errno.errorcode)
-        text = re.sub(r"^\{\{.*?\}\} ", "", error.message)
-        found = re.search(rf"^(\S.*?); ({reasons})", text, re.MULTILINE)
-        found = found or re.match(r"(.+) is (not a directory)$", text)
-        if found:
-            message = f"{found[1]}: {found[2]}"
-        elif isinstance(error, errors.ResourceExhaustedError):
-            message = f"out of memory: {text}"
-        elif isinstance(error, errors.DataLossError) and "inflate() failed" in text:
-            # A run inspects the first part of a large corpus only.
-            message = "a gzip file of the input is damaged: gzip --test FILE finds it"
-        elif found := re.match(
-            r"File system scheme '(.*?)' not implemented \(file: '(.*)'\)$", text
-        ):
-            message = (
-                f"the path is {found[2]}; allowed: a path without {found[1]}://, or a "
-                "scheme that TensorFlow opens, such as gs://"
-            )
-        elif found := re.match(
-            r"Error executing an HTTP request: (.*?)\s+when .*?(\w+://\S+)", text
-        ):
-            message = f"{found[2]}: {found[1]}"
-        elif ours := re.search(r"^UserError: (.+)", text, re.MULTILINE):
-            # Raised by a function that a pipeline of data called.
-            message = ours[1]
-        else:
+        message = _message_of_tensorflow(error)
+        if message is None:
             return None
     # The parts of a checkpoint that is being written, and the sign of two outputs.
     message = re.sub(r"_temp/part-[-.\w]+|\.naming(?=: )", "", message)
     return re.sub(r"\.tmp-?[0-9a-f]{8,32}", "", message)
+
+
+def _message_of_tensorflow(error: Exception) -> str | None:
+    """The message of TensorFlow's error of files or memory; None for any other."""
+    errors = sys.modules.get("tensorflow.python.framework.errors_impl")
+    if errors is None or not isinstance(error, errors.OpError):
+        return None
+    # TensorFlow writes "{{node}} PATH; No space left on device [Op:SaveV2]"; within a
+    # compiled function on a line of its own, behind "Graph execution error".
+    reasons = "|".join(re.escape(os.strerror(code)) for code in errno.errorcode)
+    text = re.sub(r"^\{\{.*?\}\} ", "", error.message)
+    found = re.search(rf"^(\S.*?); ({reasons})", text, re.MULTILINE)
+    found = found or re.match(r"(.+) is (not a directory)$", text)
+    if found:
+        return f"{found[1]}: {found[2]}"
+    if isinstance(error, errors.ResourceExhaustedError):
+        return f"out of memory: {text}"
+    if isinstance(error, errors.DataLossError) and "inflate() failed" in text:
+        # A run inspects the first part of a large corpus only.
+        return "a gzip file of the input is damaged: gzip --test FILE finds it"
+    scheme = r"File system scheme '(.*?)' not implemented \(file: '(.*)'\)$"
+    if found := re.match(scheme, text):
+        return (
+            f"the path is {found[2]}; allowed: a path without {found[1]}://, or a "
+            "scheme that TensorFlow opens, such as gs://"
+        )
+    request = r"Error executing an HTTP request: (.*?)\s+when .*?(\w+://\S+)"
+    if found := re.match(request, text):
+        return f"{found[2]}: {found[1]}"
+    # Raised by a function that a pipeline of data called.
+    found = re.search(r"^UserError: (.+)", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
