@@ -10,4 +10,4 @@ def counted(number: int, noun: str) -> str:
         number: the number.
         noun: in the singular; its plural ends in s.
     """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

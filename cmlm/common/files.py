@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, TextIO
 
@@ -157,7 +158,7 @@ class _TensorFlowGzip(io.RawIOBase):
                         "gzip > NEW` writes it"
                     )
                 # Its argument stands for gzip's header.
-                self._member = gzip.zlib.decompressobj(31)
+                self._member = zlib.decompressobj(31)
             data = self._member.decompress(self._packed, len(buffer))
             self._packed = self._member.unconsumed_tail or self._member.unused_data
             if self._member.eof:
@@ -202,7 +203,7 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
                     yield unpacked
             else:
                 yield raw
-    except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         kind = "bzip2" if path.endswith(".bz2") else "gzip"
         raise UserError(f"{path} is not a whole {kind} file: {error}") from error
     except OSError as error:

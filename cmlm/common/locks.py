@@ -113,9 +113,12 @@ def in_work(
     if not is_local(path):
         yield
         return
-    mode = (0o777 if is_directory else 0o666) & (0o700 if is_private else 0o777)
-    while (handle := _create(path, is_directory, mode)) is None:
-        pass
+    mode = 0o777 if is_directory else 0o666
+    if is_private:
+        mode &= 0o700
+    handle = None
+    while handle is None:
+        handle = _create(path, is_directory, mode)
     try:
         yield
     finally:

@@ -61,12 +61,11 @@ def check(
     kept = {flag: path.rstrip("/") for flag, path in (kept or {}).items() if path}
     for flag, path in replaced.items():
         _refuse_ending(flag, path, packs)
-    given = [
-        (flag, path)
-        for flag, value in inputs.items()
-        for text in ([value] if isinstance(value, str) else value or ())
-        for path in _named(text)
-    ]
+    given = []
+    for flag, value in inputs.items():
+        texts = [value] if isinstance(value, str) else value or ()
+        for text in texts:
+            given += [(flag, path) for path in _named(text)]
     for flag, output in [*replaced.items(), *kept.items()]:
         for name, path in given:
             _refuse_overlap(flag, output, name, path)

@@ -125,7 +125,7 @@ def languages_of(wanted: str, layout: str, steps: Collection[str]) -> tuple[str,
         return ()
     for code in codes:
         parts = code.split("-") if is_bitext else [code]
-        if len(parts) != 1 + is_bitext:
+        if is_bitext and len(parts) != 2:
             raise UserError(
                 f"--language is {code}; allowed with layout {layout}: "
                 "a pair such as en-de"

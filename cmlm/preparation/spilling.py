@@ -96,7 +96,8 @@ def read(values: Iterable[Value]) -> Iterator[bytes]:
             continue
         with open(value, "rb") as file:
             while header := file.read(_LENGTH.size):
-                yield file.read(*_LENGTH.unpack(header))
+                (size,) = _LENGTH.unpack(header)
+                yield file.read(size)
 
 
 def numbered(number: int, content: bytes) -> bytes:
@@ -117,7 +118,8 @@ def read_in_order(values: Iterable[Value]) -> Iterator[tuple[int, bytes]]:
     places = []
     for index, value in enumerate(values):
         if isinstance(value, bytes):
-            places.append((*_NUMBER.unpack_from(value), index, 0, len(value)))
+            (number,) = _NUMBER.unpack_from(value)
+            places.append((number, index, 0, len(value)))
             continue
         with open(value, "rb") as file:
             while header := file.read(_LENGTH.size):

@@ -202,10 +202,12 @@ class WriteShard(beam_runner.CountingDoFn):
             for lines in kept:
                 text = "\n".join(lines) + "\n"
                 if not bitext:
-                    text = text.replace("\t", "\n") + "\n"
-                output.write(text)
+                    text = text.replace("\t", "\n")
                 written["documents"] += 1
-                written["sentences"] += text.count("\n") - (not bitext)
+                written["sentences"] += text.count("\n")
+                if not bitext:
+                    text += "\n"  # A blank line ends a document.
+                output.write(text)
                 written["characters"] += len(text)
         for unit, amount in written.items():
             self.counts[count_name("kept", "write", unit, language)] += amount

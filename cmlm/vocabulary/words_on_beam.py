@@ -14,6 +14,7 @@ import collections
 import gzip
 import itertools
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
@@ -225,7 +226,7 @@ def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
         try:
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 yield from filter(None, map(_clean, unpacked))
-        except (gzip.BadGzipFile, EOFError, gzip.zlib.error) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"{path} is not a whole gzip file: {error}") from error
         return
     # A line belongs to the range that contains its first byte.
