@@ -70,8 +70,8 @@ def run(
             machine was killed, or Beam cannot use the options.
     """
     options = _parsed(beam_options)
-    runner = None
-    if _runs_here(options):
+    local, runner = _runs_here(options), None
+    if local:
         runner = _local_runner(options, workers or machine.processors())
     try:
         pipeline = beam.Pipeline(runner=runner, options=options)
@@ -86,9 +86,12 @@ def run(
         try:
             pipeline.run().wait_until_finish()
         except Exception as failure:
-            _raise_as_user_error(failure)
-            if not _runs_here(options):
-                _raise_if_unreachable(failure, beam_options)
+            message = _message_of(failure)
+            if message is not None:
+                raise UserError(message) from None
+            reason = None if local else _why_unreachable(failure)
+            if reason is not None:
+                raise _unusable(beam_options, reason) from failure
             raise
 
 
@@ -247,45 +250,47 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
     )
 
 
-def _raise_as_user_error(failure: Exception) -> None:
-    """Raises a UserError if the cause is a UserError or an OSError of a worker.
+def _message_of(failure: Exception) -> str | None:
+    """The message of the UserError or the OSError that ended a pipeline, or None.
 
     Exceptions of other processes arrive as text only.
     """
     text = str(failure)
-    found = re.findall(r"^(?:cmlm\.errors\.)?UserError: (.*)$", text, re.MULTILINE)
-    if isinstance(failure, UserError):
-        found = [text]
-    of_the_system = re.findall(r"\[Errno \d+\] ([^:\n\[]+)(?:: '(.*?)')?", text)
     if "[Errno 28]" in text:
-        found = ["the disk is full: no space left on device"]
-    elif of_the_system:
-        reason, path = of_the_system[-1]
+        message = "the disk is full: no space left on device"
+    elif found := re.findall(r"\[Errno \d+\] ([^:\n\[]+)(?:: '(.*?)')?", text):
+        reason, path = found[-1]
         # A temporary file counts as the output that it becomes.
         path = re.sub(r"\.tmp-[0-9a-f]{8}(/.*)?$", "", path)
-        found = [f"{path}: {reason.strip()}".removeprefix(": ")]
-    if found:
-        message = re.sub(r" \[while running .*$", "", found[-1])
-        raise UserError(message) from None
+        message = f"{path}: {reason.strip()}".removeprefix(": ")
+    elif isinstance(failure, UserError):
+        message = text
+    elif found := re.findall(
+        r"^(?:cmlm\.errors\.)?UserError: (.*)$", text, re.MULTILINE
+    ):
+        message = found[-1]
+    else:
+        return None
+    return re.sub(r" \[while running .*$", "", message)
 
 
-def _raise_if_unreachable(failure: Exception, beam_options: str) -> None:
-    """Raises a UserError if the job service or a worker did not answer."""
+def _why_unreachable(failure: Exception) -> str | None:
+    """Why the job service or a worker did not answer; None for other failures."""
     text = str(failure)
-    lost = re.search(r"StatusCode\.(UNAVAILABLE|DEADLINE_EXCEEDED)", text)
     if isinstance(failure, NotImplementedError):
-        raise _unusable(beam_options, text) from failure
+        return text
     if isinstance(failure, grpc.FutureTimeoutError):
-        raise _unusable(beam_options, "the job service does not answer") from failure
-    if lost and lost[1] == "UNAVAILABLE":
+        return "the job service does not answer"
+    if "StatusCode.UNAVAILABLE" in text:
         details = re.search(r'details = "(.*)"', text)
-        reason = details[1] if details else "a process does not answer"
-        raise _unusable(beam_options, reason) from failure
-    if lost:
+        return details[1] if details else "a process does not answer"
+    if "StatusCode.DEADLINE_EXCEEDED" in text:
         # Beam's own job service reports states only for so long, though the job runs.
-        reason = "the pipeline did not end within --job_server_timeout"
-        hint = "the log of the worker pool names workers that did not start"
-        raise _unusable(beam_options, f"{reason} (default: 300 s); {hint}") from failure
+        return (
+            "the pipeline did not end within --job_server_timeout (default: 300 s); the"
+            " log of the worker pool names workers that did not start"
+        )
+    return None
 
 
 def _unusable(beam_options: str, reason: str) -> UserError:
