@@ -172,7 +172,8 @@ def main(_) -> None:
         outputs.tidy_within(work_dir)
         job = _job(work_dir)
         try:
-            told = (_read_bitext if FLAGS.bitext else _mine_pairs)(job, inputs)
+            mine = _read_bitext if FLAGS.bitext else _mine_pairs
+            told = mine(job, inputs)
         except UserError:
             # Path.glob reads no pattern in the folder's own name.
             folder = pathlib.Path(work_dir)
@@ -208,7 +209,9 @@ def _check_flags() -> None:
         cli.require(source=text, target=text)
     if FLAGS.score and mining:
         raise UserError("--score needs --bitext")
-    job = "pairs" if mining else "scores" if FLAGS.score else "negatives"
+    job = "scores" if FLAGS.score else "negatives"
+    if mining:
+        job = "pairs"
     for name, jobs in _READ_BY.items():
         if FLAGS[name].present and job not in jobs:
             allowed = ", or with ".join(_JOBS[reader] for reader in jobs)

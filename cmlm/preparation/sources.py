@@ -89,9 +89,9 @@ def read(
         except raw_lines.Damaged as error:
             damage = unpacked.damage or str(error)
         except _WrongFormat as error:
-            damage = unpacked.damage or (position >= 0 and str(error))
-            if not damage:
+            if position < 0 and not unpacked.damage:
                 raise UserError(f"{path} is not of layout {layout}: {error}") from error
+            damage = unpacked.damage or str(error)
     if damage:
         of_file[f"{DAMAGED}{path}: {damage}"] += 1
     if not part:

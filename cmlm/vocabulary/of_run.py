@@ -51,12 +51,13 @@ def prepare(
     if config.file:
         tokens = vocabulary_file.load(config.file)
         _refuse_other_size(config.file, tokens, model_size)
-        if present and has_weights and not vocabulary_file.same(config.file, target):
-            raise UserError(
-                f"{config.file} differs from the run's vocabulary, {target}; allowed:"
-                " that file, or another --model_dir"
-            )
-        if not (present and has_weights):
+        if present and has_weights:
+            if not vocabulary_file.same(config.file, target):
+                raise UserError(
+                    f"{config.file} differs from the run's vocabulary, {target}; "
+                    "allowed: that file, or another --model_dir"
+                )
+        else:
             name = vocabulary_file.name_of(config.file)
             target = os.path.join(model_dir, name)
             if name == vocabulary_file.FILE_NAME:
