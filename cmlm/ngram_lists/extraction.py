@@ -23,6 +23,7 @@ import dataclasses
 import heapq
 import itertools
 import math
+import operator
 import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -208,26 +209,24 @@ def extract(
         )
         yield from _collect(selected, config, marked_directory)
         return
-    with SortedCounts(lambda a, b: a + b, config.max_entries) as counted:
+    with SortedCounts(operator.add, config.max_entries) as counted:
         scored = _score_corpus(_documents(paths, units), config, counted)
         if config.scope == "corpus":
             best = _best(scored, config)
             if marked_directory:
                 ngrams = dict(best)
+                best = ngrams.items()
                 selected = ((document, ngrams) for document in _documents(paths, units))
-                yield from _collect(selected, config, marked_directory)
-            else:
-                yield from sorted(best) if config.top else best
+                for _ in _marked(selected, config, marked_directory):
+                    pass
+            yield from sorted(best) if config.top else best
             return
         table = _ScoreTable(scored)
-    yield from _collect(
-        (
-            (document, dict(_best(table.of(_distinct(document, config)), config)))
-            for document in _documents(paths, units)
-        ),
-        config,
-        marked_directory,
+    selected = (
+        (document, dict(_best(table.of(_distinct(document, config)), config)))
+        for document in _documents(paths, units)
     )
+    yield from _collect(selected, config, marked_directory)
 
 
 def _score_corpus(
@@ -272,17 +271,27 @@ def _collect(
 ) -> Iterator[tuple[str, float]]:
     """Joins the n-grams of all documents, and writes the marked texts meanwhile."""
     with SortedCounts(max, config.max_entries) as kept:
-        for path, documents in itertools.groupby(selected, lambda one: one[0].path):
-            with contextlib.ExitStack() as stack:
-                file = None
-                if marked_directory:
-                    name = os.path.join(marked_directory, _marked_name(path))
-                    file = stack.enter_context(files_lib.atomic_text(name))
-                for document, ngrams in documents:
-                    kept.update(ngrams.items())
-                    if file:
-                        _write_marked(document, ngrams, config, file)
+        for ngrams in _marked(selected, config, marked_directory):
+            kept.update(ngrams.items())
         yield from kept.items()
+
+
+def _marked(
+    selected: Iterable[tuple[_Document, dict[str, float]]],
+    config: NgramConfig,
+    directory: str | None,
+) -> Iterator[dict[str, float]]:
+    """Yields the n-grams of each document, and writes its marked text, if wanted."""
+    for path, documents in itertools.groupby(selected, lambda one: one[0].path):
+        with contextlib.ExitStack() as stack:
+            file = None
+            if directory:
+                name = os.path.join(directory, _marked_name(path))
+                file = stack.enter_context(files_lib.atomic_text(name))
+            for document, ngrams in documents:
+                if file:
+                    _write_marked(document, ngrams, config, file)
+                yield ngrams
 
 
 def _write_marked(document, ngrams, config, file) -> None:
