@@ -16,6 +16,8 @@ from cmlm.preparation import documents, filters
 # index of its language and its number of sentences.
 _OWNER = [("number", "<u8"), ("language", "<u2")]
 ROWS = np.dtype([("print", "<u8"), *_OWNER, ("line", "<u4"), ("sentences", "<u4")])
+# The least size of a batch of rows.
+_BATCH_BYTES = 4 << 20
 
 # Near-duplicates: MinHash (Broder, 1997) of runs of words, in bands (LSH). Documents
 # that share a part s of their runs meet with probability 1 - (1 - s^8)^16: 0.95 at 0.8.
@@ -37,14 +39,12 @@ def join(blocks: Iterable[bytes], dtype: np.dtype) -> np.ndarray:
     return np.frombuffer(joined, dtype)
 
 
-def batches(
-    blocks: Iterable[bytes], dtype: np.dtype, size: int = 4 << 20
-) -> Iterator[np.ndarray]:
-    """Joins blocks into arrays of at least `size` bytes; the last may be smaller."""
+def batches(blocks: Iterable[bytes], dtype: np.dtype) -> Iterator[np.ndarray]:
+    """Joins blocks into arrays of at least 4 MB; the last may be smaller."""
     gathered = bytearray()
     for block in blocks:
         gathered += block
-        if len(gathered) >= size:
+        if len(gathered) >= _BATCH_BYTES:
             yield np.frombuffer(gathered, dtype)
             gathered = bytearray()
     if gathered:
