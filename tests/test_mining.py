@@ -265,7 +265,7 @@ def test_workers_without_beam_name_its_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "cmlm.common.beam_tasks", raising=False)
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"^apache_beam is not .*'cmlm\[corpus\]'$"):
-        tasks.Workers("", 2).run(lambda: None, [0], "encoding", 1)
+        tasks.Workers("", 2).run(lambda: None, [0], "encoding", 1, 1)
 
 
 def test_a_run_stopped_before_its_first_shard_does_not_bind_the_next(tmp_path):

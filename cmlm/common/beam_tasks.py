@@ -20,19 +20,17 @@ def run(
     start: Callable[[], Task],
     numbers: Sequence[int],
     what: str,
-    total: int,
-    unit: str,
+    left: int,
     beam_options: str,
     workers: int,
 ) -> None:
     """Does tasks on Beam, see `tasks.Workers.run`.
 
     Args:
-        start, numbers, what, unit: as there.
-        total: the units of these tasks.
+        start, numbers, what, left: as there.
         beam_options, workers: see `beam_runner.run`.
     """
-    progress = beam_runner.Progress(total, f" {unit}", description=what)
+    progress = beam_runner.Progress(left, " sentences", description=what)
 
     def build(pipeline):
         (
@@ -59,7 +57,7 @@ class _Do(beam.DoFn):
 
     Args:
         start: returns the task.
-        progress: receives the reported units.
+        progress: receives the numbers of finished sentences.
     """
 
     def __init__(self, start: Callable[[], Task], progress: beam_runner.Progress):

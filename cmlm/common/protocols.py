@@ -43,4 +43,4 @@ class Task(Protocol):
     """A task of `tasks.Workers`."""
 
     def __call__(self, number: int, report: Callable[[int], object]) -> None:
-        """Does the task of a number; reports finished units, some at a time."""
+        """Does the task of a number; reports finished sentences, some at a time."""

@@ -6,7 +6,7 @@
         def do(number, report): ...
         return do
 
-    Workers("", 2).run(start, missing, "encoding", total, done)
+    Workers("", 2).run(start, missing, "encoding", total, left)
 
 The file of a task depends on the task's number alone, not on the number of workers. A
 stopped run resumes with the tasks whose files are missing.
@@ -46,8 +46,7 @@ class Workers:
         numbers: Sequence[int],
         what: str,
         total: int,
-        done: int = 0,
-        unit: str = "sentences",
+        left: int,
     ) -> None:
         """Does tasks and waits until all are done.
 
@@ -56,9 +55,8 @@ class Workers:
                 be able to send it.
             numbers: the numbers of the tasks.
             what: the description of the progress bar.
-            total: the units of all tasks, those of earlier runs included.
-            done: the units of earlier runs.
-            unit: the name of the units.
+            total: the sentences of all tasks, those of earlier runs included.
+            left: the sentences of these tasks.
 
         Raises:
             UserError: a task raised it, a worker died, or Beam is not installed.
@@ -66,9 +64,9 @@ class Workers:
         if not numbers:
             return
         if self.are_here:
-            with progress.bar(total, what, unit) as bar:
-                # Earlier units do not count for the displayed pace.
-                bar.initial = bar.n = done
+            with progress.bar(total, what) as bar:
+                # Earlier sentences do not count for the displayed pace.
+                bar.initial = bar.n = total - left
                 do = start()
                 for number in numbers:
                     do(number, bar.update)
@@ -77,9 +75,7 @@ class Workers:
         with needing("corpus"):
             from cmlm.common import beam_tasks
 
-        beam_tasks.run(
-            start, numbers, what, total - done, unit, self.beam_options, self.number
-        )
+        beam_tasks.run(start, numbers, what, left, self.beam_options, self.number)
 
 
 HERE = Workers()

@@ -173,7 +173,7 @@ class Searcher:
             missing,
             f"neighbours of the {side}, {self.kind}",
             len(queries),
-            len(queries) - left,
+            left,
         )
         return Found(directory, len(queries), size)
 

@@ -216,7 +216,7 @@ def fill(
     missing = filled.missing()
     left = sum(stop - first for first, stop in map(filled.rows_of, missing))
     task = functools.partial(_filling, filled, start)
-    workers.run(task, missing, what, len(filled), len(filled) - left)
+    workers.run(task, missing, what, len(filled), left)
     return filled
 
 
