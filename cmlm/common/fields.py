@@ -13,6 +13,7 @@ is 0; allowed: at least 1".
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -198,17 +199,16 @@ def _fitted(value: Any, allowed: tuple[type, ...], path: str) -> Any:
     if value is None and str in allowed and type(None) not in allowed:
         value = ""  # from an override `a.b.c=`
     if isinstance(value, str) and float in allowed and str not in allowed:
-        try:
+        with contextlib.suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if is_integer and abs(value) >= 2**63:
         raise refused(path, value, "below 2**63")
     if is_integer and float in allowed and int not in allowed:
         value = float(value)
-    if isinstance(value, float) and value.is_integer() and float not in allowed:
-        value = int(value) if int in allowed else value
+    wants_integer = int in allowed and float not in allowed
+    if wants_integer and isinstance(value, float) and value.is_integer():
+        value = int(value)
     for kind in allowed:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind is int):
             return value

@@ -220,12 +220,11 @@ class Guard(Step):
     def _texts(self, line: str) -> set[str]:
         """The line, its cells, and the sentences of each cell."""
         cells = line.split("\t")
-        return {line, *cells}.union(
-            sentence
-            for cell in cells
-            for language in self._languages
-            for sentence in sentences.split(cell, language)
-        )
+        texts = {line, *cells}
+        for cell in cells:
+            for language in self._languages:
+                texts.update(sentences.split(cell, language))
+        return texts
 
     def apply(self, document, dropped):
         lines = []

@@ -58,13 +58,11 @@ def count_and_smooth(
     Raises:
         UserError: a file cannot be read.
     """
-    ranges = [
-        (language, path, start)
-        for language, of in paths.items()
-        for path in of
-        for start in _starts(path)
-    ]
-    sizes = {path: _size(path) for of in paths.values() for path in of}
+    ranges, sizes = [], {}
+    for language, of in paths.items():
+        for path in of:
+            ranges += [(language, path, start) for start in _starts(path)]
+            sizes[path] = _size(path)
     progress = beam_runner.Progress(sum(sizes.values()))
     totals_path, words_path = f"{work_path}.totals.json", f"{work_path}.words.tsv"
 
