@@ -48,21 +48,7 @@ def held(directory: str) -> Iterator[None]:
     is_new = not os.path.isdir(directory)
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, FILE_NAME)
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if not _lock(handle, path):
-                raise UserError(
-                    f"{directory} is in use by {_owner(handle)}; allowed: wait for its "
-                    "end, or name another directory"
-                )
-            # The last holder may have deleted the file between the two calls.
-            if _is_at(handle, path):
-                break
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
+    handle = _acquire(directory, path)
     try:
         os.ftruncate(handle, 0)
         now = datetime.datetime.now().isoformat(" ", "seconds")
@@ -79,6 +65,23 @@ def held(directory: str) -> Iterator[None]:
                 if is_new:
                     os.rmdir(directory)
         os.close(handle)
+
+
+def _acquire(directory: str, path: str) -> int:
+    """Opens and locks the lock file of a directory."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            stack.callback(os.close, handle)
+            if not _lock(handle, path):
+                raise UserError(
+                    f"{directory} is in use by {_owner(handle)}; allowed: wait for its "
+                    "end, or name another directory"
+                )
+            # The last holder may have deleted the file between the two calls.
+            if _is_at(handle, path):
+                stack.pop_all()
+                return handle
 
 
 def _owner(handle: int) -> str:
