@@ -271,7 +271,8 @@ def mine_negatives(
     sides = {"bitext-1": source, "bitext-2": target}
     pool = target
     if pool_files:
-        pool = job.gather(lambda: texts.read_lines(pool_files), "pool", "--pool")
+        lines = functools.partial(texts.read_lines, pool_files)
+        pool = job.gather(lines, "pool", "--pool")
         sides = {"bitext-1": source, "pool": pool}
     k = negatives.neighbours_for(count, skip, len(pool))
     cells_lib.check_number(job.search.cells, len(source) + len(pool))
@@ -330,9 +331,8 @@ def score_pairs(
     Raises:
         UserError: no line reaches the threshold.
     """
-    lines = job.gather(
-        lambda: texts.read_rows(bitext, columns), "bitext-lines", "--bitext"
-    )
+    read_rows = functools.partial(texts.read_rows, bitext, columns)
+    lines = job.gather(read_rows, "bitext-lines", "--bitext")
     about = vectors.describe(lines, job.encoder, 1)
     start = functools.partial(
         _scoring, *vectors.opened(lines, job.encoder, job.workers, job.reopen)

@@ -22,10 +22,11 @@ def save(path: str, array: np.ndarray) -> None:
         OSError: the file cannot be written. The error has the system's message, which
             `numpy.save` drops.
     """
+    array = np.ascontiguousarray(array)
     with files.atomic_file(path) as temporary, open(temporary, "wb") as file:
-        header = np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array))
+        header = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(file, header)
-        file.write(np.ascontiguousarray(array).data.cast("B"))
+        file.write(array.data.cast("B"))
     seal(path)
 
 

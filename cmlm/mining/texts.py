@@ -170,6 +170,7 @@ def _known(directory: str) -> tuple[int, str] | None:
 
 
 def _write(lines, directory: str, name: str, memory: int) -> None:
+    """Fills a new directory, see `gather`."""
     keys_path = os.path.join(directory, "keys")
     digest = hashlib.blake2b()
     with open(keys_path, "wb", buffering=1 << 20) as file:
@@ -183,31 +184,8 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
     distinct = _number(keys, rows, max(memory // _KEY_BYTES, 1))
     del keys
     os.remove(keys_path)
-
-    # The second pass writes the texts.
-    offsets = storage.new_map(os.path.join(directory, _OFFSETS), "<i8", (distinct + 1,))
-    ends = np.asarray(offsets)  # A plain array: faster assignments than a memmap.
-    changed = UserError(f"{name} changed while the command read it; run it again")
-    again, offset, seen = hashlib.blake2b(), 0, 0
-    with (
-        progress.bar(count, f"texts of {name}", "lines") as bar,
-        open(os.path.join(directory, _TEXT), "wb", buffering=1 << 20) as file,
-    ):
-        for line, row in itertools.zip_longest(lines(), _each(rows)):
-            if line is None or row is None:
-                raise changed
-            encoded = line.encode()
-            again.update(_key(encoded))
-            # Rows are numbered by first occurrence.
-            if row == seen:
-                seen += 1
-                offset += file.write(encoded + b"\n")
-                ends[seen] = offset
-            bar.update()
-    if again.digest() != digest.digest():
-        raise changed
+    _write_texts(lines, directory, name, rows, distinct, digest.digest())
     rows.flush()
-    offsets.flush()
     about = {"lines": count, "digest": digest.hexdigest()}
     storage.write_json(os.path.join(directory, _ABOUT), about)
     checksums.write(
@@ -215,6 +193,41 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
         (_TEXT, _OFFSETS, _ROWS),
         os.path.join(directory, checksums.FILE_NAME),
     )
+
+
+def _write_texts(
+    lines, directory: str, name: str, rows: np.ndarray, distinct: int, digest: bytes
+) -> None:
+    """Writes the distinct lines in a second pass over the text, and their offsets.
+
+    Args:
+        lines, directory, name: see `gather`.
+        rows: int64 [lines], the number of each line among the distinct ones, which are
+            numbered by first occurrence.
+        distinct: the number of distinct lines.
+        digest: the hash of the first pass.
+    """
+    offsets = storage.new_map(os.path.join(directory, _OFFSETS), "<i8", (distinct + 1,))
+    ends = np.asarray(offsets)  # A plain array: faster assignments than a memmap.
+    changed = UserError(f"{name} changed while the command read it; run it again")
+    again, offset, seen = hashlib.blake2b(), 0, 0
+    with (
+        progress.bar(len(rows), f"texts of {name}", "lines") as bar,
+        open(os.path.join(directory, _TEXT), "wb", buffering=1 << 20) as file,
+    ):
+        for line, row in itertools.zip_longest(lines(), _each(rows)):
+            if line is None or row is None:
+                raise changed
+            encoded = line.encode()
+            again.update(_key(encoded))
+            if row == seen:
+                seen += 1
+                offset += file.write(encoded + b"\n")
+                ends[seen] = offset
+            bar.update()
+    if again.digest() != digest:
+        raise changed
+    offsets.flush()
 
 
 def _each(rows: np.ndarray) -> Iterator[int]:
