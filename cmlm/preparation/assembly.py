@@ -54,10 +54,10 @@ def build(
     )
     rows = parts.spilled("rows", spread[spreading.Spread.ROWS])
     decided = parts.decided(spread, rows)
-    limits = parts.limits(rows, decided) if settings.max_sentences else []
+    limits = parts.limits(rows, decided) if settings.max_sentences else None
     text = {"text": parts.spilled("text", spread.text), **decided}
     grouped = text | "shards" >> beam.CoGroupByKey()
-    parts.counted("write", grouped, writing.WriteShard(settings, directory), *limits)
+    parts.counted("write", grouped, writing.WriteShard(settings, directory), limits)
     beam_runner.write_counts(parts.counts, counts_path)
 
 
@@ -152,7 +152,7 @@ class _Parts:
 
     def limits(
         self, rows: beam.PCollection, decided: dict[str, beam.PCollection]
-    ) -> list[pvalue.AsDict]:
+    ) -> pvalue.AsDict:
         """The `writing.Limit` of each language, for `writing.WriteShard`."""
         settings = self._settings
         kept = {"rows": rows, **decided} | "lines kept" >> beam.CoGroupByKey()
@@ -169,4 +169,4 @@ class _Parts:
             | "sizes of a language" >> beam.CombinePerKey(writing.join_sizes)
             | "limit" >> beam.Map(writing.limit, cuts, settings.seed)
         )
-        return [pvalue.AsDict(limits)]
+        return pvalue.AsDict(limits)

@@ -139,7 +139,7 @@ class WriteShard(beam_runner.CountingDoFn):
     def __init__(self, settings: Settings, directory: str):
         self._settings, self._directory = settings, directory
 
-    def process(self, element, limits=None):
+    def process(self, element, limits):
         key, groups = element
         index = key >> spreading.SHARD_BITS
         language = self._settings.language_table[index]
