@@ -233,10 +233,7 @@ def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) ->
         most_tokens: upper limit for the tokens of these characters. A letter takes two
             tokens, a Chinese character one.
     """
-    counts: collections.Counter = collections.Counter()
-    for word, count in words:
-        for character in word:
-            counts[character] += count
+    counts = wordpiece.count_characters(words)
     uncovered = counts.total()
     allowed = _UNCOVERED_CHARACTERS * uncovered
     n_tokens = 0

@@ -47,10 +47,7 @@ class Learner:
             for word, count in words
             if len(word) <= max_length and word not in taken
         ]
-        frequency: collections.Counter = collections.Counter()
-        for word, count in words:
-            for character in word:
-                frequency[character] += count
+        frequency = count_characters(words)
         ranked = sorted(frequency.items(), key=lambda item: (-item[1], item[0]))
         allowed = {character for character, _ in ranked[:max_characters]}
         self._words = [(word, n) for word, n in words if allowed.issuperset(word)]
@@ -84,6 +81,15 @@ class Learner:
             pieces.setdefault(character, 1)
             pieces.setdefault(_JOINER + character, 1)
         return pieces
+
+
+def count_characters(words: Iterable[tuple[str, int]]) -> collections.Counter:
+    """Counts the characters of words and their counts."""
+    counts: collections.Counter = collections.Counter()
+    for word, count in words:
+        for character in word:
+            counts[character] += count
+    return counts
 
 
 def _suffixes(
