@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import uuid
 from collections.abc import Iterator
 from typing import BinaryIO, TextIO
 
@@ -31,7 +30,7 @@ def atomic_text(path: str) -> Iterator[TextIO]:
     A worker that dies leaves `PATH.tmp-...`. The worker that repeats its bundle writes
     a new temporary file, and the last rename wins.
     """
-    temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    temporary = locks.temporary(path)
     uncompressed = filesystem.CompressionTypes.UNCOMPRESSED
     try:
         with (

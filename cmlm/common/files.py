@@ -13,7 +13,6 @@ import io
 import os
 import re
 import stat
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, TextIO
@@ -300,7 +299,7 @@ def atomic_file(path: str) -> Iterator[str]:
         OSError: the file cannot be written; the error names a path.
     """
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    temporary = locks.temporary(path)
     try:
         with locks.in_work(temporary):
             yield temporary
@@ -316,7 +315,7 @@ def atomic_file(path: str) -> Iterator[str]:
 def working_path(path: str) -> Iterator[str]:
     """Yields a prefix for temporary files beside `path`; `outputs.tidy` knows them."""
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    prefix = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    prefix = locks.temporary(path)
     with locks.in_work(prefix):
         try:
             yield prefix
@@ -355,8 +354,7 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
             created.
     """
     path = outputs.followed(path.rstrip("/"))
-    suffix = uuid.uuid4().hex[:8]
-    temporary, replaced = f"{path}.tmp-{suffix}", f"{path}.old-{suffix}"
+    temporary, replaced = locks.temporary(path), locks.temporary(path, "old")
     if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
         raise UserError(f"{path} is a file: name a directory to write")
     outputs.refuse_existing(path, overwrite)

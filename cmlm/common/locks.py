@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import socket
+import uuid
 from collections.abc import Iterator
 
 from cmlm.errors import UserError
@@ -97,6 +98,16 @@ def _lock(handle: int, path: str) -> bool:
     except OSError as error:
         logger.warning("%s cannot be locked: %s", path, error.strerror)
     return True
+
+
+def temporary(path: str, kind: str = "tmp") -> str:
+    """Returns a new name beside an output; `outputs.tidy` knows such names.
+
+    Args:
+        path: the output.
+        kind: `tmp` for an unfinished output, `old` for one that is being replaced.
+    """
+    return f"{path}.{kind}-{uuid.uuid4().hex[:8]}"
 
 
 @contextlib.contextmanager

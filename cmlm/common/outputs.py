@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
@@ -20,8 +19,7 @@ from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# The names that `files` gives to unfinished and replaced outputs.
-# The counts of Beam have further letters behind.
+# The names of `locks.temporary`. The counts of Beam have further letters behind.
 _LEFTOVER = re.compile(r"((.+)\.(tmp|old)-[0-9a-f]{8})(\..+)?")
 # The ends of the names of packed files.
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
@@ -335,7 +333,7 @@ def work_directory(path: str | None) -> Iterator[str | None]:
 
 def discard(directory: str) -> None:
     """Removes a local directory; `tidy` removes the rest of it after a kill."""
-    removed = f"{directory.rstrip('/')}.tmp-{uuid.uuid4().hex[:8]}"
+    removed = locks.temporary(directory.rstrip("/"))
     os.rename(directory, removed)
     shutil.rmtree(removed)
 
