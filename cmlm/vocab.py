@@ -210,8 +210,7 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
             beam_options=FLAGS.beam_options,
             workers=FLAGS.workers,
         )
-    origin = learning.origin(config, paths)
-    learning.learn_and_write(counts, totals, config, FLAGS.output, origin)
+    learning.learn_and_write(counts, totals, config, FLAGS.output, paths)
 
 
 def prune(paths: dict[str, list[str]]) -> None:

@@ -97,7 +97,7 @@ def learn(
     }
     totals = {language: counts.total for language, counts in counted.items()}
     counts = words_lib.smooth_and_cut(counted, config.sampling_exponent, number)
-    return learn_and_write(counts, totals, config, output_path, origin(config, files))
+    return learn_and_write(counts, totals, config, output_path, files)
 
 
 def learn_and_write(
@@ -105,7 +105,7 @@ def learn_and_write(
     totals: Mapping[str, int],
     config: VocabularyConfig,
     output_path: str,
-    learnt_from: Mapping[str, Any],
+    files: Mapping[str, list[str]],
 ) -> list[str]:
     """Learns a vocabulary from counted and smoothed words and writes it.
 
@@ -114,14 +114,14 @@ def learn_and_write(
         totals: number of words of each language, for the log.
         config: size of the vocabulary, and the exponent of the smoothing.
         output_path: file to write, atomically; its rules go beside it.
-        learnt_from: see `origin`.
+        files: the text of the words, by language.
 
     Raises:
         UserError: `counts` is empty.
     """
     if not counts:
         raise UserError("the text has no word to learn a vocabulary from")
-    began = time.monotonic()
+    began, learnt_from = time.monotonic(), origin(config, files)
     logger.info(
         "learning a vocabulary of %s tokens from %s words%s",
         f"{config.size:,}",
