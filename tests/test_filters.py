@@ -83,14 +83,14 @@ def test_separated(text, found):
 def test_length_has_both_limits_inside():
     counts = collections.Counter()
     lines = ["x" * n for n in (9, 10, 5000, 5001)]
-    assert filters.length(lines, counts) == lines[1:3]
+    assert filters.kept(lines, filters.length_fault, counts) == lines[1:3]
     assert counts == {"under 10 characters": 1, "over 5,000 characters": 1}
 
 
 def test_pairs():
     counts = collections.Counter()
     lines = ["Yes.\tJa.", "OK\tOK", "12\t12 %", "x\t" + "y" * 5001]
-    assert filters.pairs(lines, counts) == ["Yes.\tJa."]
+    assert filters.kept(lines, filters.pair_fault, counts) == ["Yes.\tJa."]
     assert counts == {
         "both sides equal": 1,
         "a side without a letter": 1,

@@ -1,7 +1,6 @@
 """Filters for the lines of a document, as plain functions.
 
-A filter takes the lines of a document and a counter, adds the number of dropped lines
-for each reason to the counter, and returns the lines to keep.
+The fault of a line is the reason to drop it; `kept` counts the dropped lines by fault.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
+from collections.abc import Callable, Iterable
 
 # LaBSE, section 3.1: it drops lines under 10 and over 5,000 characters.
 MIN_CHARACTERS = 10
@@ -53,20 +53,28 @@ def separated(text: str) -> list[str]:
     return _UNSPACED.sub(r" \g<0> ", text).split()
 
 
-def c4_lines(lines: list[str], counts: collections.Counter) -> list[str]:
-    """Keeps complete sentences and drops boilerplate, by C4's rules."""
-    kept = []
+def kept(
+    lines: Iterable[str],
+    fault: Callable[[str], str | None],
+    counts: collections.Counter,
+) -> list[str]:
+    """Returns the lines without a fault, and counts the others by their fault."""
+    found = []
     for line in lines:
-        line = _CITATION.sub("", line).strip()
-        reason = _c4_reason(line)
+        reason = fault(line)
         if reason:
             counts[reason] += 1
         else:
-            kept.append(line)
-    return kept
+            found.append(line)
+    return found
 
 
-def _c4_reason(line: str) -> str | None:
+def c4_lines(lines: list[str], counts: collections.Counter) -> list[str]:
+    """Keeps complete sentences and drops boilerplate, by C4's rules."""
+    return kept((_CITATION.sub("", line).strip() for line in lines), _c4_fault, counts)
+
+
+def _c4_fault(line: str) -> str | None:
     if not line:
         return "empty"
     if line.endswith(("...", "…")):
@@ -99,33 +107,25 @@ def c4_document(lines: list[str]) -> str | None:
     return None
 
 
-def length(lines: list[str], counts: collections.Counter) -> list[str]:
-    """Keeps lines of 10 to 5,000 characters."""
-    kept = []
-    for line in lines:
-        if len(line) < MIN_CHARACTERS:
-            counts[f"under {MIN_CHARACTERS} characters"] += 1
-        elif len(line) > MAX_CHARACTERS:
-            counts[f"over {MAX_CHARACTERS:,} characters"] += 1
-        else:
-            kept.append(line)
-    return kept
+def length_fault(line: str) -> str | None:
+    """Returns why a line is not of 10 to 5,000 characters, or None."""
+    if len(line) < MIN_CHARACTERS:
+        return f"under {MIN_CHARACTERS} characters"
+    if len(line) > MAX_CHARACTERS:
+        return f"over {MAX_CHARACTERS:,} characters"
+    return None
 
 
-def pairs(lines: list[str], counts: collections.Counter) -> list[str]:
-    """Keeps pairs with letters on both sides and two different sides."""
-    kept = []
-    for line in lines:
-        source, target = line.split("\t")
-        if not (any(map(str.isalpha, source)) and any(map(str.isalpha, target))):
-            counts["a side without a letter"] += 1
-        elif source == target:
-            counts["both sides equal"] += 1
-        elif max(len(source), len(target)) > MAX_CHARACTERS:
-            counts[f"over {MAX_CHARACTERS:,} characters"] += 1
-        else:
-            kept.append(line)
-    return kept
+def pair_fault(line: str) -> str | None:
+    """Returns why a pair lacks letters, or its sides are equal or long; or None."""
+    source, target = line.split("\t")
+    if not (any(map(str.isalpha, source)) and any(map(str.isalpha, target))):
+        return "a side without a letter"
+    if source == target:
+        return "both sides equal"
+    if max(len(source), len(target)) > MAX_CHARACTERS:
+        return f"over {MAX_CHARACTERS:,} characters"
+    return None
 
 
 # CLD2 rejects control characters and non-characters.

@@ -80,11 +80,11 @@ class Settings:
         """The transforms that work on single documents, in order."""
         chosen: list[steps.Step] = []
         if self.is_bitext:
-            chosen.append(steps.Lines("pairs", filters.pairs))
+            chosen.append(steps.Lines("pairs", filters.pair_fault))
         if "c4" in self.steps:
             chosen.append(steps.C4())
         if "length" in self.steps:
-            chosen.append(steps.Lines("length", filters.length))
+            chosen.append(steps.Lines("length", filters.length_fault))
         if "language" in self.steps:
             chosen.append(steps.Language(self.languages))
         if self.quality_model:

@@ -102,20 +102,19 @@ class C4(Step):
 
 
 class Lines(Step):
-    """Keeps some lines of each document.
+    """Keeps the lines of each document that have no fault.
 
     Args:
         name: the name of the step.
-        keep: a filter for lines, see `filters`.
+        fault: returns the reason to drop a line, or None.
     """
 
-    def __init__(
-        self, name: str, keep: Callable[[list[str], collections.Counter], list[str]]
-    ):
-        self.name, self._keep = name, keep
+    def __init__(self, name: str, fault: Callable[[str], str | None]):
+        self.name, self._fault = name, fault
 
     def apply(self, document, dropped):
-        return document._replace(lines=self._keep(document.lines, dropped))
+        lines = filters.kept(document.lines, self._fault, dropped)
+        return document._replace(lines=lines)
 
 
 class Language(Step):
@@ -163,17 +162,19 @@ class Split(Step):
     def apply(self, document, dropped):
         lines = []
         for line in document.lines:
-            kept = []
-            for sentence in sentences.split(line, document.language):
-                if not any(map(str.isalpha, sentence)):
-                    dropped["sentence without a letter"] += 1
-                elif len(sentence) > sentences.MAX_CHARACTERS:
-                    dropped[f"sentence over {sentences.MAX_CHARACTERS:,}"] += 1
-                else:
-                    kept.append(sentence)
+            found = sentences.split(line, document.language)
+            kept = filters.kept(found, _sentence_fault, dropped)
             if kept:
                 lines.append("\t".join(kept))
         return document._replace(lines=lines)
+
+
+def _sentence_fault(sentence: str) -> str | None:
+    if not any(map(str.isalpha, sentence)):
+        return "sentence without a letter"
+    if len(sentence) > sentences.MAX_CHARACTERS:
+        return f"sentence over {sentences.MAX_CHARACTERS:,}"
+    return None
 
 
 class Guard(Step):
