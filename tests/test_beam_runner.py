@@ -11,6 +11,7 @@ from concurrent import futures
 import apache_beam as beam
 import grpc
 import pytest
+from apache_beam.options import pipeline_options
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 from apache_beam.runners.portability import local_job_service
 
@@ -92,6 +93,17 @@ def test_options_of_beam_reach_the_runner(tmp_path):
     assert counts == {"a": 100, "b": 100, "c": 50, "ä": 50}
     assert not beam_runner.is_local(options)
     assert beam_runner.is_local("--direct_num_workers=3")
+
+
+@pytest.mark.parametrize(
+    "given, number",
+    [("", 1), ("--direct_num_workers=0", 1), ("--direct_num_workers=3", 3)],
+)
+def test_the_number_of_workers_is_that_of_the_options_or_the_argument(given, number):
+    options = beam_runner._parsed(given)
+    beam_runner._local_runner(options, 1)
+    direct = options.view_as(pipeline_options.DirectOptions)
+    assert direct.direct_num_workers == number
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,8 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
 
     given = options.get_all_options(drop_default=True)
     direct = options.view_as(pipeline_options.DirectOptions)
-    if "direct_num_workers" not in given:
+    # With 0 Beam counts the processors itself.
+    if not given.get("direct_num_workers"):
         direct.direct_num_workers = workers
     environment = None
     if direct.direct_num_workers != 1 and "direct_running_mode" not in given:
@@ -236,9 +237,8 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
             " apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
         )
     if "default_sdk_harness_log_level" not in given:
-        options.view_as(
-            pipeline_options.WorkerOptions
-        ).default_sdk_harness_log_level = "CRITICAL"
+        worker = options.view_as(pipeline_options.WorkerOptions)
+        worker.default_sdk_harness_log_level = "CRITICAL"
     encoded = portable_runner.JobServiceHandle.encode_pipeline_options(
         options.get_all_options()
     )
