@@ -220,8 +220,14 @@ def test_a_line_without_end_is_passed_over(tmp_path, monkeypatch):
 def test_a_document_without_end_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_lines, "MAX_BYTES", 100)
     (tmp_path / "a.txt").write_text("A line of thirty characters ok\n" * 10)
-    documents, _ = read(tmp_path / "a.txt", "lines")
+    documents, counts = read(tmp_path / "a.txt", "lines")
     assert [len(d) for d in documents] == [4, 4, 2]
+    assert counts == {"documents cut": 2}
+
+
+def test_documents_that_end_are_not_counted_as_cut(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
+    assert read(tmp_path / "a.txt", "lines") == ([["One."], ["Two."]], {})
 
 
 def test_json(tmp_path):

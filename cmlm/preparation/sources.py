@@ -145,7 +145,8 @@ def _plain(layout: str) -> Reader:
                 document.append(paragraph)
                 size += len(paragraph)
             if document and (paragraph is None or size > raw_lines.MAX_BYTES):
-                counts["documents cut"] += paragraph is not None
+                if paragraph is not None:
+                    counts["documents cut"] += 1
                 yield _as_it_is(document)
                 document, size = [], 0
         if document:
