@@ -10,31 +10,38 @@ from typing import BinaryIO, TextIO
 
 from cmlm.errors import UserError
 
-# The first bytes of packed files, and the command that unpacks them. Plain text may
-# begin with BZh, so the marks of bzip2 include the magic number of its first block, or
-# of its end.
-_PACKED = {
-    b"\xfd7zXZ\0": ("xz", "xz -dc OLD"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc OLD"),
-    b"PK\x03\x04": ("zip", "unzip -p OLD"),
-    b"\x1f\x8b\x08": ("gzip", "gzip -dc OLD"),
+# The first bytes of packed files. Plain text may begin with BZh, so the marks of bzip2
+# include the magic number of its first block, or of its end.
+_MARKS = {
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"\x1f\x8b\x08": "gzip",
     **{
-        b"BZh%d%b" % (level, block): ("bzip2", "bzip2 -dc OLD")
+        b"BZh%d%b" % (level, block): "bzip2"
         for level in range(1, 10)
         for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
     },
+}
+# The commands that unpack them.
+_COMMANDS = {
+    "xz": "xz -dc OLD",
+    "zstd": "zstd -dc OLD",
+    "zip": "unzip -p OLD",
+    "gzip": "gzip -dc OLD",
+    "bzip2": "bzip2 -dc OLD",
 }
 _ENDINGS = {"gzip": ".gz", "bzip2": ".bz2"}
 # The files that commands read, for messages.
 READ = "plain text, .gz, .bz2"
 READ_BY_TENSORFLOW = "plain text, .gz"
 # The most bytes that `kind` needs.
-MARK_BYTES = max(map(len, _PACKED))
+MARK_BYTES = max(map(len, _MARKS))
 
 
 def kind(begin: bytes) -> str:
     """Returns how a file is packed by its first bytes: `xz`, `gzip`, ...; or ""."""
-    for mark, (name, _) in _PACKED.items():
+    for mark, name in _MARKS.items():
         if begin.startswith(mark):
             return name
     return ""
@@ -55,7 +62,7 @@ def refuse_other(path: str, begin: bytes, allowed: str = READ) -> None:
     ending = _ENDINGS.get(found)
     if not found or (ending and path.endswith(ending)):
         return
-    advice = f"`{dict(_PACKED.values())[found]} | gzip > NEW.gz`"
+    advice = f"`{_COMMANDS[found]} | gzip > NEW.gz`"
     if ending:
         found += " under another name"
         if ending in allowed:
