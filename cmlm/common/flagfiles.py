@@ -31,9 +31,8 @@ def names() -> list[str]:
 def fault(arguments: Sequence[str]) -> str:
     """Names the first flagfile among expanded arguments that does not exist, or ""."""
     for argument in arguments:
-        match = _FLAGFILE.fullmatch(argument)
-        if match and find(match[1].strip()) is None:
-            name = match[1].strip()
+        name = _named(argument)
+        if name is not None and find(name) is None:
             asked = name.removeprefix("configs/").removesuffix(".flags")
             return (
                 f"--flagfile={name}: there is no such file; "
@@ -41,6 +40,12 @@ def fault(arguments: Sequence[str]) -> str:
                 "configs` lists"
             )
     return ""
+
+
+def _named(argument: str) -> str | None:
+    """Returns the flagfile that an argument names, or None."""
+    match = _FLAGFILE.fullmatch(argument)
+    return match[1].strip() if match else None
 
 
 def find(path: str) -> str | None:
@@ -66,8 +71,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
 def _expanded(arguments: Sequence[str], open_files: tuple[str, ...]) -> Iterator[str]:
     for argument in arguments:
-        match = _FLAGFILE.fullmatch(argument)
-        path = find(match[1].strip()) if match else None
+        name = _named(argument)
+        path = None if name is None else find(name)
         if path is None or path in open_files:
             yield argument
             continue
