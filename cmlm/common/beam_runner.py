@@ -143,7 +143,11 @@ def _killed_workers() -> Iterator[None]:
     try:
         yield
     except UserError:
-        # The error already tells what the threads report.
+        # The error already tells what the threads report. The thread that reads a
+        # remote job's messages may be about to report it.
+        for thread in threading.enumerate():
+            if thread.name == "wait_until_finish_read":
+                thread.join(1)
         lost.clear()
         raise
     except _WorkerDied:
