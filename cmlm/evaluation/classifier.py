@@ -16,6 +16,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import joblib
 import numpy as np
@@ -42,8 +43,6 @@ ABOUT = {
     "mlp": "a perceptron with 50 hidden units, as the toolkit's in PyTorch",
 }
 _HIDDEN = {"logistic-adam": 0, "mlp": 50}
-# For two classes, and for more: the Hessian grows with the square of the classes.
-_SOLVERS = (("newton-cholesky", 1e-6), ("newton-cg", 1e-5))
 
 
 def _grid(kind: str, of_folds: bool = False) -> Sequence[float]:
@@ -52,43 +51,62 @@ def _grid(kind: str, of_folds: bool = False) -> Sequence[float]:
     return FOLDS_GRID if of_folds else GRID
 
 
-def _fit_path(
-    kind: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    train: np.ndarray,
-    dev: np.ndarray | None,
-    tests: Sequence[np.ndarray],
-    grid: Sequence[float],
-    seed: int,
-) -> list[list[np.ndarray]]:
-    """Fits each value of the grid; returns the predicted labels of each test set.
+class _Path(NamedTuple):
+    """A regularization path: a classifier is fitted with each strength of a grid.
 
-    Networks stop by the rows `dev`; see `perceptron.fit_path`.
+    Attributes:
+        train: the rows to train on.
+        dev: the rows by which networks stop; None: see `perceptron.fit_path`.
+        tests: the rows of each test set.
+        grid: the strengths.
     """
+
+    train: np.ndarray
+    dev: np.ndarray | None
+    tests: Sequence[np.ndarray]
+    grid: Sequence[float]
+
+
+def _fit_path(
+    kind: str, x: np.ndarray, y: np.ndarray, seed: int, path: _Path
+) -> list[list[np.ndarray]]:
+    """For each strength, the predicted labels of each test set."""
     if kind != LOGISTIC:
-        hidden = _HIDDEN[kind]
-        return perceptron.fit_path(x, y, train, dev, tests, grid, seed, hidden)
+        return perceptron.fit_path(
+            x, y, path.train, path.dev, path.tests, path.grid, seed, _HIDDEN[kind]
+        )
     # Vectors that are not scaled make the problem ill-conditioned: L-BFGS takes
     # hundreds of steps. Newton's method takes few, in double precision only.
-    rows, labels, predicted = x[train].astype(np.float64), y[train], []
-    solver, tol = _SOLVERS[len(np.unique(labels)) > 2]
+    rows, labels = x[path.train].astype(np.float64), y[path.train]
+    # The Hessian of newton-cholesky grows with the square of the classes.
+    if len(np.unique(labels)) > 2:
+        solver, tol = "newton-cg", 1e-5
+    else:
+        solver, tol = "newton-cholesky", 1e-6
     model = LogisticRegression(
         random_state=seed, warm_start=True, solver=solver, tol=tol, max_iter=1000
     )
-    for value in grid:
+    predicted = []
+    for value in path.grid:
         model.set_params(C=value)
         try:
             model.fit(rows, labels)
         except LinAlgWarning:
             # As the solver itself does for a singular Hessian.
             model.set_params(solver="lbfgs").fit(rows, labels)
-        predicted.append([model.predict(x[test]) for test in tests])
+        predicted.append([model.predict(x[test]) for test in path.tests])
     return predicted
 
 
-def _fit_paths(paths: Sequence[tuple], jobs: int) -> list[list[list[np.ndarray]]]:
-    """Calls `_fit_path` with each tuple, `jobs` at a time; 0 for one on each core."""
+def _fit_paths(
+    kind: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    seed: int,
+    paths: Sequence[_Path],
+    jobs: int = 1,
+) -> list[list[list[np.ndarray]]]:
+    """Calls `_fit_path` with each path, `jobs` at a time; 0 for one on each core."""
     parallel = joblib.Parallel(n_jobs=jobs or machine.processors(), prefer="threads")
     # Threads share the filters of warnings and the number of BLAS threads, so both are
     # set once. The solver makes LinAlgWarning an error for a moment, in which other
@@ -96,7 +114,8 @@ def _fit_paths(paths: Sequence[tuple], jobs: int) -> list[list[list[np.ndarray]]
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("error", LinAlgWarning)
-        return parallel(joblib.delayed(_fit_path)(*path) for path in paths)
+        fit = joblib.delayed(_fit_path)
+        return parallel(fit(kind, x, y, seed, path) for path in paths)
 
 
 def _best(accuracies: np.ndarray) -> int:
@@ -114,13 +133,12 @@ def check_folds(labels: Sequence[int] | Sequence[str], is_nested: bool) -> None:
     Raises:
         UserError: the two largest classes have too few examples.
     """
-    needed = (FOLDS + 2, 3) if is_nested else (FOLDS, 2)
-    counts = [count for _, count in Counter(labels).most_common(2)]
-    most, next_most, *_ = (*counts, 0, 0)
-    if most < needed[0] or next_most < needed[1]:
+    least, next_least = (FOLDS + 2, 3) if is_nested else (FOLDS, 2)
+    (_, most), (_, next_most) = Counter(labels).most_common(2)
+    if most < least or next_most < next_least:
         raise UserError(
             f"the largest class has {counted(most, 'example')}, the next {next_most}; "
-            f"allowed for {FOLDS} folds: at least {needed[0]} and {needed[1]}"
+            f"allowed for {FOLDS} folds: at least {least} and {next_least}"
         )
 
 
@@ -132,22 +150,24 @@ def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return list(folds.split(np.zeros(len(y)), y))
 
 
-def _cross_validate(kind, x, y, rows_of_folds, grid, seed, jobs) -> list[np.ndarray]:
-    """For each list of folds, the mean accuracy of each value of the grid."""
-    paths = [
-        (kind, x, y, train, test, [test], grid, seed)
-        for folds in rows_of_folds
-        for train, test in folds
-    ]
-    accuracies = np.array(
+def _cross_validate(
+    kind: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    seed: int,
+    folds: Sequence[tuple[np.ndarray, np.ndarray]],
+    grid: Sequence[float],
+    jobs: int,
+) -> np.ndarray:
+    """The accuracies, [folds, grid]; each fold has rows to train on and to test."""
+    paths = [_Path(train, test, [test], grid) for train, test in folds]
+    fitted = _fit_paths(kind, x, y, seed, paths, jobs)
+    return np.array(
         [
-            [metrics.accuracy(labels[0], y[path[4]]) for labels in predicted]
-            for path, predicted in zip(paths, _fit_paths(paths, jobs), strict=True)
+            [metrics.accuracy(tests[0], y[test]) for tests in predicted]
+            for (_, test), predicted in zip(folds, fitted, strict=True)
         ]
     )
-    return [
-        part.mean(axis=0) for part in np.split(accuracies, len(rows_of_folds), axis=0)
-    ]
 
 
 def nested_cross_validation(
@@ -169,21 +189,25 @@ def nested_cross_validation(
     check_folds(y.tolist(), is_nested=True)
     outer, grid = _folds(y, seed), _grid(kind)
     inner = [
-        [(train[a], train[b]) for a, b in _folds(y[train], seed)] for train, _ in outer
+        (train[inner_train], train[inner_test])
+        for train, _ in outer
+        for inner_train, inner_test in _folds(y[train], seed)
     ]
-    accuracies = _cross_validate(kind, x, y, inner, grid, seed, jobs)
-    chosen = [grid[_best(row)] for row in accuracies]
+    accuracies = _cross_validate(kind, x, y, seed, inner, grid, jobs)
+    # [outer folds, grid]
+    accuracies = accuracies.reshape([FOLDS, FOLDS, len(grid)]).mean(axis=1)
     paths = [
-        (kind, x, y, train, None, [test], [value], seed)
-        for (train, test), value in zip(outer, chosen, strict=True)
+        _Path(train, None, [test], [grid[_best(row)]])
+        for (train, test), row in zip(outer, accuracies, strict=True)
     ]
+    fitted = _fit_paths(kind, x, y, seed, paths, jobs)
     scores = [
         metrics.accuracy(predicted[0][0], y[test])
-        for (_, test), predicted in zip(outer, _fit_paths(paths, jobs), strict=True)
+        for predicted, (_, test) in zip(fitted, outer, strict=True)
     ]
     return {
         "accuracy": float(np.mean(scores)),
-        "dev_accuracy": float(np.mean([row.max() for row in accuracies])),
+        "dev_accuracy": float(accuracies.max(axis=1).mean()),
     }
 
 
@@ -202,12 +226,10 @@ def cross_validation_then_test(
     """
     check_folds(y.tolist(), is_nested=False)
     grid = _grid(kind, of_folds=True)
-    (accuracies,) = _cross_validate(kind, x, y, [_folds(y, seed)], grid, seed, jobs)
-    both = np.concatenate([x, x_test])
-    train, test = np.split(np.arange(len(both)), [len(x)])
-    chosen = [grid[_best(accuracies)]]
-    (path,) = _fit_paths([(kind, both, y, train, None, [test], chosen, seed)], 1)
-    return path[0][0], float(accuracies.max())
+    folds = _folds(y, seed)
+    accuracies = _cross_validate(kind, x, y, seed, folds, grid, jobs).mean(axis=0)
+    predicted = _fit_and_predict(kind, x, y, x_test, seed, grid[_best(accuracies)])
+    return predicted, float(accuracies.max())
 
 
 def validation_then_test(
@@ -227,18 +249,29 @@ def validation_then_test(
     every, labels = np.concatenate([x, x_dev, x_test]), np.concatenate([y, y_dev])
     ends = np.cumsum([len(x), len(x_dev)])
     train, dev, test = np.split(np.arange(len(every)), ends)
-    whole = (kind, every, labels, train, dev, [dev, test], _grid(kind), seed)
-    (path,) = _fit_paths([whole], 1)
-    accuracies = np.array([metrics.accuracy(found, y_dev) for found, _ in path])
-    best = _best(accuracies)
-    return path[best][1], float(accuracies.max())
+    path = _Path(train, dev, [dev, test], _grid(kind))
+    (fitted,) = _fit_paths(kind, every, labels, seed, [path])
+    accuracies = np.array([metrics.accuracy(of_dev, y_dev) for of_dev, _ in fitted])
+    _, predicted = fitted[_best(accuracies)]
+    return predicted, float(accuracies.max())
 
 
 def fit_and_predict(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int
 ) -> np.ndarray:
     """Predicts the labels of `x_test` by a logistic regression with C = 1."""
+    return _fit_and_predict(LOGISTIC, x, y, x_test, seed, 1.0)
+
+
+def _fit_and_predict(
+    kind: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    x_test: np.ndarray,
+    seed: int,
+    strength: float,
+) -> np.ndarray:
     both = np.concatenate([x, x_test])
     train, test = np.split(np.arange(len(both)), [len(x)])
-    (path,) = _fit_paths([(LOGISTIC, both, y, train, None, [test], [1.0], seed)], 1)
-    return path[0][0]
+    path = _Path(train, None, [test], [strength])
+    return _fit_paths(kind, both, y, seed, [path])[0][0][0]
