@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -56,11 +56,13 @@ def polarity(positive: str, negative: str) -> Reader:
     """A reader of one file of positive examples and one file of negative examples."""
 
     def read(source: reading.DataDir) -> Parts:
-        rows = []
+        texts, labels = [], []
         for name, label in ((positive, 1), (negative, 0)):
             path = source.find(name, within="senteval")
-            rows += [((text,), label) for text in source.lines(path, reading.EITHER)]
-        return {"train": _examples(path, rows)}
+            lines = source.lines(path, reading.EITHER)
+            texts += [(line,) for line in lines]
+            labels += [label] * len(lines)
+        return {"train": Examples(texts, np.array(labels))}
 
     return read
 
@@ -70,11 +72,8 @@ def sst2(source: reading.DataDir) -> Parts:
     parts = {}
     for part in ("train", "dev", "test"):
         path = source.find(f"SST/binary/sentiment-{part}", within="senteval")
-        rows = [
-            ((text,), reading.parse_label(label, _BINARY, f"{path}, line {number}"))
-            for number, (text, label, *_) in enumerate(source.table(path, 2), 1)
-        ]
-        parts[part] = _examples(path, rows)
+        rows = [((text,), label) for text, label, *_ in source.table(path, 2)]
+        parts[part] = _examples(path, rows, _BINARY)
     return parts
 
 
@@ -84,11 +83,10 @@ def sst5(source: reading.DataDir) -> Parts:
     for part in ("train", "dev", "test"):
         path = source.find(f"SST/fine/sentiment-{part}", within="senteval")
         rows = []
-        for number, line in enumerate(source.lines(path), 1):
+        for line in source.lines(path):
             label, _, text = line.partition(" ")
-            where = f"{path}, line {number}"
-            rows.append(((text,), reading.parse_label(label, _FIVE, where)))
-        parts[part] = _examples(path, rows)
+            rows.append(((text,), label))
+        parts[part] = _examples(path, rows, _FIVE)
     return parts
 
 
@@ -98,13 +96,11 @@ def trec(source: reading.DataDir) -> Parts:
     for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
         path = source.find(f"TREC/{name}", within="senteval")
         rows = []
-        for number, line in enumerate(source.lines(path, reading.EITHER), 1):
+        for line in source.lines(path, reading.EITHER):
             label, _, rest = line.partition(":")
-            where = f"{path}, line {number}"
-            question = rest.partition(" ")[2]
-            label = reading.parse_label(label, _QUESTION_TYPES, where)
+            _, _, question = rest.partition(" ")
             rows.append(((question,), label))
-        parts[part] = _examples(path, rows)
+        parts[part] = _examples(path, rows, _QUESTION_TYPES)
     return parts
 
 
@@ -113,11 +109,8 @@ def mrpc(source: reading.DataDir) -> Parts:
     parts = {}
     for part in ("train", "test"):
         path = source.find(f"MRPC/msr_paraphrase_{part}.txt", within="senteval")
-        rows = []
-        for number, row in enumerate(source.table(path, 5)[1:], 2):
-            label = reading.parse_label(row[0], _BINARY, f"{path}, line {number}")
-            rows.append(((row[3], row[4]), label))
-        parts[part] = _examples(path, rows)
+        rows = [((row[3], row[4]), row[0]) for row in source.table(path, 5)[1:]]
+        parts[part] = _examples(path, rows, _BINARY, first=2)
     return parts
 
 
@@ -126,12 +119,8 @@ def sick_entailment(source: reading.DataDir) -> Parts:
     parts = {}
     for part, name in SICK_FILES.items():
         path = source.find(name, within="senteval")
-        rows = []
-        for number, row in enumerate(source.table(path, 5)[1:], 2):
-            where = f"{path}, line {number}"
-            label = reading.parse_label(row[4].strip(), _ENTAILMENT, where)
-            rows.append(((row[1], row[2]), label))
-        parts[part] = _examples(path, rows)
+        rows = [((row[1], row[2]), row[4].strip()) for row in source.table(path, 5)[1:]]
+        parts[part] = _examples(path, rows, _ENTAILMENT, first=2)
     return parts
 
 
@@ -182,8 +171,17 @@ def _scored_pairs(
     return Examples(texts, np.array(scores))
 
 
-def _examples(path: str, rows: list[tuple[tuple[str, ...], int]]) -> Examples:
-    if len({label for _, label in rows}) < 2:
+def _examples(
+    path: str,
+    rows: Sequence[tuple[tuple[str, ...], str]],
+    classes: Mapping[str, int],
+    first: int = 1,
+) -> Examples:
+    """Examples of rows of texts and a label; `first` is the number of their line."""
+    labels = [
+        reading.parse_label(label, classes, f"{path}, line {number}")
+        for number, (_, label) in enumerate(rows, first)
+    ]
+    if len(set(labels)) < 2:
         raise UserError(f"{path} has examples of one class; allowed: two or more")
-    texts, labels = zip(*rows, strict=True)
-    return Examples(list(texts), np.array(labels))
+    return Examples([texts for texts, _ in rows], np.array(labels))
