@@ -92,6 +92,24 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     return 100 * float(2 * hits / max(np.sum(predicted) + np.sum(gold), 1))
 
 
+def at_thresholds(
+    values: np.ndarray, hits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts the examples at or above each threshold, from the highest threshold down.
+
+    A threshold cannot separate equal values: each distinct value is one threshold.
+
+    Args:
+        values: float [n].
+        hits: bool or 0 and 1, [n]: whether an example is right.
+
+    Returns:
+        The thresholds, the number of examples, and the number of right ones.
+    """
+    negated, places, taken = np.unique(-values, return_inverse=True, return_counts=True)
+    return -negated, np.cumsum(taken), np.cumsum(np.bincount(places, hits))
+
+
 def plane(parts: Sequence[np.ndarray]) -> list[list[list[float]]]:
     """Coordinates on the two strongest principal axes of all rows, centred.
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import reading, search
+from cmlm.evaluation import metrics, reading, search
 from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 4
@@ -125,26 +125,22 @@ class Bucc(base.PartedTask[Split]):
         self, part: str, data: Split, vectors: base.Vectors
     ) -> dict[str, float]:
         languages = part.split("-")
-        proposed = tuned = _proposals(data.scored, vectors, languages)
-        tuning = data.scored
+        proposed = _proposals(data.scored, vectors, languages)
+        tuned, tuning_gold = proposed, data.scored.gold
         if data.tuning:
-            tuning = data.tuning
-            tuned = _proposals(tuning, vectors, languages)
+            tuned = _proposals(data.tuning, vectors, languages)
+            tuning_gold = data.tuning.gold
         scores: dict[str, float] = {}
-        count = len(data.scored.gold)
         for key, (values, hits) in proposed.items():
-            threshold = best_threshold(*tuned[key], len(tuning.gold))
-            for name, value in measure(values, hits, count, threshold).items():
-                scores[f"{name}_{key}"] = value
-        names = ("f1", "precision", "recall")
-        means = {
-            f"{name}{suffix}": (
-                scores[f"{name}_{kind}_forward"] + scores[f"{name}_{kind}_backward"]
-            )
-            / 2
-            for kind, suffix in (("margin", ""), ("cosine", "_cosine"))
-            for name in names
-        }
+            threshold = best_threshold(*tuned[key], len(tuning_gold))
+            measured = measure(values, hits, len(data.scored.gold), threshold)
+            scores |= {f"{name}_{key}": value for name, value in measured.items()}
+        means = {}
+        for kind, suffix in (("margin", ""), ("cosine", "_cosine")):
+            for name in ("f1", "precision", "recall"):
+                forward = scores[f"{name}_{kind}_forward"]
+                backward = scores[f"{name}_{kind}_backward"]
+                means[f"{name}{suffix}"] = (forward + backward) / 2
         return {**means, **scores, "own_threshold": float(data.tuning is None)}
 
 
@@ -187,12 +183,8 @@ def best_threshold(values: np.ndarray, hits: np.ndarray, gold: int) -> float:
         hits: bool [n], whether a pair is right.
         gold: the number of right pairs.
     """
-    order = np.argsort(-values, kind="stable")
-    right = np.cumsum(hits[order])
-    f1 = 2 * right / (np.arange(1, len(values) + 1) + gold)
-    # A threshold cannot separate equal values: only the last of them is a candidate.
-    last = np.append(np.diff(values[order]) != 0, True)
-    return float(values[order][np.argmax(np.where(last, f1, -1))])
+    thresholds, taken, right = metrics.at_thresholds(values, hits)
+    return float(thresholds[np.argmax(2 * right / (taken + gold))])
 
 
 def measure(

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import classifier, labelled_files, reading
+from cmlm.evaluation import classifier, labelled_files, metrics, reading
 from cmlm.evaluation.tasks import base
 from cmlm.evaluation.tasks.base import Pairs
 from cmlm.evaluation.tasks.senteval import ClassificationTask
@@ -127,15 +127,12 @@ class PairFiles(base.Task[Pairs]):
 
 def _at_best_thresholds(cosines: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """F1 and accuracy at the thresholds that make them largest, times 100."""
-    order = np.argsort(-cosines, kind="stable")
-    cosines, labels = cosines[order], labels[order]
-    hits, taken = np.cumsum(labels), np.arange(1, len(labels) + 1)
-    # A threshold lies between two different cosines.
-    ends = np.append(cosines[1:] != cosines[:-1], True)
-    f1 = 2 * hits / (taken + labels.sum())
-    right = hits + (len(labels) - labels.sum()) - (taken - hits)
-    none = len(labels) - labels.sum()
+    _, taken, hits = metrics.at_thresholds(cosines, labels)
+    positive = labels.sum()
+    negative = len(labels) - positive
+    right = hits + negative - (taken - hits)
     return {
-        "f1": 100 * float(f1[ends].max()),
-        "accuracy": 100 * float(max(right[ends].max(), none) / len(labels)),
+        "f1": 100 * float((2 * hits / (taken + positive)).max()),
+        # A threshold above all cosines finds the negative pairs.
+        "accuracy": 100 * float(max(right.max(), negative) / len(labels)),
     }
