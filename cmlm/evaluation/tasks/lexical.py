@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,13 @@ _ROUNDING = 1e-9
 _PLACE = re.compile(r"\d+:[12]")
 
 
+class _Table(NamedTuple):
+    """A file's path and its rows."""
+
+    path: str
+    rows: list[list[str]]
+
+
 class MultiSimLex(sts.ScoredPairsTask):
     """Multi-SimLex: 1,888 pairs in 12 languages, in the Concepticon's wide table.
 
@@ -53,12 +61,13 @@ class MultiSimLex(sts.ScoredPairsTask):
     protocol = "Spearman of the cosine, x 100; mean over languages"
     languages = tuple(_LANGUAGES.values())
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: reading.DataDir) -> dict[str, _Table]:
         (path, *_) = source.matching("Vulic-2020-*.tsv", within="multi-simlex")
-        return {code: path for code in _LANGUAGES.values()}
+        table = _Table(path, source.table(path, 10))
+        return {code: table for code in _LANGUAGES.values()}
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
-        return _pairs([*_language(source, where, part).values()], f"{where}, {part}")
+    def read_part(self, source: reading.DataDir, part: str, where: _Table) -> Pairs:
+        return _pairs([*_language(where, part).values()], f"{where.path}, {part}")
 
 
 class CrossLingualSimLex(MultiSimLex):
@@ -73,15 +82,15 @@ class CrossLingualSimLex(MultiSimLex):
 
     protocol = "Spearman of the cosine, x 100; mean over language pairs"
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: reading.DataDir) -> dict[str, _Table]:
         parts = super().find_parts(source)
         return {
             f"{first}-{second}": parts[first]
             for first, second in itertools.combinations(parts, 2)
         }
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
-        first, second = (_language(source, where, code) for code in part.split("-"))
+    def read_part(self, source: reading.DataDir, part: str, where: _Table) -> Pairs:
+        first, second = (_language(where, code) for code in part.split("-"))
         crossed: dict[tuple[str, str], float] = {}
         for number in sorted(first.keys() & second.keys(), key=int):
             a, b = first[number], second[number]
@@ -89,7 +98,7 @@ class CrossLingualSimLex(MultiSimLex):
                 crossed.setdefault((a[0], b[1]), (a[2] + b[2]) / 2)
                 crossed.setdefault((a[1], b[0]), (a[2] + b[2]) / 2)
         rows = [(*pair, score) for pair, score in sorted(crossed.items())]
-        return _pairs(rows, f"{where}, {part}")
+        return _pairs(rows, f"{where.path}, {part}")
 
 
 class WordPairs(sts.PairFileTask):
@@ -120,12 +129,10 @@ def _pairs(rows: Sequence[tuple[str, str, float]], where: str) -> Pairs:
     )
 
 
-def _language(
-    source: reading.DataDir, path: str, code: str
-) -> dict[str, tuple[str, str, float]]:
+def _language(table: _Table, code: str) -> dict[str, tuple[str, str, float]]:
     """The pairs of one language: (first word, second word, score) by pair number."""
     (name,) = [name for name, short in _LANGUAGES.items() if short == code]
-    head, *rows = source.table(path, 10)
+    path, (head, *rows) = table
     wanted = ("SIMLEX_IDS", name, f"{name}_IN_SOURCE", f"{name}_SCORE")
     places = reading.columns(head, wanted, path)
     words: dict[str, dict[str, str]] = {}
