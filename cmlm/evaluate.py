@@ -296,28 +296,29 @@ def score_models(
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
         pcr = removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
-        unscored: dict[str, str] = {}
         result = score_model(
-            encoder, tasks, pcr, work_dir, functools.partial(tell, name), unscored
+            encoder, tasks, pcr, work_dir, functools.partial(tell, name)
         )
-        for task, reason in unscored.items():
+        for task, reason in result.failed.items():
             failed[f"{task} of {name}"] = reason
             print(f"{name}: {task}: {reason}", file=sys.stderr)
         if not result.scores:
             continue
-        is_changed = pcr is not None and pcr.changes(result.languages)
-        models[name + tables.WITH_PCR if is_changed else name] = {
+        entry = {
             **by_language.describe(encoder),
             **result.as_dict(),
             "truncated_sentences": by_language.truncated(encoder, sentences),
-            **(entry_of_pcr(pcr, result.languages) if pcr else {}),
         }
+        shown_name = name
+        if pcr:
+            entry["pcr"] = entry_of_pcr(pcr, result.languages)
+            if pcr.changes(result.languages):
+                shown_name += tables.WITH_PCR
+        models[shown_name] = entry
     return models
 
 
-def score_model(
-    encoder, tasks, pcr, work_dir: str | None, tell: Callable, unscored: dict[str, str]
-):
+def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
     """Scores a model, and keeps its scores for a run that continues this one.
 
     Args:
@@ -326,7 +327,6 @@ def score_model(
         pcr: the `Removal` of its principal components, or None.
         work_dir: the directory for the scores of a killed run, or None.
         tell: called with each task and its scores.
-        unscored: gets a message for each task that the model cannot be scored on.
 
     Returns:
         The `run.ModelScores`.
@@ -354,12 +354,12 @@ def score_model(
             report=tell,
             change=pcr,
             kept=kept,
-            failed=unscored,
+            goes_on=True,
             with_figures=True,
         )
 
 
-def entry_of_pcr(pcr, languages: list[str]) -> dict[str, dict]:
+def entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
     """The entry `pcr` of a model; names the languages that --pcr left unchanged."""
     unchanged = pcr.unchanged(languages)
     if unchanged:
@@ -370,7 +370,7 @@ def entry_of_pcr(pcr, languages: list[str]) -> dict[str, dict]:
             "unchanged",
             file=sys.stderr,
         )
-    return {"pcr": {**pcr.about, "unchanged": unchanged}}
+    return {**pcr.about, "unchanged": unchanged}
 
 
 def cache_of(encoder) -> str | None:

@@ -57,6 +57,7 @@ class ModelScores:
             killed run that it continues.
         encoding_seconds, scoring_seconds: wall time; the encoding of a run that was
             killed while it encoded is left out.
+        failed: a message for each task that the model cannot be scored on.
     """
 
     scores: dict[str, dict[str, float]]
@@ -66,14 +67,18 @@ class ModelScores:
     encoded: int
     encoding_seconds: float
     scoring_seconds: float
+    failed: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of results.json."""
-        entry = dataclasses.asdict(self)
-        # The entry of an encoder for each language has its encoders there.
-        del entry["languages"]
-        seconds = ("encoding_seconds", "scoring_seconds")
-        return {**entry, **{name: round(entry[name], 1) for name in seconds}}
+        return {
+            "scores": self.scores,
+            "figures": self.figures,
+            "sentences": self.sentences,
+            "encoded": self.encoded,
+            "encoding_seconds": round(self.encoding_seconds, 1),
+            "scoring_seconds": round(self.scoring_seconds, 1),
+        }
 
 
 def named(values: list[str]) -> dict[str, str]:
@@ -84,9 +89,10 @@ def named(values: list[str]) -> dict[str, str]:
     """
     models: dict[str, str] = {}
     for value in values:
+        name = model = value
         found = _NAMED.fullmatch(value)
-        is_named = found and not os.path.exists(value)
-        name, model = found.groups() if is_named else (value, value)
+        if found and not os.path.exists(value):
+            name, model = found.groups()
         if models.setdefault(name, model) != model:
             raise UserError(
                 f"--model has two models named {name!r}; allowed: different names"
@@ -158,7 +164,7 @@ def score(
     report: Callable[[Task, dict[str, float]], None] | None = None,
     change: Change | None = None,
     kept: Kept | None = None,
-    failed: dict[str, str] | None = None,
+    goes_on: bool = False,
     with_figures: bool = False,
 ) -> ModelScores:
     """Scores a model.
@@ -172,8 +178,8 @@ def score(
         change: applied to the vectors of a language, such as principal component
             removal.
         kept: the scores of a killed run, which this run completes.
-        failed: gets a message for each task that this model cannot be scored on; the
-            other tasks are scored. None: the first such task raises its error.
+        goes_on: if the model cannot be scored on a task, score the other tasks, and
+            return the message in `failed`. Otherwise the task raises its error.
         with_figures: compute the data of a report's figures, too.
 
     Raises:
@@ -189,36 +195,31 @@ def score(
         else Store(encoder, cache_dir, progress, change) as vectors
     ):
         encoding = _encode(vectors, texts, kept)
-        outcomes = {}
+        outcomes: dict[str, dict[str, Any]] = {}
+        failed: dict[str, str] = {}
         for item in tasks:
             name = item.task.name
             try:
                 outcomes[name] = _outcome(item, vectors, kept, with_figures)
             except UserError as error:
-                if failed is None:
+                if not goes_on:
                     raise
                 failed[name] = str(error)
                 continue
             if report:
                 report(item.task, outcomes[name]["scores"])
         encoded = len(vectors) - encoding["before"]
-    return _collected(outcomes, len(texts), encoded, encoding["seconds"])
-
-
-def _collected(
-    outcomes: Mapping[str, Mapping[str, Any]], texts: int, encoded: int, seconds: float
-) -> ModelScores:
-    """Collects the outcomes of the tasks; `seconds` are those of the encoding."""
     figures = {name: outcome["figures"] for name, outcome in outcomes.items()}
-    asked = (name for outcome in outcomes.values() for name in outcome["languages"])
+    languages = {name for outcome in outcomes.values() for name in outcome["languages"]}
     return ModelScores(
         scores={name: outcome["scores"] for name, outcome in outcomes.items()},
         figures={name: drawn for name, drawn in figures.items() if drawn},
-        languages=sorted(set(asked)),
-        sentences=texts,
+        languages=sorted(languages),
+        sentences=len(texts),
         encoded=encoded,
-        encoding_seconds=seconds,
+        encoding_seconds=encoding["seconds"],
         scoring_seconds=sum(outcome["seconds"] for outcome in outcomes.values()),
+        failed=failed,
     )
 
 
