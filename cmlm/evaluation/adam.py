@@ -10,24 +10,23 @@ _RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 class Adam:
-    """The state of Adam for some arrays.
+    """Adam for some arrays, which it changes in place.
 
     Args:
-        weights: the arrays, for the shapes of the state.
+        weights: the arrays.
     """
 
     def __init__(self, weights: Sequence[np.ndarray]):
+        self._weights = weights
         self._means = [np.zeros_like(part) for part in weights]
         self._variances = [np.zeros_like(part) for part in weights]
         self._step = 0
 
-    def update(
-        self, weights: Sequence[np.ndarray], gradients: Sequence[np.ndarray]
-    ) -> None:
-        """Takes one step; changes the arrays in place."""
+    def update(self, gradients: Sequence[np.ndarray]) -> None:
+        """Takes one step."""
         self._step += 1
         for part, gradient, mean, variance in zip(
-            weights, gradients, self._means, self._variances, strict=True
+            self._weights, gradients, self._means, self._variances, strict=True
         ):
             mean += (1 - _BETA1) * (gradient - mean)
             variance += (1 - _BETA2) * (gradient**2 - variance)

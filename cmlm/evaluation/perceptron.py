@@ -12,6 +12,7 @@ seed: the same first weights, and the same batches. So here all strengths train 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -94,9 +95,9 @@ class _Models:
         strengths: Sequence[float],
         random: np.random.Generator,
     ):
-        widths = [inputs, *([hidden] if hidden else []), classes]
+        widths = [inputs, hidden, classes] if hidden else [inputs, classes]
         self.weights: list[np.ndarray] = []
-        for width, outputs in zip(widths[:-1], widths[1:], strict=True):
+        for width, outputs in itertools.pairwise(widths):
             bound = 1 / np.sqrt(width)
             for shape in ((width, outputs), (1, outputs)):
                 drawn = random.uniform(-bound, bound, shape).astype(np.float32)
@@ -109,7 +110,7 @@ class _Models:
         inputs = [x]
         *before, kernel, bias = self.weights
         if before:
-            inputs.append(1 / (1 + np.exp(-(x @ before[0] + before[1]))))
+            inputs.append(special.expit(x @ before[0] + before[1]))
         return inputs, inputs[-1] @ kernel + bias
 
     def predict(self, x: np.ndarray) -> np.ndarray:
@@ -121,7 +122,7 @@ class _Models:
         gradients = self._gradients(x, y)
         for part, gradient in zip(self.weights, gradients, strict=True):
             gradient += self._strengths * part
-        self._adam.update(self.weights, gradients)
+        self._adam.update(gradients)
 
     def _gradients(self, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
         inputs, logits = self._forward(x)

@@ -104,4 +104,4 @@ class _SoftmaxRegression:
         d_p = 2 * (p - target) / p.size
         d_logits = p * (d_p - (d_p * p).sum(axis=1, keepdims=True))
         gradient = np.concatenate([x.T @ d_logits, d_logits.sum(axis=0, keepdims=True)])
-        self._adam.update([self.weights], [gradient])
+        self._adam.update([gradient])
