@@ -21,7 +21,7 @@ import html
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from sklearn.model_selection import train_test_split
@@ -80,10 +80,53 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
     def score(
         self, data: dict[str, Examples], vectors: base.Vectors
     ) -> dict[str, float]:
-        return {
-            **transferred(data, vectors, self.seeds),
-            self.trained_on: float(len(data["train"].labels)),
+        """Trains on English for each seed, and tests on every language.
+
+        Args:
+            data: `train` in English, and the test pairs by language.
+            vectors: the vectors of a list of texts in a language.
+
+        Returns:
+            `accuracy`, the mean over the languages but English, or English if it is
+            alone; `dev_accuracy`; the number of training pairs; and with several
+            languages `parts`, their number, and `accuracy/LANGUAGE`.
+        """
+        x = {
+            name: pair_features(part, vectors, "en" if name == "train" else name)
+            for name, part in data.items()
         }
+        scores = [self._score_seed(data, x, seed) for seed in self.seeds]
+        count = float(len(data["train"].labels))
+        return {**over_seeds(scores), self.trained_on: count}
+
+    def _score_seed(
+        self, data: dict[str, Examples], x: dict[str, np.ndarray], seed: int
+    ) -> dict[str, float]:
+        languages = [name for name in data if name != "train"]
+        labels = data["train"].labels
+        train, dev = split(labels, seed)
+        predicted, dev_accuracy = classifier.validation_then_test(
+            x["train"][train],
+            labels[train],
+            x["train"][dev],
+            labels[dev],
+            np.concatenate([x[name] for name in languages]),
+            seed,
+        )
+        ends = np.cumsum([len(x[name]) for name in languages])[:-1]
+        accuracies = {
+            name: metrics.accuracy(part, data[name].labels)
+            for name, part in zip(languages, np.split(predicted, ends), strict=True)
+        }
+        others = [value for name, value in accuracies.items() if name != "en"]
+        scores = {
+            "accuracy": float(np.mean(others or list(accuracies.values()))),
+            "dev_accuracy": dev_accuracy,
+        }
+        if len(accuracies) > 1:
+            scores["parts"] = float(len(accuracies))
+            scores |= {f"accuracy/{name}": value for name, value in accuracies.items()}
+        return scores
 
 
 class AmazonReviews(TransferTask):
@@ -112,57 +155,6 @@ class AmazonReviews(TransferTask):
                 "missing: test.review of English and another language"
             )
         return parts
-
-
-def transferred(
-    data: dict[str, Examples], vectors: base.Vectors, seeds: Sequence[int]
-) -> dict[str, float]:
-    """Trains a classifier on pairs in English and tests it on every language.
-
-    Args:
-        data: `train` in English, and the test pairs by language.
-        vectors: the vectors of a list of texts in a language.
-        seeds: the seeds of the split and the classifier; results are their means.
-
-    Returns:
-        `accuracy`, the mean over the languages but English, or English if it is alone;
-        `dev_accuracy`; and with several languages `parts`, their number, and
-        `accuracy/LANGUAGE`.
-    """
-    languages = [name for name in data if name != "train"]
-    x = {
-        name: pair_features(part, vectors, "en" if name == "train" else name)
-        for name, part in data.items()
-    }
-    ends = np.cumsum([len(x[name]) for name in languages])[:-1]
-    everything = np.concatenate([x[name] for name in languages])
-    labels = data["train"].labels
-
-    def one(seed: int) -> dict[str, float]:
-        train, dev = split(labels, seed)
-        predicted, dev_accuracy = classifier.validation_then_test(
-            x["train"][train],
-            labels[train],
-            x["train"][dev],
-            labels[dev],
-            everything,
-            seed,
-        )
-        accuracies = {
-            name: metrics.accuracy(part, data[name].labels)
-            for name, part in zip(languages, np.split(predicted, ends), strict=True)
-        }
-        others = [value for name, value in accuracies.items() if name != "en"]
-        scores = {
-            "accuracy": float(np.mean(others or list(accuracies.values()))),
-            "dev_accuracy": dev_accuracy,
-        }
-        if len(accuracies) > 1:
-            scores["parts"] = float(len(accuracies))
-            scores |= {f"accuracy/{name}": value for name, value in accuracies.items()}
-        return scores
-
-    return over_seeds([one(seed) for seed in seeds])
 
 
 def pair_features(
