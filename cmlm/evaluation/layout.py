@@ -32,8 +32,8 @@ def plain(table: tables.Table) -> str:
     follow the table.
     """
     title = table.title
-    names = [f"({name})" if source else short(name) for name, source, _ in table.rows]
-    rows = [[number_text(number) for number in numbers] for _, _, numbers in table.rows]
+    names = [f"({row.name})" if row.source else short(row.name) for row in table.rows]
+    rows = [[number_text(number) for number in row.numbers] for row in table.rows]
     text = _aligned(title, table.heads, names, rows)
     if _is_turned(table) or text.index("\n") > _WIDEST:
         marks = [str(place) for place in range(1, len(names) + 1)]
@@ -60,16 +60,13 @@ def markdown(table: tables.Table) -> str:
     The best number of a column is bold.
     """
     sources = table.sources
-    names = [
-        f"*{name}* [{sources.index(source) + 1}]" if source else f"**{name}**"
-        for name, source, _ in table.rows
-    ]
-    rows = [
-        [f"**{text}**" if is_best else text for text, is_best in _cells(table, row)]
-        for row in table.rows
-    ]
     lines = [["", *table.heads]]
-    lines += [[name, *cells] for name, cells in zip(names, rows, strict=True)]
+    for row in table.rows:
+        name = f"**{row.name}**"
+        if row.source:
+            name = f"*{row.name}* [{sources.index(row.source) + 1}]"
+        cells = _cells(table, row)
+        lines.append([name, *(f"**{text}**" if best else text for text, best in cells)])
     if _is_turned(table):
         lines = _turn(lines)
     said = [f"- [{place}] {source}" for place, source in enumerate(sources, 1)]
@@ -91,11 +88,10 @@ def html_table(table: tables.Table) -> str:
     sources = table.sources
     rows = [["<th>", *(f"<th>{html.escape(head)}" for head in table.heads)]]
     for row in table.rows:
-        name, source, _ = row
-        kind, label = "", html.escape(name)
-        if source:
+        kind, label = "", html.escape(row.name)
+        if row.source:
             kind = " class=published"
-            label += f" <sup>[{sources.index(source) + 1}]</sup>"
+            label += f" <sup>[{sources.index(row.source) + 1}]</sup>"
         cells = [
             f"<td{kind}>{f'<b>{text}</b>' if is_best else text}"
             for text, is_best in _cells(table, row)
@@ -113,17 +109,14 @@ def html_lines(lines: list[list[str]]) -> str:
     return f"<div class=scroll>{table}</div>"
 
 
-def _cells(
-    table: tables.Table, row: tuple[str, str, list[float | None]]
-) -> list[tuple[str, bool]]:
+def _cells(table: tables.Table, row: tables.TableRow) -> list[tuple[str, bool]]:
     """The numbers of a row, and whether each is the best of its column.
 
     Published numbers are not ranked.
     """
-    _, source, numbers = row
     return [
-        (number_text(number), not source and table.is_best(place, number))
-        for place, number in enumerate(numbers)
+        (number_text(number), not row.source and table.is_best(place, number))
+        for place, number in enumerate(row.numbers)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,12 +43,14 @@ def figures(results: tables.Results) -> Iterator[tuple[str, Figure]]:
     for (task, metric), models in _by_part(results).items():
         yield f"{task}: {metric} by language.", by_language(models, metric)
     for model, drawn in _drawn(results, "edges"):
+        kinds, near = "random", "random pairs are near 0"
         # Files of one's own have no similar pairs.
-        has_similar = len(drawn["shares"]) > 1
+        if len(drawn["shares"]) > 1:
+            kinds += " and of similar"
+            near += " and similar pairs are not"
         yield (
-            f"Cosines of random{' and of similar' * has_similar} sentences, {model}. "
-            "If vectors use the whole space, random pairs are near 0"
-            f"{' and similar pairs are not' * has_similar}.",
+            f"Cosines of {kinds} sentences, {model}. If vectors use the whole space, "
+            f"{near}.",
             cosines(drawn),
         )
     retrieved = list(_drawn(results, "before"))
@@ -84,29 +87,17 @@ def scores(table: tables.Table) -> Figure:
     # The legend beside the plot has a line for each row.
     figure, axes = _axes(max(1.6 + 0.34 * len(heads), 0.8 + 0.22 * len(table.rows)))
     places = np.arange(len(heads))[::-1]
-    ours = [row for row in table.rows if not row[1]]
-    theirs = [row for row in table.rows if row[1]]
-    for number, (name, _, numbers) in enumerate(ours):
-        axes.plot(
-            _floats(numbers),
-            places,
-            linestyle="",
-            marker="o",
-            color=_COLOURS[number % len(_COLOURS)],
-            markersize=8,
-            label=layout.short(name),
-        )
-    for number, (name, _, numbers) in enumerate(theirs):
-        axes.plot(
-            _floats(numbers),
-            places,
-            linestyle="",
-            marker=_MARKERS[number % len(_MARKERS)],
-            markerfacecolor="none",
-            color=_GREY,
-            markersize=5,
-            label=layout.short(name),
-        )
+    colours, markers = itertools.cycle(_COLOURS), itertools.cycle(_MARKERS)
+    for row in table.rows:
+        if row.source:
+            style = {"marker": next(markers), "color": _GREY, "markersize": 5}
+            style["markerfacecolor"] = "none"
+        else:
+            style = {"marker": "o", "color": next(colours), "markersize": 8}
+        # None becomes NaN.
+        numbers = np.array(row.numbers, float)
+        label = layout.short(row.name)
+        axes.plot(numbers, places, linestyle="", label=label, **style)
     axes.set_yticks(places, heads)
     axes.set_ylim(-0.6, len(heads) - 0.4)
     metrics = sorted({metric for _, metric in table.columns})
@@ -256,8 +247,8 @@ def translations(models: dict[str, dict[str, Any]]) -> Figure:
             panels[row], drawn["translations"].items(), strict=True
         ):
             source, english = (np.array(side) for side in sides)
-            for start, end in zip(source, english, strict=True):
-                axes.plot(*zip(start, end, strict=True), color=_GREY, linewidth=0.6)
+            for (x, y), (x_en, y_en) in zip(source, english, strict=True):
+                axes.plot([x, x_en], [y, y_en], color=_GREY, linewidth=0.6)
             axes.scatter(*source.T, s=14, marker="o", color=_COLOURS[0], zorder=2)
             axes.scatter(*english.T, s=14, marker="s", color=_COLOURS[1], zorder=2)
             axes.set_xticks([])
@@ -299,10 +290,6 @@ def _axes(height: float):
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     return figure, axes
-
-
-def _floats(numbers: list[float | None]) -> list[float]:
-    return [np.nan if number is None else number for number in numbers]
 
 
 def _by_part(

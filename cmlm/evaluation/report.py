@@ -172,12 +172,8 @@ def _about_markdown(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
     table = layout.markdown_lines([head, *rows])
     seeds = ", ".join(map(str, results["seeds"]))
-    return " ".join([f"{table}\n\nSeeds: {seeds}.", *_note_of_pcr(results)])
-
-
-def _note_of_pcr(results: Mapping[str, Any]) -> list[str]:
     note = tables.note_of_pcr(results)
-    return [f"{note}."] if note else []
+    return f"{table}\n\nSeeds: {seeds}." + (f" {note}." if note else "")
 
 
 def _about_html(results: Mapping[str, Any]) -> str:
@@ -188,7 +184,8 @@ def _about_html(results: Mapping[str, Any]) -> str:
         lines.append([f"<th>{html.escape(name)}", *numbers])
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     seeds = ", ".join(map(str, results["seeds"]))
-    note = "".join(f"{html.escape(each)} " for each in _note_of_pcr(results))
+    note = tables.note_of_pcr(results)
+    note = html.escape(f"{note}. ") if note else ""
     return (
         f"{layout.html_lines(lines)}<p class=note>Seeds {seeds}. {note}"
         f"{html.escape(versions)}. results.json holds every number and the checksums "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cmlm.evaluation import averages, published
 
@@ -19,6 +19,20 @@ AVERAGE = "average"
 WITH_PCR = " + PCR"
 
 
+class TableRow(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        name: the name of the model or part.
+        source: the source of published numbers; "" for a model that was scored here.
+        numbers: a number or None for each column.
+    """
+
+    name: str
+    source: str
+    numbers: list[float | None]
+
+
 @dataclasses.dataclass
 class Table:
     """The table of a family, or of one task by language.
@@ -26,8 +40,7 @@ class Table:
     Attributes:
         family: the name of the family or task.
         columns: (task, metric) of each column, or (`AVERAGE`, group).
-        rows: name, source (empty for models that were scored here), and a number or
-            None for each column.
+        rows: the rows, models above published rows.
         averages: the averages among the columns, by group name.
         compares: whether the rows are models, of which a column has a best one.
         directions: of each column -1 if its best number is the smallest, and 0 if it
@@ -36,7 +49,7 @@ class Table:
 
     family: str
     columns: list[tuple[str, str]]
-    rows: list[tuple[str, str, list[float | None]]]
+    rows: list[TableRow]
     averages: Mapping[str, averages.Coverage] = dataclasses.field(default_factory=dict)
     compares: bool = True
     directions: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
@@ -44,7 +57,7 @@ class Table:
     @property
     def sources(self) -> list[str]:
         """The distinct sources of published rows, in the order of the rows."""
-        return list(dict.fromkeys(source for _, source, _ in self.rows if source))
+        return list(dict.fromkeys(row.source for row in self.rows if row.source))
 
     @property
     def title(self) -> str:
@@ -68,8 +81,8 @@ class Table:
             if task != AVERAGE and not metric.endswith("_std")
         ]
         rows = [
-            (name, source, [numbers[place] for place in places])
-            for name, source, numbers in self.rows
+            row._replace(numbers=[row.numbers[place] for place in places])
+            for row in self.rows
         ]
         columns = [self.columns[place] for place in places]
         return Table(self.family, columns, rows, directions=self.directions)
@@ -77,11 +90,7 @@ class Table:
     def is_best(self, place: int, number: float | None) -> bool:
         """Whether no model has a better number in a column, and one has a worse."""
         direction = self.directions.get(self.columns[place], 1)
-        found = {
-            numbers[place]
-            for _, source, numbers in self.rows
-            if not source and numbers[place] is not None
-        }
+        found = {row.numbers[place] for row in self.rows if not row.source} - {None}
         if not self.compares or not direction or len(found) < 2:
             return False
         return number == (max(found) if direction > 0 else min(found))
@@ -153,7 +162,7 @@ def details(results: Results) -> list[Table]:
         metrics = dict.fromkeys(metric for found in scores.values() for metric in found)
         whole = [(task, metric) for metric in metrics if "/" not in metric]
         rows = [
-            (name, "", [found.get(metric) for _, metric in whole])
+            TableRow(name, "", [found.get(metric) for _, metric in whole])
             for name, found in scores.items()
         ]
         directions = _directions(results, whole)
@@ -161,14 +170,24 @@ def details(results: Results) -> list[Table]:
         by_part = [metric.partition("/") for metric in metrics if "/" in metric]
         names = list(dict.fromkeys(name for name, _, _ in by_part))
         parts = list(dict.fromkeys(part for _, _, part in by_part))
-        for model, found in scores.items() if parts else ():
+        if not parts:
+            continue
+        columns = [(task, name) for name in names]
+        directions = _directions(results, columns)
+        for model, found in scores.items():
             rows = [
-                (part, "", [found.get(f"{name}/{part}") for name in names])
+                TableRow(part, "", [found.get(f"{name}/{part}") for name in names])
                 for part in parts
             ]
-            columns = [(task, name) for name in names]
-            directions = _directions(results, columns)
-            made.append(Table(f"{task}, {model}", columns, rows, {}, False, directions))
+            made.append(
+                Table(
+                    f"{task}, {model}",
+                    columns,
+                    rows,
+                    compares=False,
+                    directions=directions,
+                )
+            )
     return made
 
 
@@ -237,8 +256,7 @@ def _table(
     scores = {name: model["scores"] for name, model in results["models"].items()}
     rows = [row for row in published.ROWS if ablations or not row.is_ablation]
     made = build(family, columns, groups, scores, rows)
-    made.directions = _directions(results, columns)
-    return made
+    return dataclasses.replace(made, directions=_directions(results, columns))
 
 
 def build(
@@ -259,14 +277,14 @@ def build(
     """
     columns = [*columns, *((AVERAGE, name) for name in groups)]
     rows = [
-        (name, "", _numbers(columns, groups, averages.flat(scores)))
+        TableRow(name, "", _numbers(columns, groups, averages.flat(scores), {}))
         for name, scores in models.items()
     ]
     for row in others:
         numbers = _numbers(columns, groups, row.numbers, row.averages)
         if any(number is not None for number in numbers):
             source = f"{row.source}; {row.note}" if row.note else row.source
-            rows.append((row.model, source, numbers))
+            rows.append(TableRow(row.model, source, numbers))
     return Table(family, columns, rows, groups)
 
 
@@ -274,24 +292,34 @@ def _numbers(
     columns: list[tuple[str, str]],
     groups: Mapping[str, averages.Coverage],
     scores: Mapping[averages.Key, float],
-    printed: Mapping[str, float] | None = None,
+    printed: Mapping[str, float],
 ) -> list[float | None]:
-    """The numbers of a row; an average covers the parts that the results hold."""
+    """The numbers of a row; `printed` are averages that its paper prints."""
     numbers = []
-    for key in columns:
-        if key[0] != AVERAGE:
-            numbers.append(scores.get(key))
-            continue
-        group = groups[key[1]]
-        known = (printed or {}).get(key[1]) if not group.missing else None
-        if known is None and group.group.name == "xeval" and printed:
-            # Papers publish XEVAL by language, not by task.
-            languages = [printed.get(f"xeval/{language}") for language in group.keys]
-            is_whole = not any(" without " in part for part in group.missing)
-            if is_whole and None not in languages:
-                known = sum(languages) / len(languages)
-        numbers.append(group.mean(scores) if known is None else known)
+    for task, metric in columns:
+        if task == AVERAGE:
+            mean = _printed_mean(groups[metric], printed)
+            numbers.append(groups[metric].mean(scores) if mean is None else mean)
+        else:
+            numbers.append(scores.get((task, metric)))
     return numbers
+
+
+def _printed_mean(
+    covered: averages.Coverage, printed: Mapping[str, float]
+) -> float | None:
+    """The average that a paper prints over the parts that the results hold, or None."""
+    name, parts = covered.group.name, covered.group.parts
+    if not covered.missing and name in printed:
+        return printed[name]
+    if name != "xeval":
+        return None
+    # Papers publish XEVAL by language, not by task.
+    languages = [printed.get(f"xeval/{language}") for language in covered.keys]
+    are_whole = all(len(keys) == len(parts[p]) for p, keys in covered.keys.items())
+    if not are_whole or None in languages:
+        return None
+    return sum(languages) / len(languages)
 
 
 def notes(results: Results, table: Table) -> list[str]:
