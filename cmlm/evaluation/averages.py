@@ -116,8 +116,8 @@ def flat(scores: Scores) -> dict[Key, float]:
 
 def of(scores: Scores, own: Sequence[Group] = ()) -> dict[str, float]:
     """The averages of a model, by group name."""
-    found = {item.group.name: item.mean(flat(scores)) for item in coverage(scores, own)}
-    return {name: mean for name, mean in found.items() if mean is not None}
+    by_key = flat(scores)
+    return {item.group.name: item.mean(by_key) for item in coverage(scores, own)}
 
 
 def describe(

@@ -70,7 +70,9 @@ def columns_of(
         if len(names) == 1 and any(each in names[0] for each in ",;\t"):
             kind = "commas" if reading.is_csv(path) else "tabs"
             between = f", with {kind} between the columns"
-        wanted = "one of " * (len(allowed) > 1) + ", ".join(allowed)
+        wanted = ", ".join(allowed)
+        if len(allowed) > 1:
+            wanted = f"one of {wanted}"
         wanted = wanted.replace("labels", f"labels (separated by {SEPARATOR})")
         raise UserError(
             f"{path}, line 1 has the columns {', '.join(map(repr, names))}; allowed: "

@@ -71,7 +71,9 @@ class DataDir:
         Raises:
             UserError: a needed part is left out; or no part is left.
         """
-        for name in needed or (() if parts else self.left_out):
+        if not needed and not parts:
+            needed = tuple(self.left_out)
+        for name in needed:
             if name in self.left_out:
                 raise self.left_out[name]
 
@@ -171,12 +173,14 @@ class DataDir:
             UserError: a row has fewer columns.
         """
         rows = [line.split("\t") for line in self.lines(path)]
-        _check_columns(path, enumerate(rows, 1), columns)
+        _check_columns(path, enumerate(rows, 1), columns, or_more=True)
         return rows
 
     def rows(self, path: str, columns: int) -> list[list[str]]:
         """Reads a `.csv` file as `csv` does, any other file as `table` does."""
-        return (self.csv if is_csv(path) else self.table)(path, columns)
+        if is_csv(path):
+            return self.csv(path, columns)
+        return self.table(path, columns)
 
     def csv(self, path: str, columns: int) -> list[list[str]]:
         """Reads comma-separated rows of exactly `columns` columns, quoted with `"`.
@@ -189,7 +193,7 @@ class DataDir:
         numbered = list(csv_rows(path, lines))
         if not numbered:
             raise UserError(f"{path} is empty")
-        _check_columns(path, numbered, columns, columns)
+        _check_columns(path, numbered, columns, or_more=False)
         return [cells for _, cells in numbered]
 
 
@@ -242,12 +246,12 @@ def reason(error: UserError) -> str:
 def _check_columns(
     path: str,
     numbered: Iterable[tuple[int, list[str]]],
-    lowest: int,
-    highest: int | None = None,
+    columns: int,
+    or_more: bool,
 ) -> None:
     for number, row in numbered:
-        if len(row) < lowest or (highest and len(row) > highest):
-            wanted = f"{lowest}" if highest else f"at least {lowest}"
+        if len(row) < columns or (len(row) > columns and not or_more):
+            wanted = f"at least {columns}" if or_more else f"{columns}"
             raise UserError(
                 f"{path}, line {number}: {counted(len(row), 'column')}; allowed: "
                 f"{wanted}"

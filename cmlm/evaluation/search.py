@@ -35,8 +35,8 @@ def nearest(
         Products float32 [n, min(k, m)], the largest first, and the rows of the pool,
         int64 of the same shape. Equal products are in the order of their rows.
     """
-    pair = (np.ascontiguousarray(side, np.float32) for side in (queries, pool))
-    return exact.nearest(*pair, k)
+    queries = np.ascontiguousarray(queries, np.float32)
+    return exact.nearest(queries, np.ascontiguousarray(pool, np.float32), k)
 
 
 def nearest_on_disk(queries, pool) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -52,9 +52,8 @@ def nearest_on_disk(queries, pool) -> tuple[np.ndarray, np.ndarray, bool]:
         to 10**10 cosines.
     """
     with _searcher(queries, pool, "auto") as searcher:
-        forward, backward = (
-            _rows(searcher.find(side, 1))[:, 0] for side in ("source", "target")
-        )
+        forward = _rows(searcher.find("source", 1))[:, 0]
+        backward = _rows(searcher.find("target", 1))[:, 0]
         return forward, backward, searcher.kind == "flat"
 
 

@@ -94,16 +94,14 @@ def averages_table(
 ) -> list[Row]:
     """Parses a table whose numbers are averages of groups; see `table`."""
     columns = [("", group) for group in groups]
+    rows = table(source, columns, text, "", note, factor, is_ablation)
     return [
-        Row(
-            row.model,
-            row.source,
-            {},
-            {group: value for (_, group), value in row.scores.items()},
-            note,
-            is_ablation,
+        dataclasses.replace(
+            row,
+            scores={},
+            averages={group: mean for (_, group), mean in row.scores.items()},
         )
-        for row in table(source, columns, text, factor=factor)
+        for row in rows
     ]
 
 

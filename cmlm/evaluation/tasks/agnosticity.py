@@ -188,7 +188,8 @@ class PawsX(LanguageAgnosticity):
 
     def read(self, source: reading.DataDir) -> Pool:
         layout = self._layout(source)
-        texts, fitted = (self._read(source, layout, part) for part in ("test", "dev"))
+        texts = self._read(source, layout, "test")
+        fitted = self._read(source, layout, "dev")
         for language in (texts.keys() ^ fitted.keys()) - source.left_out.keys():
             with source.part(language):
                 for part in ("dev", "test"):
@@ -197,10 +198,8 @@ class PawsX(LanguageAgnosticity):
         both = [name for name in texts if name in fitted]
         source.check_found(both)
         pool = Pool(
-            *(
-                _translated({name: part[name] for name in both})
-                for part in (texts, fitted)
-            )
+            texts=_translated({name: texts[name] for name in both}),
+            fitted=_translated({name: fitted[name] for name in both}),
         )
         _check_pool(pool.texts)
         _check_pool(pool.fitted)
@@ -316,15 +315,15 @@ def probe(parts: dict[str, np.ndarray], seed: int) -> float:
     The classifier is trained on the first half of the sentences and tested on the
     second half, so that no meaning occurs in both.
     """
-    half = len(next(iter(parts.values()))) // 2
-    x = [np.concatenate([part[:half] for part in parts.values()])]
-    x.append(np.concatenate([part[half:] for part in parts.values()]))
-    labels = [
-        np.repeat(np.arange(len(parts)), [len(part[rows]) for part in parts.values()])
-        for rows in (slice(None, half), slice(half, None))
-    ]
-    predicted = classifier.fit_and_predict(x[0], labels[0], x[1], seed)
-    return metrics.accuracy(predicted, labels[1])
+    stacked = np.stack(list(parts.values()))
+    languages, count, dim = stacked.shape
+    half = count // 2
+    x, x_test = stacked[:, :half], stacked[:, half:]
+    y, y_test = (np.repeat(np.arange(languages), n) for n in (half, count - half))
+    predicted = classifier.fit_and_predict(
+        x.reshape(-1, dim), y, x_test.reshape(-1, dim), seed
+    )
+    return metrics.accuracy(predicted, y_test)
 
 
 TASKS = [PawsX()]

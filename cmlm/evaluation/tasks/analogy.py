@@ -124,20 +124,20 @@ class GoogleAnalogy(base.Task[dict[str, Questions]]):
         for name, group in data.items():
             renumbered = np.array([row_of[text] for text in group.texts])
             right[name] = open_hits(everything, renumbered[group.rows])
-        syntactic = [hits for name, hits in right.items() if name.startswith("gram")]
-        semantic = [hits for name, hits in right.items() if not name.startswith("gram")]
-        scores = {"accuracy": list(right.values())}
-        scores |= {"accuracy/semantic": semantic, "accuracy/syntactic": syntactic}
+        averaged: dict[str, list[np.ndarray]] = {
+            "accuracy": list(right.values()),
+            "accuracy/semantic": [],
+            "accuracy/syntactic": [],
+        }
+        for name, hits in right.items():
+            is_syntactic = name.startswith("gram")
+            kind = "syntactic" if is_syntactic else "semantic"
+            averaged[f"accuracy/{kind}"].append(hits)
+            averaged[f"accuracy/{name}"] = [hits]
         return {
-            **{
-                name: 100 * float(np.concatenate(hits).mean())
-                for name, hits in scores.items()
-                if hits
-            },
-            **{
-                f"accuracy/{name}": 100 * float(hits.mean())
-                for name, hits in right.items()
-            },
+            metric: 100 * float(np.concatenate(hits).mean())
+            for metric, hits in averaged.items()
+            if hits
         }
 
 

@@ -65,28 +65,21 @@ def score_retrieval(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """
     found = search.Neighbours.of(x, y, _NEIGHBOURS)
     gold = np.arange(len(x))
-    scores: dict[str, dict[str, float]] = {}
+    scores: dict[str, float] = {}
     for direction, side in (("forward", found), ("backward", found.swapped())):
         nearest = side.forward[1][:, 0]
         _, by_margin = side.best_by_margin()
         f1 = f1_score(gold, nearest, average="weighted", zero_division=0)
-        scores[direction] = {
-            "accuracy": metrics.accuracy(nearest, gold),
-            "xsim_error": 100 - metrics.accuracy(by_margin, gold),
-            "f1": 100 * float(f1),
+        scores |= {
+            f"accuracy_{direction}": metrics.accuracy(nearest, gold),
+            f"xsim_error_{direction}": 100 - metrics.accuracy(by_margin, gold),
+            f"f1_{direction}": 100 * float(f1),
         }
-    names = scores["forward"]
-    return {
-        **{
-            name: (scores["forward"][name] + scores["backward"][name]) / 2
-            for name in names
-        },
-        **{
-            f"{name}_{direction}": scores[direction][name]
-            for direction in scores
-            for name in names
-        },
+    means = {
+        name: (scores[f"{name}_forward"] + scores[f"{name}_backward"]) / 2
+        for name in ("accuracy", "xsim_error", "f1")
     }
+    return {**means, **scores}
 
 
 class Retrieval(base.PartedTask[Bitext]):
@@ -140,7 +133,7 @@ class Tatoeba(Retrieval):
 
     def read_part(self, source: reading.DataDir, part: str, where: str) -> Bitext:
         code = where.rpartition("tatoeba.")[2].removesuffix("-eng")
-        bitext = read_lines(source, f"{where}.{code}", f"{where}.eng")
+        bitext = _read_lines(source, f"{where}.{code}", f"{where}.eng")
         bitext.languages = (part, "en")
         return bitext
 
@@ -159,13 +152,10 @@ class Tatoeba(Retrieval):
         chosen = [name for name in _DRAWN if name in data] or list(data)[: len(_DRAWN)]
         found = {}
         for name in chosen:
-            sides = ((data[name].first, name), (data[name].second, "en"))
-            found[name] = metrics.plane(
-                [
-                    search.unit_length(vectors(texts[:_MAPPED], language))
-                    for texts, language in sides
-                ]
-            )
+            foreign = vectors(data[name].first[:_MAPPED], name)
+            english = vectors(data[name].second[:_MAPPED], "en")
+            sides = [search.unit_length(foreign), search.unit_length(english)]
+            found[name] = metrics.plane(sides)
         return {"translations": found}
 
 
@@ -218,13 +208,12 @@ class UnCorpus(base.PartedTask[Bitext]):
     ) -> Bitext:
         columns = {path: source.lines(path) for path in where}
         reading.check_line_counts(columns)
-        pairs = [
-            (first.strip(), second.strip())
-            for first, second in zip(*columns.values(), strict=True)
-            if first.strip() and second.strip()
-        ]
-        first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-        return _checked(Bitext(first, second, (part, "en")), where[0])
+        bitext = Bitext([], [], (part, "en"))
+        for first, second in zip(*columns.values(), strict=True):
+            if first.strip() and second.strip():
+                bitext.first.append(first.strip())
+                bitext.second.append(second.strip())
+        return _checked(bitext, where[0])
 
     def part_sentences(self, data: Bitext) -> Iterable[str]:
         return itertools.chain(data.first, data.second)
@@ -232,13 +221,12 @@ class UnCorpus(base.PartedTask[Bitext]):
     def score_part(
         self, part: str, data: Bitext, vectors: base.Vectors
     ) -> dict[str, float]:
-        texts, numbers = zip(*map(_distinct, (data.first, data.second)), strict=True)
-        sides = [
-            vectors.on_disk(own, language)
-            for own, language in zip(texts, data.languages, strict=True)
-        ]
-        forward, backward, is_exact = search.nearest_on_disk(*sides)
-        x, y = numbers
+        first, x = _distinct(data.first)
+        second, y = _distinct(data.second)
+        language, english = data.languages
+        forward, backward, is_exact = search.nearest_on_disk(
+            vectors.on_disk(first, language), vectors.on_disk(second, english)
+        )
         return {
             "accuracy_forward": metrics.accuracy(forward[x], y),
             "accuracy_backward": metrics.accuracy(backward[y], x),
@@ -281,8 +269,8 @@ class BitextFiles(Retrieval):
         self, source: reading.DataDir, part: str, where: tuple[str, ...]
     ) -> Bitext:
         if len(where) == 1:
-            return read_tsv(source, where[0])
-        return read_lines(source, *where)
+            return _read_tsv(source, where[0])
+        return _read_lines(source, *where)
 
 
 TASKS = [Tatoeba("tatoeba"), UnCorpus("un")]
@@ -291,7 +279,7 @@ TASKS = [Tatoeba("tatoeba"), UnCorpus("un")]
 # -------------------------------------------------------------------- reading
 
 
-def read_lines(source: reading.DataDir, first: str, second: str) -> Bitext:
+def _read_lines(source: reading.DataDir, first: str, second: str) -> Bitext:
     """Reads two files; line i of one translates line i of the other.
 
     Raises:
@@ -303,11 +291,11 @@ def read_lines(source: reading.DataDir, first: str, second: str) -> Bitext:
     if len(columns) < 2:
         raise UserError(f"{first} is both sides; allowed: two files")
     reading.check_parallel(columns)
-    bitext = Bitext(*([line.strip() for line in lines] for lines in columns.values()))
-    return _checked(bitext, first)
+    x, y = ([line.strip() for line in lines] for lines in columns.values())
+    return _checked(Bitext(x, y), first)
 
 
-def read_tsv(source: reading.DataDir, path: str) -> Bitext:
+def _read_tsv(source: reading.DataDir, path: str) -> Bitext:
     """Reads a file of `sentence<TAB>translation`; further columns are ignored.
 
     Raises:
@@ -315,7 +303,8 @@ def read_tsv(source: reading.DataDir, path: str) -> Bitext:
             fewer than 2 lines.
     """
     rows = source.table(path, 2)
-    first, second = ([row[column].strip() for row in rows] for column in (0, 1))
+    first = [row[0].strip() for row in rows]
+    second = [row[1].strip() for row in rows]
     reading.check_parallel({f"{path}, column 1": first, f"{path}, column 2": second})
     return _checked(Bitext(first, second), path)
 

@@ -158,15 +158,14 @@ def link(data: Linking, vectors: base.Vectors) -> dict[str, float]:
             for mention, rows in zip(owner, found, strict=True)
         ]
     )
-    at = {1: hits[:, :1], _TOP: hits}
-    right = {
-        top: np.bincount(owner, 1 - known.any(axis=1), len(counts)) == 0
-        for top, known in at.items()
-    }
-    return {
-        "accuracy": 100 * float(right[1].mean()),
-        f"accuracy@{_TOP}": 100 * float(right[_TOP].mean()),
-    }
+    starts = np.cumsum([0, *counts[:-1]])
+    scores = {}
+    for metric, top in (("accuracy", 1), (f"accuracy@{_TOP}", _TOP)):
+        is_found = hits[:, :top].any(axis=1)
+        # A mention is right if all its parts are.
+        right = np.logical_and.reduceat(is_found, starts)
+        scores[metric] = 100 * float(right.mean())
+    return scores
 
 
 class NcbiDisease(EntityLinking):

@@ -78,11 +78,10 @@ class Geogranno(base.Task[Paraphrases]):
                 for found, right in zip(rows.tolist(), data.gold, strict=True)
             ]
         )
-        scores = {
-            "accuracy" if top == 1 else f"accuracy@{top}": 100
-            * float(hits[:, :top].any(axis=1).mean())
-            for top in _TOPS
-        }
+        scores = {}
+        for top in _TOPS:
+            metric = "accuracy" if top == 1 else f"accuracy@{top}"
+            scores[metric] = 100 * float(hits[:, :top].any(axis=1).mean())
         found = hits.any(axis=1)
         return scores | {
             f"accuracy@{max(_TOPS)}/{group}": 100 * float(found[rows].mean())

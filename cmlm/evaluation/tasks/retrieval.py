@@ -59,7 +59,8 @@ class RetrievalFiles(base.Task[Retrieval]):
         self.name = "retrieval:" + ":".join(paths)
         if len(paths) > 2:
             raise UserError(f"--tasks has {self.name!r}; allowed: DIR or DIR:QRELS")
-        self._folder, self._part = paths[0], (*paths, "test")[1]
+        self._folder = paths[0]
+        self._part = paths[1] if len(paths) > 1 else "test"
 
     def read(self, source: reading.DataDir) -> Retrieval:
         def find(name):
