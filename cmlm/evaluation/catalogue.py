@@ -49,6 +49,9 @@ _MODULES = (
 FAMILIES: dict[str, list[base.Task]] = {
     module.__name__.rpartition(".")[2]: module.TASKS for module in _MODULES
 }
+TASKS: dict[str, base.Task] = {
+    task.name: task for tasks in FAMILIES.values() for task in tasks
+}
 # Tasks on the user's own files: FAMILY:PATH[:PATH ...].
 ON_FILES = {
     "bitext": bitext.BitextFiles,
@@ -81,26 +84,26 @@ def select(
     Raises:
         UserError: a name is unknown.
     """
-    catalogue = {task.name: task for tasks in FAMILIES.values() for task in tasks}
     chosen: dict[str, base.Task] = {}
     for given in names:
         first, colon, paths = given.partition(":")
         name = _ALIASES.get(first, first) + colon + paths
         if name == "all":
-            chosen.update(catalogue)
+            chosen.update(TASKS)
         elif name in FAMILIES:
             chosen.update((task.name, task) for task in FAMILIES[name])
         else:
-            task = catalogue.get(name) or _part(name, catalogue) or _on_files(name)
+            task = TASKS.get(name) or _part(name) or _on_files(name)
             if task is None:
+                divisible = ", ".join(task.name for task in _divisible())
                 raise UserError(
-                    f"--tasks has {given!r}; {_meant(name, catalogue)}allowed: all, "
-                    f"{', '.join(dict.fromkeys([*FAMILIES, *catalogue]))}; "
-                    f"TASK-LANGUAGE of {', '.join(_parted(catalogue))}; and "
+                    f"--tasks has {given!r}; {_meant(name)}allowed: all, "
+                    f"{', '.join(dict.fromkeys([*FAMILIES, *TASKS]))}; "
+                    f"TASK-LANGUAGE of {divisible}; and "
                     f"{', '.join(f'{family}:FILE' for family in ON_FILES)}"
                 )
             chosen[task.name] = task
-    order = {name: place for place, name in enumerate(catalogue)}
+    order = {name: place for place, name in enumerate(TASKS)}
     ranked = sorted(chosen, key=lambda name: order.get(name, len(order)))
     tasks = [copy.copy(chosen[name]) for name in ranked]
     for task in tasks:
@@ -116,13 +119,11 @@ def of_language(language: str) -> list[base.Task]:
     Raises:
         UserError: no task has the language.
     """
-    tasks = [task for tasks in FAMILIES.values() for task in tasks]
+    tasks = list(TASKS.values())
     if language != "all":
         tasks = [task for task in tasks if language in task.languages]
     if not tasks:
-        known = {
-            name for family in FAMILIES.values() for t in family for name in t.languages
-        }
+        known = {name for task in TASKS.values() for name in task.languages}
         raise UserError(
             f"--list_tasks={language}: no task has it; allowed: all, "
             f"{', '.join(sorted(known))}"
@@ -130,23 +131,19 @@ def of_language(language: str) -> list[base.Task]:
     return tasks
 
 
-def _meant(name: str, catalogue: dict[str, base.Task]) -> str:
+def _meant(name: str) -> str:
     """The names that resemble an unknown one, as "did you mean ...? ", or ""."""
-    known = [*FAMILIES, *catalogue, *_ALIASES, *(f"{of}:FILE" for of in ON_FILES)]
+    known = [*FAMILIES, *TASKS, *_ALIASES, *(f"{of}:FILE" for of in ON_FILES)]
     return did_you_mean(name.lower(), known, most=3)
 
 
-def _parted(catalogue: dict[str, base.Task]) -> dict[str, base.DivisibleTask]:
-    return {
-        name: task
-        for name, task in catalogue.items()
-        if isinstance(task, base.DivisibleTask)
-    }
+def _divisible() -> list[base.DivisibleTask]:
+    return [task for task in TASKS.values() if isinstance(task, base.DivisibleTask)]
 
 
-def _part(name: str, catalogue: dict[str, base.Task]) -> base.Task | None:
+def _part(name: str) -> base.Task | None:
     # The longest name first: one name may begin with another.
-    for task in sorted(_parted(catalogue).values(), key=lambda task: -len(task.name)):
+    for task in sorted(_divisible(), key=lambda task: -len(task.name)):
         part = name.removeprefix(task.name + "-")
         if part != name and part:
             return task.part(part)
