@@ -173,7 +173,7 @@ class DataDir:
             UserError: a row has fewer columns.
         """
         rows = [line.split("\t") for line in self.lines(path)]
-        _check_columns(path, enumerate(rows, 1), columns, or_more=True)
+        check_columns(path, enumerate(rows, 1), columns, or_more=True)
         return rows
 
     def rows(self, path: str, columns: int) -> list[list[str]]:
@@ -193,7 +193,7 @@ class DataDir:
         numbered = list(csv_rows(path, lines))
         if not numbered:
             raise UserError(f"{path} is empty")
-        _check_columns(path, numbered, columns, or_more=False)
+        check_columns(path, numbered, columns)
         return [cells for _, cells in numbered]
 
 
@@ -243,12 +243,23 @@ def reason(error: UserError) -> str:
     return str(error) if isinstance(error, MissingData) else f"damaged: {error}"
 
 
-def _check_columns(
+def check_columns(
     path: str,
     numbered: Iterable[tuple[int, list[str]]],
     columns: int,
-    or_more: bool,
+    or_more: bool = False,
 ) -> None:
+    """Checks the number of columns of rows.
+
+    Args:
+        path: the file, for the message.
+        numbered: the number of each row's line, and its cells.
+        columns: the number of columns.
+        or_more: whether further columns are allowed.
+
+    Raises:
+        UserError: a row has another number of columns.
+    """
     for number, row in numbered:
         if len(row) < columns or (len(row) > columns and not or_more):
             wanted = f"at least {columns}" if or_more else f"{columns}"

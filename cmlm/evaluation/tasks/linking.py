@@ -35,7 +35,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import reading, search
 from cmlm.evaluation.tasks import base
@@ -122,13 +121,9 @@ class EntityLinking(base.Task[Linking]):
         dictionary = source.find("test_dictionary.txt")
         mentions, concepts = [], []
         for path in paths:
-            for number, line in enumerate(source.lines(path), 1):
-                row = line.split("||")
-                if len(row) != 5:
-                    raise UserError(
-                        f"{path}, line {number}: {counted(len(row), 'column')}; "
-                        "allowed: 5"
-                    )
+            rows = [line.split("||") for line in source.lines(path)]
+            reading.check_columns(path, enumerate(rows, 1), 5)
+            for row in rows:
                 if row[4].strip() not in _WITHOUT_CONCEPT:
                     mentions.append(re.split(r"[|+]", row[3].strip()))
                     concepts.append(_identifiers(row[4]))
@@ -179,17 +174,14 @@ class NcbiDisease(EntityLinking):
 
     def _read_corpus(self, source: reading.DataDir) -> Linking:
         path = source.find("test/NCBItestset_corpus.txt", within=self.name)
-        seen: dict[tuple[str, str, str], None] = {}
-        for number, line in enumerate(source.lines(path), 1):
-            row = line.split("\t")
-            # Lines of one column are blank lines, titles and abstracts.
-            if len(row) > 1:
-                if len(row) != 6:
-                    raise UserError(
-                        f"{path}, line {number}: {counted(len(row), 'column')}; "
-                        "allowed: 6"
-                    )
-                seen[row[0], processed(row[3]), row[5]] = None
+        # Lines of one column are blank lines, titles and abstracts.
+        numbered = [
+            (number, line.split("\t"))
+            for number, line in enumerate(source.lines(path), 1)
+            if "\t" in line
+        ]
+        reading.check_columns(path, numbered, 6)
+        seen = dict.fromkeys((row[0], processed(row[3]), row[5]) for _, row in numbered)
         (dictionary, *_) = source.matching("medic-*.txt", within=self.name)
         return Linking.of(
             path,
@@ -254,12 +246,7 @@ class Cometa(EntityLinking):
         names = _names(source, dictionary)
         head, *rows = source.table(path, 2)
         term, concept = reading.columns(head, ("Term", "General SNOMED ID"), path)
-        for number, row in enumerate(rows, 2):
-            if len(row) != len(head):
-                raise UserError(
-                    f"{path}, line {number}: {counted(len(row), 'column')}; "
-                    f"allowed: {len(head)}"
-                )
+        reading.check_columns(path, enumerate(rows, 2), len(head))
         return Linking.of(
             path,
             [[row[term].strip()] for row in rows],
@@ -274,14 +261,15 @@ def _two_columns(source: reading.DataDir, path: str) -> Iterator[tuple[str, str]
     Raises:
         UserError: a row has another number of columns.
     """
-    for number, line in enumerate(source.lines(path), 1):
-        row = line.split("||")
-        if line.strip() and len(row) != 2:
-            raise UserError(
-                f"{path}, line {number}: {counted(len(row), 'column')}; allowed: 2"
-            )
-        if line.strip() and row[0].strip() not in _WITHOUT_CONCEPT:
-            yield row[0], row[1].strip()
+    numbered = [
+        (number, line.split("||"))
+        for number, line in enumerate(source.lines(path), 1)
+        if line.strip()
+    ]
+    reading.check_columns(path, numbered, 2)
+    for _, (concept, text) in numbered:
+        if concept.strip() not in _WITHOUT_CONCEPT:
+            yield concept, text.strip()
 
 
 def _names(source: reading.DataDir, path: str) -> dict[str, set[str]]:
