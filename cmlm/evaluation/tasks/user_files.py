@@ -39,41 +39,36 @@ class ClassificationFiles(ClassificationTask):
         self._paths = dict(zip(_PARTS[len(paths)], paths, strict=True))
 
     def _read_parts(self, source: reading.DataDir) -> Parts:
-        rows, classes = {}, {}
+        parts, classes = {}, {}
         for part, name in self._paths.items():
             path = source.find_own(name)
             source.text(path)  # For its checksum.
-            texts, column = labelled_files.columns_of(path, ("label",))
-            rows[part] = list(labelled_files.read(path, texts, column))
+            columns, label_column = labelled_files.columns_of(path, ("label",))
+            rows = list(labelled_files.read(path, columns, label_column))
             if part == "train":
-                found = sorted({label for _, _, label in rows[part]})
-                if len(found) < 2:
-                    raise UserError(
-                        f"{path} has the labels {found}; allowed: at least two labels"
-                    )
-                classes = {label: number for number, label in enumerate(found)}
-                self._check_folds(path, [label for _, _, label in rows[part]])
-        return {
-            part: Examples(
-                [texts for _, texts, _ in found],
-                np.array(
-                    [
-                        reading.parse_label(label, classes, where)
-                        for where, _, label in found
-                    ]
-                ),
-            )
-            for part, found in rows.items()
-        }
+                classes = self._classes(path, [label for _, _, label in rows])
+            labels = [
+                reading.parse_label(label, classes, where) for where, _, label in rows
+            ]
+            parts[part] = Examples([texts for _, texts, _ in rows], np.array(labels))
+        return parts
 
-    def _check_folds(self, path: str, labels: Sequence[str]) -> None:
-        """Names the file before its texts are encoded."""
-        if "dev" in self._paths:
-            return
-        try:
-            classifier.check_folds(labels, is_nested="test" not in self._paths)
-        except UserError as error:
-            raise UserError(f"{path}: {error}; or TRAIN:DEV:TEST") from None
+    def _classes(self, path: str, labels: Sequence[str]) -> dict[str, int]:
+        """The number of each label of the training file.
+
+        Labels that a classifier cannot learn are refused before texts are encoded.
+        """
+        found = sorted(set(labels))
+        if len(found) < 2:
+            raise UserError(
+                f"{path} has the labels {found}; allowed: at least two labels"
+            )
+        if "dev" not in self._paths:
+            try:
+                classifier.check_folds(labels, is_nested="test" not in self._paths)
+            except UserError as error:
+                raise UserError(f"{path}: {error}; or TRAIN:DEV:TEST") from None
+        return {label: number for number, label in enumerate(found)}
 
 
 class PairFiles(base.Task[Pairs]):
