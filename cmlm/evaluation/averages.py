@@ -160,16 +160,19 @@ def own_groups(
         wholes[whole] = about
         if whole != task:
             alone.setdefault(whole, []).append(task.removeprefix(f"{whole}-"))
-    return [
-        Group(
-            f"{task}/{name}",
-            about["family"],
-            f"{task}, {about['main_metric']} of {', '.join(names)}",
-            _by_part(task, about["main_metric"], names),
-        )
-        for task, about in wholes.items()
-        for name, names in {"parts": alone.get(task, ()), **languages_of}.items()
-    ]
+    groups = []
+    for task, about in wholes.items():
+        metric = about["main_metric"]
+        for name, parts in {"parts": alone.get(task, ()), **languages_of}.items():
+            groups.append(
+                Group(
+                    f"{task}/{name}",
+                    about["family"],
+                    f"{task}, {metric} of {', '.join(parts)}",
+                    _by_part(task, metric, parts),
+                )
+            )
+    return groups
 
 
 # ---------------------------------------------------------------------- groups

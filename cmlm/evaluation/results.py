@@ -94,6 +94,7 @@ def mean_of(
             name, slash, part = metric.partition("/")
             scored = f"{name.removesuffix('_std')}{slash}{part}"
             if scored != metric and scored in first:
+                # A run's own deviation.
                 continue
             values = [model["scores"][task][metric] for model in models]
             scores[task][metric] = float(np.mean(values))

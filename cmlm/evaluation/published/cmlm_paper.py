@@ -197,7 +197,7 @@ ABLATION_ROWS = [
         is_ablation=True,
     ),
 ]
-_PCR_LANGUAGES = "fr zh es de ru it tr pt hu ja nl"
+_PCR_LANGUAGES = " ".join(averages.PCR_LANGUAGES)
 PCR_ROWS = [
     *table(
         f"{_PAPER} 8",
