@@ -35,32 +35,19 @@ class StsTask(base.Task[dict[str, Pairs]]):
 
     Args:
         name: the name of the task.
-        year: SentEval's name of the year, such as `STS12`.
-        subsets: SentEval's names of the subsets.
+        subsets: the names of the subsets; a set without subsets has none.
         language: the language of the sentences.
     """
 
     main_metric = "spearman"
     protocol = "Spearman of the cosine, x 100"
 
-    def __init__(
-        self,
-        name: str,
-        year: str = "",
-        subsets: tuple[str, ...] = (),
-        language: str = "en",
-    ):
+    def __init__(self, name: str, subsets: Sequence[str] = (), language: str = "en"):
         self.name = name
-        self._year = year
         self._subsets = subsets
         self._language = language
         if len(subsets) > 1:
             self.protocol = "Spearman of the cosine over all pairs, x 100"
-
-    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
-        return {
-            subset: _read_subset(source, self._year, subset) for subset in self._subsets
-        }
 
     def sentences(self, data: dict[str, Pairs]) -> Iterable[str]:
         return (text for pairs in data.values() for text in pairs.sentences())
@@ -94,6 +81,28 @@ def pair_scores(cosines: np.ndarray, gold: np.ndarray) -> dict[str, float]:
         **metrics.correlations(cosines, gold),
         "pearson_arccos": angular["pearson"],
     }
+
+
+class StsYear(StsTask):
+    """A year of STS in SentEval's files.
+
+    Args:
+        name: the name of the task.
+        year: the name of the year in the files, such as `STS12`.
+        subsets: the names of its subsets.
+    """
+
+    def __init__(self, name: str, year: str, subsets: Sequence[str]):
+        super().__init__(name, subsets)
+        self._year = year
+
+    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+        folder, data = f"STS/{self._year}-en-test", {}
+        for subset in self._subsets:
+            path = source.find(f"{folder}/STS.input.{subset}.txt", within="senteval")
+            gold_path = source.find(f"{folder}/STS.gs.{subset}.txt", within="senteval")
+            data[subset] = _read_two_files(source, path, gold_path)
+        return data
 
 
 class PairFileTask(StsTask):
@@ -245,8 +254,7 @@ class StsFiles(StsTask):
     """
 
     def __init__(self, paths: Sequence[str]):
-        name = "sts:" + ":".join(paths)
-        super().__init__(name, subsets=tuple(paths), language="")
+        super().__init__("sts:" + ":".join(paths), paths, language="")
 
     def read(self, source: reading.DataDir) -> dict[str, Pairs]:
         pairs = {}
@@ -266,25 +274,24 @@ def _pairs(
 ) -> Pairs:
     """Reads the first sentence, the second sentence and the score of each row."""
     first, second, gold = columns
-    scores = np.array(
-        [
-            reading.parse_score(row[gold], lowest, highest, f"{path}, pair {number}")
-            for number, row in enumerate(rows, 1)
-        ]
+    scored = (
+        (row[first], row[second], row[gold], f"{path}, pair {number}")
+        for number, row in enumerate(rows, 1)
     )
-    metrics.check_gold(scores, path)
-    return Pairs(
-        [row[first].strip() for row in rows],
-        [row[second].strip() for row in rows],
-        scores,
-    )
+    return _scored(scored, path, lowest, highest)
 
 
-def _read_subset(source: reading.DataDir, year: str, subset: str) -> Pairs:
-    folder = f"STS/{year}-en-test"
-    path = source.find(f"{folder}/STS.input.{subset}.txt", within="senteval")
-    gold_path = source.find(f"{folder}/STS.gs.{subset}.txt", within="senteval")
-    return _read_two_files(source, path, gold_path)
+def _scored(
+    rows: Iterable[tuple[str, str, str, str]], path: str, lowest: float, highest: float
+) -> Pairs:
+    """Pairs of sentence, sentence, score, and the place of the score for messages."""
+    first, second, gold = [], [], []
+    for one, other, score, where in rows:
+        first.append(one.strip())
+        second.append(other.strip())
+        gold.append(reading.parse_score(score, lowest, highest, where))
+    metrics.check_gold(np.array(gold), path)
+    return Pairs(first, second, np.array(gold))
 
 
 def _read_two_files(source: reading.DataDir, path: str, gold_path: str) -> Pairs:
@@ -292,40 +299,33 @@ def _read_two_files(source: reading.DataDir, path: str, gold_path: str) -> Pairs
     rows, gold = source.table(path, 2), source.lines(gold_path)
     if len(rows) != len(gold):
         raise UserError(f"{path} has {len(rows)} pairs, {gold_path} {len(gold)} scores")
-    scored = [number for number, score in enumerate(gold) if score.strip()]
-    scores = np.array(
-        [
-            reading.parse_score(gold[number], 0, 5, f"{gold_path}, line {number + 1}")
-            for number in scored
-        ]
+    scored = (
+        (*row[:2], score, f"{gold_path}, line {number}")
+        for number, (row, score) in enumerate(zip(rows, gold, strict=True), 1)
+        if score.strip()
     )
-    metrics.check_gold(scores, gold_path)
-    return Pairs(
-        [rows[number][0].strip() for number in scored],
-        [rows[number][1].strip() for number in scored],
-        scores,
-    )
+    return _scored(scored, gold_path, 0, 5)
 
 
 TASKS = [
-    StsTask(
+    StsYear(
         "sts12",
         "STS12",
         ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     ),
     # Without SMT, because its sentences are not free.
-    StsTask("sts13", "STS13", ("FNWN", "headlines", "OnWN")),
-    StsTask(
+    StsYear("sts13", "STS13", ("FNWN", "headlines", "OnWN")),
+    StsYear(
         "sts14",
         "STS14",
         ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
     ),
-    StsTask(
+    StsYear(
         "sts15",
         "STS15",
         ("answers-forums", "answers-students", "belief", "headlines", "images"),
     ),
-    StsTask(
+    StsYear(
         "sts16",
         "STS16",
         (
