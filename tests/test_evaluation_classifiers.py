@@ -132,7 +132,8 @@ def test_a_step_is_that_of_pytorchs_adam(hidden):
     """Gradients by TensorFlow's tape; Adam with weight decay by its definition."""
     random = np.random.default_rng(0)
     strengths = [0.0, 0.3]
-    made = perceptron._Models(4, hidden, 3, strengths, random)
+    gradient_of_loss = perceptron._cross_entropy_gradient
+    made = perceptron.Networks([4, hidden, 3], strengths, gradient_of_loss, random)
     first = [part.copy() for part in made.weights]
     batches = [
         (random.normal(size=[8, 4]).astype(np.float32), random.integers(0, 3, 8))
@@ -176,6 +177,15 @@ def test_a_perceptron_learns_what_no_line_separates():
     }
     assert found["mlp"] > 0.95
     assert max(found["logistic"], found["logistic-adam"]) < 0.9
+
+
+@pytest.mark.filterwarnings("error")
+def test_long_vectors_do_not_overflow_a_perceptron():
+    x, y = blobs(60, 2, seed=0)
+    ((found,),) = perceptron.fit_path(
+        1e4 * x, y, np.arange(40), np.arange(40, 60), [np.arange(60)], [1e-5], 0, 5
+    )
+    assert np.mean(found == y) > 0.6
 
 
 def test_the_strength_counts_and_a_seed_repeats():

@@ -8,7 +8,7 @@ from encoders import WordCounts
 from scipy import optimize, special, stats
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, relatedness
+from cmlm.evaluation import catalogue, perceptron, reading, relatedness
 from cmlm.evaluation.tasks import senteval, sts
 
 TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
@@ -35,19 +35,24 @@ def test_scores_are_spread_over_whole_numbers():
 
 def test_one_update_is_adams_first_step_down_the_loss():
     random = np.random.default_rng(0)
-    model = relatedness._SoftmaxRegression(3, random)
+    gradient_of_loss = relatedness._squared_error_gradient
+    model = perceptron.Networks([3, 0, 5], [0.0], gradient_of_loss, random)
     x = random.normal(size=[8, 3]).astype(np.float32)
     target = relatedness.spread(random.uniform(1, 5, 8))
-    before = model.weights.astype(np.float64)
 
-    def loss(weights):
-        w = weights.reshape(before.shape)
+    def weights():
+        return np.concatenate([part[0] for part in model.weights]).astype(np.float64)
+
+    before = weights()
+
+    def loss(parts):
+        w = parts.reshape(before.shape)
         p = special.softmax(x @ w[:-1] + w[-1], axis=1)
         return np.mean((p - target) ** 2)
 
     gradient = optimize.approx_fprime(before.ravel(), loss, 1e-7)
-    model._update(x, target)
-    moved = (model.weights - before).ravel()
+    model.update(x, target)
+    moved = (weights() - before).ravel()
     clear = np.abs(gradient) > 1e-4
     # The first step of Adam is the rate, against the sign of the gradient.
     np.testing.assert_allclose(

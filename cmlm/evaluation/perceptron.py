@@ -1,4 +1,4 @@
-"""SentEval's second classifier: a linear layer or a perceptron, trained with Adam.
+"""SentEval's networks: a linear layer or a perceptron, trained with Adam.
 
 It follows facebookresearch/SentEval, senteval/tools/classifier.py, without torch: the
 mean cross-entropy, batches of 64, weights as `nn.Linear` draws them, L2 regularization
@@ -13,17 +13,13 @@ seed: the same first weights, and the same batches. So here all strengths train 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import special
 
-from cmlm.evaluation.adam import Adam
-
 _BATCH = 64
-_EPOCHS_BETWEEN_LOOKS = 4
-_MAX_EPOCHS = 200
-_PATIENCE = 5
+_RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 # The share of the training set that validates if there is no other validation set.
 _DEV_SHARE = 0.05
 
@@ -59,51 +55,112 @@ def fit_path(
         order = random.permutation(len(train))
         count = max(1, int(_DEV_SHARE * len(train)))
         train, dev = train[order[count:]], train[order[:count]]
-    model = _Models(x.shape[1], hidden, int(y.max()) + 1, strengths, random)
-    rows, labels = x[train], y[train]
-    best = np.full(len(strengths), -1.0)
-    kept = [part.copy() for part in model.weights]
-    in_vain = np.zeros(len(strengths), int)
-    # The toolkit stops at the look after the fifth in vain.
-    for _ in range(0, _MAX_EPOCHS + 1, _EPOCHS_BETWEEN_LOOKS):
-        for _ in range(_EPOCHS_BETWEEN_LOOKS):
-            order = random.permutation(len(rows))
-            for start in range(0, len(rows), _BATCH):
-                batch = order[start : start + _BATCH]
-                model.update(rows[batch], labels[batch])
-        accuracies = (model.predict(x[dev]) == y[dev]).mean(axis=1)
-        better = (accuracies > best) & (in_vain <= _PATIENCE)
-        best[better] = accuracies[better]
-        for part, own in zip(kept, model.weights, strict=True):
-            part[better] = own[better]
-        in_vain += ~better
-        if (in_vain > _PATIENCE).all():
-            break
-    model.weights = kept
-    predicted = [model.predict(x[test]) for test in tests]
+    widths = [x.shape[1], hidden, int(y.max()) + 1]
+    networks = Networks(widths, strengths, _cross_entropy_gradient, random)
+
+    def predict(rows: np.ndarray) -> np.ndarray:
+        return networks.logits(x[rows]).argmax(axis=2)
+
+    networks.train(
+        x[train],
+        y[train],
+        lambda: (predict(dev) == y[dev]).mean(axis=1),
+        epochs_between=4,
+        most_epochs=200,
+        patience=5,
+    )
+    predicted = [predict(test) for test in tests]
     return [[labels[place] for labels in predicted] for place in range(len(strengths))]
 
 
-class _Models:
-    """One classifier for each strength; the first axis of an array is the strength."""
+def _cross_entropy_gradient(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The gradient of the mean cross-entropy, [strengths, n, classes]."""
+    gradient = special.softmax(logits, axis=2)
+    gradient[:, np.arange(len(y)), y] -= 1
+    return gradient / len(y)
+
+
+class Networks:
+    """One network for each strength; the first axis of an array is the strength.
+
+    Args:
+        widths: the numbers of inputs, hidden units (0 for a linear layer alone) and
+            outputs.
+        strengths: the strengths of the regularization.
+        loss_gradient: the gradient of the loss, [strengths, n, outputs], as a function
+            of logits of this shape and of n targets.
+        random: draws the first weights and the order of examples.
+
+    Attributes:
+        weights: the kernel and the bias of each layer.
+    """
 
     def __init__(
         self,
-        inputs: int,
-        hidden: int,
-        classes: int,
+        widths: Sequence[int],
         strengths: Sequence[float],
+        loss_gradient: Callable[[np.ndarray, np.ndarray], np.ndarray],
         random: np.random.Generator,
     ):
-        widths = [inputs, hidden, classes] if hidden else [inputs, classes]
         self.weights: list[np.ndarray] = []
-        for width, outputs in itertools.pairwise(widths):
-            bound = 1 / np.sqrt(width)
-            for shape in ((width, outputs), (1, outputs)):
+        for inputs, outputs in itertools.pairwise(filter(None, widths)):
+            bound = 1 / np.sqrt(inputs)
+            for shape in ((inputs, outputs), (1, outputs)):
                 drawn = random.uniform(-bound, bound, shape).astype(np.float32)
                 self.weights.append(np.repeat(drawn[np.newaxis], len(strengths), 0))
         self._strengths = np.array(strengths, np.float32)[:, np.newaxis, np.newaxis]
-        self._adam = Adam(self.weights)
+        self._loss_gradient, self._random = loss_gradient, random
+        # The state of Adam.
+        self._means = [np.zeros_like(part) for part in self.weights]
+        self._variances = [np.zeros_like(part) for part in self.weights]
+        self._step = 0
+
+    def train(
+        self,
+        x: np.ndarray,
+        targets: np.ndarray,
+        measure: Callable[[], np.ndarray],
+        epochs_between: int,
+        most_epochs: int,
+        patience: int,
+    ) -> np.ndarray:
+        """Trains each network until it no longer improves; it keeps its best weights.
+
+        Args:
+            x: the features, float32 [n, inputs].
+            targets: the targets, [n, ...].
+            measure: the quality of each network on the validation set, [strengths].
+            epochs_between: the epochs between two measurements.
+            most_epochs: the measurement after this epoch is the last.
+            patience: the measurements without an improvement that a network survives;
+                the toolkit stops at the one after them.
+
+        Returns:
+            The best quality of each network, float [strengths].
+        """
+        best = np.full(len(self._strengths), -np.inf)
+        kept = [part.copy() for part in self.weights]
+        in_vain = np.zeros(len(self._strengths), int)
+        for _ in range(0, most_epochs + 1, epochs_between):
+            for _ in range(epochs_between):
+                order = self._random.permutation(len(x))
+                for start in range(0, len(x), _BATCH):
+                    batch = order[start : start + _BATCH]
+                    self.update(x[batch], targets[batch])
+            found = measure()
+            better = (found > best) & (in_vain <= patience)
+            best[better] = found[better]
+            for part, own in zip(kept, self.weights, strict=True):
+                part[better] = own[better]
+            in_vain += ~better
+            if (in_vain > patience).all():
+                break
+        self.weights = kept
+        return best
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """The outputs, float [strengths, n, outputs]."""
+        return self._forward(x)[1]
 
     def _forward(self, x: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """The input of each layer, [strengths or none, n, width], and the logits."""
@@ -113,22 +170,26 @@ class _Models:
             inputs.append(special.expit(x @ before[0] + before[1]))
         return inputs, inputs[-1] @ kernel + bias
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """The classes, int [strengths, n]."""
-        return self._forward(x)[1].argmax(axis=2)
-
-    def update(self, x: np.ndarray, y: np.ndarray) -> None:
-        """One step of Adam down the mean cross-entropy of a batch."""
-        gradients = self._gradients(x, y)
-        for part, gradient in zip(self.weights, gradients, strict=True):
+    def update(self, x: np.ndarray, targets: np.ndarray) -> None:
+        """One step of Adam, as PyTorch computes it, down the loss of a batch."""
+        self._step += 1
+        for part, gradient, mean, variance in zip(
+            self.weights,
+            self._gradients(x, targets),
+            self._means,
+            self._variances,
+            strict=True,
+        ):
             gradient += self._strengths * part
-        self._adam.update(gradients)
+            mean += (1 - _BETA1) * (gradient - mean)
+            variance += (1 - _BETA2) * (gradient**2 - variance)
+            unbiased = mean / (1 - _BETA1**self._step)
+            spread = variance / (1 - _BETA2**self._step)
+            part -= _RATE * unbiased / (np.sqrt(spread) + _EPSILON)
 
-    def _gradients(self, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    def _gradients(self, x: np.ndarray, targets: np.ndarray) -> list[np.ndarray]:
         inputs, logits = self._forward(x)
-        d_logits = special.softmax(logits, axis=2)
-        d_logits[:, np.arange(len(y)), y] -= 1
-        d_logits /= len(y)
+        d_logits = self._loss_gradient(logits, targets)
         last = inputs[-1]
         gradients = [
             np.swapaxes(last, -1, -2) @ d_logits,

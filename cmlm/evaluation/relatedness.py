@@ -13,14 +13,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from cmlm.evaluation import metrics
-from cmlm.evaluation.adam import Adam
+from cmlm.evaluation import metrics, perceptron
 
-_CLASSES = 5
-_BATCH = 64
-_EPOCHS_BETWEEN_LOOKS = 50
-_MAX_EPOCHS = 1000
-_PATIENCE = 3
+_SCORES = np.arange(1, 6)
 
 
 def spread(scores: np.ndarray) -> np.ndarray:
@@ -34,8 +29,7 @@ def spread(scores: np.ndarray) -> np.ndarray:
         float32 [n, 5].
     """
     scores = np.asarray(scores, np.float64)[:, np.newaxis]
-    whole = np.arange(1, _CLASSES + 1)
-    return np.maximum(0, 1 - np.abs(scores - whole)).astype(np.float32)
+    return np.maximum(0, 1 - np.abs(scores - _SCORES)).astype(np.float32)
 
 
 def train_and_predict(
@@ -57,51 +51,27 @@ def train_and_predict(
         The predicted scores of `x_test`, float [n], and the Pearson correlation, times
         100, on the validation set.
     """
-    model = _SoftmaxRegression(x.shape[1], np.random.default_rng(seed))
-    target = spread(y)
-    best, best_weights, looks_in_vain = -np.inf, model.weights.copy(), 0
-    for _ in range(0, _MAX_EPOCHS + 1, _EPOCHS_BETWEEN_LOOKS):
-        for _ in range(_EPOCHS_BETWEEN_LOOKS):
-            model.train_epoch(x, target)
-        pearson = metrics.correlations(model.predict(x_dev), y_dev)["pearson"]
-        if pearson > best:
-            best, best_weights = pearson, model.weights.copy()
-        elif looks_in_vain >= _PATIENCE:
-            break
-        else:
-            looks_in_vain += 1
-    model.weights = best_weights
-    return model.predict(x_test), best
+    model = perceptron.Networks(
+        [x.shape[1], 0, len(_SCORES)],
+        [0.0],
+        _squared_error_gradient,
+        np.random.default_rng(seed),
+    )
+
+    def predict(rows: np.ndarray) -> np.ndarray:
+        return special.softmax(model.logits(rows)[0], axis=1) @ _SCORES
+
+    def measure() -> np.ndarray:
+        return np.array([metrics.correlations(predict(x_dev), y_dev)["pearson"]])
+
+    (best,) = model.train(
+        x, spread(y), measure, epochs_between=50, most_epochs=1000, patience=3
+    )
+    return predict(x_test), float(best)
 
 
-class _SoftmaxRegression:
-    """softmax(x w + b) with Adam; the last row of `weights` is b."""
-
-    def __init__(self, inputs: int, random: np.random.Generator):
-        bound = 1 / np.sqrt(inputs)
-        shape = (inputs + 1, _CLASSES)
-        self.weights = random.uniform(-bound, bound, shape).astype(np.float32)
-        self._random = random
-        self._adam = Adam([self.weights])
-
-    def _distribution(self, x: np.ndarray) -> np.ndarray:
-        logits = x @ self.weights[:-1] + self.weights[-1]
-        return special.softmax(logits, axis=1)
-
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Expected scores, float [n]."""
-        return self._distribution(x) @ np.arange(1, _CLASSES + 1)
-
-    def train_epoch(self, x: np.ndarray, target: np.ndarray) -> None:
-        order = self._random.permutation(len(x))
-        for start in range(0, len(x), _BATCH):
-            rows = order[start : start + _BATCH]
-            self._update(x[rows], target[rows])
-
-    def _update(self, x: np.ndarray, target: np.ndarray) -> None:
-        p = self._distribution(x)
-        # d mean((p - t)^2) / d logits, through the softmax.
-        d_p = 2 * (p - target) / p.size
-        d_logits = p * (d_p - (d_p * p).sum(axis=1, keepdims=True))
-        gradient = np.concatenate([x.T @ d_logits, d_logits.sum(axis=0, keepdims=True)])
-        self._adam.update([gradient])
+def _squared_error_gradient(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """d mean((softmax(logits) - targets)^2) / d logits, [1, n, 5]."""
+    p = special.softmax(logits, axis=2)
+    d_p = 2 * (p - targets) / p.size
+    return p * (d_p - (d_p * p).sum(axis=2, keepdims=True))
