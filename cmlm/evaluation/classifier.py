@@ -225,10 +225,9 @@ def cross_validation_then_test(
         The predicted labels of `x_test`, and the best accuracy of the cross-validation.
     """
     check_folds(y.tolist(), is_nested=False)
-    grid = _grid(kind, of_folds=True)
-    folds = _folds(y, seed)
+    folds, grid = _folds(y, seed), _grid(kind, of_folds=True)
     accuracies = _cross_validate(kind, x, y, seed, folds, grid, jobs).mean(axis=0)
-    predicted = _fit_and_predict(kind, x, y, x_test, seed, grid[_best(accuracies)])
+    predicted = fit_and_predict(x, y, x_test, seed, kind, grid[_best(accuracies)])
     return predicted, float(accuracies.max())
 
 
@@ -257,20 +256,14 @@ def validation_then_test(
 
 
 def fit_and_predict(
-    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int
-) -> np.ndarray:
-    """Predicts the labels of `x_test` by a logistic regression with C = 1."""
-    return _fit_and_predict(LOGISTIC, x, y, x_test, seed, 1.0)
-
-
-def _fit_and_predict(
-    kind: str,
     x: np.ndarray,
     y: np.ndarray,
     x_test: np.ndarray,
     seed: int,
-    strength: float,
+    kind: str = LOGISTIC,
+    strength: float = 1.0,
 ) -> np.ndarray:
+    """Predicts the labels of `x_test`, by default by a regression with C = 1."""
     both = np.concatenate([x, x_test])
     train, test = np.split(np.arange(len(both)), [len(x)])
     path = _Path(train, None, [test], [strength])
