@@ -26,6 +26,7 @@ from cmlm.evaluation import reading, search
 from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 10
+_AT_ONCE = 512
 
 
 @dataclasses.dataclass
@@ -146,14 +147,14 @@ def csls_ranks(
     """
     x, y = search.unit_length(x), search.unit_length(y)
     of_y = search.nearest(y, x, k)[0].mean(axis=1)
-    ranks = np.empty(len(gold), np.int64)
-    for start in range(0, len(gold), 512):
+    queries = x[: len(gold)]
+    ranks = []
+    for start in range(0, len(queries), _AT_ONCE):
         # r(x) is the same for all y and does not change their order.
-        scores = 2 * x[start : start + 512][: len(gold) - start] @ y.T - of_y
-        for row, answers in enumerate(scores, start):
-            right = list(gold[row])
-            ranks[row] = int((answers >= answers[right].max()).sum())
-    return ranks
+        scores = 2 * queries[start : start + _AT_ONCE] @ y.T - of_y
+        for own, right in zip(scores, gold[start : start + _AT_ONCE], strict=True):
+            ranks.append(np.sum(own >= own[list(right)].max()))
+    return np.array(ranks)
 
 
 TASKS = [Bli("bli")]

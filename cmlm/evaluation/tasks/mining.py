@@ -100,10 +100,13 @@ class Bucc(base.PartedTask[Split]):
         return parts
 
     def read_part(self, source: reading.DataDir, part: str, where: list[str]) -> Split:
-        chosen = _chosen(where)
-        corpora = [_corpus(source, stem, part.split("-")) for stem in chosen]
-        names = [os.path.basename(stem) for stem in chosen]
-        return Split(corpora[0], corpora[1] if len(corpora) > 1 else None, names)
+        scored, tuning = _chosen(where)
+        languages = part.split("-")
+        return Split(
+            _corpus(source, scored, languages),
+            _corpus(source, tuning, languages) if tuning else None,
+            [os.path.basename(stem) for stem in (scored, tuning) if stem],
+        )
 
     def part_sentences(self, data: Split) -> Iterable[str]:
         for corpus in filter(None, (data.scored, data.tuning)):
@@ -144,13 +147,15 @@ class Bucc(base.PartedTask[Split]):
         return {**means, **scores, "own_threshold": float(data.tuning is None)}
 
 
-def _chosen(stems: list[str]) -> list[str]:
+def _chosen(stems: list[str]) -> tuple[str, str | None]:
     """The files of a pair to score, and those that give the threshold, if any."""
     named = {stem.rpartition(".")[2]: stem for stem in stems}
     others = [name for name in named if name != _LAST]
     scored = next(name for name in (*_SCORED, *others, _LAST) if name in named)
-    tuning = [name for name in _TUNING if scored == _TEST and name in named]
-    return [named[name] for name in (scored, *tuning[:1])]
+    if scored != _TEST:
+        return named[scored], None
+    tuning = next((named[name] for name in _TUNING if name in named), None)
+    return named[scored], tuning
 
 
 def _proposals(
