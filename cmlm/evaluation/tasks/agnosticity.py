@@ -190,7 +190,9 @@ class PawsX(LanguageAgnosticity):
         layout = self._layout(source)
         texts = self._read(source, layout, "test")
         fitted = self._read(source, layout, "dev")
-        for language in (texts.keys() ^ fitted.keys()) - source.left_out.keys():
+        of_one_part = texts.keys() ^ fitted.keys()
+        for language in sorted(of_one_part - source.left_out.keys()):
+            # Looks for the missing file, so that its error names it.
             with source.part(language):
                 for part in ("dev", "test"):
                     name = layout.name.format(part=part, language=language)
