@@ -140,7 +140,7 @@ def tables(results: Results, ablations: bool = False) -> list[Table]:
         columns += [
             (task, metric)
             for metric in dict.fromkeys(wanted)
-            if metric == about["main_metric"] or _has(results, (task, metric))
+            if metric == about["main_metric"] or _has(results, task, metric)
         ]
     return [
         _table(results, name, columns, ablations)
@@ -199,7 +199,7 @@ def _by_part(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     metrics = dict.fromkeys(
         (task, about["main_metric"])
         for task, about in results["tasks"].items()
-        if _has(results, (task, "parts"))
+        if _has(results, task, "parts")
     )
     metrics |= dict.fromkeys(
         (task, metric.partition("/")[0])
@@ -237,11 +237,9 @@ def _directions(
     return found
 
 
-def _has(results: Results, key: tuple[str, str]) -> bool:
-    return any(
-        key[1] in model["scores"].get(key[0], {})
-        for model in results["models"].values()
-    )
+def _has(results: Results, task: str, metric: str) -> bool:
+    models = results["models"].values()
+    return any(metric in model["scores"].get(task, {}) for model in models)
 
 
 def _table(
