@@ -133,7 +133,8 @@ def test_a_step_is_that_of_pytorchs_adam(hidden):
     random = np.random.default_rng(0)
     strengths = [0.0, 0.3]
     gradient_of_loss = perceptron._cross_entropy_gradient
-    made = perceptron.Networks([4, hidden, 3], strengths, gradient_of_loss, random)
+    widths = [4, hidden, 3] if hidden else [4, 3]
+    made = perceptron.Networks(widths, strengths, gradient_of_loss, random)
     first = [part.copy() for part in made.weights]
     batches = [
         (random.normal(size=[8, 4]).astype(np.float32), random.integers(0, 3, 8))

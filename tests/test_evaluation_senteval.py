@@ -36,7 +36,7 @@ def test_scores_are_spread_over_whole_numbers():
 def test_one_update_is_adams_first_step_down_the_loss():
     random = np.random.default_rng(0)
     gradient_of_loss = relatedness._squared_error_gradient
-    model = perceptron.Networks([3, 0, 5], [0.0], gradient_of_loss, random)
+    model = perceptron.Networks([3, 5], [0.0], gradient_of_loss, random)
     x = random.normal(size=[8, 3]).astype(np.float32)
     target = relatedness.spread(random.uniform(1, 5, 8))
 

@@ -55,7 +55,8 @@ def fit_path(
         order = random.permutation(len(train))
         count = max(1, int(_DEV_SHARE * len(train)))
         train, dev = train[order[count:]], train[order[:count]]
-    widths = [x.shape[1], hidden, int(y.max()) + 1]
+    inputs, classes = x.shape[1], int(y.max()) + 1
+    widths = [inputs, hidden, classes] if hidden else [inputs, classes]
     networks = Networks(widths, strengths, _cross_entropy_gradient, random)
 
     def predict(rows: np.ndarray) -> np.ndarray:
@@ -84,8 +85,7 @@ class Networks:
     """One network for each strength; the first axis of an array is the strength.
 
     Args:
-        widths: the numbers of inputs, hidden units (0 for a linear layer alone) and
-            outputs.
+        widths: the numbers of inputs, of hidden units (if any) and of outputs.
         strengths: the strengths of the regularization.
         loss_gradient: the gradient of the loss, [strengths, n, outputs], as a function
             of logits of this shape and of n targets.
@@ -103,7 +103,7 @@ class Networks:
         random: np.random.Generator,
     ):
         self.weights: list[np.ndarray] = []
-        for inputs, outputs in itertools.pairwise(filter(None, widths)):
+        for inputs, outputs in itertools.pairwise(widths):
             bound = 1 / np.sqrt(inputs)
             for shape in ((inputs, outputs), (1, outputs)):
                 drawn = random.uniform(-bound, bound, shape).astype(np.float32)
@@ -131,9 +131,9 @@ class Networks:
             targets: the targets, [n, ...].
             measure: the quality of each network on the validation set, [strengths].
             epochs_between: the epochs between two measurements.
-            most_epochs: the measurement after this epoch is the last.
-            patience: the measurements without an improvement that a network survives;
-                the toolkit stops at the one after them.
+            most_epochs: the first measurement after this epoch is the last.
+            patience: a network ends at the measurement after so many without an
+                improvement.
 
         Returns:
             The best quality of each network, float [strengths].

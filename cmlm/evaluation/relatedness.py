@@ -52,7 +52,7 @@ def train_and_predict(
         100, on the validation set.
     """
     model = perceptron.Networks(
-        [x.shape[1], 0, len(_SCORES)],
+        [x.shape[1], len(_SCORES)],
         [0.0],
         _squared_error_gradient,
         np.random.default_rng(seed),
