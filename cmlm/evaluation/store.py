@@ -239,8 +239,7 @@ def folder_in(cache_dir: str, encoder: Any) -> str | None:
     """
     if isinstance(encoder, Mapping) or not encoder.info.get("fingerprint"):
         return None
-    identity = mining_vectors.identity(encoder).values()
-    return os.path.join(cache_dir, "-".join(map(str, identity)))
+    return os.path.join(cache_dir, mining_vectors.revision(encoder))
 
 
 class LanguageStores:
