@@ -135,7 +135,7 @@ def describe(
             covered = {"scored": list(item.keys), "missing": list(item.missing)}
             general = {"about": group.about, "parts": len(group.parts)}
             entry = found.setdefault(group.name, general | covered)
-            if not covered.items() <= entry.items():
+            if any(entry[key] != value for key, value in covered.items()):
                 entry.setdefault("models", {})[name] = covered
     return found
 

@@ -90,7 +90,7 @@ def read(
         UserError: a column is missing, a row is not CSV, or a text or label is empty.
     """
     names = _header(path)
-    wanted = [*texts, *([column] if with_labels else [])]
+    wanted = [*texts, column] if with_labels else list(texts)
     places = reading.columns(names, wanted, path)
     is_empty = True
     for number, cells in itertools.islice(_rows(path), 1, None):

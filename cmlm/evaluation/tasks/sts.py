@@ -217,9 +217,8 @@ class Sts17(ScoredPairsTask):
         return source.find(name, f"{self._FOLDERS[kind]}/{name}", within="sts17")
 
     def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
-        return _read_two_files(
-            source, *(self._find(source, where, kind) for kind in self._FOLDERS)
-        )
+        path = self._find(source, where, "input")
+        return _read_two_files(source, path, self._find(source, where, "gs"))
 
 
 class RussianSts(StsTask):
