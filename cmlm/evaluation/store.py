@@ -28,30 +28,20 @@ Change = Callable[[np.ndarray, str], np.ndarray]
 
 
 class VectorsOnDisk:
-    """Unit vectors of sentences, read from the store's file on demand.
+    """Unit vectors of sentences, read from a store on demand.
 
     The class has the interface of `mining.vectors.Vectors`, so that a mining index can
     search sets that do not fit into memory.
 
     Args:
-        path: the store's file of vectors.
-        shape: [rows of the file, dim].
-        rows: the row of each sentence in the file, int64 [n].
+        store: the store, which stays open.
+        rows: the row of each sentence in the store, int64 [n].
         language: the language of the sentences.
-        change: applied to the vectors before they are scaled to length 1.
     """
 
-    def __init__(
-        self,
-        path: str,
-        shape: tuple[int, int],
-        rows: np.ndarray,
-        language: str,
-        change: Change | None,
-    ):
-        self._path, self._file_shape = path, shape
-        self._rows, self._language, self._change = rows, language, change
-        self.shape = (len(rows), shape[1])
+    def __init__(self, store: Store, rows: np.ndarray, language: str):
+        self._store, self._rows, self._language = store, rows, language
+        self.shape = (len(rows), store.dim)
         self.about = {"shape": list(self.shape), "language": language}
 
     def __len__(self) -> int:
@@ -67,9 +57,7 @@ class VectorsOnDisk:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """The vectors of some rows, float32 [len(rows), dim]."""
-        vectors = _take(self._path, self._file_shape, self._rows[rows])
-        if self._change:
-            vectors = self._change(vectors, self._language)
+        vectors = self._store.take(self._rows[rows], self._language)
         return arrays.unit_length(vectors)
 
 
@@ -91,6 +79,9 @@ class Store:
         change: applied to the vectors at every read, such as principal component
             removal. The file holds the unchanged vectors.
 
+    Attributes:
+        dim: the width of a vector; 0 before the first vector.
+
     Raises:
         UserError: another run uses the directory, or it is damaged.
     """
@@ -106,7 +97,7 @@ class Store:
         self._change = change
         self._progress = progress
         self._rows: dict[bytes, int] = {}
-        self._dim = self._summed = 0
+        self.dim = self._summed = 0
         with contextlib.ExitStack() as stack:
             self._is_kept = directory is not None
             if not self._is_kept:
@@ -152,19 +143,24 @@ class Store:
         """The vectors of sentences; see `base.Vectors`."""
         self.add(sentences)
         if not len(sentences):
-            return np.zeros([0, self._dim], np.float32)
-        vectors = _take(self._path("vectors"), self._shape, self._rows_of(sentences))
-        return self._change(vectors, language) if self._change else vectors
+            return np.zeros([0, self.dim], np.float32)
+        return self.take(self._rows_of(sentences), language)
 
     def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
         self.add(sentences)
-        path, rows = self._path("vectors"), self._rows_of(sentences)
-        return VectorsOnDisk(path, self._shape, rows, language, self._change)
+        return VectorsOnDisk(self, self._rows_of(sentences), language)
 
-    @property
-    def _shape(self) -> tuple[int, int]:
-        return len(self._rows), self._dim
+    def take(self, rows: np.ndarray, language: str) -> np.ndarray:
+        """The vectors of rows of the store in any order, float32 [len(rows), dim]."""
+        path, shape = self._path("vectors"), (len(self), self.dim)
+        # Mapped for this call only: a mapped file counts as memory of the process.
+        stored = np.memmap(path, "<f4", "r", shape=shape)
+        # Rows in the file's order need one pass over the file, from front to back.
+        order = np.argsort(rows, kind="stable")
+        vectors = np.empty([len(rows), self.dim], np.float32)
+        vectors[order] = stored[rows[order]]
+        return self._change(vectors, language) if self._change else vectors
 
     def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
         rows = (self._rows[_key(text)] for text in sentences)
@@ -172,11 +168,11 @@ class Store:
 
     def _append(self, keys: list[bytes], texts: list[str]) -> None:
         vectors = arrays.checked(
-            self._encoder.encode(texts), texts, name_of(self._encoder), self._dim
+            self._encoder.encode(texts), texts, name_of(self._encoder), self.dim
         )
-        if not self._dim:
-            self._dim = vectors.shape[1]
-            self._extend("shape.json", json.dumps({"dim": self._dim}).encode())
+        if not self.dim:
+            self.dim = vectors.shape[1]
+            self._extend("shape.json", json.dumps({"dim": self.dim}).encode())
         start = len(self._rows)
         self._extend("vectors", vectors.astype("<f4").tobytes())
         self._extend("keys", b"".join(keys))
@@ -203,10 +199,10 @@ class Store:
             )
             self._summed = summed.get("keys", 0) // _KEY_BYTES
             path = self._path("shape.json")
-            self._dim = json_files.field(
+            self.dim = json_files.field(
                 json_files.read(path), "dim", int, path, at_least=1
             )
-            row_bytes = 4 * self._dim
+            row_bytes = 4 * self.dim
             complete = min(
                 os.path.getsize(self._path("keys")) // _KEY_BYTES,
                 os.path.getsize(self._path("vectors")) // row_bytes,
@@ -285,17 +281,6 @@ class LanguageStores:
                 f"{', '.join(self._stores)}"
             )
         return self._stores[language]
-
-
-def _take(path: str, shape: tuple[int, int], rows: np.ndarray) -> np.ndarray:
-    """Reads rows of a file of float32 [n, dim], in any order."""
-    # Mapped for this call only: a mapped file counts as memory of the process.
-    stored = np.memmap(path, "<f4", "r", shape=shape)
-    # Rows in the file's order need one pass over the file, from front to back.
-    order = np.argsort(rows, kind="stable")
-    vectors = np.empty([len(rows), shape[1]], np.float32)
-    vectors[order] = stored[rows[order]]
-    return vectors
 
 
 def _key(text: str) -> bytes:
