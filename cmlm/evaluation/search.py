@@ -130,8 +130,6 @@ class Neighbours:
             Margins float64 [n] and rows of y, int64 [n].
         """
         margins = self.margins()
-        best = np.argmax(margins, axis=1)[:, np.newaxis]
-        return (
-            np.take_along_axis(margins, best, 1)[:, 0],
-            np.take_along_axis(self.forward[1], best, 1)[:, 0],
-        )
+        best = np.argmax(margins, axis=1)
+        queries = np.arange(len(best))
+        return margins[queries, best], self.forward[1][queries, best]
