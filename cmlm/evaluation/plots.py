@@ -24,6 +24,8 @@ _SHORT_NAME = 8
 _BESIDE = {"frameon": False, "loc": "center left", "bbox_to_anchor": (1, 0.5)}
 # The panels of `agnosticity` and their titles.
 _WHEN = {"before": "as encoded", "after": "principal components removed"}
+# The query languages of CMLM's figure 2; other languages if these are missing.
+_QUERIES = ("de", "fr", "zh")
 
 
 def figures(results: tables.Results) -> Iterator[tuple[str, Figure]]:
@@ -194,10 +196,6 @@ def neighbour_languages(drawn: dict[str, Any]) -> Figure:
         axes.set_xlabel("language of the neighbours, %")
     panels[0].set_ylabel("language of the sentence")
     return figure
-
-
-# The query languages of CMLM's figure 2; other languages if these are missing.
-_QUERIES = ("de", "fr", "zh")
 
 
 def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:

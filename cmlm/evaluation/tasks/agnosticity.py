@@ -34,6 +34,11 @@ from cmlm.evaluation.tasks import base
 _NEIGHBOURS = 10
 # Sentences in the map of a report, each in every language.
 _MAPPED = 40
+# Stands in PAWS-X for a missing translation; its authors ask users to remove it.
+_UNTRANSLATED = "NS"
+_LABELS = {"0": 0, "1": 1}
+# A cell of CSV with quotes.
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 
 
 @dataclasses.dataclass
@@ -143,20 +148,12 @@ class _Layout:
         return [row[column].strip() for _, row in numbered]
 
 
-# Stands in PAWS-X for a missing translation; its authors ask users to remove it.
-_UNTRANSLATED = "NS"
-_LABELS = {"0": 0, "1": 1}
-
-
 def _translated(columns: dict[str, list[str]]) -> dict[str, list[str]]:
     """The rows that no language leaves untranslated."""
     rows = [
         row for row in zip(*columns.values(), strict=True) if _UNTRANSLATED not in row
     ]
     return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
-
-
-_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 
 
 def _unquoted(rows: list[list[str]]) -> list[list[str]]:
