@@ -18,7 +18,6 @@ from cmlm.evaluation import (
     tables,
 )
 from cmlm.evaluation.results import describe
-from cmlm.evaluation.tasks.geometry import Strings
 
 
 def results():
@@ -44,17 +43,10 @@ def results():
             },
         }
 
-    tasks = {
-        task.name: {
-            "family": catalogue.family(task),
-            "main_metric": task.main_metric,
-            "protocol": task.protocol,
-        }
-        for task in catalogue.select(["sts12", "sts13", "tatoeba", "pawsx"])
-    }
+    tasks = described("sts12", "sts13", "tatoeba", "pawsx")
     return {
         **{"seeds": [1], "versions": {"numpy": "1"}, "tasks": tasks},
-        **{"not_scored": {"mr": "not there"}},
+        **{"groups": {}, "not_scored": {"mr": "not there"}},
         "models": {"first": model(0), "sec<ond": model(1)},
     }
 
@@ -86,16 +78,12 @@ def test_tables_have_models_and_published_rows():
 
 
 def test_a_part_of_a_task_has_its_published_numbers():
-    shown = {
-        "main_metric": "accuracy",
-        "shown_metrics": ["accuracy", "accuracy_mapped"],
-    }
-    about = {"family": "bli", "protocol": "P@1", **shown}
     scores = {"bli-en-fr": {"accuracy": 30.0, "accuracy_mapped": 40.0, "mrr": 50.0}}
-    (table,) = tables.tables(
-        {"tasks": {"bli-en-fr": about}, "models": {"first": {"scores": scores}}}
-    )
-    assert table.columns == [("bli-en-fr", name) for name in shown["shown_metrics"]]
+    models = {"first": {"scores": scores}}
+    made = {"tasks": described("bli-en-fr"), "models": models, "groups": {}}
+    (table,) = tables.tables(made)
+    shown = ("accuracy", "accuracy_mapped")
+    assert table.columns == [("bli-en-fr", name) for name in shown]
     # The cell of en-fr in Mirror-BERT's table 19, and no row of other tasks.
     found = {name: numbers for name, source, numbers in table.rows if source}
     assert found["BERT of each language + Mirror"] == [None, 45.8]
@@ -200,12 +188,7 @@ def test_published_averages_are_those_of_their_numbers():
 
 def test_deviations_stand_beside_those_of_table_11():
     made = results()
-    (task,) = catalogue.select(["mr"])
-    made["tasks"]["mr"] = {
-        "family": catalogue.family(task),
-        "main_metric": task.main_metric,
-        "protocol": task.protocol,
-    }
+    made["tasks"] |= described("mr")
     for model in made["models"].values():
         model["scores"]["mr"] = {"accuracy": 80.0, "accuracy_std": 0.3}
     (table,) = [table for table in tables.tables(made) if table.family == "senteval"]
@@ -367,27 +350,20 @@ def test_every_metric_is_in_the_details():
 def test_the_best_number_is_the_one_that_the_task_declares():
     """A longer mean vector is worse; counts and deviations have no best number."""
     made = results()
-    (task,) = catalogue.select(["geometry"])
-    made["tasks"] = {
-        "geometry": describe(run.TaskData(task, Strings([]), {})),
-        "xnli": {
-            **{"family": "inference", "main_metric": "accuracy", "protocol": ""},
-            "not_ranked": ["train_pairs"],
-        },
-    }
+    made["tasks"] = described("geometry", "amazon")
     for shift, model in enumerate(made["models"].values()):
         model["scores"] = {
             "geometry": {
                 **{"isotropy": 0.1 + shift, "mean_vector_norm": 3.0 + shift},
                 **{"mean_vector_norm_unit": 0.5, "cosine_mean": 0.2 + shift},
             },
-            "xnli": {
+            "amazon": {
                 **{"accuracy": 40.0 + shift, "accuracy_std": 1.0 + shift},
-                **{"train_pairs": 10.0 + shift, "parts": 2.0 + shift},
+                **{"train_reviews": 10.0 + shift, "parts": 2.0 + shift},
             },
         }
         model["figures"] = {}
-    shape, _ = tables.tables(made)
+    _, shape = tables.tables(made)
     assert shape.heads == [
         *("isotropy", "mean_vector_norm ↓", "mean_vector_norm_unit ↓")
     ]
@@ -403,10 +379,10 @@ def test_the_best_number_is_the_one_that_the_task_declares():
     (axes,) = figure.axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == shape.heads
-    whole, inference = tables.details(made)
+    reviews, whole = tables.details(made)
     assert layout.markdown(whole).count("**") == 2 * (2 + 2), "two names, two numbers"
     _, first, second = (
-        row.split("|")[2:-1] for row in layout.markdown(inference).splitlines()[1:4]
+        row.split("|")[2:-1] for row in layout.markdown(reviews).splitlines()[1:4]
     )
     assert [cell.strip() for cell in first] == ["40.00", "1.00", "10.00", "2.00"]
     assert [cell.strip() for cell in second] == ["**41.00**", "2.00", "11.00", "3.00"]

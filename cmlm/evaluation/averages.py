@@ -156,7 +156,7 @@ def own_groups(
     wholes: dict[str, Mapping[str, Any]] = {}
     alone: dict[str, list[str]] = {}
     for task, about in tasks.items():
-        whole = about.get("part_of") or task
+        whole = about["part_of"] or task
         wholes[whole] = about
         if whole != task:
             alone.setdefault(whole, []).append(task.removeprefix(f"{whole}-"))

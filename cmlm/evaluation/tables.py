@@ -130,7 +130,7 @@ def tables(results: Results, ablations: bool = False) -> list[Table]:
     families: dict[str, list[tuple[str, str]]] = {}
     for task, about in results["tasks"].items():
         columns = families.setdefault(about["family"], [])
-        wanted = [about["main_metric"], *about.get("shown_metrics", ())]
+        wanted = [about["main_metric"], *about["shown_metrics"]]
         wanted += [
             metric
             for row in published.ROWS
@@ -226,13 +226,13 @@ def _directions(
     """The columns whose best number is not the largest; see `Table.directions`."""
     found = {}
     for task, metric in columns:
-        about = results["tasks"].get(task, {})
+        about = results["tasks"][task]
         name = metric.partition("/")[0]
         if name == "parts" or name.endswith("_std"):
             found[task, metric] = 0
-        elif name.startswith(tuple(about.get("not_ranked", ()))):
+        elif name.startswith(tuple(about["not_ranked"])):
             found[task, metric] = 0
-        elif name.startswith(tuple(about.get("smaller_is_better", ()))):
+        elif name.startswith(tuple(about["smaller_is_better"])):
             found[task, metric] = -1
     return found
 
@@ -246,7 +246,7 @@ def _table(
     results: Results, family: str, columns: list[tuple[str, str]], ablations: bool
 ) -> Table:
     groups = {}
-    own = averages.own_groups(results.get("groups", {}), results["tasks"])
+    own = averages.own_groups(results["groups"], results["tasks"])
     for model in results["models"].values():
         for item in averages.coverage(model["scores"], own):
             if item.group.family == family:
@@ -330,8 +330,7 @@ def notes(results: Results, table: Table) -> list[str]:
         f"{', '.join(dict.fromkeys(tasks))}: {text}" for text, tasks in lines.items()
     ]
     for task in dict.fromkeys(task for task, _ in table.columns if task != AVERAGE):
-        remarks = results["tasks"][task].get("remarks", ())
-        said += [f"{task}: {remark}" for remark in remarks]
+        said += [f"{task}: {remark}" for remark in results["tasks"][task]["remarks"]]
     if -1 in table.directions.values():
         said.append("↓: smaller is better.")
     return said + notes_of_averages(table)
