@@ -6,7 +6,7 @@ import pytest
 from texts import make_corpus, neighbours, write
 
 from cmlm.common import fields
-from cmlm.data import corpus, inspection
+from cmlm.data import inspection
 from cmlm.data.corpus import TextDataConfig
 from cmlm.errors import UserError
 
@@ -27,14 +27,14 @@ def test_report_of_invalid_bytes_and_characters(tmp_path):
     path = write(tmp_path / "a.txt", b"\n".join(lines))
     report = inspection.inspect([path])
     assert (report.invalid_lines, report.replaced_characters) == (1, 2)
-    assert "1 line not in UTF-8: 2 characters replaced" in str(report)
+    assert "1 line not in UTF-8: 2 characters replaced" in report.describe(True)
 
 
 def test_report_ends_at_its_limit_and_says_so(tmp_path):
     paths, _ = make_corpus(tmp_path)
     report = inspection.inspect(paths, max_bytes=1000)
     assert not report.whole and 1000 <= report.bytes < 1100
-    assert "counted in the first 0 MB only" in str(report)
+    assert "counted in the first 0 MB only" in report.describe(True)
 
 
 @pytest.mark.parametrize(
@@ -90,24 +90,24 @@ def test_sentences_that_stand_alone_are_found_and_have_no_neighbours(tmp_path):
     assert config.origin == config.replace(global_batch_size=7).origin
 
 
-def test_resolve_takes_files_as_they_are(tmp_path):
+def test_files_in_the_training_format_stay_as_they_are(tmp_path):
     paths, _ = make_corpus(tmp_path, n_files=2)
     config = TextDataConfig(input_path=f"{tmp_path}/*.txt*")
-    assert corpus.resolve(config, str(tmp_path / "work")) == paths
+    assert config.load(str(tmp_path / "work")).files == {"": paths}
     assert not (tmp_path / "work").exists()
 
 
-def test_resolve_splits_raw_text_once_and_again_when_it_changes(tmp_path):
+def test_raw_text_is_split_once_and_again_when_it_changes(tmp_path):
     raw = write(tmp_path / "raw.txt", "One here. Two\nhere.\n\nThree here.\n")
     config = TextDataConfig(input_path=raw, raw_layout="wrapped")
     work = str(tmp_path / "work")
-    (path,) = corpus.resolve(config, work)
+    (path,) = config.load(work).files[""]
     assert gzip.open(path, "rt").read() == "One here.\nTwo here.\nThree here.\n"
     written = (tmp_path / path).stat().st_mtime_ns
-    assert corpus.resolve(config, work) == [path]
+    assert config.load(work).files == {"": [path]}
     assert (tmp_path / path).stat().st_mtime_ns == written
     write(tmp_path / "raw.txt", "Other text.\n")
-    (other,) = corpus.resolve(config, work)
+    (other,) = config.load(work).files[""]
     assert gzip.open(other, "rt").read() == "Other text.\n"
 
 
@@ -150,18 +150,18 @@ def test_wrong_values_are_named(changes, message):
 
 def test_an_unknown_builtin_is_named(tmp_path):
     with pytest.raises(UserError, match="allowed: builtin:python-docs"):
-        corpus.resolve(TextDataConfig(input_path="builtin:wikipedia"), str(tmp_path))
+        TextDataConfig(input_path="builtin:wikipedia").load(str(tmp_path))
 
 
 def test_a_report_counts_in_the_singular_and_in_the_plural(tmp_path):
     one = inspection.inspect([write(tmp_path / "a.txt", b"One\n")])
-    assert str(one) == (
+    assert one.describe(True) == (
         "1 file, 1 document, 1 sentence, 0 pairs (1 document of one sentence, without "
         "a pair)"
     )
     lines = b"One\nTwo\n\n" * 1000
     many = inspection.inspect([write(tmp_path / f"{n}.txt", lines) for n in range(2)])
-    assert str(many) == (
+    assert many.describe(True) == (
         "2 files, 2,000 documents, 4,000 sentences, 2,000 pairs (0 documents of one "
         "sentence, without a pair)"
     )

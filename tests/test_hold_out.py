@@ -157,7 +157,7 @@ def test_resuming_says_which_settings_changed(small, tmp_path, caplog):
 )
 def test_a_text_of_another_layout_is_told(text, said, tmp_path):
     (tmp_path / "t.txt").write_text(text)
-    report = str(inspection.inspect([str(tmp_path / "t.txt")]))
+    report = inspection.inspect([str(tmp_path / "t.txt")]).describe(True)
     hints = ("without a blank line", "a blank line ends")
     assert [hint in report for hint in hints] == [hint == said for hint in hints]
 

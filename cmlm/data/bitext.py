@@ -74,7 +74,7 @@ class BitextDataConfig(DataConfig):
                 )
         return super().load(work_dir, reads_documents)
 
-    def _inspect(self, files):
+    def _inspect(self, files, reads_documents):
         report = inspect(files, kind=self.kind, columns=self.columns)
         return Inspected(report.estimated_pairs(), str(report))
 

@@ -92,15 +92,12 @@ class DataConfig(hyperparams.Config):
             named = f"{language}={patterns}" if language else patterns
             try:
                 files[language] = self._resolve(language, patterns, work_dir)
-                found[language] = self._inspect(files[language])
+                found[language] = self._inspect(files[language], reads_documents)
             except UserError as error:
                 raise UserError(
                     f"{language}: {error}" if language else error
                 ) from error
-            summary = found[language].summary
-            if not reads_documents:
-                summary = found[language].of_lines or summary
-            logger.info("text: %s: %s", named, summary)
+            logger.info("text: %s: %s", named, found[language].summary)
         corpus = languages.Corpus(
             files,
             {language: each.examples for language, each in found.items()},
@@ -123,10 +120,10 @@ class DataConfig(hyperparams.Config):
         return corpus
 
     def _resolve(self, language: str, patterns: str, work_dir: str) -> list[str]:
-        """Returns the paths of one language's files."""
+        """Returns the paths of one language's files; arguments as `load`."""
         return files_lib.expand(patterns)
 
-    def _inspect(self, files: list[str]) -> Inspected:
+    def _inspect(self, files: list[str], reads_documents: bool) -> Inspected:
         """Counts the examples, and refuses files in another format."""
         raise NotImplementedError
 
@@ -143,13 +140,11 @@ class Inspected(NamedTuple):
         examples: number of examples, possibly an estimate.
         summary: description for the log.
         neighbours: for running text, the number of sentences that follow another one.
-        of_lines: for running text, the description if all examples are single lines.
     """
 
     examples: int
     summary: str
     neighbours: int | None = None
-    of_lines: str = ""
 
 
 @dataclasses.dataclass
@@ -169,18 +164,32 @@ class TextDataConfig(DataConfig):
     accepted = f"files, or {builtin.PYTHON_DOCS}"
 
     def _resolve(self, language, patterns, work_dir):
-        config = self.replace(
-            input_path=patterns, raw_language=language or self.raw_language
-        )
-        return resolve(config, work_dir)
+        # The built-in corpus and the sentences of raw text are written to `work_dir` on
+        # first use; a later run with the same input reads them from there.
+        if patterns == builtin.PYTHON_DOCS:
+            if self.raw_layout:
+                raise UserError(
+                    f"raw_layout is {self.raw_layout!r}; allowed with"
+                    f" {builtin.PYTHON_DOCS}: '', it is one sentence a line already"
+                )
+            return [builtin.python_docs(work_dir)]
+        if patterns.startswith("builtin:"):
+            raise UserError(
+                f"input_path is {patterns!r}; allowed: {builtin.PYTHON_DOCS}, or files"
+            )
+        paths = files_lib.expand(patterns)
+        other_formats.warn(paths, self.raw_layout, for_tensorflow=not self.raw_layout)
+        if not self.raw_layout:
+            return paths
+        language = language or self.raw_language
+        return _split_once(paths, self.raw_layout, language, work_dir)
 
-    def _inspect(self, files):
+    def _inspect(self, files, reads_documents):
         report = inspection.inspect(files)
         return Inspected(
             report.estimated_sentences(),
-            str(report),
+            report.describe(reads_documents),
             report.pairs,
-            report.describe(reads_documents=False),
         )
 
     @property
@@ -188,52 +197,20 @@ class TextDataConfig(DataConfig):
         return *super().origin, self.raw_layout, self.raw_language
 
 
-def resolve(config: TextDataConfig, work_dir: str) -> list[str]:
-    """Returns the files of a corpus in the training format.
-
-    The built-in corpus and the sentences of raw text are written to `work_dir` on
-    first use; a later run with the same input reads them from there.
-
-    Args:
-        config: the text and its layout.
-        work_dir: directory for derived files, normally inside model_dir.
-
-    Raises:
-        UserError: no file matches, the language of raw text is unknown, or `raw_layout`
-            is set for the built-in corpus.
-    """
-    if config.input_path == builtin.PYTHON_DOCS:
-        if config.raw_layout:
-            raise UserError(
-                f"raw_layout is {config.raw_layout!r}; allowed with"
-                f" {builtin.PYTHON_DOCS}: '', it is one sentence a line already"
-            )
-        return [builtin.python_docs(work_dir)]
-    if config.input_path.startswith("builtin:"):
-        raise UserError(
-            f"input_path is {config.input_path!r}; allowed: {builtin.PYTHON_DOCS}, or"
-            " files"
-        )
-    paths = files_lib.expand(config.input_path)
-    other_formats.warn(paths, config.raw_layout, not config.raw_layout)
-    if not config.raw_layout:
-        return paths
-    return _split_once(paths, config, work_dir)
-
-
-def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list[str]:
+def _split_once(
+    paths: list[str], layout: str, language: str, work_dir: str
+) -> list[str]:
     """Splits raw files into sentences in `work_dir`, unless an earlier run did so.
 
     Raises:
         UserError: the language is unknown, or a file cannot be read.
     """
-    state = files_lib.states(paths)
-    identity = repr((state, config.raw_layout, config.raw_language))
+    identity = repr((files_lib.states(paths), layout, language))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     directory = os.path.join(work_dir, f"sentences-{digest}")
     if not tf.io.gfile.exists(directory):
         # The splitter would take the rules of English for an unknown language.
-        base = config.raw_language.replace("_", "-").partition("-")[0]
+        base = language.replace("_", "-").partition("-")[0]
         sentences.check_language(base, "LANGUAGE=FILES, or raw_language,")
         logger.info(
             "splitting %s into sentences: %s", counted(len(paths), "file"), directory
@@ -241,7 +218,5 @@ def _split_once(paths: list[str], config: TextDataConfig, work_dir: str) -> list
         with files_lib.atomic_directory(directory) as temporary:
             for index, path in enumerate(paths):
                 target = os.path.join(temporary, f"{index:05d}.txt.gz")
-                sentences.write_sentences(
-                    path, target, config.raw_layout, config.raw_language
-                )
+                sentences.write_sentences(path, target, layout, language)
     return files_lib.expand(os.path.join(directory, "*.txt.gz"))

@@ -55,10 +55,7 @@ class CorpusReport:
         """Estimates the number of sentences of the whole corpus."""
         return round(self.sentences / self.share)
 
-    def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, reads_documents: bool = True) -> str:
+    def describe(self, reads_documents: bool) -> str:
         """Describes the content and its faults in one line.
 
         Args:

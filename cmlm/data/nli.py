@@ -53,7 +53,7 @@ class NliDataConfig(DataConfig):
             _check_parallel(found.files)
         return found
 
-    def _inspect(self, files):
+    def _inspect(self, files, reads_documents):
         size = sum(1 for path in files for _ in _labels([path]))
         return Inspected(size, counted(size, "labelled pair"))
 

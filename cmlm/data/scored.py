@@ -31,7 +31,7 @@ class ScoredDataConfig(BitextDataConfig):
     kind, columns = "scored data", "sentence<TAB>sentence<TAB>score"
     names_pairs = False
 
-    def _inspect(self, files):
+    def _inspect(self, files, reads_documents):
         found = summarize(scores(files))
         if not found.count:
             raise UserError(
