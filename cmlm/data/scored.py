@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class ScoredDataConfig(BitextDataConfig):
     names_pairs = False
 
     def _inspect(self, files, reads_documents):
-        found = summarize(scores(files))
+        found = summarize(files)
         if not found.count:
             raise UserError(
                 f"{self.kind} {files[0]} is empty; allowed: lines of {self.columns}"
@@ -55,10 +55,10 @@ class Scores:
         )
 
 
-def summarize(values: Iterable[float]) -> Scores:
-    """Counts scores and finds their range."""
+def summarize(files: list[str]) -> Scores:
+    """Counts the scores of files and finds their range, see `scores`."""
     found = Scores()
-    for score in values:
+    for score in scores(files):
         found.count += 1
         found.lowest = min(found.lowest, score)
         found.highest = max(found.highest, score)

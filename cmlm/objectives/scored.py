@@ -46,7 +46,7 @@ class ScoredConfig(ObjectiveConfig):
         super().check_data(data)
         for corpus in data.corpora:
             files = [path for paths in corpus.files.values() for path in paths]
-            found = scored.summarize(scored.scores(files))
+            found = scored.summarize(files)
             outside = found.lowest < self.lowest or found.highest > self.highest
             if self.loss == "cosine" and outside:
                 raise UserError(
