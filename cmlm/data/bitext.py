@@ -58,9 +58,9 @@ class BitextDataConfig(DataConfig):
 
     flag = "bitext_data"
     accepted = "files of lines source<TAB>target"
-    # The name of such data, and its columns, for messages.
+    # The name of such data, and the form of its lines, for messages.
     kind: ClassVar[str] = "bitext"
-    columns: ClassVar[str] = "source<TAB>target"
+    form: ClassVar[str] = "source<TAB>target"
     # Whether a name stands for the languages of two columns.
     names_pairs: ClassVar[bool] = True
 
@@ -75,7 +75,7 @@ class BitextDataConfig(DataConfig):
         return super().load(work_dir, reads_documents)
 
     def _inspect(self, files, reads_documents):
-        report = inspect(files, kind=self.kind, columns=self.columns)
+        report = inspect(files, kind=self.kind, form=self.form)
         return Inspected(report.estimated_pairs(), str(report))
 
 
@@ -85,7 +85,7 @@ class PairDataConfig(BitextDataConfig):
 
     flag, validation_flag = "pair_data", "pair_validation_data"
     accepted = "files of lines query<TAB>passage"
-    kind, columns = "pair data", "query<TAB>passage"
+    kind, form = "pair data", "query<TAB>passage"
     names_pairs = False
 
 
@@ -169,14 +169,14 @@ def inspect(
     files: list[str],
     max_lines: int = _LINES_TO_INSPECT,
     kind: str = BitextDataConfig.kind,
-    columns: str = BitextDataConfig.columns,
+    form: str = BitextDataConfig.form,
 ) -> BitextReport:
     """Counts pairs and bad lines.
 
     Args:
         files: paths of TSV files.
         max_lines: lines to read at most.
-        kind, columns: the name of such data and its first two columns, for messages.
+        kind, form: the name of such data and the form of its lines, for messages.
 
     Raises:
         UserError: no line is good, more than MAX_BAD_SHARE of the lines are bad, most
@@ -200,12 +200,12 @@ def inspect(
         )
     if not report.pairs:
         raise UserError(
-            f"{kind} {files[0]} has no line of the form {columns}; allowed: two"
+            f"{kind} {files[0]} has no line of the form {form}; allowed: two"
             " or more columns, none empty"
         )
     _refuse_bad_lines(report, kind)
-    _refuse_numbers(report, kind, columns)
-    _refuse_constant(report, kind, columns)
+    _refuse_numbers(report, kind, form)
+    _refuse_constant(report, kind, form)
     if report.equal_sides > _NEARLY_ALL * report.pairs:
         logger.warning(
             "%s %s: the first two columns are equal in %s of %s lines; %s should be two"
@@ -214,7 +214,7 @@ def inspect(
             files[0],
             f"{report.equal_sides:,}",
             f"{report.pairs:,}",
-            columns,
+            form,
         )
     return report
 
@@ -269,7 +269,7 @@ def _refuse_bad_lines(report: BitextReport, kind: str) -> None:
         )
 
 
-def _refuse_numbers(report: BitextReport, kind: str, columns: str) -> None:
+def _refuse_numbers(report: BitextReport, kind: str, form: str) -> None:
     """Raises UserError if most cells of a column have no letter."""
     text = [
         column
@@ -280,11 +280,11 @@ def _refuse_numbers(report: BitextReport, kind: str, columns: str) -> None:
         if column not in text:
             raise UserError(
                 f"column {column} of {kind} holds numbers, not text, {_named(place)}"
-                f" first; allowed: {columns} and hard negatives{_cut(text)}"
+                f" first; allowed: {form} and hard negatives{_cut(text)}"
             )
 
 
-def _refuse_constant(report: BitextReport, kind: str, columns: str) -> None:
+def _refuse_constant(report: BitextReport, kind: str, form: str) -> None:
     """Raises UserError if many lines have the same first or second text."""
     column, cell = min(report.constant.items(), default=(0, ""))
     if column in (1, 2) and report.pairs >= _MANY_PAIRS:
@@ -295,7 +295,7 @@ def _refuse_constant(report: BitextReport, kind: str, columns: str) -> None:
         ]
         raise UserError(
             f"column {column} of {kind} is {cell[:40]!r} in all {report.pairs:,} lines;"
-            f" allowed: {columns} and hard negatives, in different texts{_cut(text)}"
+            f" allowed: {form} and hard negatives, in different texts{_cut(text)}"
         )
 
 

@@ -28,14 +28,14 @@ class ScoredDataConfig(BitextDataConfig):
 
     flag, validation_flag = "scored_data", "scored_validation_data"
     accepted = "files of lines sentence<TAB>sentence<TAB>score"
-    kind, columns = "scored data", "sentence<TAB>sentence<TAB>score"
+    kind, form = "scored data", "sentence<TAB>sentence<TAB>score"
     names_pairs = False
 
     def _inspect(self, files, reads_documents):
         found = summarize(files)
         if not found.count:
             raise UserError(
-                f"{self.kind} {files[0]} is empty; allowed: lines of {self.columns}"
+                f"{self.kind} {files[0]} is empty; allowed: lines of {self.form}"
             )
         return Inspected(found.count, str(found))
 
@@ -81,7 +81,7 @@ def scores(files: list[str]) -> Iterator[float]:
                     raise UserError(
                         f"{path} line {number} has {counted(len(cells), 'column')}, "
                         f"{sum(map(bool, cells))} with text; allowed: 3 with text "
-                        f"({ScoredDataConfig.columns})"
+                        f"({ScoredDataConfig.form})"
                     )
                 yield _score(line.split("\t")[2], f"{path} line {number}")
 
