@@ -23,6 +23,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -63,10 +64,9 @@ class TeacherVectors:
         Returns:
             float32 [n, dim], of length 1 to within float16.
         """
-        keys, rows = (
-            self._map(f"sorted-{self.rows}.{name}", tf.int64, [self.rows])
-            for name in ("keys", "rows")
-        )
+        names = _computed(self.rows)
+        keys = self._map(names.keys, tf.int64, [self.rows])
+        rows = self._map(names.rows, tf.int64, [self.rows])
         wanted = hash_of(text)
         place = tf.minimum(tf.searchsorted(keys, wanted), self.rows - 1)
         found = tf.equal(tf.gather(keys, place), wanted)
@@ -90,29 +90,21 @@ class TeacherVectors:
         The columns are eigenvectors of the mean of v v^T over all vectors v. The
         vectors are not centred, so projections keep inner products as well as possible.
         """
-        path = os.path.join(self.directory, f"directions-{self.rows}")
+        path = os.path.join(self.directory, _computed(self.rows).directions)
         return np.fromfile(path, "<f4").reshape([self.dim, self.dim])
 
     def files(self) -> dict[str, int]:
         """The files that readers open, each with its least number of bytes."""
-        keys, of_keys, directions = _computed(self.rows)
+        names = _computed(self.rows)
         sizes = {
             _VECTORS: 2 * self.rows * self.dim,
-            keys: 8 * self.rows,
-            of_keys: 8 * self.rows,
-            directions: 4 * self.dim**2,
+            names.keys: 8 * self.rows,
+            names.rows: 8 * self.rows,
+            names.directions: 4 * self.dim**2,
         }
-        return {os.path.join(self.directory, name): sizes[name] for name in sizes}
-
-    def find_directions(self) -> np.ndarray:
-        """Computes `directions` from the vectors."""
-        path = os.path.join(self.directory, _VECTORS)
-        vectors = np.memmap(path, "<f2", "r", shape=(self.rows, self.dim))
-        total = np.zeros([self.dim, self.dim])
-        for start in range(0, self.rows, _ROWS_AT_ONCE):
-            some = np.array(vectors[start : start + _ROWS_AT_ONCE], np.float32)
-            total += some.T @ some
-        return np.linalg.eigh(total)[1][:, ::-1]
+        return {
+            os.path.join(self.directory, name): size for name, size in sizes.items()
+        }
 
 
 class Writer:
@@ -150,25 +142,35 @@ class Writer:
             texts: the identity of the corpus.
         """
         rows = len(self._keys)
-        vectors = TeacherVectors(self._directory, rows, self._dim)
         sums = self._path(_checksums(rows))
         if rows not in self._texts.values() or not os.path.exists(sums):
-            self._sort(vectors)
+            self._write_computed()
             names = (_KEYS, _VECTORS, *_computed(rows))
             checksums.write(self._directory, names, sums)
         self._texts[texts] = rows
         with files.atomic_text(self._path(_TEXTS)) as file:
             json.dump(self._texts, file)
-        return vectors
+        return TeacherVectors(self._directory, rows, self._dim)
 
-    def _sort(self, vectors: TeacherVectors) -> None:
-        """Writes what is computed from the rows."""
-        rows, order = vectors.rows, np.argsort(self._keys, kind="stable")
-        for name, values in (("keys", self._keys[order]), ("rows", order)):
-            with files.atomic_file(self._path(f"sorted-{rows}.{name}")) as temporary:
-                values.astype("<i8").tofile(temporary)
-        with files.atomic_file(self._path(f"directions-{rows}")) as temporary:
-            vectors.find_directions().astype("<f4").tofile(temporary)
+    def _write_computed(self) -> None:
+        names, order = _computed(len(self._keys)), np.argsort(self._keys, kind="stable")
+        for name, values in (
+            (names.keys, self._keys[order].astype("<i8")),
+            (names.rows, order.astype("<i8")),
+            (names.directions, self._directions().astype("<f4")),
+        ):
+            with files.atomic_file(self._path(name)) as temporary:
+                values.tofile(temporary)
+
+    def _directions(self) -> np.ndarray:
+        """Computes `TeacherVectors.directions`."""
+        shape = (len(self._keys), self._dim)
+        vectors = np.memmap(self._path(_VECTORS), "<f2", "r", shape=shape)
+        total = np.zeros([self._dim, self._dim])
+        for start in range(0, len(vectors), _ROWS_AT_ONCE):
+            some = np.array(vectors[start : start + _ROWS_AT_ONCE], np.float32)
+            total += some.T @ some
+        return np.linalg.eigh(total)[1][:, ::-1]
 
     def _load(self) -> np.ndarray:
         """Reads the keys, and cuts off the incomplete rows of a killed run."""
@@ -229,9 +231,16 @@ def _texts(directory: str) -> dict[str, int]:
     return found
 
 
-def _computed(rows: int) -> tuple[str, str, str]:
-    """The files that are computed from the rows."""
-    return f"sorted-{rows}.keys", f"sorted-{rows}.rows", f"directions-{rows}"
+class _Computed(NamedTuple):
+    """The names of the files that are computed from the rows."""
+
+    keys: str
+    rows: str
+    directions: str
+
+
+def _computed(rows: int) -> _Computed:
+    return _Computed(f"sorted-{rows}.keys", f"sorted-{rows}.rows", f"directions-{rows}")
 
 
 def _checksums(rows: int) -> str:
