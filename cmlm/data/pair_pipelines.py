@@ -145,34 +145,35 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
         The features of `neighbours`; source and target have the same hash.
     """
 
+    tokenizer = feed.tokenizer
+    masking_config = MaskingConfig(
+        rate=mask_rate, mask_token_share=1.0, random_token_share=0.0
+    )
+
+    def view(name, text, tokens, seed):
+        tokens = tokenizer.enclose(tokens, feed.config.seq_length)
+        ids = features.pad(tokens, text.shape[0], feed)
+        if mask_rate:
+            found = masking.mask_tokens(ids, tokenizer, masking_config, seed)
+            masked = found["input_word_ids"]
+            ordinary = ~tf.gather(tf.constant(tokenizer.is_special), masked)
+            left = tf.reduce_any(ordinary, axis=1, keepdims=True)
+            ids = tf.where(left, masked, ids)
+        return {
+            f"{name}_word_ids": ids,
+            f"{name}_mask": features.real_tokens(ids, feed),
+            f"{name}_hash": hash_of(text),
+        }
+
     def to_features(seed, text):
-        seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-        changed = masking.mask_span(text, feed.tokenizer, span, seeds[0])
-        source = feed.tokenizer.enclose(
-            feed.tokenizer.tokenize(text), feed.config.seq_length
+        span_seed, source_seed, target_seed = tf.unstack(
+            tf.random.experimental.stateless_split(seed, 3)
         )
-        target = feed.tokenizer.enclose(changed, feed.config.seq_length)
-        found = {}
-        for name, tokens, side_seed in (
-            ("source", source, seeds[1]),
-            ("target", target, seeds[2]),
-        ):
-            ids = features.pad(tokens, text.shape[0], feed)
-            if mask_rate:
-                config = MaskingConfig(
-                    rate=mask_rate,
-                    mask_token_share=1.0,
-                    random_token_share=0.0,
-                )
-                masked = masking.mask_tokens(ids, feed.tokenizer, config, side_seed)
-                masked = masked["input_word_ids"]
-                ordinary = ~tf.gather(tf.constant(feed.tokenizer.is_special), masked)
-                left = tf.reduce_any(ordinary, axis=1, keepdims=True)
-                ids = tf.where(left, masked, ids)
-            found[f"{name}_word_ids"] = ids
-            found[f"{name}_mask"] = features.real_tokens(ids, feed)
-            found[f"{name}_hash"] = hash_of(text)
-        return found
+        changed = masking.mask_span(text, tokenizer, span, span_seed)
+        return {
+            **view("source", text, tokenizer.tokenize(text), source_seed),
+            **view("target", text, changed, target_seed),
+        }
 
     def distinct(portion):
         return streams.sentences(portion).unique()
