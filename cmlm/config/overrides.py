@@ -115,21 +115,18 @@ def _read_file(path: str) -> dict:
 
 
 def _read_override(text: str, source: str) -> dict:
-    fault = "is not of the form a.b.c=value"
-    # This does not use Model Garden's YAML loader, which can build Python objects.
-    for as_yaml in (params_dict.nested_csv_str_to_json_str, str):
-        try:
-            made = as_yaml(text)
-        except (ValueError, IndexError):
-            continue
-        try:
-            values = _load(made)
-        except ValueError as error:
-            fault = f"has a value that is not YAML: {error}"
-            break
-        if isinstance(values, dict):
-            return values
-    raise UserError(f"{source} {fault}")
+    try:
+        as_yaml = params_dict.nested_csv_str_to_json_str(text)
+    except (ValueError, IndexError):
+        as_yaml = text
+    try:
+        # Model Garden's own loader of YAML can build Python objects.
+        values = _load(as_yaml)
+    except ValueError as error:
+        raise UserError(f"{source} has a value that is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{source} is not of the form a.b.c=value")
+    return values
 
 
 def _load(text: str) -> Any:
