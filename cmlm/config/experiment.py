@@ -13,7 +13,7 @@ from cmlm.modeling import fused
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import TaskConfig
-from cmlm.vocabulary import learning as vocabulary_lib
+from cmlm.vocabulary.settings import VocabularyConfig
 
 SCHEDULES = ("joint", "interleaved")
 COMPARISONS = ("lower", "higher")
@@ -120,9 +120,7 @@ class ExperimentConfig(hyperparams.Config):
     """
 
     model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
-    vocabulary: vocabulary_lib.VocabularyConfig = dataclasses.field(
-        default_factory=vocabulary_lib.VocabularyConfig
-    )
+    vocabulary: VocabularyConfig = dataclasses.field(default_factory=VocabularyConfig)
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
     runtime: config_definitions.RuntimeConfig = dataclasses.field(

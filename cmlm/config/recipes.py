@@ -19,7 +19,7 @@ from cmlm.modeling.encoder import SOURCE_POOLING, EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import OBJECTIVES, TaskConfig
 from cmlm.objectives.masked_text import MaskedTextConfig
-from cmlm.vocabulary.learning import VocabularyConfig
+from cmlm.vocabulary.settings import VocabularyConfig
 
 _names: list[str] = []
 
@@ -372,9 +372,9 @@ def distill_bitext() -> ExperimentConfig:
 # ------------------------------------------------------------- One's own labels
 
 
-def _tuning(name: str, batch: int, seq_length: int) -> ExperimentConfig:
+def _tuning(name: str, batch: int) -> ExperimentConfig:
     """One pass of a pretrained encoder over the data of one objective, at 2e-5."""
-    task = _task(batch, seq_length)
+    task = _task(batch, 128)
     getattr(task, name).weight = 1.0
     return ExperimentConfig(
         model=EncoderConfig(num_views=1, pooling=SOURCE_POOLING),
@@ -398,7 +398,7 @@ def adapt_pairs() -> ExperimentConfig:
 
     One pass, batch 64, 128 tokens, AdamW 2e-5; pooling and shape are the source's.
     """
-    return _tuning("pairs", 64, 128)
+    return _tuning("pairs", 64)
 
 
 @_recipe("adapt/scored")
@@ -407,7 +407,7 @@ def adapt_scored() -> ExperimentConfig:
 
     One pass, batch 32, 128 tokens, AdamW 2e-5; pooling and shape are the source's.
     """
-    return _tuning("scored", 32, 128)
+    return _tuning("scored", 32)
 
 
 def load(
