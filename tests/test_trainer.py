@@ -320,11 +320,9 @@ def test_a_row_of_metrics_weighs_each_step_once(one_device, batches, tmp_path):
     drawn = [trainer.active(step)[0] for step in range(6)]
     assert [drawn[:2].count("mlm"), drawn[2:].count("mlm")] == [1, 3]
     settings = experiment.TrainerConfig(train_steps=6, summary_interval=6)
-    pace = reporting.Pace(settings, 0)
-    reporter = reporting.Reporter(str(tmp_path), settings, trainer, pace)
+    reporter = reporting.Reporter(str(tmp_path), settings, trainer)
     totals = {}
     for steps in (2, 4):
-        pace.next_loop(trainer.step)
         metrics = trainer.train(steps)
         for key, (total, count) in trainer.totals.items():
             totals.setdefault(key, []).append((total, count))

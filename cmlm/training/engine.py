@@ -335,7 +335,7 @@ class _Loops:
         self.pace = Pace(settings, trainer.step)
         self._reporter = None
         if workers.is_chief(run.strategy):
-            self._reporter = Reporter(run.directory, settings, trainer, self.pace)
+            self._reporter = Reporter(run.directory, settings, trainer)
         self.validation: dict[str, float] = {}
 
     def trained(self, metrics: dict[str, float]) -> None:

@@ -28,19 +28,18 @@ class Pace:
         step: the number of updates so far.
 
     Attributes:
-        last: time and step at which the last loop began.
         steps: number of steps that take about a second.
     """
 
     def __init__(self, settings: experiment.TrainerConfig, step: int):
         self._settings = settings
-        self.last = (time.monotonic(), step)
+        self._loop_began, self._loop_step = time.monotonic(), step
         self.steps = 1
 
     def next_loop(self, step: int) -> int:
         """Returns the steps of the next loop, which never crosses an interval."""
         settings = self._settings
-        self.last = (time.monotonic(), int(step))
+        self._loop_began, self._loop_step = time.monotonic(), int(step)
         steps = self.steps
         for interval in (settings.summary_interval, settings.checkpoint_interval):
             steps = min(steps, interval - int(step) % interval)
@@ -48,9 +47,8 @@ class Pace:
 
     def looped(self, step: int) -> None:
         """Sets `steps` to the steps that take about a second. Call it after a loop."""
-        began, before = self.last
-        seconds = max(time.monotonic() - began, 1e-9)
-        in_a_second = int((step - before) / seconds)
+        seconds = max(time.monotonic() - self._loop_began, 1e-9)
+        in_a_second = int((step - self._loop_step) / seconds)
         self.steps = min(self._settings.steps_per_loop, max(1, in_a_second))
 
 
@@ -61,19 +59,13 @@ class Reporter:
         directory: the model_dir.
         settings: intervals.
         trainer: the trainer, already restored.
-        pace: the pace of the loops.
     """
 
     def __init__(
-        self,
-        directory: str,
-        settings: experiment.TrainerConfig,
-        trainer: Trainer,
-        pace: Pace,
+        self, directory: str, settings: experiment.TrainerConfig, trainer: Trainer
     ):
         self._settings = settings
         self._trainer = trainer
-        self._pace = pace
         start = trainer.step
         self._line = progress.ProgressLine(settings.train_steps, start)
         self._log = metrics_log.MetricsLog(
@@ -82,7 +74,8 @@ class Reporter:
             start,
         )
         self._begin_row()
-        self._loop_examples = trainer.examples_seen
+        # Before the open loop.
+        self._loop_step, self._loop_examples = start, trainer.examples_seen
         self._gains: dict[str, float] = {}
         # A TPU program cannot call back into Python.
         if not distributed.is_static(trainer.strategy):
@@ -93,14 +86,14 @@ class Reporter:
                 )
 
     def _micro_batch(self, objective: str, done: int, of: int, passes: int) -> None:
-        self._line.within_step(self._pace.last[1], done, of, passes, objective)
+        self._line.within_step(self._loop_step, done, of, passes, objective)
 
     def trained(self, metrics: Mapping[str, float]) -> None:
         """Reports a loop of training steps. Call it after each loop."""
         trainer, settings = self._trainer, self._settings
-        step, before = trainer.step, self._pace.last[1]
-        examples, self._loop_examples = self._loop_examples, trainer.examples_seen
-        examples = (self._loop_examples - examples) / max(step - before, 1)
+        step, seen = trainer.step, trainer.examples_seen
+        examples = (seen - self._loop_examples) / max(step - self._loop_step, 1)
+        self._loop_step, self._loop_examples = step, seen
         shown = {
             key: value
             for key, value in metrics.items()
