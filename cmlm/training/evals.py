@@ -38,19 +38,7 @@ class Evals:
         settings = config.trainer
         if not settings.evals:
             return
-
-        def read():
-            # This imports scipy and scikit-learn, which training alone does not need.
-            from cmlm.evaluation import catalogue, run
-
-            names = catalogue.select(settings.evals)
-            self._tasks, failed = run.read(names, settings.evals_data_dir)
-            if failed:
-                name, reason = next(iter(failed.items()))
-                raise UserError(f"{name}: {reason}")
-            return [f"{item.task.name}/{item.task.main_metric}" for item in self._tasks]
-
-        self.metrics = workers.on_chief(strategy, read)
+        self.metrics = workers.on_chief(strategy, lambda: self._read(settings))
         best = settings.best_checkpoint_metric
         if best in self.metrics and settings.best_checkpoint_comparison != "higher":
             raise fields.refused(
@@ -59,14 +47,25 @@ class Evals:
                 f"higher, as higher values of {best} are better",
             )
         objectives = config.task.enabled()
-        if best and best not in self.metrics:
-            if best.partition("/")[0] not in objectives:
-                raise fields.refused(
-                    "trainer.best_checkpoint_metric",
-                    best,
-                    f"empty, {', '.join(self.metrics)}, or a metric of "
-                    f"{', '.join(objectives)}",
-                )
+        if best and not (best in self.metrics or best.partition("/")[0] in objectives):
+            raise fields.refused(
+                "trainer.best_checkpoint_metric",
+                best,
+                f"empty, {', '.join(self.metrics)}, or a metric of "
+                f"{', '.join(objectives)}",
+            )
+
+    def _read(self, settings: experiment.TrainerConfig) -> list[str]:
+        """Reads the tasks; returns the names of their main metrics."""
+        # This imports scipy and scikit-learn, which training alone does not need.
+        from cmlm.evaluation import catalogue, run
+
+        names = catalogue.select(settings.evals)
+        self._tasks, failed = run.read(names, settings.evals_data_dir)
+        if failed:
+            name, reason = next(iter(failed.items()))
+            raise UserError(f"{name}: {reason}")
+        return [f"{item.task.name}/{item.task.main_metric}" for item in self._tasks]
 
     def score(self, encoder: Encoder) -> dict[str, float]:
         """Scores the current weights.
