@@ -101,14 +101,15 @@ class CmlmObjective(MaskedTextObjective):
         # one, and does not count.
         shuffled = tf.roll(vectors, shift=1, axis=0)
         counts = tf.cast(tf.shape(vectors)[0] > 1, tf.float32)
-        others = self._metrics(batch, shuffled, training=False)
-        shuffled_loss, shuffled_accuracy = (
-            (counts * total, counts * count) for total, count in others.values()
-        )
-        gain = shuffled_loss[0] - counts * metrics["loss"][0]
+        found = self._metrics(batch, shuffled, training=False)
+        others = {
+            name: (counts * total, counts * count)
+            for name, (total, count) in found.items()
+        }
+        gain = others["loss"][0] - counts * metrics["loss"][0]
         return {
             **metrics,
-            "shuffled_loss": shuffled_loss,
-            "shuffled_accuracy": shuffled_accuracy,
-            "conditioning_gain": (gain, shuffled_loss[1]),
+            "shuffled_loss": others["loss"],
+            "shuffled_accuracy": others["accuracy"],
+            "conditioning_gain": (gain, others["loss"][1]),
         }
