@@ -219,19 +219,17 @@ def read_files(portion: Portion, read: Reader) -> tf.data.Dataset:
         read: from a file and the buckets of the portion's part to a dataset.
     """
     files, context = portion.files, portion.input_context
-    shard = (
-        (context.num_input_pipelines, context.input_pipeline_id)
-        if context is not None
-        else (1, 0)
-    )
-    by_file = len(files) >= shard[0]
+    hosts, host = 1, 0
+    if context is not None:
+        hosts, host = context.num_input_pipelines, context.input_pipeline_id
+    by_file = len(files) >= hosts
     if by_file:
-        files = files[shard[1] :: shard[0]]
+        files = files[host::hosts]
     buckets = portion.buckets
     dataset = file_mixing.read_together(
         files, lambda *file: read(*file, buckets), portion.seed
     )
-    return dataset if by_file else dataset.shard(*shard)
+    return dataset if by_file else dataset.shard(hosts, host)
 
 
 def _read_chunks(
