@@ -97,12 +97,8 @@ class NgramFinder:
     def _hashed(self, ngrams: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns hashes int64, kinds int64 and token counts int32 of n-grams, [n]."""
         unknown = self._tokenizer.unk_id
-        is_pieces = tf.strings.regex_full_match(ngrams, ".*##.*")
-        of_kind = []
-        for rows in (
-            self._tokenizer.tokenize(ngrams),
-            tf.ragged.map_flat_values(self._pieces.lookup, tf.strings.split(ngrams)),
-        ):
+
+        def read_as(kind, rows):
             length = tf.cast(rows.row_lengths(), tf.int32)
             ids = tf.cast(rows.to_tensor(unknown, shape=[None, MAX_TOKENS]), tf.int64)
             used = tf.range(MAX_TOKENS) < length[:, tf.newaxis]
@@ -111,13 +107,16 @@ class NgramFinder:
             hashes = tf.zeros_like(ids[:, 0])
             for i in range(MAX_TOKENS):
                 hashes = tf.where(used[:, i], hashes * _BASE + ids[:, i] + 1, hashes)
-            of_kind.append((hashes, length, good))
-        words, pieces = of_kind
-        hashes, length, good = (
-            tf.where(is_pieces, b, a) for a, b in zip(words, pieces, strict=True)
+            return hashes, tf.where(good, tf.constant(kind, tf.int64), _NONE), length
+
+        words = read_as(_WORDS, self._tokenizer.tokenize(ngrams))
+        split = tf.strings.split(ngrams)
+        pieces = read_as(_PIECES, tf.ragged.map_flat_values(self._pieces.lookup, split))
+        is_pieces = tf.strings.regex_full_match(ngrams, ".*##.*")
+        return tuple(
+            tf.where(is_pieces, of_pieces, of_words)
+            for of_pieces, of_words in zip(pieces, words, strict=True)
         )
-        kind = tf.where(is_pieces, tf.constant(_PIECES, tf.int64), _WORDS)
-        return hashes, tf.where(good, kind, _NONE), length
 
     def __call__(self, ids, marks, seed=None):
         """Finds the n-grams of every row, except n-grams inside a longer one."""
