@@ -57,12 +57,15 @@ class BitextDataConfig(DataConfig):
     shuffle_buffer_size: int = fields.ranged(1_000_000, at_least=1)
 
     flag = "bitext_data"
-    accepted = "files of lines source<TAB>target"
     # The name of such data, and the form of its lines, for messages.
     kind: ClassVar[str] = "bitext"
     form: ClassVar[str] = "source<TAB>target"
     # Whether a name stands for the languages of two columns.
     names_pairs: ClassVar[bool] = True
+
+    @property
+    def accepted(self) -> str:
+        return f"files of lines {self.form}"
 
     def load(self, work_dir, reads_documents=True):
         for name in languages.split(self.input_path) if self.names_pairs else ():
@@ -84,7 +87,6 @@ class PairDataConfig(BitextDataConfig):
     """Queries and passages to train on, `.tsv` or `.tsv.gz`, in the form of bitext."""
 
     flag, validation_flag = "pair_data", "pair_validation_data"
-    accepted = "files of lines query<TAB>passage"
     kind, form = "pair data", "query<TAB>passage"
     names_pairs = False
 

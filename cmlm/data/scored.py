@@ -27,7 +27,6 @@ class ScoredDataConfig(BitextDataConfig):
     """Two sentences and a score, `.tsv` or `.tsv.gz`; a higher score is more alike."""
 
     flag, validation_flag = "scored_data", "scored_validation_data"
-    accepted = "files of lines sentence<TAB>sentence<TAB>score"
     kind, form = "scored data", "sentence<TAB>sentence<TAB>score"
     names_pairs = False
 
