@@ -174,12 +174,15 @@ def _vectors(
     found = teacher_vectors.find(cache, objective.teacher, texts)
     if found:
         _warn_of_other_files(cache, objective.teacher)
-    teacher, about = (None, {}) if found else _open(objective)
+        dim = found.dim
+    else:
+        teacher, about = _open(objective)
+        dim = teacher.dim
     if new_encoder is not None:
         # A wrong width is refused before the teacher reads the texts.
-        objective.check_words(name, (found or teacher).dim, new_encoder)
+        objective.check_words(name, dim, new_encoder)
     if not found:
-        with teacher_vectors.opened(cache, about, teacher.dim) as writer:
+        with teacher_vectors.opened(cache, about, dim) as writer:
             _refuse_changed(cache, about)
             logger.info(
                 "teacher: reads the texts; a stopped run resumes with its vectors in "
