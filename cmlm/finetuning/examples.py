@@ -99,19 +99,19 @@ def encode(
         labels, indices = alone.labels[::2], alone.indices[::2]
         return dataclasses.replace(alone, labels=labels, indices=indices, parts=2)
     rows = iter(rows)
-    ids, lengths, labels, indices, truncated, between = [], [], [], [], 0, 1
+    ids, lengths, labels, indices, truncated = [], [], [], [], 0
     while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         texts = zip(*(row.texts for row in chunk), strict=True)
         columns = [tf.constant(column) for column in texts]
         if len(columns) == 1:
             tokens = tokenizer.encode(columns[0], seq_length)
+            separators_of_first, n_special = 1, 2
         else:
             tokens = tokenizer.encode_pair(*columns, seq_length)
+            separators_of_first = tokenizer.pair_separators
+            n_special = separators_of_first + 2
         whole = sum(tokenizer.tokenize(column).row_lengths() for column in columns)
-        if len(columns) > 1:
-            between = tokenizer.pair_separators
-        added = 1 + between + len(columns) - 1
-        truncated += int(np.sum(whole + added > seq_length))
+        truncated += int(np.sum(whole + n_special > seq_length))
         ids.append(tokens.values.numpy())
         lengths.append(tokens.row_lengths().numpy())
         labels += [np.nan if row.label is None else row.label for row in chunk]
@@ -124,7 +124,7 @@ def encode(
     return Examples(
         ids=ids,
         starts=starts,
-        second=(first + between - starts[:-1]).astype(np.int32),
+        second=(first + separators_of_first - starts[:-1]).astype(np.int32),
         labels=np.array(labels, np.float32),
         indices=indices,
         pad_id=tokenizer.pad_id,
