@@ -129,13 +129,14 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
             raise UserError(f"{each} does not exist; allowed: a .tsv or .csv file")
     texts, column = labelled_files.columns_of(path)
     rows = list(labelled_files.read(path, texts, column, True))
-    least, needed, center, spread, names = 1, "", 0.0, 1.0, ()
     if column == "score":
+        names, (center, spread) = (), _center_and_spread(path, rows)
         least = metrics.LEAST_SCORES
         needed = f" of the {least} that a correlation needs"
-        center, spread = _center_and_spread(path, rows)
     else:
         names = _names(path, [label for _, _, label in rows], column)
+        center, spread = 0.0, 1.0
+        least, needed = 1, ""
     held_out = sum(_is_held_out(Row(texts, None, "")) for _, texts, _ in rows)
     if not dev and not least <= held_out < len(rows):
         raise UserError(
