@@ -74,15 +74,14 @@ def check(task: tasks.Task, source: reading.DataDir) -> None:
         MissingData: a file of `task.train` or `task.dev` is missing.
         UserError: a file is damaged.
     """
-    needed = (task.train, *(name for _, name in task.dev))
-    labelled = [(name, True) for name in (*needed, *(name for _, name in task.heldout))]
-    for name, with_labels in (*labelled, *((name, False) for _, name in task.tests)):
+    for name in (*task.needed, *(name for _, name in (*task.heldout, *task.tests))):
         try:
             paths = task.find(source, name)
         except reading.MissingData:
-            if name in needed:
+            if name in task.needed:
                 raise
             continue
+        with_labels = name not in [test for _, test in task.tests]
         for _ in task.examples(name, paths, with_labels):
             pass
 
@@ -100,10 +99,7 @@ def read(
             held-out file gives a line on stderr instead.
         UserError: a file is damaged, or has too few scores for a correlation.
     """
-    paths = {
-        name: task.find(source, name)
-        for name in (task.train, *(name for _, name in task.dev))
-    }
+    paths = {name: task.find(source, name) for name in task.needed}
     tests = {}
     for _, name in task.heldout:
         try:

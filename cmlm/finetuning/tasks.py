@@ -100,6 +100,11 @@ class Task:
         return not self.labels
 
     @property
+    def needed(self) -> list[str]:
+        """The files without which the task cannot train."""
+        return [self.train, *(name for _, name in self.dev)]
+
+    @property
     def segments(self) -> int:
         """Texts of one sequence; each has its own segment."""
         return 1 if self.head == "vectors" else len(self.texts)
