@@ -62,9 +62,9 @@ class Finished:
         found = self._kept and self._kept.read(self._task, [seed, *self._about])
         if not found:
             return None
-        if with_model and seed == best({**scores, seed: found["scores"]}):
-            if not os.path.isdir(self.folder(seed)):
-                return None
+        is_best = seed == best({**scores, seed: found["scores"]})
+        if with_model and is_best and not os.path.isdir(self.folder(seed)):
+            return None
         outputs = found["outputs"].items()
         return found["scores"], {
             name: np.array(rows, np.float32) for name, rows in outputs
