@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
@@ -38,75 +38,71 @@ def ensure(
     parts = {name: each.config.train_data for name, each in objectives.items()}
 
     def decide() -> dict[str, float]:
-        for names in _by_text(objectives):
-            _widen(names, objectives)
+        for group in _by_text(objectives.values()):
+            _widen(group)
         return {name: part.hold_out_fraction for name, part in parts.items()}
 
     for name, share in workers.on_chief(strategy, decide).items():
         parts[name].hold_out_fraction = share
 
 
-def _by_text(objectives: Mapping[str, Objective]) -> list[list[str]]:
+def _by_text(objectives: Iterable[Objective]) -> list[list[Objective]]:
     """Returns the objectives without validation data of their own, by their text."""
-    groups: dict[tuple, list[str]] = {}
-    for name, objective in objectives.items():
+    groups: dict[tuple, list[Objective]] = {}
+    for objective in objectives:
         if not objective.config.validation_data:
             origin = objective.config.train_data.origin
-            groups.setdefault(origin, []).append(name)
+            groups.setdefault(origin, []).append(objective)
     return list(groups.values())
 
 
-def _widen(names: list[str], objectives: Mapping[str, Objective]) -> None:
+def _widen(group: list[Objective]) -> None:
     """Raises the shares of one text until every objective can validate by them."""
     # A share of 0 is a decision, and stays.
-    asked = [
-        name for name in names if objectives[name].config.train_data.hold_out_fraction
-    ]
-    parts = [objectives[name].config.train_data for name in asked]
+    asked = [each for each in group if each.config.train_data.hold_out_fraction]
+    parts = [each.config.train_data for each in asked]
     before = [part.hold_out_fraction for part in parts]
-    left = _unable(asked, objectives)
-    while left and max(part.hold_out_fraction for part in parts) < _MOST:
-        share = min(2 * max(part.hold_out_fraction for part in parts), _MOST)
+    unable = _unable(asked)
+    while unable and (largest := max(part.hold_out_fraction for part in parts)) < _MOST:
         for part in parts:
-            part.hold_out_fraction = share
-        left = _unable(left, objectives)
-        if not all(_has_any(objectives[name].training_examples()) for name in asked):
+            part.hold_out_fraction = min(2 * largest, _MOST)
+        unable = _unable(unable)
+        if not all(_has_any(each.training_examples()) for each in asked):
             # A text of one block, or of equal documents, is held out whole or not.
-            left = asked
+            unable = asked
             break
-    if left:
+    if unable:
         for part, share in zip(parts, before, strict=True):
             part.hold_out_fraction = share
     elif parts and parts[0].hold_out_fraction != before[0]:
         logger.info(
             "%s: a share of %g of this text holds out too little; the run holds out %g",
-            ", ".join(asked),
+            ", ".join(each.name for each in asked),
             before[0],
             parts[0].hold_out_fraction,
         )
-    without = [name for name in names if name in left or name not in asked]
+    without = [each.name for each in group if each in unable or each not in asked]
     if without:
         # A recipe that holds out nothing, such as Mirror-BERT's, needs no warning.
         logger.log(
-            logging.WARNING if left else logging.INFO,
+            logging.WARNING if unable else logging.INFO,
             "%s is held out to validate %s by; name other text with "
             "--validation_data, or raise task.%s.train_data.hold_out_fraction",
-            "too little" if left else "nothing",
+            "too little" if unable else "nothing",
             ", ".join(without),
             without[0],
         )
 
 
-def _unable(names: list[str], objectives: Mapping[str, Objective]) -> list[str]:
+def _unable(objectives: Iterable[Objective]) -> list[Objective]:
     """Returns the objectives that the held-out part of a small text is too small for.
 
     A large text is not read.
     """
     return [
-        name
-        for name in names
-        if sum(objectives[name].data.train.sizes.values()) < _LARGE
-        and not _can_validate(objectives[name])
+        each
+        for each in objectives
+        if sum(each.data.train.sizes.values()) < _LARGE and not _can_validate(each)
     ]
 
 
