@@ -65,13 +65,11 @@ class NliObjective(Objective):
 
     def _scores(self, batch, training):
         """Loss and correctness (0 or 1), float32 [rows, languages, languages]."""
-        u, v = (
-            side_vectors(
-                batch, side, self.model.encoder, training and self.config.train_encoder
-            )
-            for side in ("premise", "hypothesis")
-        )
-        u, v = u[:, :, tf.newaxis], v[:, tf.newaxis]
+        encoder = self.model.encoder
+        training = training and self.config.train_encoder
+        u = side_vectors(batch, "premise", encoder, training)[:, :, tf.newaxis]
+        v = side_vectors(batch, "hypothesis", encoder, training)[:, tf.newaxis]
+        # Every premise meets every hypothesis.
         u, v = u + tf.zeros_like(v), v + tf.zeros_like(u)
         features = tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
         logits = tf.cast(fused.dense(self.classifier, features), tf.float32)
@@ -83,9 +81,9 @@ class NliObjective(Objective):
         return loss, tf.cast(right, tf.float32)
 
     def compute(self, batch, training):
-        loss, right = (tf.reduce_sum(x) for x in self._scores(batch, training))
-        count = self.normalizer(batch)
-        return loss, {"loss": (loss, count), "accuracy": (right, count)}
+        loss, right = self._scores(batch, training)
+        loss, count = tf.reduce_sum(loss), self.normalizer(batch)
+        return loss, {"loss": (loss, count), "accuracy": (tf.reduce_sum(right), count)}
 
     def evaluate(self, batch):
         loss, right = self._scores(batch, training=False)

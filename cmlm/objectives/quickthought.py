@@ -81,9 +81,8 @@ class QuickThoughtObjective(ContrastiveObjective):
     def embedding_loss(self, embeddings, batch):
         if not self._has_two:
             return super().embedding_loss(embeddings, batch)
-        (forward, metrics), (backward, reverse) = (
-            self._rank(sides, batch) for sides in (embeddings[:, :2], embeddings[:, 2:])
-        )
+        forward, metrics = self._rank(embeddings[:, :2], batch)
+        backward, reverse = self._rank(embeddings[:, 2:], batch)
         return self.both_ways(forward + backward, metrics, reverse, batch)
 
     def _rank(self, embeddings, batch):
