@@ -456,19 +456,19 @@ def test_a_new_run_names_the_files_of_others_in_its_folder(tmp_path, caplog):
     for name in ("vocab.txt", "vocab.txt.json", "lock", ".gitkeep"):
         (tmp_path / name).touch()
     (tmp_path / "text").mkdir()
-    agreement.check_other_files(folder)
-    agreement.check_other_files(f"{folder}/new")
+    agreement.check_folder(folder)
+    agreement.check_folder(f"{folder}/new")
     assert not caplog.messages
     for name in ("d.txt", "b.txt", "c.txt", "a"):
         (tmp_path / name).touch()
-    agreement.check_other_files(folder)
+    agreement.check_folder(folder)
     assert "not of a run: a, b.txt, c.txt and 1 more; the run writes" in caplog.text
     (tmp_path / model_dir.METRICS).touch()
     with pytest.raises(UserError, match="holds metrics.jsonl, which the run would rep"):
-        agreement.check_other_files(folder)
+        agreement.check_folder(folder)
     (tmp_path / model_dir.PARAMS).touch()
     caplog.clear()
-    agreement.check_other_files(folder)
+    agreement.check_folder(folder)
     assert not caplog.messages
 
 

@@ -65,30 +65,22 @@ def refuse_other_settings(
                 )
 
 
-def refuse_folder_of_export(directory: str) -> None:
-    """Raises UserError for a new run in a folder that holds an encoder of another kind.
-
-    The folder would open as the run from then on.
-    """
-    if model_dir.is_model_dir(directory):
-        return
-    for name in _OF_EXPORTS:
-        if tf.io.gfile.exists(os.path.join(directory, name)):
-            raise UserError(
-                f"--model_dir={directory} holds {name}, a part of an encoder; allowed: "
-                "a new folder, or the folder of a run"
-            )
-
-
-def check_other_files(directory: str) -> None:
+def check_folder(directory: str) -> None:
     """Logs a warning if a new run writes among files of the user.
 
     Raises:
-        UserError: the run would replace one of them.
+        UserError: the folder holds an encoder of another kind, and would open as the
+            run from then on; or the run would replace a file.
     """
     if model_dir.is_model_dir(directory) or not tf.io.gfile.isdir(directory):
         return
     names = {name.rstrip("/") for name in tf.io.gfile.listdir(directory)}
+    for name in _OF_EXPORTS:
+        if name in names:
+            raise UserError(
+                f"--model_dir={directory} holds {name}, a part of an encoder; allowed: "
+                "a new folder, or the folder of a run"
+            )
     if model_dir.METRICS in names:
         raise UserError(
             f"--model_dir={directory} holds {model_dir.METRICS}, which the run would "

@@ -108,8 +108,7 @@ def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
     agreement.refuse_other_settings(config, strategy)
     on_chief = functools.partial(workers.on_chief, strategy)
     if writes:
-        on_chief(lambda: agreement.refuse_folder_of_export(directory))
-        on_chief(lambda: agreement.check_other_files(directory))
+        on_chief(lambda: agreement.check_folder(directory))
     config.init_checkpoint = on_chief(
         lambda: agreement.check_begun(config, begun, directory, writes)
     )
