@@ -196,9 +196,9 @@ def _await_file(path: str, digest: str | None = None, size: int = 0) -> None:
     deadline = time.monotonic() + _SHARED_STORAGE_SECONDS
     while True:
         there = tf.io.gfile.exists(path)
-        if there and tf.io.gfile.stat(path).length >= size:
-            if digest is None or checksums.sha256(path) == digest:
-                return
+        is_whole = there and tf.io.gfile.stat(path).length >= size
+        if is_whole and (digest is None or checksums.sha256(path) == digest):
+            return
         if time.monotonic() > deadline:
             raise UserError(
                 f"{path} of worker 0 {'differs' if there else 'is missing'} on this "
