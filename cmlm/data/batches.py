@@ -23,21 +23,27 @@ from cmlm.tokenization.base import Tokenizer
 # For each tensor of a batch, the name of the mask that is 0 where the last axis of the
 # tensor is padding; None if that axis is not padded.
 COLUMNS: dict[str, str | None] = {
-    **{f"input_{name}": "input_mask" for name in ("word_ids", "mask", "type_ids")},
-    **{f"input_{name}": "input_mask" for name in ("order", "replacements")},
-    **{
-        f"masked_lm_{name}": "masked_lm_weights"
-        for name in ("positions", "ids", "weights")
-    },
-    **{
-        f"{side}_{name}": None if name == "hash" else f"{side}_mask"
-        for side in ("context", "source", "target", "negative", "premise", "hypothesis")
-        for name in ("word_ids", "mask", "hash")
-    },
-    **dict.fromkeys(("negative_exists", "order_label", "nli_label", "score")),
+    "input_word_ids": "input_mask",
+    "input_mask": "input_mask",
+    "input_type_ids": "input_mask",
+    "input_order": "input_mask",
+    "input_replacements": "input_mask",
+    "masked_lm_positions": "masked_lm_weights",
+    "masked_lm_ids": "masked_lm_weights",
+    "masked_lm_weights": "masked_lm_weights",
+    "negative_exists": None,
+    "nli_label": None,
+    "order_label": None,
+    "score": None,
+    "span_start": None,
+    "span_end": None,
+    "span_mask": None,
     "teacher_vectors": None,
-    **dict.fromkeys(("span_start", "span_end", "span_mask")),
 }
+for _side in ("context", "source", "target", "negative", "premise", "hypothesis"):
+    COLUMNS[f"{_side}_word_ids"] = f"{_side}_mask"
+    COLUMNS[f"{_side}_mask"] = f"{_side}_mask"
+    COLUMNS[f"{_side}_hash"] = None
 
 # Rows in a window that is sorted by length, and bounds for the number of its batches. A
 # large window gives batches of similar length; a small window is ready sooner.
@@ -172,7 +178,7 @@ def _examples(
         language: source(feed.portion(language, seed)) for language in feed.corpus.files
     }
     if feed.unbatched:
-        return functools.reduce(lambda a, b: a.concatenate(b), datasets.values())
+        return functools.reduce(tf.data.Dataset.concatenate, datasets.values())
     if not feed.is_training:
         return languages.mix(datasets, feed.corpus.probabilities(1.0), config.seed)
     for dataset in datasets.values():
@@ -184,7 +190,7 @@ def _examples(
                 " smaller fraction, or validation text of its own"
             )
     if feed.epoch_examples:
-        together = functools.reduce(lambda a, b: a.concatenate(b), datasets.values())
+        together = functools.reduce(tf.data.Dataset.concatenate, datasets.values())
         return together.shuffle(
             config.shuffle_buffer_size, config.seed, reshuffle_each_iteration=True
         ).take(feed.epoch_examples)
