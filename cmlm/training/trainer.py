@@ -230,12 +230,6 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         for name in names:
             keys += [f"{name}/{key}" for key in self.objectives[name].train_metrics]
 
-        # The step has no Python control flow to convert, and AutoGraph's search for it
-        # takes as long as building the graph.
-        @tf.autograph.experimental.do_not_convert
-        def replica_step(batches):
-            return self._replica_step(batches)
-
         @tf.function
         def run(batches_of, num_steps):
             totals = tf.zeros([len(keys), 2])
@@ -245,7 +239,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                 # The step enters this context once: each replica runs in a thread of
                 # its own, and the first one to leave it would end it for all.
                 with fused.training(self.fused):
-                    results = self.strategy.run(replica_step, args=(batches,))
+                    results = self.strategy.run(self._replica_step, args=(batches,))
                 # All-reduced: every replica holds the same numbers.
                 totals += self.strategy.experimental_local_results(results)[0]
                 for name in names:
@@ -254,6 +248,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
         return run, keys
 
+    # The step has no Python control flow to convert, and AutoGraph's search for it
+    # takes as long as building the graph.
+    @tf.autograph.experimental.do_not_convert
     def _replica_step(self, batches) -> tf.Tensor:
         gradient_of, norms, metrics = {}, [], []
         for name, batch in batches.items():
