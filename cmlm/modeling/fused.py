@@ -18,7 +18,7 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Optional
 
 import tensorflow as tf
@@ -132,8 +132,7 @@ def _compiled(function: Callable) -> Callable:
 @atexit.register
 def _release() -> None:
     """Frees the compiled functions while TensorFlow can still do so."""
-    for cached in (_compiled, _residual_norm, _norm_dropout, _probabilities):
-        cached.cache_clear()
+    _compiled.cache_clear()
 
 
 # ----------------------------------------------------------------------- bias
@@ -287,46 +286,44 @@ def residual_norm(
         The norm twice: float32 [rows, width] for the next residual, and the same in the
         type of y for the next product. The gradients of both are added in one pass.
     """
-    return _residual_norm(epsilon, rate if kept is not None else 0.0)(
-        x, y, bias, gamma, beta, *([] if kept is None else [kept])
-    )
-
-
-@functools.cache
-def _residual_norm(epsilon: float, rate: float) -> Callable:
-    @_compiled
-    def value(x, y, bias, gamma, beta, *kept):
-        total = x + _drop(tf.cast(y, tf.float32) + bias, kept, rate)
-        normed, inverse = _normed(total, epsilon)
-        result = normed * gamma + beta
-        # In float32 a second output would be a second copy.
-        narrow = [] if y.dtype == tf.float32 else [tf.cast(result, y.dtype)]
-        return result, normed, inverse, *narrow
-
-    @_compiled
-    def gradient_of(upstream, of_product, normed, inverse, gamma, *kept):
-        upstream += tf.cast(of_product, tf.float32)
-        dx = _norm_gradient(upstream * gamma, normed, inverse)
-        dy = _drop(dx, kept, rate)
-        return (
-            dx,
-            tf.cast(dy, of_product.dtype),
-            tf.reduce_sum(dy, axis=0),
-            tf.reduce_sum(upstream * normed, axis=0),
-            tf.reduce_sum(upstream, axis=0),
-        )
 
     @tf.custom_gradient
-    def run(x, y, bias, gamma, beta, *kept):
-        result, normed, inverse, *narrow = value(x, y, bias, gamma, beta, *kept)
+    def norm(x, y, bias, gamma, beta):
+        result, normed, inverse, *narrow = _compiled(_residual_norm_value)(
+            x, y, bias, gamma, beta, epsilon, kept, rate
+        )
 
         def gradient(upstream, of_product):
-            gradients = gradient_of(upstream, of_product, normed, inverse, gamma, *kept)
-            return (*gradients, *(None for _ in kept))
+            return _compiled(_residual_norm_gradient)(
+                upstream, of_product, normed, inverse, gamma, kept, rate
+            )
 
-        return (result, *(narrow or [result])), gradient
+        for_product = narrow[0] if narrow else result
+        return (result, for_product), gradient
 
-    return run
+    return norm(x, y, bias, gamma, beta)
+
+
+def _residual_norm_value(x, y, bias, gamma, beta, epsilon, kept, rate):
+    total = x + _drop(tf.cast(y, tf.float32) + bias, kept, rate)
+    normed, inverse = _normed(total, epsilon)
+    result = normed * gamma + beta
+    # In float32 a second output would be a second copy.
+    narrow = [] if y.dtype == tf.float32 else [tf.cast(result, y.dtype)]
+    return result, normed, inverse, *narrow
+
+
+def _residual_norm_gradient(upstream, of_product, normed, inverse, gamma, kept, rate):
+    upstream += tf.cast(of_product, tf.float32)
+    dx = _norm_gradient(upstream * gamma, normed, inverse)
+    dy = _drop(dx, kept, rate)
+    return (
+        dx,
+        tf.cast(dy, of_product.dtype),
+        tf.reduce_sum(dy, axis=0),
+        tf.reduce_sum(upstream * normed, axis=0),
+        tf.reduce_sum(upstream, axis=0),
+    )
 
 
 def norm_dropout(
@@ -349,38 +346,35 @@ def norm_dropout(
     Returns:
         float32 [rows, width].
     """
-    return _norm_dropout(epsilon, rate if kept is not None else 0.0)(
-        x, gamma, beta, *([] if kept is None else [kept])
-    )
-
-
-@functools.cache
-def _norm_dropout(epsilon: float, rate: float) -> Callable:
-    @_compiled
-    def value(x, gamma, beta, *kept):
-        normed, inverse = _normed(x, epsilon)
-        return _drop(normed * gamma + beta, kept, rate), normed, inverse
-
-    @_compiled
-    def gradient_of(upstream, normed, inverse, gamma, *kept):
-        upstream = _drop(upstream, kept, rate)
-        return (
-            _norm_gradient(upstream * gamma, normed, inverse),
-            tf.reduce_sum(upstream * normed, axis=0),
-            tf.reduce_sum(upstream, axis=0),
-        )
 
     @tf.custom_gradient
-    def run(x, gamma, beta, *kept):
-        result, normed, inverse = value(x, gamma, beta, *kept)
+    def norm(x, gamma, beta):
+        result, normed, inverse = _compiled(_norm_dropout_value)(
+            x, gamma, beta, epsilon, kept, rate
+        )
 
         def gradient(upstream):
-            gradients = gradient_of(upstream, normed, inverse, gamma, *kept)
-            return (*gradients, *(None for _ in kept))
+            return _compiled(_norm_dropout_gradient)(
+                upstream, normed, inverse, gamma, kept, rate
+            )
 
         return result, gradient
 
-    return run
+    return norm(x, gamma, beta)
+
+
+def _norm_dropout_value(x, gamma, beta, epsilon, kept, rate):
+    normed, inverse = _normed(x, epsilon)
+    return _drop(normed * gamma + beta, kept, rate), normed, inverse
+
+
+def _norm_dropout_gradient(upstream, normed, inverse, gamma, kept, rate):
+    upstream = _drop(upstream, kept, rate)
+    return (
+        _norm_gradient(upstream * gamma, normed, inverse),
+        tf.reduce_sum(upstream * normed, axis=0),
+        tf.reduce_sum(upstream, axis=0),
+    )
 
 
 def _normed(x, epsilon):
@@ -417,40 +411,33 @@ def attention_probabilities(
         kept: bool, in the shape of the scores; None: no dropout.
         rate: the share that `kept` leaves out.
     """
-    return _probabilities(scale, rate if kept is not None else 0.0)(
-        scores, mask, *([] if kept is None else [kept])
-    )
-
-
-@functools.cache
-def _probabilities(scale: float, rate: float) -> Callable:
-    @_compiled
-    def value(scores, mask, *kept):
-        found = tf.nn.softmax(tf.cast(scores, tf.float32) * scale + mask)
-        if not kept:
-            found = tf.cast(found, scores.dtype)
-            return found, found
-        dropped = tf.cast(_drop(found, kept, rate), scores.dtype)
-        return dropped, tf.cast(found, scores.dtype)
-
-    @_compiled
-    def gradient_of(upstream, found, *kept):
-        upstream = _drop(tf.cast(upstream, tf.float32), kept, rate)
-        wide = tf.cast(found, tf.float32)
-        mean = tf.reduce_sum(upstream * wide, axis=-1, keepdims=True)
-        return tf.cast(scale * wide * (upstream - mean), found.dtype)
 
     @tf.custom_gradient
-    def run(scores, mask, *kept):
-        result, found = value(scores, mask, *kept)
+    def probabilities(scores):
+        result, found = _compiled(_probabilities_value)(scores, mask, scale, kept, rate)
 
         def gradient(upstream):
-            dscores = gradient_of(upstream, found, *kept)
-            return (dscores, None, *(None for _ in kept))
+            return _compiled(_probabilities_gradient)(
+                upstream, found, scale, kept, rate
+            )
 
         return result, gradient
 
-    return run
+    return probabilities(scores)
+
+
+def _probabilities_value(scores, mask, scale, kept, rate):
+    """The probabilities after dropout and before it, in the type of the scores."""
+    found = tf.nn.softmax(tf.cast(scores, tf.float32) * scale + mask)
+    dropped = tf.cast(_drop(found, kept, rate), scores.dtype)
+    return dropped, tf.cast(found, scores.dtype)
+
+
+def _probabilities_gradient(upstream, found, scale, kept, rate):
+    upstream = _drop(tf.cast(upstream, tf.float32), kept, rate)
+    wide = tf.cast(found, tf.float32)
+    mean = tf.reduce_sum(upstream * wide, axis=-1, keepdims=True)
+    return tf.cast(scale * wide * (upstream - mean), found.dtype)
 
 
 # -------------------------------------------------------------------- dropout
@@ -459,9 +446,9 @@ def _probabilities(scale: float, rate: float) -> Callable:
 _BITS = 16
 
 
-def _drop(values: tf.Tensor, kept: Sequence[tf.Tensor], rate: float) -> tf.Tensor:
-    """Dropout, if `kept` holds the elements that it leaves."""
-    return tf.where(kept[0], values / (1.0 - rate), 0.0) if kept else values
+def _drop(values: tf.Tensor, kept: Optional[tf.Tensor], rate: float) -> tf.Tensor:
+    """Dropout that leaves the elements `kept`; None: all."""
+    return values if kept is None else tf.where(kept, values / (1.0 - rate), 0.0)
 
 
 def exact_rate(rate: float) -> float:

@@ -43,7 +43,7 @@ class _Batch:
 
     def kept(self, dropout, shape) -> Optional[tf.Tensor]:
         """Draws the elements that a Keras layer of dropout keeps; None: all."""
-        if not (self.training and dropout.rate):
+        if not self.training:
             return None
         return fused.kept(dropout._random_generator._generator, shape, dropout.rate)
 
