@@ -34,9 +34,7 @@ def find(directory: str) -> str | None:
     Raises:
         UserError: the directory held checkpoints, and none of them is whole.
     """
-    path, fault = _find(directory)
-    if fault:
-        logger.warning("%s; %s is the newest whole checkpoint", fault, path)
+    path, _ = _find(directory)
     return path
 
 
@@ -52,13 +50,14 @@ def repair(directory: str) -> None:
     It also gives the checkpoints other times if TensorFlow would never delete them,
     because the clock was set back.
     """
-    path = find(directory)
+    path, is_named = _find(directory)
     if not path:
         return
-    if _find(directory)[1] or _names_others(directory):
+    state = _state(directory)
+    if not is_named or _names_others(state, directory):
         listed = _whole(directory)
-    elif _would_stay(directory):
-        listed = _state(directory).all_model_checkpoint_paths
+    elif _would_stay(state):
+        listed = state.all_model_checkpoint_paths
     else:
         return
     name = os.path.basename(path)
@@ -75,36 +74,39 @@ def repair(directory: str) -> None:
     )
 
 
-def _find(directory: str) -> tuple[str | None, str]:
-    """The latest checkpoint, and the fault of the file `checkpoint` or ""."""
+def _find(directory: str) -> tuple[str | None, bool]:
+    """The latest checkpoint, and whether the file `checkpoint` names it; see `find`."""
     state_path = os.path.join(directory, _STATE)
-    if not tf.io.gfile.exists(state_path):
-        whole = _whole(directory)
-        if whole:
-            return _readable(whole), f"{state_path} is missing"
-        parts = list(_parts_of_checkpoints(directory).values())
-        if _were_whole(parts, directory):
-            raise UserError(
-                f"{directory} held checkpoints, and none of them is whole: put their "
-                "files back, or use another --model_dir"
-            )
-        return None, ""
-    named = _named_in(directory)
-    if named and _is_whole(named):
-        return named, ""
-    fault = f"{state_path} is damaged"
-    if named:
-        fault = f"{state_path} names {os.path.basename(named)}, which is not whole"
+    has_state = tf.io.gfile.exists(state_path)
+    fault = f"{state_path} is missing"
+    if has_state:
+        named = _named_in(directory)
+        # The old format of TensorFlow 1 is one file.
+        if named and (tf.io.gfile.exists(named) or _is_whole(named)):
+            return named, True
+        fault = f"{state_path} is damaged"
+        if named:
+            fault = f"{state_path} names {os.path.basename(named)}, which is not whole"
     whole = _whole(directory)
-    if not whole:
+    if whole:
+        path = _readable(whole)
+        logger.warning("%s; %s is the newest whole checkpoint", fault, path)
+        return path, False
+    if has_state:
         raise UserError(
             f"{fault}, and {directory} holds no whole checkpoint: put its files back, "
             "or use another --model_dir"
         )
-    return _readable(whole), fault
+    if _were_whole(directory):
+        raise UserError(
+            f"{directory} held checkpoints, and none of them is whole: put their "
+            "files back, or use another --model_dir"
+        )
+    return None, False
 
 
 def _state(directory: str):
+    """The content of the file `checkpoint`; None if it is damaged or missing."""
     try:
         return tf.train.get_checkpoint_state(directory)
     except (ValueError, TypeError, tf.errors.OpError):
@@ -122,25 +124,23 @@ def _named_in(directory: str) -> str | None:
     return os.path.join(directory, name) if name else None
 
 
-def _names_others(directory: str) -> bool:
+def _names_others(state, directory: str) -> bool:
     """Whether the file `checkpoint` lists checkpoints outside of its directory.
 
     TensorFlow deletes the oldest checkpoints of the list.
     """
-    state = _state(directory)
-    return state is not None and any(
+    return any(
         _folder(os.path.dirname(path)) != _folder(directory)
         for path in state.all_model_checkpoint_paths
     )
 
 
-def _would_stay(directory: str) -> bool:
+def _would_stay(state) -> bool:
     """Whether TensorFlow would forget checkpoints of the list instead of deleting them.
 
     It forgets those that are not newer than the last preserved one, and at first that
     is the time at which the run began.
     """
-    state = _state(directory)
     times = state.all_model_checkpoint_timestamps
     return min([*times, time.time()]) <= state.last_preserved_timestamp
 
@@ -151,9 +151,6 @@ def _folder(path: str) -> str:
 
 def _is_whole(path: str) -> bool:
     """Whether a checkpoint has its index, which is written last, and its data."""
-    # The old format of TensorFlow 1 is one file.
-    if tf.io.gfile.exists(path):
-        return True
     return tf.io.gfile.exists(f"{path}.index") and bool(
         tf.io.gfile.glob(f"{files.escaped(path)}.data-?????-of-?????")
     )
@@ -164,7 +161,7 @@ def _whole(directory: str) -> list[str]:
     return [
         path
         for _, path in sorted(_parts_of_checkpoints(directory).items())
-        if tf.io.gfile.exists(f"{path}.index") and _is_whole(path)
+        if _is_whole(path)
     ]
 
 
@@ -178,13 +175,14 @@ def _parts_of_checkpoints(directory: str) -> dict[int, str]:
     }
 
 
-def _were_whole(parts: list[str], directory: str) -> bool:
+def _were_whole(directory: str) -> bool:
     """Whether a run saved one of its checkpoints, none of which is whole.
 
     A run that was killed in its first save leaves data without an index, and beside
     them the directory `ckpt-N_temp`, which TensorFlow removes after it has written the
     index.
     """
+    parts = list(_parts_of_checkpoints(directory).values())
     if len(parts) != 1:
         return bool(parts)
     saving = tf.io.gfile.exists(f"{parts[0]}_temp")
