@@ -372,9 +372,9 @@ def _write_modules(
                 "activation_function": "torch.nn.modules.activation.Tanh",
             },
         )
-        kernel = np.ascontiguousarray(arrays[f"{weights.POOLER}kernel"].T)
+        kernel = np.ascontiguousarray(arrays[f"{weights.POOLER}/kernel"].T)
         _save(
-            {"linear.weight": kernel, "linear.bias": arrays[f"{weights.POOLER}bias"]},
+            {"linear.weight": kernel, "linear.bias": arrays[f"{weights.POOLER}/bias"]},
             os.path.join(directory, _DENSE, tensors.FILE_NAME),
         )
     if normalize:

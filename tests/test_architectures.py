@@ -261,7 +261,7 @@ def test_the_masked_lm_head_comes_along(tmp_path, kind):
         ("output_bias/bias", "bias"),
     ):
         np.testing.assert_array_equal(
-            loaded[weights.MASKED_LM + here], head[f"cls.predictions.{there}"]
+            loaded[f"{weights.MASKED_LM}/{here}"], head[f"cls.predictions.{there}"]
         )
 
 

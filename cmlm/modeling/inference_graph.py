@@ -148,7 +148,7 @@ class InferenceEncoder(tf.Module):
         x += table[0] if types is None else tf.gather(table, real.take(types))
         # In a SavedModel, the remapper does not know the width of a table.
         x = tf.reshape(x, [-1, self._config.embedding_width])
-        return self._norm("embeddings/layer_norm", x)
+        return self._norm(weights.EMBEDDING_NORM, x)
 
     def _block(self, number, x, bias, real, first_only=False) -> tf.Tensor:
         """One block; with `first_only`, its output at the first token of each row."""
@@ -215,8 +215,7 @@ class InferenceEncoder(tf.Module):
         return pooling.pool(self._config.pooling, tokens, mask, self._pooler)
 
     def _pooler(self, vectors) -> tf.Tensor:
-        name = weights.POOLER.rstrip("/")
-        return tf.tanh(self._dense(name, tf.cast(vectors, self._dtype)))
+        return tf.tanh(self._dense(weights.POOLER, tf.cast(vectors, self._dtype)))
 
 
 def _merged(

@@ -22,7 +22,8 @@ masked_lm/output_bias/bias                                   output is tied to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -37,10 +38,13 @@ WORDS = "word_embeddings/embeddings"
 POSITIONS = "position_embedding/embeddings"
 TYPES = "type_embeddings/embeddings"
 RELATIVE = "relative_positions/table"
+EMBEDDING_NORM = "embeddings/layer_norm"
 PROJECTION = "embedding_projection"
-POOLER = "pooler_transform/"
-MASKED_LM = "masked_lm/"
-OUTPUT_BIAS = f"{MASKED_LM}output_bias/bias"
+POOLER = "pooler_transform"
+MASKED_LM = "masked_lm"
+HEAD_DENSE = f"{MASKED_LM}/transform/dense"
+HEAD_NORM = f"{MASKED_LM}/transform/LayerNorm"
+OUTPUT_BIAS = f"{MASKED_LM}/output_bias/bias"
 ATTENTION = ("query", "key", "value", "attention_output")
 # The most names in a message.
 _LISTED = 5
@@ -49,6 +53,12 @@ _LISTED = 5
 def layer(number: int, name: str) -> str:
     """Returns the name of a weight inside a Transformer layer."""
     return f"transformer/layer_{number}/{name}"
+
+
+def layer_numbers(names: Iterable[str]) -> set[int]:
+    """Returns the numbers of the Transformer layers that some names belong to."""
+    found = (re.match(r"transformer/layer_(\d{1,4})/", name) for name in names)
+    return {int(match[1]) for match in found if match}
 
 
 def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
@@ -70,7 +80,7 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         WORDS: (config.vocab_size, width),
         POSITIONS: (config.max_position_embeddings, width),
         TYPES: (config.type_vocab_size, width),
-        **norm("embeddings/layer_norm", width),
+        **norm(EMBEDDING_NORM, width),
     }
     if config.embedding_size:
         found |= dense(PROJECTION, width, hidden)
@@ -83,9 +93,9 @@ def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         found |= dense(layer(number, "intermediate"), hidden, inner)
         found |= dense(layer(number, "output"), inner, hidden)
         found |= norm(layer(number, "output_layer_norm"))
-    found |= dense(POOLER.rstrip("/"), hidden, hidden)
-    found |= dense(f"{MASKED_LM}transform/dense", hidden, width)
-    found |= norm(f"{MASKED_LM}transform/LayerNorm", width)
+    found |= dense(POOLER, hidden, hidden)
+    found |= dense(HEAD_DENSE, hidden, width)
+    found |= norm(HEAD_NORM, width)
     found[OUTPUT_BIAS] = (config.vocab_size,)
     return found
 
@@ -105,10 +115,10 @@ def encoder_variables(encoder: EncoderNetwork) -> dict[str, tf.Variable]:
 def head_variables(head) -> dict[str, tf.Variable]:
     """Returns the variables of a masked-LM head, without the tied embedding table."""
     return {
-        f"{MASKED_LM}transform/dense/kernel": head.dense.kernel,
-        f"{MASKED_LM}transform/dense/bias": head.dense.bias,
-        f"{MASKED_LM}transform/LayerNorm/gamma": head.layer_norm.gamma,
-        f"{MASKED_LM}transform/LayerNorm/beta": head.layer_norm.beta,
+        f"{HEAD_DENSE}/kernel": head.dense.kernel,
+        f"{HEAD_DENSE}/bias": head.dense.bias,
+        f"{HEAD_NORM}/gamma": head.layer_norm.gamma,
+        f"{HEAD_NORM}/beta": head.layer_norm.beta,
         OUTPUT_BIAS: head.bias,
     }
 

@@ -38,11 +38,11 @@ _NORM = {"weight": "gamma", "bias": "beta"}
 _Modules = Mapping[str, tuple[str, Mapping[str, str]]]
 
 # The modules outside and inside a layer: the stored name, our name, and the parts.
-_EMBEDDING_NORM = {"embeddings.LayerNorm": ("embeddings/layer_norm", _NORM)}
-_POOLER = {"pooler.dense": ("pooler_transform", _DENSE)}
+_EMBEDDING_NORM = {"embeddings.LayerNorm": (weights.EMBEDDING_NORM, _NORM)}
+_POOLER = {"pooler.dense": (weights.POOLER, _DENSE)}
 _BERT_HEAD = {
-    "cls.predictions.transform.dense": ("masked_lm/transform/dense", _DENSE),
-    "cls.predictions.transform.LayerNorm": ("masked_lm/transform/LayerNorm", _NORM),
+    "cls.predictions.transform.dense": (weights.HEAD_DENSE, _DENSE),
+    "cls.predictions.transform.LayerNorm": (weights.HEAD_NORM, _NORM),
 }
 _BERT_LAYER = {
     "attention.self.query": ("self_attention/query", _DENSE),
@@ -85,16 +85,16 @@ _ALBERT_LAYER = {
     "full_layer_layer_norm": ("output_layer_norm", _NORM),
 }
 _ALBERT_HEAD = {
-    "predictions.dense": ("masked_lm/transform/dense", _DENSE),
-    "predictions.LayerNorm": ("masked_lm/transform/LayerNorm", _NORM),
+    "predictions.dense": (weights.HEAD_DENSE, _DENSE),
+    "predictions.LayerNorm": (weights.HEAD_NORM, _NORM),
 }
 _DISTILBERT_HEAD = {
-    "vocab_transform": ("masked_lm/transform/dense", _DENSE),
-    "vocab_layer_norm": ("masked_lm/transform/LayerNorm", _NORM),
+    "vocab_transform": (weights.HEAD_DENSE, _DENSE),
+    "vocab_layer_norm": (weights.HEAD_NORM, _NORM),
 }
 _ROBERTA_HEAD = {
-    "lm_head.dense": ("masked_lm/transform/dense", _DENSE),
-    "lm_head.layer_norm": ("masked_lm/transform/LayerNorm", _NORM),
+    "lm_head.dense": (weights.HEAD_DENSE, _DENSE),
+    "lm_head.layer_norm": (weights.HEAD_NORM, _NORM),
 }
 # Fields of EncoderConfig: key in config.json, type and default (None: required).
 _BERT_FIELDS = {
@@ -129,7 +129,6 @@ _ALBERT_FIELDS = {
 }
 # transformers' default for the architectures with a projection.
 _EMBEDDING_SIZE = 128
-_IN_LAYER = "transformer/"
 # Buffers, and the output layers that are tied to the embeddings.
 _NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^classifier\.|^lm_head\.decoder\."
 
@@ -304,7 +303,7 @@ class Architecture:
         Raises:
             UserError: they differ.
         """
-        layers = len({name.split("/")[1] for name in found if name[:12] == _IN_LAYER})
+        layers = len(weights.layer_numbers(found))
         if layers < model["num_layers"] and not self.shares_layers:
             raise UserError(
                 f"{path} has {self.fields['num_layers'][0]}={model['num_layers']}; "
@@ -394,7 +393,7 @@ ARCHITECTURES = {
         inside=_ALBERT_LAYER,
         outside={
             **_EMBEDDING_NORM,
-            "pooler": ("pooler_transform", _DENSE),
+            "pooler": (weights.POOLER, _DENSE),
             **_ALBERT_HEAD,
         },
         head_bias="predictions.bias",

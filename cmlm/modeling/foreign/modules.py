@@ -175,6 +175,6 @@ def read_dense(folder: str) -> dict[str, np.ndarray]:
     if set(stored) != {"linear.weight", "linear.bias"}:
         raise UserError(f"{folder} holds {sorted(stored)}; allowed: linear.*")
     return {
-        f"{weights.POOLER}kernel": stored.read("linear.weight").T,
-        f"{weights.POOLER}bias": stored.read("linear.bias"),
+        f"{weights.POOLER}/kernel": stored.read("linear.weight").T,
+        f"{weights.POOLER}/bias": stored.read("linear.bias"),
     }

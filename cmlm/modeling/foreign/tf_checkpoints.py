@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -46,11 +45,11 @@ _TF1_OUTSIDE = {
     "bert/embeddings/word_embeddings": weights.WORDS,
     "bert/embeddings/position_embeddings": weights.POSITIONS,
     "bert/embeddings/token_type_embeddings": weights.TYPES,
-    "bert/embeddings/LayerNorm/gamma": "embeddings/layer_norm/gamma",
-    "bert/embeddings/LayerNorm/beta": "embeddings/layer_norm/beta",
-    "bert/pooler/dense/kernel": f"{weights.POOLER}kernel",
-    "bert/pooler/dense/bias": f"{weights.POOLER}bias",
-    "cls/predictions/output_bias": f"{weights.MASKED_LM}output_bias/bias",
+    "bert/embeddings/LayerNorm/gamma": f"{weights.EMBEDDING_NORM}/gamma",
+    "bert/embeddings/LayerNorm/beta": f"{weights.EMBEDDING_NORM}/beta",
+    "bert/pooler/dense/kernel": f"{weights.POOLER}/kernel",
+    "bert/pooler/dense/bias": f"{weights.POOLER}/bias",
+    "cls/predictions/output_bias": weights.OUTPUT_BIAS,
 }
 _TF1_UNUSED = re.compile(
     r"adam_[mv]$|^global_step$|^cls/seq_relationship/|_power$|^output_(weights|bias)$"
@@ -148,7 +147,7 @@ def _tf1_names(stored, path: str) -> tuple[dict[str, str], list[str]]:
         head = re.match(
             r"cls/predictions/(transform/\w+/(?:kernel|bias|gamma|beta))$", name
         )
-        return weights.MASKED_LM + head.group(1) if head else None
+        return f"{weights.MASKED_LM}/{head[1]}" if head else None
 
     return base.rename(stored.get_variable_to_shape_map(), translate, _TF1_UNUSED, path)
 
@@ -171,7 +170,7 @@ def garden_names(stored, path: str) -> tuple[dict[str, str], list[str]]:
         if match := _GARDEN.search(name):
             return match.group(1)
         if match := _GARDEN_HEAD.search(name):
-            return weights.MASKED_LM + match.group(1)
+            return f"{weights.MASKED_LM}/{match[1]}"
         return None
 
     return base.rename(keys, translate, _UNUSED, path)
@@ -187,8 +186,11 @@ def shapes(stored, found: dict[str, str], path: str) -> dict:
         return by_name[found[name]]
 
     vocab_size, hidden_size = shape(weights.WORDS)
+    numbers = weights.layer_numbers(found)
+    if not numbers:
+        raise UserError(f"{path} has no Transformer layer of a BERT encoder")
     model = {
-        "num_layers": _count_layers(found, path),
+        "num_layers": max(numbers) + 1,
         "hidden_size": hidden_size,
         "intermediate_size": shape(weights.layer(0, "intermediate/kernel"))[1],
         "max_position_embeddings": shape(weights.POSITIONS)[0],
@@ -199,22 +201,6 @@ def shapes(stored, found: dict[str, str], path: str) -> dict:
     if len(query) == 3:
         model["num_attention_heads"] = query[1]
     return model
-
-
-def _count_layers(names: Iterable[str], path: str) -> int:
-    """Counts the Transformer layers in a list of names.
-
-    Raises:
-        UserError: no name belongs to a layer.
-    """
-    numbers = {
-        int(match.group(1))
-        for name in names
-        if (match := re.match(r"transformer/layer_(\d{1,4})/", name))
-    }
-    if not numbers:
-        raise UserError(f"{path} has no Transformer layer of a BERT encoder")
-    return max(numbers) + 1
 
 
 def _bert_config(config: dict, path: str, model: dict) -> dict:
