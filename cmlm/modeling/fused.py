@@ -280,7 +280,7 @@ def residual_norm(
         bias, gamma, beta: float32 [width].
         epsilon: added to the variance.
         kept: bool [rows, width], the elements that dropout leaves; None: all.
-        rate: the share that `kept` leaves out.
+        rate: the rate of dropout that `kept` was drawn for.
 
     Returns:
         The norm twice: float32 [rows, width] for the next residual, and the same in the
@@ -341,7 +341,7 @@ def norm_dropout(
         gamma, beta: float32 [width].
         epsilon: added to the variance.
         kept: bool [rows, width], the elements that dropout leaves; None: all.
-        rate: the share that `kept` leaves out.
+        rate: the rate of dropout that `kept` was drawn for.
 
     Returns:
         float32 [rows, width].
@@ -409,7 +409,7 @@ def attention_probabilities(
         mask: float32 [batch, 1, 1, keys], 0 or a large negative number.
         scale: factor of the scores.
         kept: bool, in the shape of the scores; None: no dropout.
-        rate: the share that `kept` leaves out.
+        rate: the rate of dropout that `kept` was drawn for.
     """
 
     @tf.custom_gradient
@@ -448,7 +448,9 @@ _BITS = 16
 
 def _drop(values: tf.Tensor, kept: Optional[tf.Tensor], rate: float) -> tf.Tensor:
     """Dropout that leaves the elements `kept`; None: all."""
-    return values if kept is None else tf.where(kept, values / (1.0 - rate), 0.0)
+    if kept is None:
+        return values
+    return tf.where(kept, values / (1.0 - exact_rate(rate)), 0.0)
 
 
 def exact_rate(rate: float) -> float:

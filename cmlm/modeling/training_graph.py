@@ -108,7 +108,7 @@ def _normed_embeddings(bert, x, batch: _Batch) -> tf.Tensor:
         fused.read(norm.beta),
         norm.epsilon,
         batch.kept(dropout, tf.shape(x)),
-        fused.exact_rate(dropout.rate),
+        dropout.rate,
     )
 
 
@@ -167,7 +167,7 @@ def _norm(norm, dropout, x, y, bias, batch: _Batch) -> tuple[tf.Tensor, tf.Tenso
         fused.read(norm.beta),
         norm.epsilon,
         kept,
-        fused.exact_rate(dropout.rate),
+        dropout.rate,
     )
 
 
@@ -191,15 +191,14 @@ def _attention(layer, x, batch: _Batch, read) -> tf.Tensor:
     if isinstance(layer._softmax, layers.RelativeSoftmax):
         scores, scale = layer._softmax.positions(scores * scale), 1.0
     dropout = layer._dropout_layer
-    plain = isinstance(dropout, keras.layers.Dropout)
+    is_drophead = isinstance(dropout, layers.AttentionDropout)
     found = fused.attention_probabilities(
         scores,
         batch.mask,
         scale,
-        batch.kept(dropout, tf.shape(scores)) if plain else None,
-        fused.exact_rate(dropout.rate),
+        None if is_drophead else batch.kept(dropout, tf.shape(scores)),
+        dropout.rate,
     )
-    if not plain:
-        # DropHead.
+    if is_drophead:
         found = tf.cast(dropout(found, training=batch.training), dtype)
     return batch.padding.join_heads(tf.matmul(found, value), read)
