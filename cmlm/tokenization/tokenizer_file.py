@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,7 @@ _NAMES = {
 }
 # Steps of a Unigram's normaliser before SentencePiece's own.
 _FIRST = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase")
+_REPEATED_SPACES = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}"})
 # The longest token, in characters; words of more bytes than `max_word_bytes` are [UNK].
 MAX_TOKEN_CHARACTERS = 1000
 # The longest word in characters, by transformers' default; longer words are [UNK].
@@ -296,36 +298,34 @@ def _byte_pairs(values, tokens, path) -> dict[str, Any]:
     }
 
 
+def _is_first(step: Mapping[str, Any]) -> bool:
+    """Whether a step of a Unigram's normaliser may stand before SentencePiece's own."""
+    if step.get("type") == "Replace":
+        return "String" in (step.get("pattern") or {})
+    return step.get("type") in _FIRST
+
+
 def _unigram(values, tokens, path) -> dict[str, Any]:
     model = values["model"]
     _require(path, "model", model, byte_fallback=(False,))
-    charsmap, first, is_first = b"", [], True
-    for step in _steps(values.get("normalizer"), "normalizers"):
-        kind = step.get("type")
-        pattern = step.get("pattern") or {}
-        if kind in _FIRST and is_first:
-            first.append((kind,))
-            continue
-        if kind == "Replace" and "String" in pattern and is_first:
-            first.append((kind, pattern["String"], step["content"]))
-            continue
-        if kind == "Precompiled" and is_first:
-            charsmap = base64.b64decode(step["precompiled_charsmap"])
-        elif kind == "Replace" and step.get("pattern") in (
-            {"Regex": " {2,}"},
-            {"Regex": r"\s{2,}"},
-        ):
+    steps = _steps(values.get("normalizer"), "normalizers")
+    first = list(itertools.takewhile(_is_first, steps))
+    steps = steps[len(first) :]
+    charsmap = b""
+    if steps and steps[0].get("type") == "Precompiled":
+        charsmap = base64.b64decode(steps.pop(0)["precompiled_charsmap"])
+    for step in steps:
+        if step.get("type") == "Replace" and step.get("pattern") in _REPEATED_SPACES:
             # SentencePiece drops repeated spaces.
             _require(path, "normalizer", step, content=(" ", "▁"))
-        elif not (kind == "Strip" and step.get("strip_right")):
+        elif not (step.get("type") == "Strip" and step.get("strip_right")):
             raise _refused(
                 path,
                 "normalizer",
-                kind,
+                step.get("type"),
                 f"{', '.join(_FIRST)} and Replace of a string, then Precompiled, then "
                 "Replace of repeated spaces",
             )
-        is_first = False
     steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
     kinds = [step.get("type") for step in steps]
     if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
@@ -344,7 +344,12 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
     scores = [float(score) for _, score in model["vocab"]]
     return {
         "scores": scores + [0.0] * (len(tokens) - len(scores)),
-        "steps": tuple(first),
+        "steps": tuple(
+            (step["type"], step["pattern"]["String"], step["content"])
+            if step["type"] == "Replace"
+            else (step["type"],)
+            for step in first
+        ),
         "charsmap": charsmap,
     }
 
