@@ -81,11 +81,15 @@ class Rules:
 
     def __str__(self) -> str:
         """The case in words, such as "lower case, accents kept"."""
-        case = "lower case" if self.lower_case else "cased"
-        accents = "stripped" if self.strip_accents else "kept"
-        more = [", dotless i"] * self.dotless_i
-        more += [f", {self.normalization}"] * bool(self.normalization)
-        return f"{case}, accents {accents}{''.join(more)}"
+        words = [
+            "lower case" if self.lower_case else "cased",
+            "accents stripped" if self.strip_accents else "accents kept",
+        ]
+        if self.dotless_i:
+            words.append("dotless i")
+        if self.normalization:
+            words.append(self.normalization)
+        return ", ".join(words)
 
 
 # Rules with a list of values.
