@@ -189,15 +189,15 @@ class Server:
         request = Request(environ)
         try:
             endpoint, values = self._urls.bind_to_environ(environ).match()
-            name, version = values.get("name"), values.get("version")
-            if name is None:
+            # The page's address names no model.
+            name = values.get("name", self._name)
+            version = values.get("version", self._version)
+            if (name, version) == (self._name, self._version):
                 response = endpoint(request)
-            elif name != self._name or version not in (None, self._version):
+            else:
                 response = _json(
                     {"error": f"Servable not found for request: {request.path}"}, 404
                 )
-            else:
-                response = endpoint(request)
         except HTTPException as error:
             reason = f"Malformed request: {request.method} {request.path}"
             response = _json({"error": reason}, error.code or 500)
@@ -264,18 +264,7 @@ class Server:
         kind = "instances" if "instances" in asked else "inputs"
         columns = asked[kind]
         if kind == "instances":
-            if not isinstance(columns, list) or not columns:
-                raise ValueError("'instances' is not a list with values")
-            if any(isinstance(row, dict) and not _is_bytes(row) for row in columns):
-                names = self._names(name)
-                for number, row in enumerate(columns):
-                    if not isinstance(row, dict) or sorted(row) != names:
-                        fields = sorted(row) if isinstance(row, dict) else shown(row)
-                        raise ValueError(
-                            f"row {number} of 'instances' has {fields}; allowed: an "
-                            f"object with {names}"
-                        )
-                columns = {key: [row[key] for row in columns] for key in columns[0]}
+            columns = self._columns(columns, name)
         if not isinstance(columns, dict) or _is_bytes(columns):
             # One input: its name may be left out.
             names = self._names(name)
@@ -283,6 +272,22 @@ class Server:
                 raise ValueError(f"{kind!r} has no names; allowed: {names}")
             columns = {names[0]: columns}
         return {key: _from_json(value, key) for key, value in columns.items()}
+
+    def _columns(self, rows: Any, name: str) -> Any:
+        """The columns of `instances` by name; rows that have no names as they are."""
+        if not isinstance(rows, list) or not rows:
+            raise ValueError("'instances' is not a list with values")
+        if not any(isinstance(row, dict) and not _is_bytes(row) for row in rows):
+            return rows
+        names = self._names(name)
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict) or sorted(row) != names:
+                fields = sorted(row) if isinstance(row, dict) else shown(row)
+                raise ValueError(
+                    f"row {number} of 'instances' has {fields}; allowed: an object "
+                    f"with {names}"
+                )
+        return {key: [row[key] for row in rows] for key in rows[0]}
 
     def _names(self, signature: str) -> list[str]:
         """The names of a signature's inputs; raises ValueError without a signature."""
