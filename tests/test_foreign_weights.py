@@ -410,7 +410,7 @@ def test_a_new_row_of_poolings_is_read_and_written(tmp_path, monkeypatch, name):
         folder = tmp_path / str(number)
         folder.mkdir()
         write_modules(folder, ("Pooling", "1", config))
-        assert modules.read(str(folder))["pooling"] == "new"
+        assert modules.read(str(folder)).pooling == "new"
     (folder / "1" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
     with pytest.raises(UserError, match="allowed: one of mean, "):
         modules.read(str(folder))

@@ -53,7 +53,7 @@ ACTIVATIONS = {
 }
 
 # The weights with a row for each token.
-_BY_TOKEN = (weights.WORDS, weights.OUTPUT_BIAS)
+_BY_TOKEN = {weights.WORDS, weights.OUTPUT_BIAS}
 
 
 def is_transposed(name: str) -> bool:
@@ -71,7 +71,7 @@ def read(folder: str) -> base.Source:
         UserError: this project cannot represent the encoder; the message says why.
     """
     around = modules.read(folder)
-    transformer = os.path.join(folder, around["transformer"])
+    transformer = os.path.join(folder, around.transformer)
     path = os.path.join(transformer, CONFIG)
     config = json_files.read(path)
     architecture = architectures.of(config, path)
@@ -81,8 +81,8 @@ def read(folder: str) -> base.Source:
     architecture.check_shapes(found, stored, model, config, path)
     notes: list[str] = []
     ours = json_files.field(config, OURS, dict, path, {})
-    model |= _vector_settings(around["pooling"], ours, path, notes)
-    notes += _notes_of_prompts(around["prompts"])
+    model |= _vector_settings(around.pooling, ours, path, notes)
+    notes += _notes_of_prompts(around.prompts)
     tokenizer = _tokenizer(transformer, architecture, bool(ours))
     spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
     if spare:
@@ -94,53 +94,51 @@ def read(folder: str) -> base.Source:
             "the folder's tokenizer finds these added tokens in a text, and here they "
             f"count as text: {weights.listed(added)}"
         )
-    dense = around["dense"] and os.path.join(folder, around["dense"])
+    if around.dense:
+        # The Dense module stands for the pooler.
+        found = {
+            here: there
+            for here, there in found.items()
+            if not here.startswith(weights.POOLER)
+        }
 
     def load():
-        # The Dense module stands for the pooler.
-        left_out = weights.POOLER if dense else None
-        arrays = architecture.complete(
-            _arrays(stored, found, left_out), stored, config, path
-        )
-        for name in _BY_TOKEN if spare else ():
-            if name in arrays:
+        arrays = architecture.complete(_arrays(stored, found), stored, config, path)
+        if spare:
+            for name in _BY_TOKEN & arrays.keys():
                 arrays[name] = arrays[name][:-spare]
-        return arrays | (modules.read_dense(dense) if dense else {})
+        if around.dense:
+            arrays |= modules.read_dense(os.path.join(folder, around.dense))
+        return arrays
 
     return base.Source(
         path=folder,
-        kind=f"a {'sentence-transformers' if around['is_st'] else 'Hugging Face'} "
+        kind=f"a {'sentence-transformers' if around.is_st else 'Hugging Face'} "
         f"folder ({config['model_type']})",
         model=model,
         load=load,
-        seq_length=_sentence_settings(
-            transformer,
-            tokenizer,
-            model["max_position_embeddings"] if around["is_st"] else None,
+        seq_length=_longest_sentence(
+            transformer, model["max_position_embeddings"] if around.is_st else None
         ),
         **tokenizer,
         own_positions=bool(ours),
-        normalized=around["normalized"],
-        prompts=around["prompts"],
+        normalized=around.normalized,
+        prompts=around.prompts,
         unused=unused,
         notes=notes,
     )
 
 
-def _arrays(
-    stored: tensors.Tensors, found: Mapping[str, str], left_out: str | None
-) -> dict[str, np.ndarray]:
+def _arrays(stored: tensors.Tensors, found: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Reads the weights under our names and in our order of axes.
 
     Args:
         stored: the weights of the folder.
         found: the folder's name of each weight, by our name.
-        left_out: the first part of our names of weights that are not read.
     """
     return {
         here: stored.read(there).T if is_transposed(here) else stored.read(there)
         for here, there in found.items()
-        if not (left_out and here.startswith(left_out))
     }
 
 
@@ -202,7 +200,11 @@ def _vector_settings(
 def _tokenizer(
     folder: str, architecture: architectures.Architecture, is_ours: bool
 ) -> dict[str, Any]:
-    """Reads the fields of a `Source` that describe the tokenizer."""
+    """Reads the fields of a `Source` that describe the tokenizer.
+
+    Raises:
+        UserError: this project does not follow a rule of the tokenizer.
+    """
     found = huggingface_tokenizer.read(folder, architecture)
     vocab_name = found["vocab_name"]
     if is_ours and vocab_name and "tokenizer" not in found:
@@ -210,6 +212,12 @@ def _tokenizer(
         if record is not None and record.path == rules_lib.path_of(vocab_name):
             # Our own folder says what BertNormalizer cannot.
             found["rules"] = dict(record.rules)
+    settings, path = _sentence_settings(folder)
+    lowers = json_files.field(settings, "do_lower_case", bool, path, False)
+    if lowers and not found["rules"]["lower_case"]:
+        if "tokenizer" in found:
+            raise UserError(f"{path} has do_lower_case=true; allowed: false")
+        found["rules"]["lower_case"] = True
     return found
 
 
@@ -221,30 +229,25 @@ def _spare_rows(folder: str, rows: int, vocab: list[str] | None) -> int:
     return 0 if is_used else rows - len(vocab)
 
 
-def _sentence_settings(
-    folder: str, tokenizer: dict[str, Any], positions: int | None
-) -> int | None:
-    """Returns the longest sentence in tokens, if sentence-transformers states it.
+def _sentence_settings(folder: str) -> tuple[dict[str, Any], str]:
+    """sentence-transformers' settings of an encoder, and the path of their file."""
+    paths = [os.path.join(folder, name) for name in _SENTENCE_SETTINGS]
+    path = next(filter(tf.io.gfile.exists, paths), paths[0])
+    return json_files.optional(path), path
 
-    Its setting of lower case changes the rules of the tokenizer, in place.
+
+def _longest_sentence(folder: str, positions: int | None) -> int | None:
+    """Returns the longest sentence in tokens, if sentence-transformers states it.
 
     Args:
         folder: the folder of the encoder.
-        tokenizer: the fields of a `Source` that describe the tokenizer.
         positions: the longest sequence of the encoder, for a folder of
             sentence-transformers; None for any other folder.
 
     Raises:
         UserError: a value is not allowed.
     """
-    paths = [os.path.join(folder, name) for name in _SENTENCE_SETTINGS]
-    path = next(filter(tf.io.gfile.exists, paths), paths[0])
-    settings = json_files.optional(path)
-    lowers = json_files.field(settings, "do_lower_case", bool, path, False)
-    if lowers and not tokenizer["rules"]["lower_case"]:
-        if "tokenizer" in tokenizer:
-            raise UserError(f"{path} has do_lower_case=true; allowed: false")
-        tokenizer["rules"]["lower_case"] = True
+    settings, path = _sentence_settings(folder)
     if settings.get("max_seq_length") is not None:
         # [CLS], a token and [SEP].
         return json_files.field(settings, "max_seq_length", int, path, at_least=3)

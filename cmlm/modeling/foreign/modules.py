@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import numpy as np
@@ -35,6 +36,27 @@ _NAMES = {
 }
 
 
+@dataclasses.dataclass
+class Modules:
+    """The modules around a Transformer; by default there are none.
+
+    Attributes:
+        is_st: whether the folder has a modules.json.
+        transformer: the Transformer's folder, relative to the folder; "" for itself.
+        pooling: a key of `pooling.POOLINGS`; "" if the folder does not state it.
+        dense: the folder of the Dense module, relative to the folder; "" without one.
+        normalized: whether vectors are scaled to length 1.
+        prompts: the texts that may precede a text, by name.
+    """
+
+    is_st: bool = False
+    transformer: str = ""
+    pooling: str = ""
+    dense: str = ""
+    normalized: bool = False
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
 def _name_of(switch: str) -> str:
     """The name of a mode in newer versions."""
     return _NAMES.get(switch, switch)
@@ -65,51 +87,36 @@ def pooling_config(mode: str, width: int) -> dict:
     }
 
 
-def read(folder: str) -> dict:
+def read(folder: str) -> Modules:
     """Reads modules.json, the chain of modules around the Transformer.
-
-    Returns:
-        `is_st`: whether the file exists; `transformer` and `dense`: folders relative to
-        `folder`, "" for the folder itself or no Dense module; `pooling`: "" if the
-        folder does not state it; `normalized`: whether vectors are scaled to length 1;
-        `prompts`: the texts that may precede a text, by name.
 
     Raises:
         UserError: a module that this project cannot represent, or a default prompt.
     """
-    found = {
-        "is_st": False,
-        "transformer": "",
-        "pooling": "",
-        "dense": "",
-        "normalized": False,
-        "prompts": {},
-    }
     path = os.path.join(folder, FILE_NAME)
     if not tf.io.gfile.exists(path):
-        return found
-    found["is_st"] = True
-    found["prompts"] = _prompts(os.path.join(folder, PROMPTS))
+        return Modules()
+    found = Modules(is_st=True, prompts=_prompts(os.path.join(folder, PROMPTS)))
     left = list(_ORDER)
     for number, entry in enumerate(json_files.read(path, list)):
         kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
         if os.path.isabs(where) or ".." in where.split("/"):
             raise UserError(f"{path} names {where!r}; allowed: paths inside the folder")
         last = kind.rpartition(".")[2]
-        if last not in left or (last == "Dense" and found["pooling"] != "cls"):
+        if last not in left or (last == "Dense" and found.pooling != "cls"):
             raise UserError(
                 f"{path} has the module {kind!r} at position {number}; allowed, in this"
                 " order: Transformer, Pooling, Dense with tanh after [CLS], Normalize"
             )
         left = left[left.index(last) + 1 :]
         if last == "Transformer":
-            found["transformer"] = where
+            found.transformer = where
         elif last == "Pooling":
-            found["pooling"] = _pooling(os.path.join(folder, where, _CONFIG))
+            found.pooling = _pooling(os.path.join(folder, where, _CONFIG))
         elif last == "Dense":
-            found["dense"], found["pooling"] = where, "pooler"
+            found.dense, found.pooling = where, "pooler"
         else:
-            found["normalized"] = True
+            found.normalized = True
     return found
 
 
