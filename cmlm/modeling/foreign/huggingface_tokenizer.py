@@ -40,6 +40,12 @@ _DIVISION = {
     "word_tokenizer_type": "basic",
     "subword_tokenizer_type": "wordpiece",
 }
+# The rules of tokenizer_config.json, and BertNormalizer's names of them.
+_BERT_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 
 
 def read(folder: str, architecture: architectures.Architecture) -> dict:
@@ -195,9 +201,9 @@ def _byte_pairs(folder: str) -> dict:
 
 def _wordpiece(folder: str, fast: dict) -> dict:
     """Reads BERT's WordPiece: the tokens, and the rules of the text."""
-    settings = json_files.optional(folder, "tokenizer_config.json")
     fast_name = os.path.join(folder, tokenizer_file.FILE_NAME)
     settings_name = os.path.join(folder, "tokenizer_config.json")
+    settings = json_files.optional(settings_name)
     for name, allowed in _DIVISION.items():
         if settings.get(name) not in (None, allowed):
             raise UserError(
@@ -210,32 +216,27 @@ def _wordpiece(folder: str, fast: dict) -> dict:
     normalizer, before = _normalizer(fast, fast_name)
     _check_division(fast, normalizer, fast_name)
 
-    # transformers' class of BERT takes these rules from tokenizer_config.json.
-    places = [(settings, settings_name), (normalizer, fast_name)]
-    if settings.get("tokenizer_class") in _GENERAL:
-        places.reverse()
-
-    def switch(fast_key, key, default):
-        for values, path in places:
-            name = fast_key if values is normalizer else key
-            if name in values:
-                if values[name] is None:
+    def switch(name, default):
+        """The value of a rule; None counts as the default."""
+        places = [
+            (settings, name, settings_name),
+            (normalizer, _BERT_NORMALIZER[name], fast_name),
+        ]
+        # transformers' class of BERT takes these rules from tokenizer_config.json.
+        if settings.get("tokenizer_class") in _GENERAL:
+            places.reverse()
+        for values, key, path in places:
+            if key in values:
+                if values[key] is None:
                     return default
-                return json_files.field(values, name, bool, path)
+                return json_files.field(values, key, bool, path)
         return default
 
-    lower_case = switch("lowercase", "do_lower_case", True)
-    strip = switch("strip_accents", "strip_accents", None)
-    chinese = switch("handle_chinese_chars", "tokenize_chinese_chars", True)
-    if chinese is False:
+    lower_case = switch("do_lower_case", True)
+    strip = switch("strip_accents", None)
+    if not switch("tokenize_chinese_chars", True):
         raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
-    path = os.path.join(folder, vocabulary_file.FILE_NAME)
-    vocab = base.read_vocab(path)
-    if fast and vocab is None:
-        path = fast_name
-        vocab = _vocab_of(fast, path)
-    elif fast:
-        _check_ids(vocab, path, model["vocab"], fast_name)
+    vocab, path = _vocabulary(folder, fast)
     longest = json_files.field(
         model,
         "max_input_chars_per_word",
@@ -257,6 +258,27 @@ def _wordpiece(folder: str, fast: dict) -> dict:
         "vocab_name": path if vocab else "",
         "rules": rules,
     }
+
+
+def _vocabulary(folder: str, fast: dict) -> tuple[list[str] | None, str]:
+    """Reads WordPiece's tokens by id from vocab.txt, or else from tokenizer.json.
+
+    Args:
+        folder: the folder of the encoder.
+        fast: the content of its tokenizer.json, or {}.
+
+    Returns:
+        The tokens, or None without a file, and the path of the file.
+    """
+    path = os.path.join(folder, vocabulary_file.FILE_NAME)
+    vocab = base.read_vocab(path)
+    if not fast:
+        return vocab, path
+    fast_path = os.path.join(folder, tokenizer_file.FILE_NAME)
+    if vocab is None:
+        return _vocab_of(fast, fast_path), fast_path
+    _check_ids(vocab, path, fast["model"]["vocab"], fast_path)
+    return vocab, path
 
 
 # The steps before BertNormalizer that our own folders may have. These fold letters as
