@@ -184,15 +184,25 @@ def _pooling(saved) -> Optional[str]:
     TensorFlow stores the outputs of an encoder in the order of their keys, so
     `default` is the first one.
     """
-    meta = saved.meta_graphs[0]
-    objects = meta.object_graph_def
-    functions = {f.signature.name: f for f in meta.graph_def.library.function}
-    for child in objects.nodes[0].children if objects.nodes else ():
-        if child.local_name != "__call__":
-            continue
-        for name in objects.nodes[child.node_id].function.concrete_functions:
-            if name in functions:
-                return _POOLED_BY.get(_last_op(functions, functions[name], 0))
+    library = saved.meta_graphs[0].graph_def.library
+    functions = {f.signature.name: f for f in library.function}
+    call = _child_of_root(saved, "__call__")
+    if call is None:
+        return None
+    for name in call.function.concrete_functions:
+        if name in functions:
+            return _POOLED_BY.get(_last_op(functions, functions[name], 0))
+    return None
+
+
+def _child_of_root(saved, name: str):
+    """The object that the root object of a SavedModel holds; None without it."""
+    nodes = saved.meta_graphs[0].object_graph_def.nodes
+    if not nodes:
+        return None
+    for child in nodes[0].children:
+        if child.local_name == name:
+            return nodes[child.node_id]
     return None
 
 
@@ -238,12 +248,8 @@ def _vocabulary_near(folder: str) -> str:
 
 def _own_vocabulary(saved, folder: str) -> str:
     """Returns the path of the asset `vocab_file` of the root object; "" without one."""
-    meta = saved.meta_graphs[0]
-    objects = meta.object_graph_def
-    for child in objects.nodes[0].children if objects.nodes else ():
-        node = objects.nodes[child.node_id]
-        if child.local_name == "vocab_file" and node.WhichOneof("kind") == "asset":
-            index = node.asset.asset_file_def_index
-            file = os.path.basename(meta.asset_file_def[index].filename)
-            return os.path.join(folder, _ASSETS, file)
-    return ""
+    node = _child_of_root(saved, "vocab_file")
+    if node is None or node.WhichOneof("kind") != "asset":
+        return ""
+    asset = saved.meta_graphs[0].asset_file_def[node.asset.asset_file_def_index]
+    return os.path.join(folder, _ASSETS, os.path.basename(asset.filename))
