@@ -50,15 +50,12 @@ def find(path: str) -> Optional[Source]:
     path = path.rstrip("/") or path
     if not tf.io.gfile.isdir(path):
         return _file(path)
-
-    def has(*names):
-        return tf.io.gfile.exists(os.path.join(path, *names))
-
     for folder in (path, os.path.join(path, "encoder")):
         if tf.io.gfile.exists(os.path.join(folder, tf_hub.FILE_NAME)):
             return tf_hub.read(folder)
-    if has(huggingface.CONFIG) or has(modules.FILE_NAME):
-        return huggingface.read(path)
+    for name in (huggingface.CONFIG, modules.FILE_NAME):
+        if tf.io.gfile.exists(os.path.join(path, name)):
+            return huggingface.read(path)
     prefix = _only_checkpoint(path)
     if prefix:
         return _checkpoint(prefix)

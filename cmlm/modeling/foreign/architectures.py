@@ -350,10 +350,10 @@ class Architecture:
         width = arrays[weights.WORDS].shape[1]
         types = arrays.get(weights.TYPES, np.zeros([1, width], np.float32))
         # transformers' default is false, whatever is stored.
-        adds = self.added_to_types and config.get("use_task_id") is True
-        for name in stored:
-            if adds and name.endswith(self.added_to_types):
-                types = types + stored.read(name)[:1]
+        if self.added_to_types and config.get("use_task_id") is True:
+            for name in stored:
+                if name.endswith(self.added_to_types):
+                    types = types + stored.read(name)[:1]
         if len(types) == 1:
             # The source has at most one segment, so both texts of a pair share its row.
             types = np.repeat(types, 2, axis=0)

@@ -42,8 +42,8 @@ class Source:
         vocab_name: the file of the vocabulary.
         tokenizer: the contents of a tokenizer.json; None for BERT's WordPiece, which
             tokens and rules describe.
-        rules: the rules of its tokenizer by name, see `data.rules.Rules`; a rule that
-            the source does not state is missing.
+        rules: the rules of its tokenizer by name, see `tokenization.rules.Rules`; a
+            rule that the source does not state is missing.
         seq_length: the longest sentence in tokens; None if the source does not say.
         own_positions: whether the position table has rows for CMLM's conditions.
         normalized: whether its last module scales the vectors to length 1.
@@ -93,8 +93,10 @@ def rename(
     unknown: list[str] = []
     for name in sorted(names):
         here = translate(name)
-        if here is None:
-            (left if unused.search(name) else unknown).append(name)
+        if here is None and unused.search(name):
+            left.append(name)
+        elif here is None:
+            unknown.append(name)
         elif here in found:
             raise UserError(f"{path}: {found[here]} and {name} are both {here}")
         else:
