@@ -32,13 +32,6 @@ from cmlm.tokenization.rules import Rules
 from export import model_card
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
-_SPECIAL = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
 # The family of a folder, by the title of its tokenizer, and its class in transformers.
 _FAMILIES = {
     "WordPiece": "bert",
@@ -52,6 +45,8 @@ _CLASSES = {
     "mpnet": "MPNetModel",
     "electra": "ElectraModel",
 }
+# The class of transformers that reads a tokenizer.json as it stands, in every version.
+_GENERAL_CLASS = "PreTrainedTokenizerFast"
 _BERT_NORMALIZER = "BertNormalizer"
 _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
 
@@ -95,7 +90,7 @@ def write(
     arrays = weights.read(trained.encoder, model)
     _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, trained)
     _write_json(directory, huggingface.CONFIG, _config(trained))
-    _write_tokenizer(trained, directory, seq_length)
+    _write_tokenizer(trained.tokenizer, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
     if model.prompts:
         prompts = dict(prompt.split("=", 1) for prompt in model.prompts)
@@ -214,34 +209,47 @@ def _config(trained: TrainedEncoder) -> dict:
     }
 
 
-def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
-    tokenizer, rules = trained.tokenizer, trained.tokenizer.rules
+def _write_tokenizer(tokenizer: Tokenizer, directory: str, seq_length: int) -> None:
+    special = {
+        f"{role}_token": tokenizer.vocab[getattr(tokenizer, f"{role}_id")]
+        for role in ("unk", "sep", "pad", "cls", "mask")
+    }
     if vocabulary_file.is_json(tokenizer.vocab_file):
-        _write_tokenizer_file(tokenizer, directory, seq_length)
-        return
+        vocabulary_file.copy(tokenizer.vocab_file, directory)
+        special["bos_token"] = special["cls_token"]
+        special["eos_token"] = special["sep_token"]
+        settings = {"tokenizer_class": _GENERAL_CLASS}
+    else:
+        settings = _write_word_pieces(tokenizer, directory)
+    _write_json(directory, "special_tokens_map.json", special)
+    _write_json(
+        directory,
+        "tokenizer_config.json",
+        {**settings, "model_max_length": seq_length, **special},
+    )
+
+
+def _write_word_pieces(tokenizer: Tokenizer, directory: str) -> dict[str, Any]:
+    """Writes the vocabulary, its rules and a tokenizer.json.
+
+    Returns:
+        The settings of tokenizer_config.json for them.
+    """
+    rules = tokenizer.rules
     vocab_file = os.path.join(directory, vocabulary_file.FILE_NAME)
     vocabulary_file.write(tokenizer.vocab, vocab_file)
     rules_lib.write(vocab_file, rules)
     normalizer = _normalizer(rules)
-    is_plain = normalizer["type"] == _BERT_NORMALIZER
-    _write_json(directory, "special_tokens_map.json", _SPECIAL)
-    _write_json(
-        directory,
-        "tokenizer_config.json",
-        {
-            # BertTokenizer would build its own normaliser, without other steps.
-            "tokenizer_class": (
-                "BertTokenizer" if is_plain else "PreTrainedTokenizerFast"
-            ),
-            "do_lower_case": rules.lower_case,
-            "strip_accents": _strip_accents(rules),
-            "tokenize_chinese_chars": True,
-            "model_max_length": seq_length,
-            **_SPECIAL,
-        },
-    )
     values = _tokenizer_json(tokenizer.vocab, normalizer, rules)
     _write_json(directory, "tokenizer.json", values)
+    # BertTokenizer would build its own normaliser, without other steps.
+    is_plain = normalizer["type"] == _BERT_NORMALIZER
+    return {
+        "tokenizer_class": "BertTokenizer" if is_plain else _GENERAL_CLASS,
+        "do_lower_case": rules.lower_case,
+        "strip_accents": _strip_accents(rules),
+        "tokenize_chinese_chars": True,
+    }
 
 
 def _strip_accents(rules: Rules) -> bool | None:
@@ -296,7 +304,7 @@ def _tokenizer_json(vocab: Sequence[str], normalizer: dict, rules: Rules) -> dic
                 **dict.fromkeys(flags, False),
                 "special": True,
             }
-            for token in sorted(_SPECIAL.values(), key=ids.get)
+            for token in sorted(vocabulary_file.SPECIAL_TOKENS, key=ids.get)
         ],
         "normalizer": normalizer,
         "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -320,30 +328,6 @@ def _tokenizer_json(vocab: Sequence[str], normalizer: dict, rules: Rules) -> dic
             "vocab": ids,
         },
     }
-
-
-def _write_tokenizer_file(
-    tokenizer: Tokenizer, directory: str, seq_length: int
-) -> None:
-    """Writes the run's tokenizer.json, and the names of the special tokens."""
-    vocabulary_file.copy(tokenizer.vocab_file, directory)
-    roles = ("unk", "sep", "pad", "cls", "mask")
-    special = {
-        f"{role}_token": tokenizer.vocab[getattr(tokenizer, f"{role}_id")]
-        for role in roles
-    }
-    special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
-    _write_json(directory, "special_tokens_map.json", special)
-    # The class that reads a tokenizer.json as it stands, in every version.
-    _write_json(
-        directory,
-        "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": seq_length,
-            **special,
-        },
-    )
 
 
 def _write_modules(
