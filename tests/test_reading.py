@@ -94,7 +94,10 @@ def test_projected_vectors_are_the_mean_of_the_views(tmp_path):
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
-        (Reading(pooling="first"), "--pooling is 'first'; allowed: mean, "),
+        (
+            Reading(pooling="first"),
+            "--pooling is 'first'; allowed: mean, max, cls, pooler$",
+        ),
         (Reading(sentence_vector="p"), "'p'; allowed: pooled, projected"),
         (Reading(sentence_vector="projected"), "has no projection"),
         (Reading(seq_length=38), "38; allowed: 3 to 37 tokens .40 positions less"),

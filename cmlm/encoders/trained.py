@@ -40,14 +40,14 @@ class Reading:
         Raises:
             UserError: a value is not allowed.
         """
-        if self.pooling is not None:
-            pooling.check("--pooling", self.pooling)
-        if self.sentence_vector not in (None, *SENTENCE_VECTORS):
-            allowed = ", ".join(SENTENCE_VECTORS)
-            raise fields.refused("--sentence_vector", self.sentence_vector, allowed)
-        if self.precision not in (None, *choices.PRECISIONS):
-            allowed = ", ".join(choices.PRECISIONS)
-            raise fields.refused("--precision", self.precision, allowed)
+        for name, allowed in (
+            ("pooling", pooling.POOLINGS),
+            ("sentence_vector", SENTENCE_VECTORS),
+            ("precision", choices.PRECISIONS),
+        ):
+            value = getattr(self, name)
+            if value not in (None, *allowed):
+                raise fields.refused(f"--{name}", value, ", ".join(allowed))
 
     def given(self) -> str:
         """The flags of the values that are set, such as `--pooling=max`, or ""."""
@@ -118,12 +118,10 @@ def describe_limit(trained: TrainedEncoder, seq_length: int) -> str:
     """A length and its reason: "123 tokens (128 positions less num_views, 5)"."""
     model = trained.config.model
     text = f"{seq_length} tokens"
-    if seq_length == model.token_positions:
-        positions, views = model.max_position_embeddings, model.num_views
-        text += (
-            f" ({positions} positions{f' less num_views, {views}' if views else ''})"
-        )
-    return text
+    if seq_length != model.token_positions:
+        return text
+    less = f" less num_views, {model.num_views}" if model.num_views else ""
+    return f"{text} ({model.max_position_embeddings} positions{less})"
 
 
 def describe_cut(trained: TrainedEncoder, seq_length: int) -> str:

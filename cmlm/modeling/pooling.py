@@ -13,8 +13,6 @@ from typing import Optional
 
 import tensorflow as tf
 
-from cmlm.common import fields
-
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
@@ -85,17 +83,6 @@ POOLINGS: dict[str, Pooling] = {
         last_ops=("Tanh",),
     ),
 }
-
-
-def check(name: str, mode: str) -> None:
-    """Raises UserError if a mode is not in the table.
-
-    Args:
-        name: the setting or flag, for the message.
-        mode: the value of the setting.
-    """
-    if mode not in POOLINGS:
-        raise fields.refused(name, mode, ", ".join(POOLINGS))
 
 
 def pool(
