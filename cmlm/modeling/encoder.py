@@ -298,7 +298,6 @@ class EncoderNetwork(keras.Model):
             self.relative_positions = layers.RelativePositions(
                 config.num_attention_heads, name="relative_positions"
             )
-        self.projection = None
         self.read_by(config.pooling, projection)
         # This call creates the variables: heads tie to the embedding table, and
         # checkpoints are restored before the first batch.
@@ -307,17 +306,14 @@ class EncoderNetwork(keras.Model):
         for layer in self.bert._flatten_layers():
             if isinstance(layer, keras.layers.LayerNormalization):
                 layer.epsilon = config.layer_norm_epsilon
-        if self.relative_positions is not None:
-            for block in self.bert.transformer_layers:
-                # Keras computes the softmax of attention in this attribute.
-                block._attention_layer._softmax = layers.RelativeSoftmax(
-                    self.relative_positions
-                )
-        if config.drophead_rate:
-            for block in self.bert.transformer_layers:
-                # Keras applies dropout to attention probabilities in this attribute;
-                # Model Garden's block has no argument for another layer.
-                block._attention_layer._dropout_layer = layers.AttentionDropout(
+        for block in self.bert.transformer_layers:
+            # Keras computes the softmax of attention and its dropout in these
+            # attributes; Model Garden's block has no arguments for other layers.
+            attention = block._attention_layer
+            if self.relative_positions is not None:
+                attention._softmax = layers.RelativeSoftmax(self.relative_positions)
+            if config.drophead_rate:
+                attention._dropout_layer = layers.AttentionDropout(
                     config.attention_dropout_rate, config.drophead_rate
                 )
 
