@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -17,9 +18,9 @@ logger = logging.getLogger(__name__)
 # The checkpoint keys of a SentenceModel's parts begin with this prefix.
 _PARTS_PREFIX = "model/parts/"
 # The embedding table, under the name of the layer that the checkpoint visited first.
-_TABLE_KEYS = tuple(
-    f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
-    for name in ("bert/_embedding_layer/embeddings", "/embedding_table")
+_TABLE_KEYS = (
+    "bert/_embedding_layer/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
+    "/embedding_table/.ATTRIBUTES/VARIABLE_VALUE",
 )
 # What programs store beside weights: counters, flags, random states, constant ranges.
 _BOOKKEEPING = re.compile(
@@ -73,7 +74,7 @@ def require_part(path: str, name: str, flags: str, trainer: str) -> None:
     Raises:
         UserError: the checkpoint lacks the part, or is damaged.
     """
-    if name not in _parts(path):
+    if name not in _parts(_stored(path)):
         raise UserError(f"{flags}: {path} has no {name}; {trainer}")
 
 
@@ -82,11 +83,11 @@ def _stored(path: str) -> dict[str, list[int]]:
     return tf_checkpoints.open_file(path).get_variable_to_shape_map()
 
 
-def _parts(path: str) -> set[str]:
-    """The names of the model's parts that a checkpoint has."""
+def _parts(keys: Iterable[str]) -> set[str]:
+    """The names of the model's parts that a checkpoint with these keys has."""
     return {
         key.removeprefix(_PARTS_PREFIX).partition("/")[0]
-        for key in _stored(path)
+        for key in keys
         if key.startswith(_PARTS_PREFIX)
     }
 
@@ -139,7 +140,8 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
 
 def _initialize_own(model: SentenceModel, path: str) -> list[str]:
     path = find(path)
-    stored, found = _stored(path), _parts(path)
+    stored = _stored(path)
+    found = _parts(stored)
     parts = {name: part for name, part in model.parts.items() if name in found}
     if "encoder" not in parts:
         raise UserError(f"{path} has no encoder; allowed: a checkpoint of cmlm.train")
