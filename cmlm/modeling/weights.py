@@ -200,12 +200,15 @@ def _refuse_missing(missing: list[str], mode: str, has_head: bool, source: str) 
         UserError: another weight is missing.
     """
     needs_pooler = pooling.POOLINGS[mode].through_pooler
-    needed = [
-        name
-        for name in missing
-        if not (name.startswith(POOLER) and not needs_pooler)
-        and not (name.startswith(MASKED_LM) and not has_head)
-    ]
+
+    def is_needed(name):
+        if name.startswith(POOLER):
+            return needs_pooler
+        if name.startswith(MASKED_LM):
+            return has_head
+        return True
+
+    needed = [name for name in missing if is_needed(name)]
     if needed and all(name.startswith(POOLER) for name in needed):
         without = [n for n, p in pooling.POOLINGS.items() if not p.through_pooler]
         raise fields.refused(
