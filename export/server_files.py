@@ -20,18 +20,18 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from cmlm.common import files
+from cmlm.encoders.model_server import DEFAULT_MODEL
 
-MODEL_NAME = "cmlm"
 MODELS_CONFIG = "models.config"
 BATCHING = "batching_parameters.txt"
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 _MODELS_CONFIG = f"""\
-# For the folder of this file, mounted or linked as /models/{MODEL_NAME}.
+# For the folder of this file, mounted or linked as /models/{DEFAULT_MODEL}.
 model_config_list {{
   config {{
-    name: "{MODEL_NAME}"
-    base_path: "/models/{MODEL_NAME}"
+    name: "{DEFAULT_MODEL}"
+    base_path: "/models/{DEFAULT_MODEL}"
     model_platform: "tensorflow"
   }}
 }}
@@ -89,7 +89,7 @@ def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
             for rows in (slice(1), slice(None)):
                 log = prediction_log_pb2.PredictionLog()
                 request = log.predict_log.request
-                request.model_spec.name = MODEL_NAME
+                request.model_spec.name = DEFAULT_MODEL
                 request.model_spec.signature_name = name
                 for spec in function.input_signature:
                     value = tf.convert_to_tensor(inputs[spec.name])[rows]
