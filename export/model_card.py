@@ -170,8 +170,9 @@ def _training(trained: TrainedEncoder) -> list[str]:
     ]
     for name, objective in config.task.enabled().items():
         data = objective.train_data
-        end = config.trainer.train_steps
-        end = end if objective.end_step is None else objective.end_step
+        end = objective.end_step
+        if end is None:
+            end = config.trainer.train_steps
         lines.append(
             f"| {name} | {objective.weight:g} | {objective.start_step:,} to {end:,} "
             f"| {data.global_batch_size:,} | {data.seq_length} | `{data.input_path}` |"

@@ -81,8 +81,9 @@ def open_trained():
     # --precision of export.tfhub concerns the files, not the weights.
     reading = reading_flags.reading(with_precision=False)
     checkpoint = inputs()["--checkpoint"]
-    places = (checkpoint, f"{checkpoint}.index") if checkpoint else ()
-    if places and not any(map(tf.io.gfile.exists, places)):
+    if checkpoint and not any(
+        tf.io.gfile.exists(path) for path in (checkpoint, f"{checkpoint}.index")
+    ):
         raise UserError(
             f"--checkpoint is {checkpoint}; allowed: latest, best, or the path of a "
             "checkpoint without .index"

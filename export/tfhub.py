@@ -69,11 +69,12 @@ def main(_) -> None:
             )
 
         # ------------------------------------------------ writing, comparing
-        options = (seq_length, components, FLAGS.precision)
         # The card comes first: the run may lose its files while the graphs are traced.
         model_card.write(model, directory, seq_length)
-        saved_models.write(model, directory, *options)
-        difference = saved_models.compare(model, directory, *options)
+        saved_models.write(model, directory, seq_length, components, FLAGS.precision)
+        difference = saved_models.compare(
+            model, directory, seq_length, components, FLAGS.precision
+        )
         print(f"largest difference to the checkpoint: {difference:.1e}")
 
     # -------------------------------------------------------- where it is
