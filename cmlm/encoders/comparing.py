@@ -31,7 +31,8 @@ class Comparing:
             TypeError: `a` or `b` is neither vectors nor a list of str.
             ValueError: vectors have a wrong shape or a number that is not finite.
         """
-        left, right = self._units(("a", a), ("b", b))
+        left, right = self._units("a", a), self._units("b", b)
+        _check_widths("a", left, "b", right)
         return left @ right.T
 
     def search(
@@ -69,32 +70,30 @@ class Comparing:
                 check_sentences(texts, name)
         if not (len(queries) and len(corpus)):
             return exact.nothing(len(queries), min(k, len(corpus)))
-        units = self._units(("queries", queries), ("corpus", corpus))
-        return exact.nearest(*units, k)
+        left, right = self._units("queries", queries), self._units("corpus", corpus)
+        _check_widths("queries", left, "corpus", right)
+        return exact.nearest(left, right, k)
 
-    def _units(
-        self, *named: tuple[str, Sequence[str] | np.ndarray]
-    ) -> list[np.ndarray]:
-        """The vectors of two arguments, each with its name, at length 1."""
-        units = []
-        for name, texts in named:
-            if not _is_vectors(texts):
-                units.append(self.encode(texts, normalize=True))
-                continue
-            if texts.ndim != 2:
-                shape = list(texts.shape)
-                raise ValueError(f"{name} has the shape {shape}; allowed: [n, dim]")
-            units.append(arrays.unit_length(texts))
-            if not np.isfinite(units[-1]).all():
-                raise ValueError(f"{name} has NaN or infinity; allowed: finite numbers")
-        (first, _), (second, _) = named
-        left, right = (unit.shape[1] for unit in units)
-        if left != right:
-            raise ValueError(
-                f"the vectors of {first} have the width {left}, those of {second} "
-                f"{right}; allowed: one width"
-            )
+    def _units(self, name: str, texts: Sequence[str] | np.ndarray) -> np.ndarray:
+        """The vectors of an argument at length 1."""
+        if not _is_vectors(texts):
+            return self.encode(texts, normalize=True)
+        if texts.ndim != 2:
+            shape = list(texts.shape)
+            raise ValueError(f"{name} has the shape {shape}; allowed: [n, dim]")
+        units = arrays.unit_length(texts)
+        if not np.isfinite(units).all():
+            raise ValueError(f"{name} has NaN or infinity; allowed: finite numbers")
         return units
+
+
+def _check_widths(first: str, left: np.ndarray, second: str, right: np.ndarray) -> None:
+    """Raises ValueError if the vectors of two arguments, by name, differ in width."""
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(
+            f"the vectors of {first} have the width {left.shape[1]}, those of {second} "
+            f"{right.shape[1]}; allowed: one width"
+        )
 
 
 def _is_vectors(texts: Sequence[str] | np.ndarray) -> bool:
