@@ -89,10 +89,8 @@ def _array(name: str, value: Any, info: meta_graph_pb2.TensorInfo) -> np.ndarray
     if dtype == tf.string:
         for place, each in np.ndenumerate(array):
             if not isinstance(each, (bytes, str)):
-                raise ValueError(
-                    f"{''.join([name, *(f'[{i}]' for i in place)])} is {shown(each)}; "
-                    "allowed: a string"
-                )
+                where = name + "".join(f"[{number}]" for number in place)
+                raise ValueError(f"{where} is {shown(each)}; allowed: a string")
     # numpy would round fractions, and wrap numbers around.
     elif dtype.is_integer and array.size:
         if array.dtype.kind not in "iu":

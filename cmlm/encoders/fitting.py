@@ -54,9 +54,12 @@ def fit(
         UserError: a file is damaged, or has too few sentences.
     """
     limit = most or sys.maxsize
-    read = (_encoded if kind == "text" else _stored)(paths, encoder, limit)
+    if kind == "text":
+        windows = _encoded(paths, encoder, limit)
+    else:
+        windows = _stored(paths, limit)
     moment = SecondMoment(encoder.dim)
-    for vectors in read:
+    for vectors in windows:
         moment.add(vectors)
     return moment.components(components)
 
@@ -73,7 +76,7 @@ def _encoded(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
                 return
 
 
-def _stored(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
+def _stored(paths: Sequence[str], limit: int) -> Iterator[np.ndarray]:
     """Yields at most `limit` rows of .npy files, a window at a time."""
     for path in paths:
         rows = arrays.map_npy(path)

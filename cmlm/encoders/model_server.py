@@ -142,13 +142,15 @@ class ModelServer(abc.ABC):
                 f"{counted(len(sentences), 'sentence')}"
             )
         texts = to_bytes(sentences)
-        vectors = [np.zeros([0, 0], np.float32)]
+        if not texts:
+            return np.zeros([0, 0], np.float32)
+        vectors = []
         for rows in _requests(texts):
             inputs = {"text": texts[rows]}
             if languages is not None:
                 inputs["language"] = [name.encode() for name in languages[rows]]
             vectors.append(self._vectors(signature, inputs))
-        return np.concatenate(vectors[1:] or vectors)
+        return np.concatenate(vectors)
 
     def has_components(self, language: str, signature: str = "pcr") -> bool:
         """Whether the signature changes the vectors of a language, by one request.

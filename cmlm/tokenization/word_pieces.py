@@ -77,8 +77,9 @@ class WordPiece(Tokenizer):
 
         def replace():
             row = tf.ragged.row_splits_to_segment_ids(splits)
-            cut = [tf.cast(n, tf.int32) for n in (begins, ends - begins)]
-            words = tf.strings.substr(tf.gather(lines, row), *cut)
+            sizes = ends - begins
+            begin, size = tf.cast(begins, tf.int32), tf.cast(sizes, tf.int32)
+            words = tf.strings.substr(tf.gather(lines, row), begin, size)
             lengths = tf.strings.length(words, unit="UTF8_CHAR")
             is_long = lengths > self.rules.max_word_characters
             words = tf.where(is_long, self._unknown, words)

@@ -281,24 +281,25 @@ def _vocabulary(folder: str, fast: dict) -> tuple[list[str] | None, str]:
     return vocab, path
 
 
+def _replace(there: str, here: str) -> dict:
+    """A step of a normaliser that replaces a string."""
+    return {"type": "Replace", "pattern": {"String": there}, "content": here}
+
+
 # The steps before BertNormalizer that our own folders may have. These fold letters as
 # tf-text does.
 FOLDING = [
     {"type": "NFKD"},
-    *(
-        {"type": "Replace", "pattern": {"String": there}, "content": here}
-        for there, here in (
-            ("\u00df", "ss"),
-            ("\u1e9e", "ss"),
-            ("\u03c2", "\u03c3"),
-            ("\u0345", "\u03b9"),
-        )
-    ),
+    _replace("\u00df", "ss"),
+    _replace("\u1e9e", "ss"),
+    _replace("\u03c2", "\u03c3"),
+    _replace("\u0345", "\u03b9"),
 ]
 NORMALIZERS = {"nfc": {"type": "NFC"}, "nfkc": {"type": "NFKC"}}
 DOTLESS_I = [
-    {"type": "Replace", "pattern": {"String": there}, "content": here}
-    for there, here in (("I\u0307", "i"), ("\u0130", "i"), ("I", "\u0131"))
+    _replace("I\u0307", "i"),
+    _replace("\u0130", "i"),
+    _replace("I", "\u0131"),
 ]
 
 
