@@ -139,7 +139,7 @@ def _encode_lines() -> None:
 
 def _fill_folder() -> None:
     """Writes distinct lines and their vectors, or what a stopped run left of them."""
-    with cli.quiet_imports("corpus" if FLAGS.workers != 1 else ""):
+    with cli.quiet_imports():
         from cmlm.common import files, locks, outputs
         from cmlm.encoders import opening
         from cmlm.mining import encoded

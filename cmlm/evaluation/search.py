@@ -14,7 +14,7 @@ import numpy as np
 
 from cmlm.common import scratch
 from cmlm.common.arrays import unit_length
-from cmlm.errors import UserError
+from cmlm.errors import needing
 from cmlm.mining import exact, margins
 
 if TYPE_CHECKING:
@@ -80,12 +80,8 @@ def _searcher(queries, pool, kind: str) -> Iterator[neighbours.Searcher]:
     Raises:
         UserError: FAISS is not installed.
     """
-    try:
+    with needing("mine"):
         from cmlm.mining import neighbours
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"{error.name} is not installed: pip install 'cmlm[mine]'"
-        ) from error
     with scratch.directory() as directory:
         yield neighbours.Searcher(queries, pool, directory, neighbours.Search(kind))
 
