@@ -50,9 +50,9 @@ flags.DEFINE_multi_string(
     "model",
     [],
     "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
-    "of another program, http://HOST:8501/v1/models/NAME, vectors:TXT:NPY, or "
-    "languages:en=MODEL,fr=MODEL for an encoder of each language. NAME=MODEL names the "
-    "model in tables",
+    "of another program, a server's address (http://... or grpc://...), "
+    "vectors:TXT:NPY, or languages:en=MODEL,fr=MODEL for an encoder of each language. "
+    "NAME=MODEL names the model in tables",
 )
 flags.DEFINE_string("data_dir", None, "The folder of test sets.")
 flags.DEFINE_list(
@@ -335,12 +335,12 @@ def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
 
     from cmlm.common import versions
     from cmlm.evaluation import run
-    from cmlm.evaluation.kept import Kept, identity
+    from cmlm.evaluation.kept import Kept, identity_of
 
     kept = None
     if work_dir:
         about = {
-            "model": identity(encoder),
+            "model": identity_of(encoder),
             "pcr": pcr and pcr.about,
             "versions": versions.installed(),
         }

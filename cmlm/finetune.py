@@ -56,7 +56,9 @@ flags.DEFINE_string(
     "weights of another program.",
 )
 flags.DEFINE_list(
-    "task", [], "Tasks by name, comma-separated, such as rte; glue; or file:FILE."
+    "task",
+    [],
+    "Tasks by name, comma-separated, such as rte or amazon; glue; or file:FILE.",
 )
 flags.DEFINE_string("data_dir", None, "The folder of the task's files.")
 flags.DEFINE_string("dev", None, "For file:FILE, the labelled file to score on.")

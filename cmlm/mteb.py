@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from mteb.models import abs_encoder, model_meta
 
+from cmlm.common import identity
 from cmlm.encoders import opening
-from cmlm.mining import vectors
 
 
 class MtebEncoder(abs_encoder.AbsEncoder):
@@ -34,7 +34,7 @@ class MtebEncoder(abs_encoder.AbsEncoder):
         self.mteb_model_meta = model_meta.ModelMeta.create_empty(
             {
                 "name": f"cmlm/{model.strip('/').split('/')[-1]}",
-                "revision": vectors.revision(self._encoder),
+                "revision": identity.revision(self._encoder),
                 "max_tokens": self._encoder.seq_length,
                 "embed_dim": self._encoder.dim,
                 "similarity_fn_name": model_meta.ScoringFunction.COSINE,

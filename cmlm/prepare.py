@@ -28,7 +28,7 @@ wikipedia and json use length and duplicate_documents, and bitext uses duplicate
 
     c4                   the line and page rules of C4
     length               keeps lines of 10 to 5,000 characters, as LaBSE does
-    language             CLD2 detects the language; --language names those to keep
+    language             CLD2 detects the language; --language names the ones to keep
     duplicate_documents  keeps the first of equal documents
     near_duplicates      MinHash: keeps the first of documents that share 80 % of their
                          five-word sequences (five characters in scripts without

@@ -41,8 +41,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "bitext_data",
     None,
-    "Bitext (.tsv, .tsv.gz), with lines source<TAB>target, named as in --train_data. "
-    "With languages: en-de=FILES,en-fr=FILES.",
+    "Bitext (.tsv, .tsv.gz), with lines source<TAB>target: files, globs or a list of "
+    "them. With languages: en-de=FILES,en-fr=FILES; the first language is the source.",
 )
 flags.DEFINE_string(
     "pair_data",

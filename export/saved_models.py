@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, checksums, files, scratch, versions
-from cmlm.encoders import identity, opening
+from cmlm.encoders import fingerprints, opening
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.signatures import SIGNATURES
@@ -84,7 +84,7 @@ def write(
         server_files.warm_up_inputs(graph, components),
     )
     provenance = {
-        **identity.describe(trained, seq_length),
+        **fingerprints.describe(trained, seq_length),
         "signatures": sorted(signatures),
         "precision": precision,
         "pcr": None if components is None else _describe(components),

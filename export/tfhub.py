@@ -35,7 +35,7 @@ def main(_) -> None:
     source.check("export_dir")
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders import components_file, identity
+        from cmlm.encoders import components_file, fingerprints
         from cmlm.encoders.trained import describe_cut
         from export import model_card, saved_models
 
@@ -52,7 +52,7 @@ def main(_) -> None:
         if FLAGS.pcr:
             components = components_file.load(FLAGS.pcr)
             components.check_model(
-                identity.fingerprint(model),
+                fingerprints.fingerprint(model),
                 model.config.model.hidden_size,
                 f"--pcr={FLAGS.pcr}",
             )

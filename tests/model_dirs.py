@@ -9,7 +9,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.components import SecondMoment
-from cmlm.encoders import identity, model_dir
+from cmlm.encoders import fingerprints, model_dir
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.trained import TrainedEncoder
 from cmlm.modeling.model import SentenceModel
@@ -112,7 +112,7 @@ def fit(trained: TrainedEncoder) -> PrincipalComponents:
         moment = SecondMoment(trained.config.model.hidden_size)
         moment.add(random.normal(0.5, 1, [50, trained.config.model.hidden_size]))
         languages[language] = moment.components(2)
-    return PrincipalComponents(identity.fingerprint(trained), languages)
+    return PrincipalComponents(fingerprints.fingerprint(trained), languages)
 
 
 def tensors(trained: TrainedEncoder, texts) -> dict[str, list]:

@@ -38,6 +38,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "choices",
         "counts",
         "files",
+        "identity",
         "json_files",
         "locks",
         "machine",

@@ -713,9 +713,8 @@ def test_unknown_devices_and_precisions_are_named(text, tmp_path):
 
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_idle_gpus_are_said(gpus, monkeypatch, caplog):
-    monkeypatch.setattr(
-        distributed, "_logical_devices", lambda kind: ["a GPU"] * gpus * (kind == "GPU")
-    )
+    devices = {"CPU": tf.config.list_logical_devices("CPU"), "GPU": ["a GPU"] * gpus}
+    monkeypatch.setattr(tf.config, "list_logical_devices", devices.get)
     runtime = config_definitions.RuntimeConfig(distribution_strategy="one_device")
     distributed.build_strategy(runtime)
     assert ("2 GPU(s) of this machine stay idle" in caplog.text) == bool(gpus)

@@ -111,8 +111,8 @@ def test_stored_vectors_are_identified_by_every_row(tmp_path):
         np.save(tmp_path / "rows.npy", rows)
         return external.StoredVectors(f"{tmp_path}/texts", f"{tmp_path}/rows.npy")
 
-    one = kept.identity(stored())
-    assert kept.identity(stored()) == one
-    assert kept.identity({"en": stored()}) == {"en": one}
+    one = kept.identity_of(stored())
+    assert kept.identity_of(stored()) == one
+    assert kept.identity_of({"en": stored()}) == {"en": one}
     rows[99, 3] = 2
-    assert kept.identity(stored()) != one
+    assert kept.identity_of(stored()) != one

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.encoders import components_file, identity, model_dir, opening
+from cmlm.encoders import components_file, fingerprints, model_dir, opening
 from cmlm.errors import UserError
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.rules import Rules
@@ -97,27 +97,27 @@ def test_export_says_what_it_is(toy_export):
 
 @pytest.mark.large
 def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
-    fingerprint = identity.fingerprint(toy_export.trained)
+    fingerprint = fingerprints.fingerprint(toy_export.trained)
     assert opening.open_encoder(toy_export.source).info["fingerprint"] == fingerprint
     assert opening.open_encoder(toy_export.path).info["fingerprint"] == fingerprint
     bag = opening.open_encoder(f"bow:{toy_export.source}").info["fingerprint"]
     found = {fingerprint, bag}
     trained = model_dir.load_encoder(toy_export.source, "untrained")
-    found.add(identity.fingerprint(trained))
+    found.add(fingerprints.fingerprint(trained))
     gamma = next(v for v in trained.encoder.variables if "gamma" in v.name)
     gamma[0].assign(gamma[0] + 1e-3)
-    found.add(identity.fingerprint(trained))
+    found.add(fingerprints.fingerprint(trained))
     trained.tokenizer.vocab = trained.tokenizer.vocab[::-1]
-    found.add(identity.fingerprint(trained))
+    found.add(fingerprints.fingerprint(trained))
     other = [Rules(max_word_bytes=100), Rules(max_word_characters=100)]
     for rules in (Rules(False), Rules(True, False), Rules(dotless_i=True), *other):
         trained.tokenizer.rules = rules
-        found.add(identity.fingerprint(trained))
+        found.add(fingerprints.fingerprint(trained))
     # With the same weights, other vectors.
     trained.config.model.layer_norm_epsilon = 1e-3
-    found.add(identity.fingerprint(trained))
+    found.add(fingerprints.fingerprint(trained))
     trained.config.model.num_attention_heads = 1
-    found.add(identity.fingerprint(trained))
+    found.add(fingerprints.fingerprint(trained))
     assert len(found) == 12
 
 
@@ -205,7 +205,8 @@ def test_components_of_another_model_are_refused(toy_export, old_export, tmp_pat
     assert_refused(
         result, "was fitted with another model", tmp_path, ["out", "pcr.npz"]
     )
-    for part in (pcr, fingerprint[:12], identity.fingerprint(toy_export.trained)[:12]):
+    own = fingerprints.fingerprint(toy_export.trained)
+    for part in (pcr, fingerprint[:12], own[:12]):
         assert part in result.stderr
     assert (old_export / "old").read_text() == "old"
 

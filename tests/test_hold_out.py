@@ -123,6 +123,26 @@ def test_a_text_of_one_block_stays_for_training(tmp_path, caplog):
     assert said_by(caplog, "too little is held out to validate cmlm by") == "WARNING"
 
 
+def test_only_the_objective_that_cannot_validate_is_named(
+    small, tmp_path, monkeypatch, caplog
+):
+    """Batches of one shape: no share of this text has 512 pairs for CMLM."""
+    values = {
+        FRACTION: 0.15,
+        "task.cmlm.train_data.global_batch_size": 512,
+        "task.mlm.weight": 1,
+        "task.mlm.train_data.input_path": small,
+        "task.mlm.train_data.hold_out_fraction": 0.15,
+        "task.mlm.train_data.global_batch_size": 4,
+        "task.mlm.train_data.seq_length": 16,
+    }
+    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    task = build(small, tmp_path / "run", **values).config.task
+    assert said_by(caplog, "too little is held out to validate cmlm by") == "WARNING"
+    shares = {part.train_data.hold_out_fraction for part in (task.cmlm, task.mlm)}
+    assert shares == {0.15}
+
+
 def test_nothing_to_validate_by_is_said_before_training(small, tmp_path, caplog):
     caplog.set_level("INFO", "cmlm")
     build(small, tmp_path / "run", **{FRACTION: 0})

@@ -7,7 +7,7 @@ import model_dirs
 import numpy as np
 import pytest
 
-from cmlm.encoders import components_file, identity, opening
+from cmlm.encoders import components_file, fingerprints, opening
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +44,7 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
     assert f"serve  python -m export.tfhub --pcr={output} " in done.stdout
     fitted = components_file.load(str(output))
     # The fingerprint of the checkpoint that was exported.
-    assert fitted.fingerprint == identity.fingerprint(toy_export.trained)
+    assert fitted.fingerprint == fingerprints.fingerprint(toy_export.trained)
     assert list(fitted.languages) == ["de", "fr"]
     for language, rows in (("de", vectors[:50]), ("fr", vectors[:30])):
         right = np.linalg.svd(rows.astype(np.float64))[2][:2]

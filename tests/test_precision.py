@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cmlm import cli, errors
+from cmlm.common import identity
 from cmlm.encoders import opening
 from cmlm.encoders.trained import Reading
-from cmlm.mining import vectors as mining_vectors
 
 ROOT = Path(__file__).resolve().parent.parent
 # Short and long, in this order and the other: packed weights stay those of the first.
@@ -70,7 +70,7 @@ def test_bfloat16_is_near_float32_and_has_its_own_cache(runs):
     assert (exact * rounded).sum(axis=1).min() > 0.999
     shorter = opening.open_encoder(runs[0], Reading(seq_length=5))
     other = opening.open_encoder(runs[0], Reading(pooling="max"))
-    for name in (mining_vectors.identity, mining_vectors.revision):
+    for name in (identity.of, identity.revision):
         first, *rest = (name(each) for each in (plain, lower, shorter, other))
         assert first == name(opening.open_encoder(runs[0])) and first not in rest
 

@@ -46,18 +46,21 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
         )
     # Listing logical devices initialises TensorFlow; listing visible devices does not.
     starts_cold = name in ("multi_worker_mirrored", "tpu")
-    devices = tf.config.get_visible_devices if starts_cold else _logical_devices
-    if runtime.num_gpus > len(devices("GPU")):
+    if starts_cold:
+        gpus = len(tf.config.get_visible_devices("GPU"))
+    else:
+        gpus = len(tf.config.list_logical_devices("GPU"))
+    if runtime.num_gpus > gpus:
         raise fields.refused(
             "runtime.num_gpus",
             runtime.num_gpus,
-            f"at most {len(devices('GPU'))}, the GPUs of this machine",
+            f"at most {gpus}, the GPUs of this machine",
         )
-    if not starts_cold and not runtime.num_gpus and devices("GPU"):
+    if gpus and not runtime.num_gpus and not starts_cold:
         logger.warning(
             "%s GPU(s) of this machine stay idle: runtime.num_gpus is 0; "
             "--params_override=runtime.num_gpus=1 trains on one",
-            len(devices("GPU")),
+            gpus,
         )
     if name == "mirrored" and not runtime.num_gpus:
         return _mirrored_cpus()
@@ -77,10 +80,6 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
     # On a machine without a TPU, the search for one raises any of these errors.
     except (ValueError, OSError, tf.errors.OpError) as error:
         raise UserError(f"--distribution_strategy={name}: {error}") from error
-
-
-def _logical_devices(kind: str) -> list:
-    return tf.config.list_logical_devices(kind)
 
 
 @functools.cache

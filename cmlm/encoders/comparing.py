@@ -40,7 +40,7 @@ class Comparing:
         queries: Sequence[str] | np.ndarray,
         corpus: Sequence[str] | np.ndarray,
         k: int = 10,
-    ) -> exact.Found:
+    ) -> exact.Nearest:
         """Finds the texts of a corpus that are nearest to each query, by cosine.
 
         The search is exact; FAISS does it where it is installed

@@ -39,7 +39,7 @@ class PrincipalComponents:
     """The components of some languages, for one model.
 
     Attributes:
-        fingerprint: the fingerprint of the model (see `identity.fingerprint`).
+        fingerprint: the fingerprint of the model (see `fingerprints.fingerprint`).
         languages: the components by language name, in the order of the language
             indices; all languages have the same k.
     """

@@ -87,7 +87,7 @@ class ExternalEncoder(Comparing, abc.ABC):
     def marks(self) -> dict[str, Any]:
         """Values of JSON that differ between models with the same `info`.
 
-        See `mining.vectors.identity`.
+        See `common.identity`.
         """
 
     @abc.abstractmethod

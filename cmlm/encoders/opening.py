@@ -19,8 +19,8 @@ from cmlm.common import checksums, files, forks, json_files, once
 from cmlm.config import experiment
 from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
+from cmlm.encoders.fingerprints import check_fingerprint, describe, fingerprint
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
-from cmlm.encoders.identity import check_fingerprint, describe, fingerprint
 from cmlm.encoders.signatures import DEFAULT
 from cmlm.encoders.trained import (
     AS_TRAINED,

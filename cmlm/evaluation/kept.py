@@ -13,10 +13,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from cmlm.common import files
+from cmlm.common import files, identity
 from cmlm.errors import UserError
 from cmlm.mining import storage
-from cmlm.mining import vectors as mining_vectors
 
 _ABOUT = "about.json"
 
@@ -58,11 +57,11 @@ class Kept:
         return f"{self.folder(name, about)}.json"
 
 
-def identity(encoder) -> dict[str, Any]:
+def identity_of(encoder) -> dict[str, Any]:
     """Identifies the vectors of an encoder, or of the encoders of several languages."""
     if isinstance(encoder, Mapping):
-        return {name: identity(part) for name, part in encoder.items()}
-    return mining_vectors.identity(encoder)
+        return {name: identity_of(part) for name, part in encoder.items()}
+    return identity.of(encoder)
 
 
 def _same(directory: str, about: dict[str, Any]) -> str | None:
@@ -70,7 +69,7 @@ def _same(directory: str, about: dict[str, Any]) -> str | None:
     pattern = os.path.join(glob.escape(directory), "*", _ABOUT)
     for path in sorted(glob.glob(pattern)):
         there = _read(path)
-        if there is not None and not mining_vectors.difference(there, about):
+        if there is not None and not identity.difference(there, about):
             return os.path.dirname(path)
     return None
 

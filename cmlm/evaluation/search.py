@@ -86,7 +86,7 @@ def _searcher(queries, pool, kind: str) -> Iterator[neighbours.Searcher]:
         yield neighbours.Searcher(queries, pool, directory, neighbours.Search(kind))
 
 
-def _rows(found: neighbours.Found) -> np.ndarray:
+def _rows(found: neighbours.NeighbourFiles) -> np.ndarray:
     return np.concatenate([rows for _, _, rows in found.blocks()])
 
 

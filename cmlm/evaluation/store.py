@@ -11,11 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.common import arrays, checksums, files, json_files, locks, scratch
+from cmlm.common import (
+    arrays,
+    checksums,
+    files,
+    identity,
+    json_files,
+    locks,
+    scratch,
+)
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import SentenceEncoder, name_of
 from cmlm.errors import UserError
-from cmlm.mining import vectors as mining_vectors
 
 _KEY_BYTES = 16
 # The number of sentences in one call of the model: large enough for full batches of
@@ -235,7 +242,7 @@ def folder_in(cache_dir: str, encoder: Any) -> str | None:
     """
     if isinstance(encoder, Mapping) or not encoder.info.get("fingerprint"):
         return None
-    return os.path.join(cache_dir, mining_vectors.revision(encoder))
+    return os.path.join(cache_dir, identity.revision(encoder))
 
 
 class LanguageStores:

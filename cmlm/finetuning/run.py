@@ -13,7 +13,7 @@ import numpy as np
 
 from cmlm.common import checksums
 from cmlm.common.progress import ProgressLine
-from cmlm.encoders import identity, opening
+from cmlm.encoders import fingerprints, opening
 from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading
@@ -165,7 +165,7 @@ def finetune(
     seq_length = resolve_seq_length(trained, seq_length, default=default)
     data = read(task, source, trained, seq_length)
     _tell_sizes(task, data, describe_limit(trained, seq_length))
-    about = {"path": model, **identity.describe(trained, seq_length)}
+    about = {"path": model, **fingerprints.describe(trained, seq_length)}
     start, tokenizer = training.Start(trained), trained.tokenizer
     # The fine-tuned models need the memory of the original.
     del trained

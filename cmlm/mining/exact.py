@@ -10,7 +10,7 @@ import numpy as np
 _COSINES_AT_ONCE = 1 << 24
 
 
-class Found(NamedTuple):
+class Nearest(NamedTuple):
     """The nearest texts of each query, the nearest first; equal cosines by row.
 
     Attributes:
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     rows: np.ndarray
 
 
-def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
+def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Nearest:
     """Finds the k largest dot products of float32 [n, dim] with float32 [m, dim]."""
     k = min(k, len(corpus))
     if not (k and len(queries)):
@@ -38,18 +38,18 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
     more = min(k + 1, len(corpus)) if k > 1 else k
     cosines, rows = index.in_order(*index.knn(queries, corpus, more))
     tied = np.flatnonzero(cosines[:, k - 1] == cosines[:, k]) if more > k else []
-    found = Found(cosines[:, :k].copy(), rows[:, :k].copy())
+    found = Nearest(cosines[:, :k].copy(), rows[:, :k].copy())
     if len(tied):
         found.cosines[tied], found.rows[tied] = _by_numpy(queries[tied], corpus, k)
     return found
 
 
-def nothing(queries: int, k: int) -> Found:
+def nothing(queries: int, k: int) -> Nearest:
     """The result of a search without queries or without a corpus."""
-    return Found(np.zeros([queries, k], np.float32), np.zeros([queries, k], np.int64))
+    return Nearest(np.zeros([queries, k], np.float32), np.zeros([queries, k], np.int64))
 
 
-def _by_numpy(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
+def _by_numpy(queries: np.ndarray, corpus: np.ndarray, k: int) -> Nearest:
     """See `nearest`."""
     at_once = max(1, _COSINES_AT_ONCE // len(corpus))
     parts = []
@@ -69,4 +69,4 @@ def _by_numpy(queries: np.ndarray, corpus: np.ndarray, k: int) -> Found:
                 best[query] = cosines[query][rows[query]]
         order = np.lexsort((rows, -best), axis=1)
         parts.append([np.take_along_axis(each, order, 1) for each in (best, rows)])
-    return Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Nearest(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import numpy as np
 
-from cmlm.common import files, outputs
+from cmlm.common import files, identity, outputs
 from cmlm.common.counts import counted
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Workers
@@ -93,8 +93,8 @@ class Job:
         text, stored = encoded.read(given, f"--{name}")
         self._say(text)
         if self.encoder is not None:
-            own = vectors.identity(self.encoder)
-            changed = vectors.difference(stored.about["model"], own)
+            own = identity.of(self.encoder)
+            changed = identity.difference(stored.about["model"], own)
             if changed:
                 raise UserError(
                     f"{given} holds vectors of another model than --model ({changed})"
@@ -200,7 +200,7 @@ def _two_sides(
         name: (text, job.encode(name, text) if stored is None else stored)
         for name, (text, stored) in opened.items()
     }
-    if changed := vectors.difference(
+    if changed := identity.difference(
         *(stored.about["model"] for _, stored in sides.values())
     ):
         raise UserError(

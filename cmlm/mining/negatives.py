@@ -20,7 +20,7 @@ from cmlm.common import progress
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.mining import storage
-from cmlm.mining.neighbours import Found
+from cmlm.mining.neighbours import NeighbourFiles
 from cmlm.mining.texts import Texts
 from cmlm.mining.vectors import Vectors
 
@@ -57,7 +57,7 @@ def choose(
     source: Texts,
     target: Texts,
     pool: Texts,
-    found: Found,
+    found: NeighbourFiles,
     count: int,
     skip: int,
     max_cosine: float,
@@ -145,7 +145,9 @@ class _Choice:
         return is_enough
 
 
-def _from_neighbours(found: Found, choice: _Choice, max_cosine: float) -> array.array:
+def _from_neighbours(
+    found: NeighbourFiles, choice: _Choice, max_cosine: float
+) -> array.array:
     """Chooses from neighbours. Returns the sources to compare with the whole pool."""
     pool, short, left_out = len(choice.pool), array.array("q"), 0
     with progress.bar(len(found), "choosing negatives") as bar:

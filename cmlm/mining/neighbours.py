@@ -51,7 +51,7 @@ def check_size(side: str, rows: int, k: int) -> None:
         )
 
 
-class Found:
+class NeighbourFiles:
     """The neighbours of all queries, on disk.
 
     Args:
@@ -126,7 +126,7 @@ class Searcher:
             storage.write_json(os.path.join(directory, _ABOUT), about)
         self._cells: cells_lib.Cells | None = None
 
-    def find(self, side: str, k: int) -> Found:
+    def find(self, side: str, k: int) -> NeighbourFiles:
         """Finds the k nearest rows of the other side for each row of one side.
 
         Args:
@@ -175,7 +175,7 @@ class Searcher:
             len(queries),
             left,
         )
-        return Found(directory, len(queries), size)
+        return NeighbourFiles(directory, len(queries), size)
 
     def _open(self, side: str, other: str) -> index_lib.Index:
         settings, pool = self._settings, self._sides[other]

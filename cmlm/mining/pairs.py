@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cmlm.mining import margins
-from cmlm.mining.neighbours import Found
+from cmlm.mining.neighbours import NeighbourFiles
 
 # ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
 # absolute: LaBSE, section 7 (Feng et al., https://arxiv.org/abs/2007.01852);
@@ -30,8 +30,8 @@ def needed(retrieval: str, margin: str) -> tuple[str, ...]:
 
 
 def mine(
-    of_source: Found | None,
-    of_target: Found | None,
+    of_source: NeighbourFiles | None,
+    of_target: NeighbourFiles | None,
     margin: str,
     retrieval: str,
     threshold: float = -np.inf,
@@ -79,7 +79,7 @@ def mine(
 
 
 def _best(
-    found: Found,
+    found: NeighbourFiles,
     of_x: np.ndarray | None,
     of_y: np.ndarray | None,
     margin: str,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Callable
 
 import numpy as np
 
-from cmlm.common import arrays, json_files
+from cmlm.common import arrays, identity, json_files
 from cmlm.common.protocols import DescribedEncoder, Task, name_of
 from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError, shown
@@ -23,8 +21,6 @@ SHARD_ROWS = 16_384
 # Sentences in a call of the model: enough for batches of similar length, and few enough
 # for a smooth progress bar.
 _AT_ONCE = 4096
-# The largest difference of numbers in unit vectors that counts as rounding.
-_ROUNDING = 5e-4
 
 # Opens a model; pickle can send it to another process.
 Reopen = Callable[[], DescribedEncoder]
@@ -158,7 +154,7 @@ def encode(
 def describe(texts: Texts, encoder: DescribedEncoder, width: int) -> dict:
     """Describes rows of numbers that an encoder gives for texts, see `fill`."""
     return {
-        "model": identity(encoder),
+        "model": identity.of(encoder),
         "texts": texts.digest,
         "shape": [len(texts), width],
         "shard_rows": SHARD_ROWS,
@@ -202,7 +198,7 @@ def fill(
     """
     path = os.path.join(directory, ABOUT)
     there = storage.read_json(path)
-    changed = "" if there is None else difference(there, about)
+    changed = "" if there is None else identity.difference(there, about)
     if changed and any(name.endswith(".npy") for name in os.listdir(directory)):
         raise UserError(
             f"{directory} holds vectors of another run ({changed}): name another "
@@ -235,66 +231,6 @@ def _filling(vectors: Vectors, start: Callable[[], Make]) -> Task:
     return fill_shard
 
 
-def identity(encoder: DescribedEncoder) -> dict:
-    """Returns the part of an encoder's description that identifies its vectors.
-
-    This is the fingerprint with the sequence length and any precision below float32.
-    An encoder without a fingerprint has its whole description instead, with its `marks`
-    (see `encoders.external`). `difference` compares two identities.
-    """
-    if "fingerprint" in encoder.info:
-        length = getattr(encoder, "seq_length", None)
-        found = {"fingerprint": encoder.info["fingerprint"], "seq_length": length}
-        if encoder.info.get("precision") == "bfloat16":
-            found["precision"] = "bfloat16"
-        return found
-    return {**encoder.info, **getattr(encoder, "marks", {})}
-
-
-def revision(encoder: DescribedEncoder) -> str:
-    """Names an encoder for programs that compare names: its `identity` as one word."""
-    found = identity(encoder)
-    if "fingerprint" in found:
-        return "-".join(map(str, found.values()))
-    text = json.dumps(found, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def difference(there: dict, now: dict) -> str:
-    """Names the first difference of two descriptions of vectors.
-
-    Numbers of `probe`, vectors of a server's model, may differ by rounding. Directories
-    of version 0.1.0 have no probe; they are compared without it.
-
-    Args:
-        there: the description in a directory.
-        now: the description of this run.
-
-    Returns:
-        "KEY VALUE, now VALUE", or "" for equal descriptions.
-    """
-    for key in {**now, **there}:
-        old, new = there.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            inner = difference(old, new)
-            if inner:
-                return f"{key}: {inner}"
-        elif key == "probe":
-            if None not in (old, new) and not _nearly_equal(old, new):
-                return "the vectors of its server changed"
-        elif old != new:
-            return f"{key} {_short(old)}, now {_short(new)}"
-    return ""
-
-
-def _nearly_equal(old, new) -> bool:
-    try:
-        one, other = (np.asarray(rows, np.float64) for rows in (old, new))
-    except (ValueError, TypeError):
-        return False
-    return one.shape == other.shape and np.allclose(one, other, 0, _ROUNDING)
-
-
 def checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
     """Encodes sentences to unit vectors, float32 [n, dim], and checks the result.
 
@@ -306,8 +242,3 @@ def checked(encoder: DescribedEncoder, sentences: list[str]) -> np.ndarray:
     rows = encoder.encode(sentences, progress=False)
     rows = arrays.checked(rows, sentences, name_of(encoder), encoder.dim)
     return arrays.unit_length(rows)
-
-
-def _short(value) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

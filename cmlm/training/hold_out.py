@@ -60,27 +60,9 @@ def _widen(group: list[Objective]) -> None:
     """Raises the shares of one text until every objective can validate by them."""
     # A share of 0 is a decision, and stays.
     asked = [each for each in group if each.config.train_data.hold_out_fraction]
-    parts = [each.config.train_data for each in asked]
-    before = [part.hold_out_fraction for part in parts]
     unable = _unable(asked)
-    while unable and (largest := max(part.hold_out_fraction for part in parts)) < _MOST:
-        for part in parts:
-            part.hold_out_fraction = min(2 * largest, _MOST)
-        unable = _unable(unable)
-        if not all(_has_any(each.training_examples()) for each in asked):
-            # A text of one block, or of equal documents, is held out whole or not.
-            unable = asked
-            break
-    if unable:
-        for part, share in zip(parts, before, strict=True):
-            part.hold_out_fraction = share
-    elif parts and parts[0].hold_out_fraction != before[0]:
-        logger.info(
-            "%s: a share of %g of this text holds out too little; the run holds out %g",
-            ", ".join(each.name for each in asked),
-            before[0],
-            parts[0].hold_out_fraction,
-        )
+    if unable and _raise_shares(asked, unable):
+        unable = []
     without = [each.name for each in group if each in unable or each not in asked]
     if without:
         # A recipe that holds out nothing, such as Mirror-BERT's, needs no warning.
@@ -92,6 +74,38 @@ def _widen(group: list[Objective]) -> None:
             ", ".join(without),
             without[0],
         )
+
+
+def _raise_shares(asked: list[Objective], unable: list[Objective]) -> bool:
+    """Doubles the shares of one text until every objective can validate by them.
+
+    Args:
+        asked: the objectives of the text; all of them keep training examples.
+        unable: those of them that cannot validate by their shares of now.
+
+    Returns:
+        Whether a larger share is enough for all; otherwise the shares stay.
+    """
+    parts = [each.config.train_data for each in asked]
+    before = [part.hold_out_fraction for part in parts]
+    while unable and (largest := max(part.hold_out_fraction for part in parts)) < _MOST:
+        for part in parts:
+            part.hold_out_fraction = min(2 * largest, _MOST)
+        if not all(_has_any(each.training_examples()) for each in asked):
+            # A text of one block, or of equal documents, is held out whole or not.
+            break
+        unable = _unable(unable)
+    if unable:
+        for part, share in zip(parts, before, strict=True):
+            part.hold_out_fraction = share
+        return False
+    logger.info(
+        "%s: a share of %g of this text holds out too little; the run holds out %g",
+        ", ".join(each.name for each in asked),
+        before[0],
+        parts[0].hold_out_fraction,
+    )
+    return True
 
 
 def _unable(objectives: Iterable[Objective]) -> list[Objective]:

@@ -12,14 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import arrays, files, locks
+from cmlm.common import arrays, files, identity, locks
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
-from cmlm.mining import vectors
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.objectives import Data
 from cmlm.objectives.base import ObjectiveConfig
@@ -124,10 +123,10 @@ def _refuse_changed(cache: str, about: dict[str, Any]) -> None:
         UserError: the teacher changed, or reads otherwise.
     """
     known = teacher_vectors.teacher_of(cache)
-    if vectors.difference(known.get("marks", about["marks"]), about["marks"]):
+    if identity.difference(known.get("marks", about["marks"]), about["marks"]):
         raise teacher_vectors.changed(cache, about["model"])
     before = known.get("reading", about["reading"])
-    if difference := vectors.difference(before, about["reading"]):
+    if difference := identity.difference(before, about["reading"]):
         raise UserError(
             f"{cache} holds vectors of {known['model']}, and {about['model']} reads "
             f"otherwise: {difference}; allowed: another --teacher_cache"

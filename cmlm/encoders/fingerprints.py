@@ -1,4 +1,4 @@
-"""The identity of an encoder: its fingerprint and its description in reports."""
+"""The fingerprint of an encoder, and its description in reports."""
 
 from __future__ import annotations
 
