@@ -43,9 +43,9 @@ class CmlmObjective(MaskedTextObjective):
     """Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 2.
 
     Metrics: `loss` (nats per masked word) and `accuracy`. Validation adds both metrics
-    with a shuffled neighbour, and `conditioning_gain`: the loss with a shuffled
-    neighbour minus the loss with the true one. A gain above 0 shows that the vector
-    holds information about the neighbour.
+    with a shuffled neighbour, the one of the row half a batch away, and
+    `conditioning_gain`: the loss with a shuffled neighbour minus the loss with the true
+    one. A gain above 0 shows that the vector holds information about the neighbour.
     """
 
     config_class = CmlmConfig
@@ -96,11 +96,13 @@ class CmlmObjective(MaskedTextObjective):
     def evaluate(self, batch):
         vectors = self.conditional.sentence_vector(batch, training=False)
         metrics = self._metrics(batch, vectors, training=False)
-        # Each sentence gets the vector of the row before it: a sentence of about the
-        # same length from elsewhere in the text. A row that stands alone has no other
-        # one, and does not count.
-        shuffled = tf.roll(vectors, shift=1, axis=0)
-        counts = tf.cast(tf.shape(vectors)[0] > 1, tf.float32)
+        # Each sentence gets the vector of the row half a batch away. A batch is sorted
+        # by length and keeps the order of the text among equal lengths, so rows that
+        # stand side by side are often neighbours in the text too. A row that stands
+        # alone has no other one, and does not count.
+        rows = tf.shape(vectors)[0]
+        shuffled = tf.roll(vectors, shift=tf.maximum(rows // 2, 1), axis=0)
+        counts = tf.cast(rows > 1, tf.float32)
         found = self._metrics(batch, shuffled, training=False)
         others = {
             name: (counts * total, counts * count)

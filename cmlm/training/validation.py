@@ -20,7 +20,7 @@ class Validator:
         strategy: the strategy whose replicas share each batch.
         micro_batch_size: examples that a replica holds at a time; 0: its whole share of
             a batch. Losses and accuracies do not depend on it; those with a shuffled
-            neighbour depend on the neighbours of a micro-batch.
+            neighbour depend on the rows of a micro-batch.
         examples: examples of one validation, for each objective, rounded up to whole
             batches; -1: all held-out examples.
     """
