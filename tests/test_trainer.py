@@ -8,6 +8,7 @@ import toys
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.errors import UserError
+from cmlm.modeling import optimization
 from cmlm.training import metrics_log, reporting, validation
 from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
@@ -236,6 +237,26 @@ def test_each_objective_has_its_gradient_norm(one_device, batches):
     )
     total = got["cmlm/gradient_norm"] + got["mlm/gradient_norm"]
     assert 0 < got["gradient_norm"] <= total
+
+
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_only_steps_that_read_vectors_change_the_reading(one_device, batches):
+    with one_device.scope():
+        model = toys.model(num_layers=1, pooling="pooler", sentence_vector="projected")
+        objectives = {n: toys.objective(n, model, batches, 8) for n in ("mlm", "cmlm")}
+        objectives["cmlm"].config.start_step = 2
+        settings = optimization.OptimizerConfig(type="lamb", warmup_steps=0)
+        optimizer = optimization.build_optimizer(settings, train_steps=3)
+        trainer = Trainer(model, objectives, optimizer, one_device)
+    reading = model.encoder.reading_variables
+    start = [variable.numpy() for variable in reading]
+    trainer.train(2)
+    for variable, before in zip(reading, start):
+        np.testing.assert_array_equal(variable, before)
+    trainer.train(1)
+    for variable, before in zip(reading, start):
+        assert (variable.numpy() != before).any()
 
 
 @pytest.mark.large

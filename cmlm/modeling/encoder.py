@@ -334,6 +334,14 @@ class EncoderNetwork(keras.Model):
         uses_pooler = pooling.POOLINGS[mode].through_pooler
         self.bert.pooler_layer.trainable = uses_pooler
 
+    @property
+    def reading_variables(self) -> list[tf.Variable]:
+        """The trainable weights that only sentence vectors depend on."""
+        found = list(self.bert.pooler_layer.trainable_variables)
+        if self.projection is not None:
+            found += self.projection.trainable_variables
+        return found
+
     @staticmethod
     def dummy_inputs() -> dict[str, tf.Tensor]:
         """A batch with one sentence of two tokens, to build the network with."""

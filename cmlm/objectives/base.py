@@ -196,6 +196,9 @@ class Objective(tf.Module, abc.ABC):
 
     # Names of the metrics that `loss` returns; the loss itself comes first.
     train_metrics: tuple[str, ...] = ("loss",)
+    # Whether the loss depends on sentence vectors. If not, a step of this objective
+    # leaves `EncoderNetwork.reading_variables` as they are.
+    reads_vectors: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod

@@ -34,6 +34,8 @@ class MlmObjective(MaskedTextObjective):
 
     config_class = MlmConfig
 
+    reads_vectors = False
+
     def __init__(self, name: str, config: MlmConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
         self.masked_lm = model.masked_lm()

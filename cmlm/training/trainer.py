@@ -216,11 +216,16 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
     def _variables(self, names: tuple[str, ...]) -> list[tf.Variable]:
         """Returns the variables that some objectives train, each once."""
-        found = {}
+        encoder, found = self.model.encoder, {}
         for name in names:
-            for part in self.objectives[name].trained_parts:
+            objective = self.objectives[name]
+            # Weights without a gradient would only decay.
+            idle = [] if objective.reads_vectors else encoder.reading_variables
+            skipped = {variable.ref() for variable in idle}
+            for part in objective.trained_parts:
                 for variable in self.model.parts[part].trainable_variables:
-                    found[variable.ref()] = variable
+                    if variable.ref() not in skipped:
+                        found[variable.ref()] = variable
         return list(found.values())
 
     def _build_train_function(self, names: tuple[str, ...]):
