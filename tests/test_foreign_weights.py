@@ -1035,6 +1035,16 @@ def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
         engine.build(config, str(tmp_path / "run"))
 
 
+def test_a_run_trains_by_its_recipe_and_not_by_the_folder(tmp_path):
+    stored = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}
+    folder = write_folder(tmp_path / "bert", **stored, initializer_range=0.5)
+    model = run_settings(tmp_path, folder).model
+    assert (model.dropout_rate, model.attention_dropout_rate) == (0.1, 0.1)
+    assert model.initializer_range == 0.02
+    opened = opening.open_trained(str(folder)).config.model
+    assert (opened.dropout_rate, opened.attention_dropout_rate) == (0.3, 0.2)
+
+
 @pytest.mark.large
 def test_a_round_trip_keeps_length_pooling_scaling_and_prompts(tmp_path):
     """What the folder says, through a run that reads shorter texts, and back."""

@@ -15,6 +15,9 @@ from cmlm.modeling import encoder, foreign
 from cmlm.tokenization import rules, vocabulary_file
 from cmlm.vocabulary.settings import VocabularyConfig
 
+# The fields of `EncoderConfig` that say how weights are trained: the recipe sets them,
+# although other programs store them with the weights.
+_TRAINING = ("dropout_rate", "attention_dropout_rate", "initializer_range")
 # The fields of `EncoderConfig` that trained weights fix.
 _SHAPE = (
     *encoder.SHAPE_FIELDS,
@@ -38,8 +41,9 @@ def adopt_for_run(
 ) -> None:
     """Takes over the shape of `init_checkpoint`, and a foreign vocabulary's rules.
 
-    Recipe and flags still set the pooling, unless it is `source`. A resumed run takes
-    these settings from its own configuration, so it does not need the source.
+    Recipe and flags still set the training, such as dropout, and the pooling, unless it
+    is `source`. A resumed run takes these settings from its own configuration, so it
+    does not need the source.
 
     Args:
         config: the run's configuration, not validated yet; changed in place.
@@ -59,7 +63,8 @@ def adopt_for_run(
             if f"vocabulary.{field}" not in given:
                 setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
     elif (source := foreign.find(config.init_checkpoint)) is not None:
-        pretrained.adopt(config, source, given, pooling=takes_pooling)
+        kept = {*given, *(f"model.{name}" for name in _TRAINING)}
+        pretrained.adopt(config, source, kept, pooling=takes_pooling)
     else:
         _adopt_shape(config, given, takes_pooling)
 
