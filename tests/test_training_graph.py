@@ -273,6 +273,24 @@ def test_a_step_can_encode_without_dropout(values):
     assert np.abs(dropped - want).max() > 0.01
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_output_of_attention_has_the_dropout_of_outputs(enabled):
+    keras.backend.experimental.enable_tf_random_generator()
+    model = toys.model(dropout_rate=0.0, attention_dropout_rate=0.5)
+    model.build_dropout(seed=1)
+    # Without values, the probabilities of attention do not matter.
+    for block in model.encoder.bert.transformer_layers:
+        value = block._attention_layer._value_dense
+        value.set_weights([np.zeros_like(array) for array in value.get_weights()])
+    batch = toys.pair_batch()
+    with fused.training(enabled):
+        kept, dropped = (
+            model.encoder(batch, training=training)["default"]
+            for training in (False, True)
+        )
+    np.testing.assert_allclose(dropped, kept, atol=1e-5)
+
+
 @pytest.mark.parametrize("unpads", [False, True])
 def test_reading_some_tokens_equals_reading_all(unpads):
     keras.backend.experimental.enable_tf_random_generator()

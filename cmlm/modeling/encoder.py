@@ -307,6 +307,9 @@ class EncoderNetwork(keras.Model):
             if isinstance(layer, keras.layers.LayerNormalization):
                 layer.epsilon = config.layer_norm_epsilon
         for block in self.bert.transformer_layers:
+            # Model Garden drops the output of attention at the rate of its
+            # probabilities; BERT drops it as any output of a sub-layer.
+            block._attention_dropout.rate = config.dropout_rate
             # Keras computes the softmax of attention and its dropout in these
             # attributes; Model Garden's block has no arguments for other layers.
             attention = block._attention_layer
