@@ -56,6 +56,17 @@ def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
+def test_tasks_are_scored_at_the_length_of_the_finished_encoder(run_config, tmp_path):
+    config, _ = run_config(**{"model.seq_length": 9})
+    run = engine.build(config, str(tmp_path / "run"))
+    (encoder,) = run.score.args
+    run.manager.save(1)
+    finished = opening.open_encoder(str(tmp_path / "run"))
+    assert encoder.seq_length == finished.seq_length == 9
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.large
 def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path):
     config, metric = run_config()
     config.trainer.best_checkpoint_metric = metric

@@ -202,6 +202,18 @@ def test_a_second_stage_takes_the_shape_of_the_first(start):
     assert config.model.dropout_rate == 0.1
 
 
+def test_a_second_stage_on_short_texts_does_not_shorten_the_encoder(start):
+    begun = overrides.from_yaml(f"{start}/params.yaml").task.longest_sequence()
+    for own in (begun - 3, begun + 3):
+        config, _ = configure(
+            f"--flagfile={ROOT}/configs/mirror_sentence.flags",
+            f"--init_checkpoint={start}",
+            "--train_data=a.txt",
+            f"--params_override=task.mirror.train_data.seq_length={own}",
+        )
+        assert config.longest_sentence == max(begun, own)
+
+
 def test_a_second_stage_resolves_without_a_directory(start):
     config, model_dir = configure(f"--init_checkpoint={start}")
     assert model_dir is None

@@ -130,6 +130,12 @@ class ExperimentConfig(hyperparams.Config):
     )
     init_checkpoint: str = ""
 
+    @property
+    def longest_sentence(self) -> int:
+        """Where the encoder of this run cuts sentences, in tokens; 0: not known."""
+        longest = self.model.seq_length or self.task.longest_sequence()
+        return min(longest, self.model.token_positions)
+
     def validate(self) -> None:
         """Checks every value, and fills in the shape of the model.
 

@@ -171,7 +171,7 @@ def load_encoder(
         config=config,
         checkpoint=checkpoint,
         vocab_file=vocab_file,
-        seq_length=config.model.seq_length or config.task.longest_sequence(),
+        seq_length=config.longest_sentence,
         run=model_dir,
     )
 

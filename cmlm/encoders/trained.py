@@ -92,9 +92,9 @@ class TrainedEncoder:
             kind of sentence vector.
         checkpoint: the path of the checkpoint.
         vocab_file: the path of the vocabulary.
-        seq_length: the length limit of the training in tokens, [CLS] and [SEP]
-            included. For weights of another program, and runs that start from them,
-            the limit that their source states; without one, 128 or the training's.
+        seq_length: the length limit in tokens, [CLS] and [SEP] included. Of a run:
+            `ExperimentConfig.longest_sentence`. For weights of another program, the
+            limit that their source states, or 128.
         run: the model_dir of the run that trained the weights; None for weights of
             another program.
     """

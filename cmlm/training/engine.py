@@ -142,7 +142,7 @@ def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
         agreement.log_other_settings(config, begun, is_over)
         if not is_over:
             model_dir.write_config(directory, config)
-    encoder = opening.live(trainer.model, tokenizer, config.task.longest_sequence())
+    encoder = opening.live(trainer.model, tokenizer, config.longest_sentence)
     score = functools.partial(tasks.score, encoder)
     return Run(directory, config, trainer, manager, strategy, score, is_over)
 

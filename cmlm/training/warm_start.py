@@ -30,7 +30,6 @@ _SHAPE = (
     "type_vocab_size",
     "normalized",
     "prompts",
-    "seq_length",
 )
 
 
@@ -139,6 +138,10 @@ def _adopt_shape(
             )
     if pooling:
         config.model.pooling = before.pooling
+    if "model.seq_length" not in given:
+        # Training on short texts does not shorten an encoder.
+        own = config.task.longest_sequence()
+        config.model.seq_length = max(begun.longest_sentence, own)
 
 
 def _own_run(path: str) -> str | None:
