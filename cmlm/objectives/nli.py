@@ -40,8 +40,9 @@ class NliObjective(Objective):
     training `languages` is 1, the drawn language.
 
     Metrics: `loss` (nats per pair) and `accuracy`. Validation takes their means over
-    all pairs of languages and adds `accuracy_en_de`, with the premise in en and the
-    hypothesis in de, and so on for each pair.
+    the pairs of languages that training draws, and adds `accuracy_en_de`, with the
+    premise in en and the hypothesis in de, and so on for each pair, `accuracy_en_en`
+    too.
     """
 
     config_class = NliConfig
@@ -88,12 +89,16 @@ class NliObjective(Objective):
     def evaluate(self, batch):
         loss, right = self._scores(batch, training=False)
         count = self.normalizer(batch)
-        n_pairs = tf.cast(tf.size(loss), tf.float32)
-        metrics = {
-            "loss": (tf.reduce_sum(loss), n_pairs),
-            "accuracy": (tf.reduce_sum(right), n_pairs),
-        }
         names = list((self.data.validation or self.data.train).files)
+        # The pairs of languages that training draws.
+        drawn = tf.ones([len(names), len(names)])
+        if len(names) > 1 and not self.config.same_language:
+            drawn -= tf.eye(len(names))
+        n_pairs = count * tf.reduce_sum(drawn)
+        metrics = {
+            "loss": (tf.reduce_sum(loss * drawn), n_pairs),
+            "accuracy": (tf.reduce_sum(right * drawn), n_pairs),
+        }
         if len(names) > 1:
             by_pair = tf.reduce_sum(right, axis=0)
             for i, premise in enumerate(names):
