@@ -111,9 +111,8 @@ def cmlm_multilingual() -> ExperimentConfig:
 
     As English CMLM, but with a cased vocabulary of 501,153. Bitext retrieval uses inner
     products, margin 0.3, batch 2048 and weight 0.2. Both objectives train from the
-    start, for 2 M steps: this is S1 in the list of section 4.2, which our flagfiles
-    follow. The caption of table 4, and the steps in section 4.4, swap the names S1 and
-    S2. S2 and S3 have two stages, of 1.5 M and 1 M steps.
+    start, for 2 M steps: this is S1 in the list of section 4.2. S2 and S3 have two
+    stages, of 1.5 M and 1 M steps.
 
     The exponent 0.3 is the paper's for the vocabulary (`vocabulary.sampling_exponent`).
     The paper does not say how data is sampled; we use the same exponent for it

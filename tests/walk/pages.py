@@ -12,7 +12,13 @@ IN_ORDER = (
 _LONG = re.compile(r"# Long: (.*)")
 _TRAINING = re.compile(r"python -m cmlm\.train (?:[^\\\n]|\\\n)*")
 _SOAK = re.compile(r"python benchmarks/serving_soak\.py [^\n]*")
-_OBJECTIVES = ("mlm", "tlm", "cmlm", "bitext")
+_FEW_STEPS = " ".join(
+    f"'--params_override=trainer.{setting}'"
+    for setting in (
+        *("validation_interval=20", "checkpoint_interval=20"),
+        *("train_steps=20", "optimizer.warmup_steps=2"),
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +41,10 @@ class Block:
         return found[1] if found else ""
 
     def shortened(self) -> str:
-        """The block with few training steps, and a tiny model where it needs TPUs.
-
-        A soak of the server lasts a minute.
-        """
+        """The block with few training steps; a soak of the server lasts a minute."""
         if not self.long:
             return self.text
-        overrides = _shorter_run("TPU" in self.long)
-        text = _TRAINING.sub(lambda found: f"{found[0]} {overrides}", self.text)
+        text = _TRAINING.sub(lambda found: f"{found[0]} {_FEW_STEPS}", self.text)
         return _SOAK.sub(lambda found: f"{found[0]} --seconds=60", text)
 
 
@@ -51,18 +53,3 @@ def blocks(root: Path, page: str) -> list[Block]:
     text = (root / page).read_text("utf-8")
     fences = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", text, re.M | re.S)
     return [Block(page, number, *fence) for number, fence in enumerate(fences)]
-
-
-def _shorter_run(for_tpus: bool) -> str:
-    steps = 4 if for_tpus else 20
-    values = [
-        *(f"trainer.{name}_interval={steps}" for name in ("validation", "checkpoint")),
-        *(f"trainer.train_steps={steps}", "trainer.optimizer.warmup_steps=2"),
-    ]
-    if for_tpus:
-        values += ["model.preset=tiny", "model.max_position_embeddings=128"]
-        values += ["vocabulary.size=8000", "trainer.stacking_steps=[]"]
-        for name in _OBJECTIVES:
-            data = f"task.{name}.train_data"
-            values += [f"{data}.global_batch_size=16", f"{data}.seq_length=48"]
-    return " ".join(f"'--params_override={value}'" for value in values)
