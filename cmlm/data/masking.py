@@ -58,8 +58,8 @@ class SpanConfig(hyperparams.Config):
     Attributes:
         length: length of the span in units; 0 masks no span.
         unit: `characters`, as in the released code, or `tokens`.
-        shortest: texts of fewer units stay unchanged. The default suits characters: with
-            `unit=tokens`, few sentences are as long, so set it to a few tokens.
+        shortest: texts of fewer units stay unchanged. The default suits characters.
+            With `unit=tokens`, few sentences are as long: set it to a few tokens.
     """
 
     length: int = fields.ranged(5, at_least=0)

@@ -42,8 +42,8 @@ def adopt(
     Args:
         config: the configuration of the run, before validation.
         source: the weights that the run starts from.
-        given: settings that keep their values, such as `model.num_layers` if the user has
-            set it; a setting that the source determines, such as a shape, must agree
+        given: settings that keep their values, such as `model.num_layers` if the user
+            has set it. One that the source determines, such as a shape, must agree
             with it.
         pooling: whether to adopt the source's pooling too. An encoder that is opened
             without training adopts it. A run keeps the pooling of its recipe, and the
