@@ -488,13 +488,35 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path):
     own.write_text(given.read_text())
     config = toys.run_config(text)
     data = inputs.prepare_data(config, str(own.parent))
-    said = f"vocab.txt, which the run would replace; allowed: .*--vocab_file={own}"
+    said = f"{own} was there before the run, .*; allowed: .*--vocab_file={own}"
     with pytest.raises(UserError, match=said):
         inputs.prepare_vocabulary(config, None, data, str(own.parent))
     assert own.read_text() == given.read_text()
     config.vocabulary.file, config.model.vocab_size = str(given), 0
     taken = inputs.prepare_vocabulary(config, None, data, str(own.parent))
     assert taken == str(own) and own.read_text() == given.read_text()
+
+
+def test_a_vocabulary_that_another_run_wrote_is_not_replaced(text, tmp_path):
+    """Its record is no sign of this run. A killed run begins again."""
+
+    def prepare(run: Path, **settings) -> str:
+        config = toys.run_config(text, **settings)
+        run.mkdir(exist_ok=True)
+        data = inputs.prepare_data(config, str(run))
+        inputs.prepare_vocabulary(config, None, data, str(run))
+        return (run / "vocab.txt").read_text()
+
+    own, copy = tmp_path / "own", tmp_path / "copy"
+    tokens = prepare(own)
+    shutil.copytree(own, copy)
+    # The run would learn the same one.
+    assert prepare(copy) == tokens
+    cased = {"vocabulary.lower_case": "false"}
+    with pytest.raises(UserError, match="copy/vocab.txt was there before the run, whi"):
+        prepare(copy, **cased)
+    assert (copy / "vocab.txt").read_text() == tokens
+    assert prepare(own, **cased) != tokens
 
 
 def test_a_new_objective_of_a_begun_run_is_refused(text, finished):

@@ -102,30 +102,6 @@ def check_folder(directory: str) -> None:
         )
 
 
-def refuse_foreign_vocabulary(file: str, directory: str) -> None:
-    """Raises UserError for a new run that would replace a vocabulary of the user's.
-
-    A vocabulary that a run has learnt has a record beside it, also after a kill.
-
-    Args:
-        file: the vocabulary that the run will have; empty: it will learn one.
-        directory: the model_dir.
-    """
-    path = vocabulary_file.find(directory)
-    if (
-        model_dir.is_model_dir(directory)
-        or not tf.io.gfile.exists(path)
-        or tf.io.gfile.exists(rules.path_of(path))
-        or (file and vocabulary_file.same(file, path))
-    ):
-        return
-    raise UserError(
-        f"--model_dir={directory} holds {os.path.basename(path)}, which the run would "
-        f"replace; allowed: a new folder, with --vocab_file={path} to train with this "
-        "vocabulary"
-    )
-
-
 def choose_precision(config: ExperimentConfig, begun: ExperimentConfig | None) -> None:
     """Replaces the precision `auto` by that of the run so far, or of this machine.
 

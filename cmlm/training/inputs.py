@@ -19,7 +19,7 @@ from cmlm.errors import UserError
 from cmlm.objectives import Data, ObjectiveConfig
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
-from cmlm.training import agreement, teachers, warm_start
+from cmlm.training import teachers, warm_start
 from cmlm.vocabulary import of_run
 
 # The longest wait until shared storage shows a file of worker 0 to another worker.
@@ -76,14 +76,13 @@ def prepare_vocabulary(
             f"{target} is missing, and the checkpoints in {directory} need it: put it "
             "back, name it with --vocab_file, or use another --model_dir"
         )
-    if begun is None:
-        agreement.refuse_foreign_vocabulary(settings.file, directory)
     path = of_run.prepare(
         settings,
         languages.merge(entry.train for entry in data.values()),
         directory,
         config.model.vocab_size,
         has_weights=begun is not None,
+        is_new=begun is None and not model_dir.is_model_dir(directory),
     )
     config.vocabulary.adopt_rules(settings.rules().as_dict())
     return path

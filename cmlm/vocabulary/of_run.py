@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 # A larger share of [UNK] gets a warning.
 _SUSPICIOUS_SHARE = 0.02
+# The run that has made a vocabulary, in the origin of its record.
+_RUN = "run"
 
 
 def prepare(
@@ -26,6 +28,7 @@ def prepare(
     model_dir: str,
     model_size: int = 0,
     has_weights: bool = True,
+    is_new: bool = False,
 ) -> str:
     """Puts the vocabulary of a run into its model_dir and returns the path.
 
@@ -39,6 +42,8 @@ def prepare(
         model_size: number of tokens that the model is configured for; 0: any number.
         has_weights: whether `model_dir` has weights for the vocabulary in it. Without
             them, only a vocabulary of the same origin stays there.
+        is_new: whether `model_dir` may hold a vocabulary of the user's. The run does
+            not replace it.
 
     Raises:
         UserError: the vocabulary is unusable or does not fit the model, or
@@ -48,6 +53,10 @@ def prepare(
         config.dotless_i = config.lower_case and rules.has_dotless_i(files)
     target = vocabulary_file.find(model_dir)
     present = tf.io.gfile.exists(target)
+    # The name of its run tells a vocabulary of this run from a copy of another one.
+    mark = {_RUN: os.path.basename(os.path.abspath(model_dir))}
+    if is_new and present:
+        _refuse_foreign(config, files, target, mark)
     if config.file:
         tokens = vocabulary_file.load(config.file)
         _refuse_other_size(config.file, tokens, model_size)
@@ -61,7 +70,8 @@ def prepare(
             name = vocabulary_file.name_of(config.file)
             target = os.path.join(model_dir, name)
             if name == vocabulary_file.FILE_NAME:
-                learning.write(tokens, target, config.rules(), {"file": config.file})
+                made_of = {"file": config.file} | mark
+                learning.write(tokens, target, config.rules(), made_of)
             else:
                 vocabulary_file.copy(config.file, model_dir)
             _remove_others(target)
@@ -72,6 +82,8 @@ def prepare(
             )
         target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
         learning.learn(files, config, target)
+        made_of = learning.origin(config, files) | mark
+        rules.write(target, config.rules(), made_of)
         _remove_others(target)
     _refuse_other_size(target, vocabulary_file.load(target), model_size)
     return target
@@ -87,6 +99,33 @@ def _remove_others(path: str) -> None:
                     tf.io.gfile.remove(left)
 
 
+def _refuse_foreign(
+    config: VocabularyConfig,
+    files: Mapping[str, list[str]],
+    path: str,
+    mark: Mapping[str, str],
+) -> None:
+    """Raises UserError if a new run would replace a vocabulary of the user's.
+
+    Args:
+        config, files: as for `prepare`.
+        path: the vocabulary in the model_dir.
+        mark: the entry of a record by which a run knows its own vocabulary again.
+    """
+    record = rules.read(path)
+    if record is not None and mark.items() <= record.origin.items():
+        return
+    if config.file:
+        stays = vocabulary_file.same(config.file, path)
+    else:
+        stays = not _left_behind(config, files, path)
+    if not stays:
+        raise UserError(
+            f"{path} was there before the run, which would replace it; allowed: a new "
+            f"--model_dir, with --vocab_file={path} to train with this vocabulary"
+        )
+
+
 def _left_behind(
     config: VocabularyConfig, files: Mapping[str, list[str]], path: str
 ) -> bool:
@@ -96,7 +135,7 @@ def _left_behind(
     record = rules.read(path)
     return (
         record is None
-        or dict(record.origin) != learning.origin(config, files)
+        or not learning.origin(config, files).items() <= record.origin.items()
         or dict(record.rules) != config.rules().as_dict()
     )
 
