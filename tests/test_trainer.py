@@ -7,6 +7,7 @@ import toys
 
 from cmlm.common.keras import keras
 from cmlm.config import experiment
+from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import optimization
 from cmlm.training import metrics_log, reporting, validation
@@ -365,6 +366,48 @@ def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_p
     best = BestCheckpoint(str(tmp_path), settings, trainer)
     kept = [best.offer({"cmlm/loss": loss}) for loss in (np.nan, 3.0, np.inf, 5.0, 2.0)]
     assert [bool(remark) for remark in kept] == [False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("step", "metric", "comparison", "counts"),
+    [
+        (1, "cmlm/loss", "lower", True),
+        (0, "cmlm/loss", "lower", False),
+        (1, "mlm/loss", "lower", False),
+        (1, "cmlm/loss", "higher", False),
+    ],
+)
+def test_the_best_value_is_of_this_run_and_this_metric(
+    one_device, batches, tmp_path, step, metric, comparison, counts
+):
+    """A run may begin again behind a kill, or resume with another metric."""
+    trainer = build(one_device, batches)
+
+    def offer(name: str, comparison: str, value: float) -> str:
+        settings = experiment.TrainerConfig(
+            best_checkpoint_metric=name, best_checkpoint_comparison=comparison
+        )
+        best = BestCheckpoint(str(tmp_path), settings, trainer)
+        return best.offer({name: value})
+
+    assert offer("cmlm/loss", "lower", 3.0)
+    trainer.optimizer.iterations.assign(step)
+    # Either way, a value that equals the stored one is not better.
+    assert bool(offer(metric, comparison, 3.0)) != counts
+
+
+def test_a_best_checkpoint_without_its_metric_counts(one_device, batches, tmp_path):
+    """Version 0.1.0 stored the value alone."""
+    trainer = build(one_device, batches)
+    settings = experiment.TrainerConfig(
+        best_checkpoint_metric="cmlm/loss", best_checkpoint_comparison="lower"
+    )
+    stored = tf.train.Checkpoint(model=trainer.model, best_value=tf.Variable(3.0))
+    folder = str(tmp_path / model_dir.BEST)
+    tf.train.CheckpointManager(stored, folder, 1).save(checkpoint_number=1)
+    trainer.optimizer.iterations.assign(2)
+    best = BestCheckpoint(str(tmp_path), settings, trainer)
+    assert not best.offer({"cmlm/loss": 4.0}) and best.offer({"cmlm/loss": 2.0})
 
 
 def test_a_best_metric_that_validation_lacks_is_said(one_device, batches, tmp_path):

@@ -12,6 +12,7 @@ from cmlm.common import scratch, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.modeling import checkpoints, latest
+from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.training import finite
 from cmlm.training.trainer import Trainer
 
@@ -82,10 +83,15 @@ class Checkpoints:
         self.latest_checkpoint = self.path(step)
 
 
+# The key of the metric in the best checkpoint; those of version 0.1.0 lack it.
+_CHOSEN_BY = "chosen_by/.ATTRIBUTES/VARIABLE_VALUE"
+
+
 class BestCheckpoint:
     """The checkpoint with the best value of one validation metric.
 
-    Every worker must build it and call it.
+    Values of another metric, or of a run before this one, do not count. Every worker
+    must build it and call it.
 
     Args:
         directory: the model_dir.
@@ -101,15 +107,25 @@ class BestCheckpoint:
         self._sign = 1 if settings.best_checkpoint_comparison == "higher" else -1
         # The checkpoint holds the value, so that value and weights belong together.
         self._value = tf.Variable(float("nan"), trainable=False, dtype=tf.float32)
+        chosen_by = f"{self._metric}, {settings.best_checkpoint_comparison} is better"
         self._manager = Checkpoints(
             trainer.strategy,
-            tf.train.Checkpoint(model=trainer.model, best_value=self._value),
+            tf.train.Checkpoint(
+                model=trainer.model,
+                best_value=self._value,
+                chosen_by=tf.Variable(chosen_by, trainable=False),
+            ),
             trainer.model.variables,
             os.path.join(directory, model_dir.BEST),
             max_to_keep=1,
         )
-        if self._metric and self._manager.latest_checkpoint:
-            checkpoints.restore(self._manager.latest_checkpoint, best_value=self._value)
+        path = self._manager.latest_checkpoint
+        # A run that begins, perhaps again, has no best value.
+        if self._metric and path and trainer.step:
+            stored = tf_checkpoints.open_file(path)
+            has_metric = stored.has_tensor(_CHOSEN_BY)
+            if not has_metric or stored.get_tensor(_CHOSEN_BY) == chosen_by.encode():
+                checkpoints.restore(path, best_value=self._value)
 
     def offer(self, metrics: Mapping[str, float]) -> str:
         """Saves a checkpoint if `metrics` are the best so far.
