@@ -41,6 +41,8 @@ from cmlm.errors import UserError, needing, shown
 FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 _never_trains = False
 
+logger = logging.getLogger(__name__)
+
 # Python's messages for flags that are no numbers, and ours.
 _NOT_A_NUMBER = {
     r"invalid literal for int\(\).*": "allowed: a whole number",
@@ -73,6 +75,15 @@ def tune_for_inference(precisions: Iterable[str]) -> None:
     threads.one_for_each_operation()
     if "bfloat16" in precisions:
         os.environ.setdefault(FROZEN_WEIGHTS, "1")
+
+
+def tune_for_training() -> None:
+    """Takes the variable of frozen weights out of the environment, with a warning.
+
+    Servers need it. Call this before TensorFlow is imported, in a command that trains.
+    """
+    if os.environ.pop(FROZEN_WEIGHTS, "0") != "0":
+        logger.warning("%s is ignored: this command trains", FROZEN_WEIGHTS)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,7 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
+    cli.tune_for_training()
     own = all(name.startswith("file:") for name in FLAGS.task)
     predicts_only = bool(FLAGS.predict and not FLAGS.task)
     cli.require(model="a model_dir, a checkpoint, an export, or other weights")

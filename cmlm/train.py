@@ -184,6 +184,7 @@ def _refuse_unread(task) -> None:
 
 
 def main(_) -> int | None:
+    cli.tune_for_training()
     with cli.quiet_imports():
         import tensorflow as tf
 

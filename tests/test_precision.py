@@ -118,6 +118,20 @@ def test_commands_that_train_never_pack_weights():
     assert {"train", "finetune", "tfhub"} <= set(found)
 
 
+def test_commands_that_train_ignore_the_variable(monkeypatch, caplog):
+    """They do so before anything else, so before TensorFlow is imported."""
+    for command in ("train", "finetune"):
+        source = (ROOT / "cmlm" / f"{command}.py").read_text()
+        assert re.search(r"^def main.*:\n    cli\.tune_for_training\(\)$", source, re.M)
+    for value, warnings in (("0", 0), ("1", 1)):
+        monkeypatch.setenv(cli.FROZEN_WEIGHTS, value)
+        caplog.clear()
+        cli.tune_for_training()
+        assert cli.FROZEN_WEIGHTS not in os.environ
+        assert len(caplog.messages) == warnings
+    assert "is ignored: this command trains" in caplog.text
+
+
 # Opens both runs, encodes in turn, and says whether weights were packed: a packed
 # weight does not notice that its variable changes.
 PROGRAM = """
