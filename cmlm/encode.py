@@ -156,8 +156,8 @@ def _fill_folder() -> None:
     paths = files.expand(FLAGS.input)
     reading = reading_flags.reading()
     with locks.held(FLAGS.output):
-        outputs.tidy_within(FLAGS.output)
         encoded.refuse_others(FLAGS.output)
+        outputs.tidy_within(FLAGS.output, encoded.NAMES)
         cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
         texts, vectors = encoded.write(

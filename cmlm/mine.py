@@ -137,6 +137,9 @@ reading_flags.define_workers()
 
 FLAGS = flags.FLAGS
 _PROGRAM_GB = 1
+# The entries of the work directory, as patterns.
+_COMPUTED = ("*-vectors", "*-neighbours", "cosines")
+_ENTRIES = ("source", "target", "pool", "bitext-*", "negatives.npy*", *_COMPUTED)
 # The three jobs, and the jobs that read a flag.
 _JOBS = {
     "pairs": "--source and --target",
@@ -169,7 +172,7 @@ def main(_) -> None:
     inputs = _inputs(work_dir)
     outputs.tidy(work_dir)
     with locks.held(work_dir):
-        outputs.tidy_within(work_dir)
+        outputs.tidy_within(work_dir, _ENTRIES)
         job = _job(work_dir)
         try:
             mine = _read_bitext if FLAGS.bitext else _mine_pairs
@@ -177,8 +180,7 @@ def main(_) -> None:
         except UserError:
             # Path.glob reads no pattern in the folder's own name.
             folder = pathlib.Path(work_dir)
-            computed = ("*-vectors", "*-neighbours", "cosines")
-            is_begun = any(any(folder.glob(name)) for name in computed)
+            is_begun = any(any(folder.glob(name)) for name in _COMPUTED)
             if not FLAGS.work_dir and not is_begun:
                 outputs.discard(work_dir)
             raise

@@ -456,15 +456,19 @@ def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
     model_dirs.assert_same(stored.read(0, 5), encoder.encode(distinct, normalize=True))
     assert commands.run(*command, f"--output={output}").stdout == said
     text.write_text("another\n")
+    exports = tmp_path / "exports"
+    for name in ("english", "vectors.tmp-0a1b2c3d", "english.old-0a1b2c3d"):
+        (exports / name).mkdir(parents=True)
     for arguments, reason in (
         ([f"--output={output}"], "holds another text than --input now"),
         ([f"--output={tmp_path}/x.npy", "--workers=2"], "a folder, without .npy"),
         ([f"--output={output}", "--query=a"], "a path that ends in .npy"),
-        ([f"--output={ROOT}/docs"], "allowed: a new folder, or a former output"),
+        ([f"--output={exports}"], "english; allowed: a new folder, or a former output"),
     ):
         refused = commands.run(*command, *arguments)
         assert refused.returncode == 1
         assert reason in refused.stderr.splitlines()[-1], refused.stderr
+    assert len(os.listdir(exports)) == 3
 
 
 def test_the_name_of_another_file_is_no_folder(tmp_path):

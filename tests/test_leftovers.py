@@ -120,6 +120,14 @@ def test_what_a_kill_left_goes_and_a_lost_state_is_no_new_run(run, caplog):
     assert {path.stem for path in run.glob("*.index")} == {"ckpt-2", "ckpt-4"}
 
 
+def test_in_a_folder_of_the_user_only_parts_of_first_files_go(tmp_path):
+    theirs = ["english.old-0a1b2c3d", "notes.txt.tmp-0a1b2c3d", "ckpt-1_temp"]
+    for name in ["vocab.txt.tmp-0a1b2c3d", "params.yaml.tmp-0a1b2c3d", *theirs]:
+        (tmp_path / name).touch()
+    leftovers.remove(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted(theirs)
+
+
 def test_data_without_any_index_is_kept_for_the_user(run):
     (run / "checkpoint").unlink()
     for path in run.glob("*.index"):

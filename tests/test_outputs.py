@@ -158,6 +158,17 @@ def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
     assert named == [f"{tmp_path}/{name}" for name in [*left, "o.npy.tmp-ffffffff"]]
 
 
+def test_within_a_directory_only_the_commands_own_leftovers_go(tmp_path):
+    left = ["own.tmp-0a1b2c3d", "own/a.npy.old-0a1b2c3d", "own/b/c.tmp-0a1b2c3d"]
+    other = ["export.old-0a1b2c3d", "other/a.npy.tmp-0a1b2c3d", "own/b/c.tmp-mine"]
+    for name in [*left, *other]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    outputs.tidy_within(str(tmp_path), ("own", "cosines"))
+    assert not any((tmp_path / name).exists() for name in left)
+    assert all((tmp_path / name).exists() for name in other)
+
+
 @pytest.mark.parametrize("kind", ["file", "directory", "working"])
 def test_what_a_living_run_writes_stays(tmp_path, caplog, kind):
     target = str(tmp_path / "o")

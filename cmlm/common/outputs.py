@@ -6,6 +6,7 @@ Every command that writes calls `check` before it touches anything.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import logging
 import os
 import re
@@ -282,14 +283,30 @@ def tidy(path: str) -> None:
     remove(replaced)
 
 
-def tidy_within(directory: str) -> None:
-    """Removes the leftovers of a killed run from a locked local directory."""
-    for folder, folders, names in os.walk(directory):
-        for name in [*folders, *names]:
-            if re.search(r"\.(tmp|old)-[0-9a-f]{8}$", name):
-                remove([os.path.join(folder, name)])
-                if name in folders:
-                    folders.remove(name)
+def tidy_within(directory: str, names: Iterable[str]) -> None:
+    """Removes the leftovers of a killed run from a locked local directory.
+
+    Args:
+        directory: the directory, which may hold other files of the user.
+        names: the command's own entries there, as patterns.
+    """
+    for entry in sorted(os.listdir(directory)):
+        path, own = os.path.join(directory, entry), without_mark(entry)
+        if not any(fnmatch.fnmatchcase(own, name) for name in names):
+            continue
+        if own != entry:
+            remove([path])
+            continue
+        for folder, folders, files in os.walk(path):
+            left = [name for name in [*folders, *files] if without_mark(name) != name]
+            remove(os.path.join(folder, name) for name in left)
+            folders[:] = [name for name in folders if name not in left]
+
+
+def without_mark(name: str) -> str:
+    """The name of the output that a leftover belongs to; any other name as it is."""
+    match = _LEFTOVER.fullmatch(name)
+    return match[2] if match else name
 
 
 def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:

@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Sequence
 
-from cmlm.common import json_files
+from cmlm.common import json_files, locks, outputs
 from cmlm.common.counts import counted
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Workers
@@ -21,7 +21,7 @@ from cmlm.mining import texts, vectors
 from cmlm.mining.texts import Texts
 from cmlm.mining.vectors import Vectors
 
-_TEXTS, _VECTORS = "texts", "vectors"
+NAMES = _TEXTS, _VECTORS = "texts", "vectors"
 
 
 def is_folder(path: str) -> bool:
@@ -30,9 +30,12 @@ def is_folder(path: str) -> bool:
 
 
 def refuse_others(directory: str) -> None:
-    """Raises UserError if a locked directory holds anything but such a folder."""
+    """Raises UserError if a locked directory holds anything but such a folder.
+
+    The leftovers of a killed run may lie there.
+    """
     for entry in sorted(os.listdir(directory)):
-        if entry not in (_TEXTS, _VECTORS, "lock"):
+        if outputs.without_mark(entry) not in (*NAMES, locks.FILE_NAME):
             raise UserError(
                 f"{directory} holds {entry}; allowed: a new folder, or a former output"
             )
