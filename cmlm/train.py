@@ -151,6 +151,9 @@ def configure():
     if FLAGS.init_checkpoint:
         config.init_checkpoint = FLAGS.init_checkpoint
     begun = model_dir.begun_config(FLAGS.model_dir) if FLAGS.model_dir else None
+    if begun is not None and not config.init_checkpoint:
+        # A resumed run need not name the weights that it started from.
+        config.init_checkpoint = begun.init_checkpoint
     warm_start.adopt_vocabulary(config, given, begun, FLAGS.model_dir)
     if config.init_checkpoint:
         warm_start.adopt_for_run(config, given, begun)

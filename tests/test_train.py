@@ -1,6 +1,7 @@
 """`python -m cmlm.train`: every file in configs/ runs, every mistake is named."""
 
 import os
+import shutil
 from pathlib import Path
 
 import commands
@@ -13,6 +14,7 @@ from absl.testing import flagsaver
 
 from cmlm import train
 from cmlm.config import overrides
+from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.training import engine, stages
 
@@ -218,6 +220,23 @@ def test_a_second_stage_resolves_without_a_directory(start):
     config, model_dir = configure(f"--init_checkpoint={start}")
     assert model_dir is None
     assert config.model.hidden_size == 16 and config.model.num_layers == 1
+
+
+def test_a_resumed_run_needs_its_start_no_more(start, tmp_path, monkeypatch):
+    """Neither the weights nor the flag; the flag may name them in another form."""
+    run, gone = str(tmp_path / "run"), str(tmp_path / "gone")
+    shutil.copytree(start, run)
+    begun = model_dir.read_config(run)
+    begun.init_checkpoint = gone
+    model_dir.write_config(run, begun)
+    monkeypatch.chdir(tmp_path)
+    for given, taken in (([], gone), (["--init_checkpoint=./gone/"], "./gone/")):
+        config, _ = configure(
+            f"--flagfile={ROOT}/configs/mirror_sentence.flags",
+            *(f"--model_dir={run}", "--train_data=a.txt", *given),
+        )
+        assert config.model.hidden_size == 16 and config.model.num_layers == 1
+        assert config.init_checkpoint == taken
 
 
 @pytest.mark.parametrize(

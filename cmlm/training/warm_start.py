@@ -13,6 +13,7 @@ from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import encoder, foreign
 from cmlm.tokenization import rules, vocabulary_file
+from cmlm.training import agreement
 from cmlm.vocabulary.settings import VocabularyConfig
 
 # The fields of `EncoderConfig` that say how weights are trained: the recipe sets them,
@@ -54,7 +55,8 @@ def adopt_for_run(
     if takes_pooling:
         given = set(given) - {"model.pooling"}
     # The last stage of a stacked run starts from the stage before, not from the source.
-    if begun is not None and begun.init_checkpoint == config.init_checkpoint:
+    before = begun.init_checkpoint if begun is not None else ""
+    if before and agreement.same_path(before, config.init_checkpoint):
         for field in dataclasses.fields(config.model):
             if f"model.{field.name}" not in given:
                 setattr(config.model, field.name, getattr(begun.model, field.name))
