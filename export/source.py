@@ -46,6 +46,11 @@ def check(output: str) -> None:
     if bool(FLAGS.model_dir) == bool(source):
         given = "both are given" if source else "neither is given"
         raise UserError(f"{given}; allowed: one of --model_dir and --from")
+    if source and FLAGS.checkpoint != "latest":
+        raise UserError(
+            f"--checkpoint is {FLAGS.checkpoint}; allowed with --from: latest. A run is "
+            "a --model_dir"
+        )
     if not FLAGS[output].value:
         raise UserError(f"--{output} is not given; allowed: a directory")
     if os.path.isfile(FLAGS[output].value):

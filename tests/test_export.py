@@ -155,6 +155,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
     )
     said = "--checkpoint is bset; allowed: latest, best, or the path of a checkpoint"
     assert_refused(result, said, tmp_path, [])
+    result = export_command(
+        f"--from={source}", f"--export_dir={tmp_path / 'out'}", "--checkpoint=best"
+    )
+    said = "--checkpoint is best; allowed with --from: latest"
+    assert_refused(result, said, tmp_path, [])
     # A folder with a checkpoint is one, so the next mistake is named.
     result = export_command(
         *(f"--model_dir={source}", f"--checkpoint={source}", "--seq_length=38"),
