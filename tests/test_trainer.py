@@ -1,5 +1,7 @@
 """One step: the same however its batch is spread; it stops at NaN and infinity."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -356,6 +358,24 @@ def test_a_row_of_metrics_weighs_each_step_once(one_device, batches, tmp_path):
         np.testing.assert_allclose(row[f"train/{name}/loss"], total / count, rtol=1e-6)
     assert trainer.examples_seen == 8 * drawn.count("cmlm") + 2 * drawn.count("mlm")
     assert row["train/examples_per_second"] > 0
+
+
+def test_a_validation_within_a_row_is_no_time_of_training(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(reporting.time, "monotonic", lambda: now)
+    trainer = types.SimpleNamespace(step=0, examples_seen=0, learning_rate=0.1)
+    trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}
+    settings = experiment.TrainerConfig(train_steps=20, summary_interval=20)
+    reporter = reporting.Reporter(str(tmp_path), settings, trainer)
+    for step in (10, 20):
+        now += 5
+        trainer.step, trainer.examples_seen = step, 8 * step
+        reporter.trained({})
+        now += 100
+        reporter.validated({"cmlm/loss": 1.0}, "")
+    rows = metrics_log.read_metrics(str(tmp_path / "metrics.jsonl"))
+    rates = [row.get("train/examples_per_second") for row in rows]
+    assert rates == [None, 160 / 10, None]
 
 
 def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_path):

@@ -106,6 +106,7 @@ class Reporter:
         done = step >= settings.train_steps
         if step % settings.summary_interval == 0 or done:
             self._write_row()
+        self._trained_at = time.monotonic()
 
     def stopped(self) -> None:
         """Writes the metrics so far. Call it before a signal ends the run."""
@@ -126,7 +127,7 @@ class Reporter:
     def _begin_row(self) -> None:
         self._totals: dict[str, list[float]] = {}
         self._row_examples = self._trainer.examples_seen
-        self._row_start = time.monotonic()
+        self._row_start = self._trained_at = time.monotonic()
 
     def validated(self, metrics: Mapping[str, float], kept: str) -> None:
         """Reports a validation.
@@ -142,6 +143,8 @@ class Reporter:
             if name.endswith("/conditioning_gain")
         }
         self._line.interrupt()
+        # Validation is not part of the measured training time.
+        self._row_start += time.monotonic() - self._trained_at
         if not metrics:
             # The run has said so before its first step.
             return
@@ -153,5 +156,3 @@ class Reporter:
         if len(metrics) > _MOST_TOLD:
             text += f"  and {len(metrics) - _MOST_TOLD} more in {model_dir.METRICS}"
         logger.info("validation at step %s: %s%s", f"{step:,}", text, kept)
-        # Validation is not part of the measured training time.
-        self._row_start = time.monotonic()
