@@ -292,10 +292,11 @@ def _stages_to_train(planned, strategy):
     The last stage is always built, so that the command can describe the run.
     """
     from cmlm.common import workers
+    from cmlm.training import stages
 
+    number_done = workers.on_chief(strategy, lambda: stages.count_done(planned))
     for place, stage in enumerate(planned, 1):
-        is_last = stage is planned[-1]
-        is_done = not is_last and workers.on_chief(strategy, stage.is_done)
+        is_done = place <= number_done and stage is not planned[-1]
         if len(planned) > 1:
             done = ", already done" if is_done else ""
             print(

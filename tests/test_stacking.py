@@ -1,5 +1,7 @@
 """Progressive stacking: layers are copies, stages follow each other and resume."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -102,9 +104,9 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
     )
 
     def run(directory, stop_in=None):
-        for number, stage in enumerate(stages.plan(config, str(directory))):
-            if stage.is_done():
-                continue
+        planned = stages.plan(config, str(directory))
+        for number in range(stages.count_done(planned), len(planned)):
+            stage = planned[number]
             built = engine.build(stage.config, stage.directory, stage.stacked_on)
             if number == stop_in:
                 built.trainer.train(1)
@@ -115,9 +117,9 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
 
     straight = run(tmp_path / "straight")
     run(tmp_path / "stopped", stop_in=1)
-    assert [
-        stage.is_done() for stage in stages.plan(config, str(tmp_path / "stopped"))
-    ] == [True, False]
+    planned = stages.plan(config, str(tmp_path / "stopped"))
+    assert stages.count_done(planned) == 1
+    assert stages.count_done(planned[:1]) == 1
     resumed = run(tmp_path / "stopped")
     for a, b in zip(
         straight.trainer.model.encoder.get_weights(),
@@ -130,6 +132,12 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
         for path in (tmp_path / "stopped", tmp_path / "stopped" / "stages" / "1-layers")
     }
     assert len(vocabularies) == 1
+    # A finished run needs its stages no more.
+    shutil.rmtree(tmp_path / "stopped" / "stages")
+    assert stages.count_done(planned) == 2
+    last = planned[-1]
+    again = engine.build(last.config, last.directory, last.stacked_on)
+    assert again.is_over
 
 
 @pytest.mark.usefixtures("eager")

@@ -115,7 +115,10 @@ def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
     tasks = Evals(config, strategy)
     if stacked_on:
         # Only a finished stage shows whether its vocabulary is a tokenizer.json.
-        config.vocabulary.file = vocabulary_file.find(stacked_on)
+        path = vocabulary_file.find(stacked_on)
+        # A run that has begun has its own copy, and needs the stage no more.
+        if begun is None or tf.io.gfile.exists(path):
+            config.vocabulary.file = path
     data, tokenizer = inputs.prepare(config, begun, directory, strategy)
     on_chief(lambda: agreement.refuse_other_model(config, begun, directory))
     trainer = _build_trainer(config, data, tokenizer, strategy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
@@ -29,14 +30,23 @@ class Stage:
     config: ExperimentConfig
     stacked_on: str | None = None
 
-    def is_done(self) -> bool:
-        """Whether the stage has a checkpoint of its last step."""
-        return self.config.trainer.is_over(latest.step(self.directory))
-
     def check_start(self) -> None:
         """Raises UserError if the stage began with other weights than `config` says."""
         begun = model_dir.begun_config(self.directory)
         agreement.begun_start(self.config, begun, self.directory)
+
+
+def count_done(planned: Sequence[Stage]) -> int:
+    """Returns the number of stages that are done, the first ones of a plan.
+
+    A stage is done if it has a checkpoint of its last step, or a later one has begun:
+    that one needs it no more.
+    """
+    for number, stage in reversed(list(enumerate(planned))):
+        step = latest.step(stage.directory)
+        if step:
+            return number + int(stage.config.trainer.is_over(step))
+    return 0
 
 
 def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
