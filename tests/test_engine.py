@@ -16,7 +16,7 @@ import tensorflow as tf
 import toys
 from official.core import config_definitions
 
-from cmlm.common import distributed
+from cmlm.common import distributed, workers
 from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -635,7 +635,7 @@ def test_bfloat16_trains_on_float32_weights(text, tmp_path):
 
 @pytest.mark.usefixtures("eager")
 def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
-    text, tmp_path, monkeypatch
+    text, tmp_path, monkeypatch, one_device
 ):
     def precision(flags, **runtime):
         config = toys.run_config(text, **{"trainer.train_steps": 1})
@@ -643,13 +643,16 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
         config.runtime.override(runtime)
         monkeypatch.setattr(distributed, "_cpu_flags", lambda: frozenset(flags))
         begun = model_dir.begun_config(str(tmp_path))
-        agreement.choose_precision(config, begun)
+        agreement.choose_precision(config, begun, one_device)
         return config.runtime.mixed_precision_dtype
 
     assert precision({"avx512f", "avx512_bf16"}) == "bfloat16"
     assert precision({"avx512f"}) == "float32"
     assert precision({"amx_bf16"}, num_gpus=1) == "float32"
     assert precision({}, distribution_strategy="tpu") == "bfloat16"
+    with monkeypatch.context() as patched:
+        patched.setattr(workers, "on_chief", lambda strategy, choose: "bfloat16")
+        assert precision({}) == "bfloat16"
     # A run that began in float32 goes on in float32 elsewhere.
     config = toys.run_config(text, **{"trainer.train_steps": 1})
     config.runtime.mixed_precision_dtype = "auto"

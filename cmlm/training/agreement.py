@@ -102,22 +102,31 @@ def check_folder(directory: str) -> None:
         )
 
 
-def choose_precision(config: ExperimentConfig, begun: ExperimentConfig | None) -> None:
-    """Replaces the precision `auto` by that of the run so far, or of this machine.
+def choose_precision(
+    config: ExperimentConfig,
+    begun: ExperimentConfig | None,
+    strategy: tf.distribute.Strategy,
+) -> None:
+    """Replaces the precision `auto` by that of the run so far, or of worker 0.
 
     Args:
-        config: the configuration of the command; changed in place.
+        config: the configuration of the command, the same on every worker; changed in
+            place.
         begun: the result of `model_dir.begun_config`, here and in the next functions.
+        strategy: the run's strategy.
     """
     runtime = config.runtime
     if runtime.mixed_precision_dtype != distributed.AUTO:
         return
-    if begun is None:
-        runtime.mixed_precision_dtype = distributed.fast_precision(runtime)
-    else:
+
+    def choose():
+        if begun is None:
+            return distributed.fast_precision(runtime)
         # A run does not change its precision on the way from machine to machine.
-        before = begun.runtime.mixed_precision_dtype
-        runtime.mixed_precision_dtype = before or "float32"
+        return begun.runtime.mixed_precision_dtype or "float32"
+
+    # The machines of the workers may differ.
+    runtime.mixed_precision_dtype = workers.on_chief(strategy, choose)
 
 
 def check_begun(

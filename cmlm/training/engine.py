@@ -94,8 +94,6 @@ def build(
     """
     # Every check of this start has this one reading of params.yaml.
     begun = model_dir.begun_config(directory)
-    agreement.choose_precision(config, begun)
-    distributed.set_precision(config.runtime.mixed_precision_dtype)
     # TensorFlow must not run an operation before the workers of a cluster have found
     # each other.
     strategy = strategy or distributed.build_strategy(config.runtime)
@@ -106,6 +104,8 @@ def build(
 def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
     """The part of `build` that fails if a worker is lost; arguments as there."""
     agreement.refuse_other_settings(config, strategy)
+    agreement.choose_precision(config, begun, strategy)
+    distributed.set_precision(config.runtime.mixed_precision_dtype)
     on_chief = functools.partial(workers.on_chief, strategy)
     if writes:
         on_chief(lambda: agreement.check_folder(directory))
