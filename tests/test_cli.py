@@ -342,6 +342,16 @@ print("a result")
 """
 
 
+WITHOUT_STDOUT = """
+import sys
+from cmlm import cli
+def body():
+    print("a result")
+    print("a message", file=sys.stderr)
+cli.guard(body)
+"""
+
+
 def test_a_process_without_stderr_works_and_keeps_stdout_clean(tmp_path):
     for program, wanted in [
         (["-c", WITHOUT_STDERR], (0, "a result\n")),
@@ -355,6 +365,21 @@ def test_a_process_without_stderr_works_and_keeps_stdout_clean(tmp_path):
             text=True,
         )
         assert (done.returncode, done.stdout) == wanted
+
+
+def test_a_process_without_stdout_works(tmp_path):
+    for streams, wanted in ((">&-", "a message\n"), (">&- 2>&-", "")):
+        done = subprocess.run(
+            [
+                *("sh", "-c", f'exec "$0" "$@" {streams}'),
+                *(sys.executable, "-c", WITHOUT_STDOUT),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, wanted)
 
 
 IN_TWO_THREADS = """

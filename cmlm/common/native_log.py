@@ -24,13 +24,15 @@ _QUIET_ENVIRONMENT = {
 def quiet_environment() -> None:
     """Sets variables that TensorFlow reads at import, unless the user has set them.
 
-    A process without stderr (`2>&-`) gets one that drops everything: bars and messages
-    of libraries need it.
+    A process without stdout or stderr (`>&-`, `2>&-`) gets one that drops everything:
+    bars and messages of libraries need it.
     """
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Each takes the free descriptor 1 or 2, which native code writes to.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
     if sys.stderr is None:
-        # It takes the free descriptor 2, which native code writes to.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
