@@ -137,6 +137,8 @@ def test_ulr_has_the_papers_numbers():
     "override, message",
     [
         ("trainer.stacking_steps=[10,0]", r"stacking_steps is \[10, 0\]"),
+        ("trainer.stacking_steps=[10.5]", r"stacking_steps is 10.5; allowed: an integer"),
+        ("trainer.evals=[2024]", "an item of trainer.evals is 2024; allowed: text"),
         ("trainer.stacking_steps=[1,1,1]", "num_layers is 12; allowed: multiples of 8"),
         ("trainer.schedule=both", "'both'; allowed: joint, interleaved"),
         ("trainer.best_checkpoint_metric=mlm/loss", "empty, or a metric of cmlm"),

@@ -60,7 +60,8 @@ def message(config) -> str:
         ({"part": Part(1.0)}, "a.part.share is 1.0; allowed: 0 to below 1"),
         ({"part": Part(0.5, float("inf"))}, "a.part.weight is inf; allowed: a finite"),
         ({"part": Part(steps=[3, 0])}, "a.part.steps is [3, 0]; allowed: at least 1"),
-        ({"part": Part(steps=["x"])}, "a.part.steps is ['x']; allowed: numbers"),
+        ({"part": Part(steps=["x"])}, "an item of a.part.steps is 'x'; allowed: an int"),
+        ({"part": Part(steps=[10.5])}, "an item of a.part.steps is 10.5; allowed: an in"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_place(values, expected):
@@ -75,8 +76,8 @@ def test_a_part_that_is_switched_off_needs_right_types_only():
 
 
 def test_what_yaml_has_read_as_another_type_is_put_right():
-    config = Whole(form=None, limit=3.0, rate="1e-3", part=Part(steps=[1, 2]))
+    config = Whole(form=None, limit=3.0, rate="1e-3", part=Part(steps=[1, 2.0]))
     fields.check(config)
     assert (config.form, config.limit, config.rate) == ("", 3, 1e-3)
     assert config.part.steps == (1, 2)
-    assert isinstance(config.limit, int)
+    assert all(isinstance(number, int) for number in (config.limit, *config.part.steps))

@@ -154,6 +154,9 @@ def check_types(config: Any, prefix: str = "") -> None:
             check_types(value, f"{path}.")
             continue
         fitted = _fitted(value, allowed_types, path)
+        kinds = _item_types(type(config))[field.name]
+        if kinds and isinstance(fitted, tuple):
+            fitted = tuple(_fitted(item, kinds, f"an item of {path}") for item in fitted)
         if fitted is not value:
             setattr(config, field.name, fitted)
         for number in fitted if isinstance(fitted, tuple) else (fitted,):
@@ -174,8 +177,6 @@ def check_ranges(config: Any, prefix: str = "") -> None:
         if allowed is None or value is None:
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(allowed, Range) and not isinstance(each, int | float):
-                raise refused(path, value, "numbers")
             if each not in allowed:
                 raise refused(path, value, allowed)
     if hasattr(config, "check_together"):
@@ -250,6 +251,18 @@ def _allowed_types(config_class: type) -> dict[str, tuple[type, ...]]:
         field.name: _kinds(hints[field.name])
         for field in dataclasses.fields(config_class)
     }
+
+
+@functools.cache
+def _item_types(config_class: type) -> dict[str, tuple[type, ...]]:
+    """Returns the types of the items of each field, which only tuples have."""
+    hints = typing.get_type_hints(config_class)
+    found = {}
+    for field in dataclasses.fields(config_class):
+        hint = hints[field.name]
+        is_tuple = typing.get_origin(hint) is tuple
+        found[field.name] = _kinds(typing.get_args(hint)[0]) if is_tuple else ()
+    return found
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
