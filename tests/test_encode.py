@@ -17,7 +17,7 @@ import tensorflow as tf
 import cmlm
 from cmlm.common import arrays, checksums, files
 from cmlm.common.keras import keras
-from cmlm.encoders import batching, comparing, model_dir, opening
+from cmlm.encoders import batching, by_language, comparing, model_dir, opening
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -144,6 +144,7 @@ def test_a_lone_surrogate_is_an_unknown_character(encoder):
         # Both would give their columns or keys as items.
         (pd.DataFrame({"a": ["x"], "b": ["y"]}), "is a DataFrame; allowed: a list of"),
         ({"text": ["x"]}, "is a dict; allowed: a list of str"),
+        ({"x", "y"}, "is a set; allowed: a list of str"),
         (np.array("a"), "is a ndarray; allowed: a list of str"),
     ],
 )
@@ -334,6 +335,11 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     for model, said in cases.items():
         with pytest.raises(UserError, match=said):
             opening.open_encoder(model)
+
+
+def test_a_language_with_two_models_is_refused():
+    with pytest.raises(UserError, match="en=A,en=B'; allowed: one model of en, not tw"):
+        by_language.models("languages:en=A,en=B")
 
 
 def test_a_check_refuses_names_without_an_encoder_alone(source, exported, tmp_path):

@@ -19,7 +19,7 @@ def models(name: str) -> dict[str, str]:
     """The models of a name by language; a model of all languages has the language "".
 
     Raises:
-        UserError: the list of models by language is malformed.
+        UserError: the list of models by language is malformed, or has a language twice.
     """
     if not name.startswith(_PREFIX):
         return {"": name}
@@ -29,6 +29,10 @@ def models(name: str) -> dict[str, str]:
         if not (language and equals and model):
             raise UserError(
                 f"--model has {name!r}; allowed: {_PREFIX}LANGUAGE=MODEL,..."
+            )
+        if language in found:
+            raise UserError(
+                f"--model has {name!r}; allowed: one model of {language}, not two"
             )
         found[language] = model
     return found

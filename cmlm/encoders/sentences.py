@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 
 
 def check_sentences(sentences: Sequence[str], name: str = "sentences") -> None:
@@ -14,15 +14,16 @@ def check_sentences(sentences: Sequence[str], name: str = "sentences") -> None:
 
     Raises:
         TypeError: `sentences` is a single string, has no length or more than one axis,
-            or is a mapping; or an item is not a str.
+            or is a mapping or a set; or an item is not a str.
     """
     if isinstance(sentences, (str, bytes)):
         # Its characters would count as sentences.
         raise TypeError(f"{name} is a single string; allowed: a list of str")
     is_table = getattr(sentences, "ndim", 1) != 1
-    if is_table or isinstance(sentences, Mapping) or not isinstance(sentences, Sized):
-        # A table of pandas and a dict give their columns and keys as items. The check
-        # of the items would use up an iterator.
+    is_other = isinstance(sentences, (Mapping, Set)) or not isinstance(sentences, Sized)
+    if is_table or is_other:
+        # A table of pandas and a dict give their columns and keys as items, a set has
+        # no order. The check of the items would use up an iterator.
         kind = type(sentences).__name__
         raise TypeError(f"{name} is a {kind}; allowed: a list of str")
     for row, sentence in enumerate(sentences):
