@@ -80,9 +80,9 @@ def main(_) -> None:
         _fill_folder()
         return
     if FLAGS.workers != 1 or FLAGS.beam_options:
+        given = f"--output is {FLAGS.output or 'not given'}"
         raise UserError(
-            f"--output is {FLAGS.output}; allowed with --workers or --beam_options: a "
-            "folder, without .npy"
+            f"{given}; allowed with --workers or --beam_options: a folder, without .npy"
         )
     _encode_lines()
 

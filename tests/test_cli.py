@@ -128,6 +128,8 @@ def test_flagfile_nests_takes_comments_and_the_later_flag_wins(run, tmp_path):
     assert run("--flagfile=own.flags").stdout == "number 11\n"
     assert run("--flagfile=own.flags", "--number=12").stdout == "number 12\n"
     assert run("--number=12", "--flagfile=own.flags").stdout == "number 11\n"
+    assert run("--flagfile", "own.flags", "--number=12").stdout == "number 12\n"
+    assert_one_error(run("--flagfile", "nowhere"), "--flagfile=nowhere: there is no")
 
 
 def test_flagfile_line_without_dashes_does_not_swallow_the_rest(run, tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cmlm.encoders import external, model_server, opening
+from cmlm.encoders.trained import Reading
 from cmlm.errors import UserError
 from cmlm.mining import texts, vectors
 
@@ -132,6 +133,12 @@ def encoder(request, tmp_path):
     text.write_text("a\nbcd\n")
     np.save(npy, np.array([[1, 1], [3, 1]], np.float32))
     return opening.open_encoder(f"vectors:{text}:{npy}")
+
+
+def test_a_reading_of_vectors_that_are_fixed_is_refused(encoder):
+    said = "--pooling is 'mean'; allowed with .*: no --pooling, because its vectors are "
+    with pytest.raises(UserError, match=said):
+        opening.open_encoder(encoder.name, Reading(pooling="mean"))
 
 
 def test_a_single_string_is_refused_and_an_array_is_a_list(encoder):

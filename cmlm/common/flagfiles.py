@@ -4,13 +4,15 @@
 --flagfile=en_small              configs/en_small.flags of the package
 --flagfile=configs/ulr.flags     the same, also outside the checkout
 --flagfile=papers/ulr/mlm        configs/papers/ulr/mlm.flags
+
+A space may stand in the place of the =.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cmlm.errors import did_you_mean
 
@@ -66,10 +68,18 @@ def expand(arguments: Sequence[str]) -> list[str]:
     Raises:
         UnicodeDecodeError: a flagfile is not UTF-8 text.
     """
-    return list(_expanded(arguments, ()))
+    return list(_expanded(_joined(arguments), ()))
 
 
-def _expanded(arguments: Sequence[str], open_files: tuple[str, ...]) -> Iterator[str]:
+def _joined(arguments: Sequence[str]) -> Iterator[str]:
+    """Writes `--flagfile NAME` as `--flagfile=NAME`."""
+    rest = iter(arguments)
+    for argument in rest:
+        name = next(rest, None) if argument in ("-flagfile", "--flagfile") else None
+        yield argument if name is None else f"{argument}={name}"
+
+
+def _expanded(arguments: Iterable[str], open_files: tuple[str, ...]) -> Iterator[str]:
     for argument in arguments:
         name = _named(argument)
         path = None if name is None else find(name)

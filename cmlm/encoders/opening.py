@@ -210,8 +210,9 @@ def _fixed(encoder, reading: Reading, model: str):
     for name, value in vars(reading).items():
         own = encoder.seq_length if name == "seq_length" else encoder.info.get(name)
         if value not in (None, own):
+            allowed = f"no --{name}" if own is None else repr(own)
             raise UserError(
-                f"--{name} is {value!r}; allowed with {model}: {own!r}, because its "
+                f"--{name} is {value!r}; allowed with {model}: {allowed}, because its "
                 "vectors are fixed"
             )
     return encoder
