@@ -312,7 +312,8 @@ def _stages_to_train(planned, strategy):
 def _evaluate(stage, strategy) -> None:
     """Validates the latest checkpoint and prints the metrics.
 
-    It writes nothing, so it may go beside a run that trains.
+    It writes no checkpoint and no metrics, so it may go beside a run that trains. Text
+    that is new to the run may add files to `text/` and `teacher/`.
     """
     with cli.quiet_imports():
         from cmlm.common import workers

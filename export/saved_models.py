@@ -56,9 +56,6 @@ def write(
         components: principal components of this model, to serve PCR.
         precision: the precision of the layers in serving, one of
             `choices.PRECISIONS`.
-
-    Raises:
-        UserError: something cannot be written, for example on a full disk.
     """
     with scratch.directory() as folder:
         # TensorFlow leaves an asset out if its file is gone when the graph is saved.

@@ -143,7 +143,6 @@ class StoredVectors(ExternalEncoder):
             )
         self.name = f"vectors:{text}:{npy}"
         self._text = text
-        self._npy = npy
         self._rows = {line: row for row, line in enumerate(lines)}
         self.dim = shape[1]
         self.info = {"vectors": npy, "dim": self.dim}

@@ -1,16 +1,6 @@
 """A model_dir: the directory of a run, with the files to resume, export and evaluate.
 
-params.yaml       the resolved configuration
-vocab.txt         the vocabulary, given or learnt
-vocab.txt.json    its rules: case, accents, the longest word
-tokenizer.json    replaces both for a tokenizer other than BERT's WordPiece
-ckpt-N.*          the latest checkpoints, with optimizer and data position
-best/ckpt-N.*     the best checkpoint by `trainer.best_checkpoint_metric`
-metrics.jsonl     a row of metrics for each interval
-tensorboard/      the same metrics for TensorBoard
-text/             training text prepared from `builtin:` or raw text
-teacher/          a teacher's vectors of the training text, for distillation
-stages/           the stages before the last, for progressive stacking
+docs/training.md lists the files.
 """
 
 from __future__ import annotations
