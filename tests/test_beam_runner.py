@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent import futures
@@ -151,6 +152,14 @@ def test_a_job_service_that_gives_no_end_is_one_line(tmp_path):
     finally:
         service.stop()
         pool.stop(0)
+
+
+def test_a_pipeline_that_never_runs_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    progress = beam_runner.Progress(3)
+    with pytest.raises(UserError, match="it has no --runer"):
+        beam_runner.run(lambda pipeline: None, "--runer=FlinkRunner", 1, progress)
+    assert not os.listdir(tmp_path)
 
 
 def test_progress_of_several_processes_adds_up(capfd):

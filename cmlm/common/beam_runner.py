@@ -30,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 
 import apache_beam as beam
@@ -363,8 +364,9 @@ class Progress:
     ):
         self._description = description
         self._total, self._unit, self._afterwards = total, unit, afterwards
-        handle, self._path = tempfile.mkstemp(prefix="cmlm-progress-")
-        os.close(handle)
+        # The file is there only while the bar is shown.
+        name = f"cmlm-progress-{uuid.uuid4().hex}"
+        self._path = os.path.join(tempfile.gettempdir(), name)
         self._pending, self._written = 0, 0.0
 
     def add(self, amount: int) -> None:
@@ -386,6 +388,7 @@ class Progress:
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """Shows the bar until the block ends, then deletes the file."""
+        open(self._path, "x", encoding="ascii").close()
         ended = threading.Event()
         thread = threading.Thread(target=self._follow, args=(ended,), daemon=True)
         thread.start()
