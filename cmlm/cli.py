@@ -41,8 +41,6 @@ from cmlm.errors import UserError, needing, shown
 FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 _never_trains = False
 
-logger = logging.getLogger(__name__)
-
 # Python's messages for flags that are no numbers, and ours.
 _NOT_A_NUMBER = {
     r"invalid literal for int\(\).*": "allowed: a whole number",
@@ -51,6 +49,8 @@ _NOT_A_NUMBER = {
 
 # The longest line of an error.
 _MOST_CHARACTERS = 2000
+
+logger = logging.getLogger(__name__)
 
 
 def tune_for_inference(precisions: Iterable[str]) -> None:

@@ -48,8 +48,8 @@ def check(output: str) -> None:
         raise UserError(f"{given}; allowed: one of --model_dir and --from")
     if source and FLAGS.checkpoint != "latest":
         raise UserError(
-            f"--checkpoint is {FLAGS.checkpoint}; allowed with --from: latest. A run is "
-            "a --model_dir"
+            f"--checkpoint is {FLAGS.checkpoint}; allowed: with --model_dir, not with "
+            "--from"
         )
     if not FLAGS[output].value:
         raise UserError(f"--{output} is not given; allowed: a directory")

@@ -158,7 +158,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
     result = export_command(
         f"--from={source}", f"--export_dir={tmp_path / 'out'}", "--checkpoint=best"
     )
-    said = "--checkpoint is best; allowed with --from: latest"
+    said = "--checkpoint is best; allowed: with --model_dir, not with --from"
     assert_refused(result, said, tmp_path, [])
     # A folder with a checkpoint is one, so the next mistake is named.
     result = export_command(

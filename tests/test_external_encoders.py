@@ -136,7 +136,7 @@ def encoder(request, tmp_path):
 
 
 def test_a_reading_of_vectors_that_are_fixed_is_refused(encoder):
-    said = "--pooling is 'mean'; allowed with .*: no --pooling, because its vectors are "
+    said = "--pooling is 'mean'; allowed with .*: no --pooling, because its vectors"
     with pytest.raises(UserError, match=said):
         opening.open_encoder(encoder.name, Reading(pooling="mean"))
 

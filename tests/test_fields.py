@@ -60,8 +60,8 @@ def message(config) -> str:
         ({"part": Part(1.0)}, "a.part.share is 1.0; allowed: 0 to below 1"),
         ({"part": Part(0.5, float("inf"))}, "a.part.weight is inf; allowed: a finite"),
         ({"part": Part(steps=[3, 0])}, "a.part.steps is [3, 0]; allowed: at least 1"),
-        ({"part": Part(steps=["x"])}, "an item of a.part.steps is 'x'; allowed: an int"),
-        ({"part": Part(steps=[10.5])}, "an item of a.part.steps is 10.5; allowed: an in"),
+        ({"part": Part(steps=["x"])}, "an item of a.part.steps is 'x'; allowed: an"),
+        ({"part": Part(steps=[10.5])}, "an item of a.part.steps is 10.5; allowed: an"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_place(values, expected):

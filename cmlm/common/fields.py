@@ -156,7 +156,8 @@ def check_types(config: Any, prefix: str = "") -> None:
         fitted = _fitted(value, allowed_types, path)
         kinds = _item_types(type(config))[field.name]
         if kinds and isinstance(fitted, tuple):
-            fitted = tuple(_fitted(item, kinds, f"an item of {path}") for item in fitted)
+            place = f"an item of {path}"
+            fitted = tuple(_fitted(item, kinds, place) for item in fitted)
         if fitted is not value:
             setattr(config, field.name, fitted)
         for number in fitted if isinstance(fitted, tuple) else (fitted,):
