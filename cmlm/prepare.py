@@ -38,8 +38,10 @@ wikipedia and json use length and duplicate_documents, and bitext uses duplicate
 The output is OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on, and OUTPUT/stats.json.
 """
 
+import contextlib
 import os
 import shlex
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -49,7 +51,8 @@ from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 _PLAIN = choices.TEXT_LAYOUTS
-# Repeated here, because --help must not import cmlm.preparation.
+# The steps without --steps. They stand here, because --help must not import
+# cmlm.preparation.
 _STEPS_OF_LAYOUT = {
     "wet": (
         "c4",
@@ -143,7 +146,7 @@ def main(_) -> None:
         FLAGS.overwrite,
     )
     if FLAGS.layout in _PLAIN and not FLAGS.steps and not _given(_FLAGS_OF_STEPS):
-        ignored = _given(("shards", "beam_options", "workers"))
+        ignored = _given(("shards", "seed", "beam_options", "workers"))
         if ignored:
             raise UserError(
                 f"--{ignored[0]} is {FLAGS[ignored[0]].value}; allowed: with --steps, "
@@ -155,7 +158,7 @@ def main(_) -> None:
 
 
 def _refuse_ignored() -> None:
-    """Raises UserError for a flag that another flag would have to accompany."""
+    """Raises UserError for a flag that has no use beside the other flags."""
     if FLAGS["min_quality"].present and not FLAGS.quality_model:
         raise UserError(
             f"--min_quality is {FLAGS.min_quality}; allowed: with --quality_model=FILE,"
@@ -166,6 +169,22 @@ def _refuse_ignored() -> None:
             f"--text_field is {FLAGS.text_field}; allowed: with --layout=json, not"
             f" {FLAGS.layout}"
         )
+    if FLAGS.quality_model and FLAGS.layout in choices.BITEXT_LAYOUTS:
+        raise UserError(
+            f"--quality_model is {FLAGS.quality_model}; allowed: without"
+            f" --layout={FLAGS.layout}, because it scores documents, not pairs"
+        )
+    if FLAGS.language == "all" and "language" not in _steps():
+        raise UserError(
+            "--language is all; allowed: with the step `language`, or one language"
+            " such as en"
+        )
+
+
+def _steps() -> Sequence[str]:
+    if FLAGS.steps is None:
+        return _STEPS_OF_LAYOUT.get(FLAGS.layout, ())
+    return FLAGS.steps
 
 
 def _given(names) -> list[str]:
@@ -198,15 +217,17 @@ def _split() -> None:
 def _run_pipeline() -> None:
     with cli.quiet_imports("corpus"):
         from cmlm.common import files
+        from cmlm.data import other_formats
         from cmlm.preparation import dumps, report
         from cmlm.preparation import settings as settings_lib
 
     paths = files.expand(FLAGS.input)
+    if FLAGS.layout in _PLAIN:
+        # The pipeline itself reads a damaged file, up to its damage.
+        with contextlib.suppress(UserError):
+            other_formats.warn(paths, FLAGS.layout)
     size = dumps.size_of(paths)
-    steps = FLAGS.steps
-    if steps is None:
-        steps = _STEPS_OF_LAYOUT.get(FLAGS.layout, ())
-    steps = settings_lib.ordered(steps)
+    steps = settings_lib.ordered(_steps())
     guard = FLAGS.remove_sentences_of
     settings = settings_lib.Settings(
         paths=tuple(paths),

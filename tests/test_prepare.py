@@ -104,6 +104,24 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
             [f"--input={ROOT}/README.md", "--output=x", "--text_field=body"],
             "--text_field is body; allowed: with --layout=json, not lines",
         ),
+        (
+            [f"--input={ROOT}/README.md", "--output=x", "--seed=5"],
+            "--seed is 5; allowed: with --steps",
+        ),
+        (
+            [f"--input={ROOT}/README.md", "--output=x", "--language=all"],
+            "--language is all; allowed: with the step `language`",
+        ),
+        (
+            [
+                f"--input={ROOT}/README.md",
+                "--output=x",
+                "--layout=tsv",
+                "--language=en-de",
+                "--quality_model=q.npz",
+            ],
+            "--quality_model is q.npz; allowed: without --layout=tsv",
+        ),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
@@ -121,6 +139,24 @@ def wet(path, pages):
             writer.write_record(
                 writer.create_warc_record("http://a.org/", "conversion", payload)
             )
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (gzip.compress(b"One text.\tOne more text.\n" * 20), "looks like a table"),
+        (gzip.compress(b"One sentence here.\n" * 20)[:-4], "up to the damage: "),
+    ],
+    ids=["table", "cut"],
+)
+def test_the_pipeline_warns_of_a_table_and_goes_on_after_damage(
+    tmp_path, content, said
+):
+    (tmp_path / "a.txt.gz").write_bytes(content)
+    arguments = [f"--input={tmp_path}/a.txt.gz", f"--output={tmp_path}/out"]
+    done = run("prepare", *arguments, "--steps=length", "--workers=1")
+    assert done.returncode == 0, done.stderr
+    assert said in done.stderr + done.stdout
 
 
 def test_evaluation_data_that_cannot_be_read_stops_before_the_work(tmp_path):

@@ -9,6 +9,8 @@ STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 PRECISIONS = ("float32", "bfloat16")
 # Plain text files (`cmlm.data.sentences`).
 TEXT_LAYOUTS = ("lines", "wrapped", "wikitext")
+# Files of translation pairs (`cmlm.preparation.sources`).
+BITEXT_LAYOUTS = ("tsv", "gettext")
 # Files of one language (`cmlm.preparation.spreading`).
 MAX_SHARDS = 1 << 20
 # Vocabularies (`cmlm.tokenization.rules`): Unicode's forms of text; "" changes nothing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from cmlm.common import choices
 from cmlm.common.counts import counted
 from cmlm.preparation import sources
 from cmlm.preparation.settings import Settings
@@ -55,7 +56,7 @@ def summary(stats: dict) -> str:
 
     A bitext has pairs. Its documents are blocks of them and mean nothing to a reader.
     """
-    is_bitext = stats["settings"]["layout"] in sources.BITEXT_LAYOUTS
+    is_bitext = stats["settings"]["layout"] in choices.BITEXT_LAYOUTS
     read = stats["steps"].get("read", {})
     documents = read.get("documents", {}).get("out", 0)
     lines = read.get("lines", {}).get("out", 0)

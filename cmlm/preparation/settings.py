@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
+from cmlm.common import choices
 from cmlm.data import sentences
 from cmlm.errors import UserError
-from cmlm.preparation import filters, sources, steps
+from cmlm.preparation import filters, steps
 
 # The steps in their order; the last three compare documents with one another.
 STEPS = (
@@ -57,7 +58,7 @@ class Settings:
 
     @property
     def is_bitext(self) -> bool:
-        return self.layout in sources.BITEXT_LAYOUTS
+        return self.layout in choices.BITEXT_LAYOUTS
 
     @property
     def language_table(self) -> tuple[str, ...]:
@@ -119,7 +120,7 @@ def languages_of(wanted: str, layout: str, steps: Collection[str]) -> tuple[str,
         UserError: a language is unknown, or does not fit the layout or the steps.
     """
     codes = [code.strip() for code in wanted.split(",")]
-    is_bitext = layout in sources.BITEXT_LAYOUTS
+    is_bitext = layout in choices.BITEXT_LAYOUTS
     identified = "language" in steps
     if identified and wanted == "all":
         return ()

@@ -332,7 +332,6 @@ LAYOUTS: dict[str, Reader] = {
     "tsv": _tsv,
     "gettext": _gettext,
 }
-BITEXT_LAYOUTS = ("tsv", "gettext")
 
 
 def size(path: str) -> int:
