@@ -366,6 +366,19 @@ def test_translations(tmp_path):
     ]
 
 
+def test_a_later_file_of_another_layout_is_left_out_and_named(tmp_path):
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    paths[0].write_text('{"text": "One here."}\n')
+    paths[1].write_text('{"body": "Two here."}\n')
+    output = tmp_path / "output"
+    output.mkdir()
+    chosen = settings(paths, layout="json", steps=(), shards=1)
+    found, stats = prepare(chosen, output, readers=4)
+    assert texts(found) == [["One here."]]
+    said = "is not of layout json: line 1 has no text 'text'; its fields: body"
+    assert stats["damaged_files"] == [f"{paths[1]} {said}"]
+
+
 @pytest.mark.parametrize(
     "layout, steps, wanted, message",
     [

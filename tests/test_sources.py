@@ -131,7 +131,7 @@ def test_nul_is_replaced_and_counted(tmp_path):
 def test_utf16_is_refused(tmp_path, layout, pack):
     path = tmp_path / ("a.txt" if pack is bytes else "a.txt.gz")
     path.write_bytes(pack('{"text": "One.\tTwo."}\n'.encode("utf-16")))
-    said = f"{path.name} is not of layout {layout}: it is UTF-16; allowed: UTF-8, as"
+    said = f"{path.name} is UTF-16; allowed: UTF-8, as"
     with pytest.raises(UserError, match=said):
         read(path, layout)
 
@@ -234,16 +234,17 @@ def test_json(tmp_path):
     rows = [{"text": "One.\nTwo.", "id": 1}, {"id": 2}, {"text": "Half \ud800."}]
     lines = [json.dumps(row) for row in rows]
     lines[1:1] = ["{not json", ""]
+    lines.insert(0, "")
     path = tmp_path / "a.jsonl.bz2"
     path.write_bytes(bz2.compress("\n".join(lines).encode()))
     documents, counts = read(path, "json")
     assert documents == [["One.", "Two."], ["Half ?."]]
     assert counts == {"no JSON": 1, "no text 'text'": 1}
     with pytest.raises(
-        UserError, match="line 1 has no text 'body'; its fields: text, id"
+        UserError, match="line 2 has no text 'body'; its fields: text, id"
     ):
         read(path, "json", text_field="body")
-    with pytest.raises(UserError, match="line 1 has no text 'body'"):
+    with pytest.raises(UserError, match="line 2 has no text 'body'"):
         sources.check_beginning(str(path), "json", "body")
     sources.check_beginning(str(path), "json")
 
@@ -324,6 +325,9 @@ def test_list_items_go_and_the_prose_around_them_stays(markup, paragraphs):
         ("[[चित्र:a.jpg|nest]]", ""),
         ("[[Benutzer_Diskussion: Ameise]]", ""),
         ("[[de:Ameise]]", ""),
+        ("[[wikt:hive|hives]]", "hives"),
+        ("[[:fr:Ruche|hives]]", "hives"),
+        ("[[Bild:a.jpg|mini|A nest.]]", ""),
     ],
 )
 def test_links_to_pages_of_other_kinds_go(tmp_path, link, text):
@@ -370,9 +374,22 @@ def test_tsv_and_gettext(tmp_path):
     )
     documents, counts = read(catalogue, "gettext")
     assert documents == [["Open the file\tDatei öffnen"]]
-    assert counts == {"untranslated or fuzzy": 2}
+    plural = {"plural message, dropped": 1}
+    assert counts == {"untranslated or fuzzy": 2} | plural
 
     import polib
 
     polib.pofile(str(catalogue)).save_as_mofile(str(tmp_path / "a.mo"))
-    assert read(tmp_path / "a.mo", "gettext")[0] == documents
+    assert read(tmp_path / "a.mo", "gettext") == (documents, plural)
+
+
+@pytest.mark.parametrize("size", [10, 30, 60])
+def test_a_compiled_catalogue_cut_in_its_tables_is_one_line(tmp_path, size):
+    import polib
+
+    catalogue = polib.POFile()
+    catalogue += [polib.POEntry(msgid=f"Yes {i}", msgstr=f"Ja {i}") for i in range(9)]
+    catalogue.save_as_mofile(str(tmp_path / "whole.mo"))
+    (tmp_path / "cut.mo").write_bytes((tmp_path / "whole.mo").read_bytes()[:size])
+    with pytest.raises(UserError, match="cut.mo is not of layout gettext: not a gett"):
+        read(tmp_path / "cut.mo", "gettext")

@@ -16,19 +16,15 @@ _FEW_INVALID = 10
 # Stands for invalid bytes until its line is counted: no UTF-8 decodes to it.
 _INVALID, _REPLACED = "\udcff", "\ufffd"
 codecs.register_error("cmlm.invalid", lambda error: (_INVALID, error.end))
-# The predicate of messages about a file in UTF-16.
-UTF16 = "UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > NEW` writes it"
-
-
-def is_utf16(begin: bytes) -> bool:
-    """Whether the first bytes of a file are the mark of UTF-16."""
-    return begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def refuse_utf16(path: str, begin: bytes) -> None:
     """Raises UserError if the first bytes of a file are the mark of UTF-16."""
-    if is_utf16(begin):
-        raise UserError(f"{path} is {UTF16}")
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(
+            f"{path} is UTF-16; allowed: UTF-8, as `iconv -f UTF-16 -t UTF-8 OLD > NEW`"
+            " writes it"
+        )
 
 
 def nul_byte(path: str, number: int) -> UserError:

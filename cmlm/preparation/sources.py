@@ -14,6 +14,7 @@ import io
 import itertools
 import json
 import os
+import struct
 import tempfile
 import xml.etree.ElementTree
 from collections.abc import Callable, Iterator
@@ -38,8 +39,12 @@ _Document = Callable[[Counts], list[str]]
 Reader = Callable[[raw_lines.Lines, str, Counts], Iterator[_Document]]
 
 
+class OtherLayoutError(UserError):
+    """The beginning of a file has another layout than the user named."""
+
+
 class _WrongFormat(Exception):
-    """The file does not have the layout that the user named."""
+    """A file does not have the layout that the user named."""
 
 
 def read(
@@ -67,9 +72,10 @@ def read(
         (position in the file, lines without line ends) of each document.
 
     Raises:
-        UserError: the beginning of the file has another format; the file is packed in
-            another way than its name says; or, at the end, it is text of which more
-            than a tenth of the lines, and more than ten, are not UTF-8.
+        OtherLayoutError: the beginning of the file has another layout.
+        UserError: the file is UTF-16, or packed in another way than its name says; or,
+            at the end, it is text of which more than a tenth of the lines, and more
+            than ten, are not UTF-8.
     """
     position = -1
     of_file: Counts = collections.Counter()
@@ -80,7 +86,7 @@ def read(
             packing.refuse_other(path, unpacked.begin)
         lines = raw_lines.Lines(unpacked, path, of_file)
         try:
-            _refuse_utf16(lines)
+            utf8.refuse_utf16(path, lines.stream.peek(2))
             documents = LAYOUTS[layout](lines, text_field, of_file)
             for position, document in enumerate(documents):
                 if position % parts == part:
@@ -90,18 +96,14 @@ def read(
             damage = unpacked.damage or str(error)
         except _WrongFormat as error:
             if position < 0 and not unpacked.damage:
-                raise UserError(f"{path} is not of layout {layout}: {error}") from error
+                raise OtherLayoutError(
+                    f"{path} is not of layout {layout}: {error}"
+                ) from error
             damage = unpacked.damage or str(error)
     if damage:
         of_file[f"{DAMAGED}{path}: {damage}"] += 1
     if not part:
         counts.update(of_file)
-
-
-def _refuse_utf16(lines: raw_lines.Lines) -> None:
-    """Raises _WrongFormat if the first bytes are the mark of UTF-16."""
-    if utf8.is_utf16(lines.stream.peek(2)):
-        raise _WrongFormat(f"it is {utf8.UTF16}")
 
 
 def _without_nul(lines: list[str], counts: Counts) -> list[str]:
@@ -119,7 +121,8 @@ def check_beginning(path: str, layout: str, text_field: str = "text") -> None:
         path, layout, text_field: as for `read`.
 
     Raises:
-        UserError: the beginning of the file has another format.
+        UserError: the beginning of the file is of another layout or UTF-16, or the file
+            is packed in another way than its name says.
     """
     next(read(path, layout, collections.Counter(), text_field), None)
 
@@ -160,22 +163,26 @@ def _as_it_is(lines: list[str]) -> _Document:
 
 
 def _json(lines: raw_lines.Lines, field: str, counts: Counts) -> Iterator[_Document]:
-    for index, line in enumerate(lines):
+    begun = False
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if not index:
-                raise _WrongFormat(f"line 1 is not JSON ({error})") from error
+            if not begun:
+                raise _WrongFormat(f"line {number} is not JSON ({error})") from error
             counts["no JSON"] += 1
             continue
         if not isinstance(record, dict) or not isinstance(record.get(field), str):
-            if not index:
+            if not begun:
                 names = ", ".join(record) if isinstance(record, dict) else "none"
-                raise _WrongFormat(f"line 1 has no text {field!r}; its fields: {names}")
+                raise _WrongFormat(
+                    f"line {number} has no text {field!r}; its fields: {names}"
+                )
             counts[f"no text {field!r}"] += 1
             continue
+        begun = True
         # JSON can hold halves of surrogate pairs, which UTF-8 cannot encode.
         text = record[field].encode("utf-8", "replace").decode("utf-8")
         yield _as_it_is(_nonempty(text))
@@ -311,7 +318,7 @@ def _gettext(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docume
         file.flush()
         try:
             catalogue = (polib.mofile if binary else polib.pofile)(file.name)
-        except (OSError, UnicodeError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, struct.error) as error:
             reason = str(error).replace(file.name, "the catalogue")
             raise _WrongFormat(f"not a gettext catalogue ({reason})") from error
     # A compiled catalogue holds translated messages only.
@@ -319,7 +326,15 @@ def _gettext(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docume
     if not binary:
         left = len(catalogue.untranslated_entries()) + len(catalogue.fuzzy_entries())
         counts["untranslated or fuzzy"] += left
-    yield from _pairs((e.msgid, e.msgstr) for e in entries if not e.msgid_plural)
+
+    def rows() -> Iterator[tuple[str, str]]:
+        for entry in entries:
+            if entry.msgid_plural:
+                counts["plural message, dropped"] += 1
+            else:
+                yield entry.msgid, entry.msgstr
+
+    yield from _pairs(rows())
 
 
 LAYOUTS: dict[str, Reader] = {

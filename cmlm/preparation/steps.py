@@ -40,12 +40,16 @@ class ReadDocuments(beam_runner.CountingDoFn):
     def process(self, element: tuple[int, str, int, int]) -> Iterator[Document]:
         file, path, part, parts = element
         told: collections.Counter = collections.Counter()
-        for position, lines in sources.read(
-            path, self._layout, told, self._text_field, self._progress, part, parts
-        ):
-            self.counts[count_name("out", "read", "documents")] += 1
-            self.counts[count_name("out", "read", "lines")] += len(lines)
-            yield Document(documents.number(file, position), self._language, lines)
+        try:
+            for position, lines in sources.read(
+                path, self._layout, told, self._text_field, self._progress, part, parts
+            ):
+                self.counts[count_name("out", "read", "documents")] += 1
+                self.counts[count_name("out", "read", "lines")] += len(lines)
+                yield Document(documents.number(file, position), self._language, lines)
+        except sources.OtherLayoutError as error:
+            # The first file was checked before: one of the others must not cost hours.
+            told[f"{sources.DAMAGED}{error}"] += 1
         if self._progress:
             self._progress.flush()
         self.counts[count_name("source", "read", "files")] += part == 0
