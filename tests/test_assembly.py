@@ -176,6 +176,9 @@ def test_a_limit_below_the_first_document_cuts_it(tmp_path, layout, limit, kept)
     text = b"".join(map(gzip.decompress, found.values())).decode()
     assert len(list(filter(None, text.split("\n")))) == kept
     assert stats["languages"][language]["sentences"] == kept
+    dropped = stats["dropped"].get("write", {}).get("lines", {}).get(language, {})
+    if layout == "tsv":
+        assert dropped.get("over --max_sentences", 0) == 1500 - kept
 
 
 def test_a_line_may_have_more_sentences_than_two_bytes_count():
@@ -336,10 +339,12 @@ def test_languages_go_to_directories_of_their_own(tmp_path):
 
 def test_translations(tmp_path):
     pairs = ["Yes.\tJa.", "No.\tNein.", "Yes.\tJa.", "OK\tOK", "Secret.\tGeheim."]
+    # A sentence of a side is found, too, and a pair with two of them counts once.
+    pairs += ["It is a secret. More.\tDas ist geheim. Mehr.", "Secret.\tNichts."]
     path = tmp_path / "a.tsv"
     path.write_text("\n".join(pairs) + "\n")
     guard = tmp_path / "test.txt"
-    guard.write_text("geheim\n")
+    guard.write_text("geheim\nsecret\nDas ist geheim\nIt is a secret\n")
     output = tmp_path / "output"
     output.mkdir()
     chosen = settings(
@@ -358,8 +363,8 @@ def test_translations(tmp_path):
     assert stats["dropped"]["pairs"]["lines"]["en-de"] == {"both sides equal": 1}
     # The blocks in which pairs are read are no documents.
     assert report.summary(stats).splitlines() == [
-        "read: 5 pairs",
-        "dropped by guard: 1 pair: sentence of the given files 1",
+        "read: 7 pairs",
+        "dropped by guard: 3 pairs: sentence of the given files 3",
         "dropped by pairs: 1 pair: both sides equal 1",
         "dropped by write: 1 pair: duplicate line 1",
         "en-de: 2 pairs, 19 characters",

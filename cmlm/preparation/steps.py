@@ -192,7 +192,7 @@ class Guard(Step):
             packed. A text of several sentences counts as a whole and by sentence. The
             files were checked before the run, see `dumps.run`.
         whole_lines: whether to drop the whole line, as pairs need.
-        languages: whose rules find the sentences of the files.
+        languages: whose rules find the sentences of the files, and of pairs.
     """
 
     name = "guard"
@@ -234,12 +234,14 @@ class Guard(Step):
     def apply(self, document, dropped):
         lines = []
         for line in document.lines:
-            cells = line.split("\t")
-            kept = [c for c in cells if not self._is_given(c)]
-            dropped["sentence of the given files"] += len(cells) - len(kept)
-            if kept and (len(kept) == len(cells) or not self._whole_lines):
+            parts = [line] if self._whole_lines else line.split("\t")
+            kept = [part for part in parts if not self._is_given(part)]
+            dropped["sentence of the given files"] += len(parts) - len(kept)
+            if kept:
                 lines.append("\t".join(kept))
         return document._replace(lines=lines)
 
-    def _is_given(self, sentence: str) -> bool:
-        return documents.loose_fingerprint(sentence) in self._prints
+    def _is_given(self, part: str) -> bool:
+        """Whether the files hold a sentence, or one of the texts of a whole line."""
+        texts = self._texts(part) if self._whole_lines else (part,)
+        return any(documents.loose_fingerprint(t) in self._prints for t in texts)

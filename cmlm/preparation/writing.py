@@ -176,6 +176,8 @@ class WriteShard(beam_runner.CountingDoFn):
                 left = first_sentences(text, limit[1], self._settings.is_bitext)
                 self._drop("lines", language, _OVER, len(text) - len(left))
                 yield left
+            elif self._settings.is_bitext:
+                self._drop("lines", language, _OVER, len(text))
             else:
                 self._drop("documents", language, _OVER)
 
