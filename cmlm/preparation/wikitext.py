@@ -15,6 +15,8 @@ _NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "c
 # `File:A.jpg` or `de:Ameise`. Behind a space a colon is part of a title, unless the
 # name before it is a namespace of the wiki.
 _PREFIX = re.compile(r"\s*:?\s*[^\W\d_][\w ]*:(?! )")
+# Dumps do not list the other names of a namespace, such as `Bild` for `Datei`.
+_FILE = re.compile(r"\.[A-Za-z]\w{2,3}\s*$")
 _NAMESPACES = frozenset(("file", "image", "category", "media"))
 
 
@@ -72,4 +74,9 @@ def _is_no_prose(node, namespaces: frozenset[str]) -> bool:
     title = str(node.title)
     name, colon, _ = title.strip(": \n").partition(":")
     name = " ".join(name.replace("_", " ").split()).casefold()
-    return bool(colon and name in namespaces or _PREFIX.match(title))
+    if colon and name in namespaces:
+        return True
+    # Behind another prefix, the label of a link to another wiki is a part of the
+    # sentence; the label of a picture is not.
+    is_shown = node.text and not _FILE.search(title)
+    return bool(_PREFIX.match(title)) and not is_shown
