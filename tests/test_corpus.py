@@ -100,7 +100,7 @@ def test_files_in_the_training_format_stay_as_they_are(tmp_path):
 def test_raw_text_is_split_once_and_again_when_it_changes(tmp_path):
     raw = write(tmp_path / "raw.txt", "One here. Two\nhere.\n\nThree here.\n")
     config = TextDataConfig(input_path=raw, raw_layout="wrapped")
-    work = str(tmp_path / "work")
+    work = str(tmp_path / "work, [1]")
     (path,) = config.load(work).files[""]
     assert gzip.open(path, "rt").read() == "One here.\nTwo here.\nThree here.\n"
     written = (tmp_path / path).stat().st_mtime_ns

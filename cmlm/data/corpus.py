@@ -219,4 +219,6 @@ def _split_once(
             for index, path in enumerate(paths):
                 target = os.path.join(temporary, f"{index:05d}.txt.gz")
                 sentences.write_sentences(path, target, layout, language)
-    return files_lib.expand(os.path.join(directory, "*.txt.gz"))
+    return sorted(
+        tf.io.gfile.glob(os.path.join(files_lib.escaped(directory), "*.txt.gz"))
+    )
