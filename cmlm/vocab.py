@@ -6,8 +6,8 @@
 Training learns a vocabulary if none is given. Use this command to share a vocabulary
 between runs, and to see how well it covers a text. The input has one sentence a line;
 name languages as in --input='en=en/*.txt,de=de/*.txt'. By default, one process counts
-the words in the first --max_text_bytes of each language. With --workers or
---beam_options, Apache Beam counts the words of all text:
+the words in --max_text_bytes of each language. With --workers or --beam_options, Apache
+Beam counts the words of all text:
 
     python -m cmlm.vocab --input='gs://mine/en/*.txt.gz' --output=gs://mine/vocab.txt \\
         --beam_options='--runner=DataflowRunner --project=... --region=...'
@@ -64,7 +64,7 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "max_text_bytes",
     256 * 2**20,
-    "Bytes of each language to count, from its beginning; Beam counts all.",
+    "Bytes of each language to count, in several files at once; Beam counts all.",
     lower_bound=1,
 )
 flags.DEFINE_integer(
@@ -109,14 +109,23 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.data import languages
+        from cmlm.tokenization import rules, vocabulary_file
 
     if FLAGS.dotless_i and not FLAGS.lower_case:
         raise UserError(
             "--dotless_i is given with --nolower_case; allowed: with --lower_case, as"
             " it tells how I becomes lower case"
         )
+    written = {"--output": FLAGS.output}
+    if not FLAGS.prune_model:
+        if vocabulary_file.is_json(FLAGS.output):
+            raise UserError(
+                f"--output is {FLAGS.output}; allowed: a name such as vocab.txt, as"
+                " .json stands for a tokenizer.json"
+            )
+        written["the rules of --output"] = rules.path_of(FLAGS.output)
     outputs.check(
-        {"--output": FLAGS.output},
+        written,
         {"--input": FLAGS.input, "--prune_model": FLAGS.prune_model},
         FLAGS.overwrite,
         packs=False,
@@ -142,13 +151,12 @@ def main(_) -> None:
 def learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
-        from cmlm.common import fields, outputs
+        from cmlm.common import fields
         from cmlm.data import inspection
         from cmlm.tokenization import rules
         from cmlm.vocabulary import coverage, learning, words
         from cmlm.vocabulary.settings import VocabularyConfig
 
-    outputs.tidy(rules.path_of(FLAGS.output))
     dotless_i = FLAGS.dotless_i
     if dotless_i is None:
         dotless_i = rules.has_dotless_i(paths)

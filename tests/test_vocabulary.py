@@ -65,6 +65,22 @@ def test_a_full_disk_leaves_no_new_rules_beside_an_old_vocabulary(tmp_path):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_a_sign_stands_while_a_vocabulary_and_its_rules_get_their_names(
+    tmp_path, monkeypatch
+):
+    """A kill in between leaves it, so that the next command may replace both."""
+    rename, signs = tf.io.gfile.rename, []
+
+    def spy(*arguments, **keywords):
+        signs.append((tmp_path / "v.txt.naming").exists())
+        rename(*arguments, **keywords)
+
+    monkeypatch.setattr(tf.io.gfile, "rename", spy)
+    learning.write(SPECIAL, str(tmp_path / "v.txt"), Rules(), {})
+    assert signs[-2:] == [True, True]
+    assert {file.name for file in tmp_path.iterdir()} == {"v.txt", "v.txt.json"}
+
+
 def test_a_missing_vocabulary_is_named(tmp_path):
     with pytest.raises(UserError, match="missing.txt does not exist"):
         vocabulary_file.load(str(tmp_path / "missing.txt"))
@@ -176,6 +192,9 @@ def test_the_command_refuses_what_is_no_text(tmp_path):
     said = f"error: {path} is UTF-16; allowed: UTF-8, as `iconv "
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
     assert not (tmp_path / "v.txt").exists()
+    (tmp_path / "v.txt.json").touch()
+    done = commands.run("cmlm.vocab", f"--input={path}", f"--output={tmp_path}/v.txt")
+    assert done.stderr.startswith(f"error: {tmp_path}/v.txt.json exists")
 
 
 def test_a_text_without_words_teaches_nothing(tmp_path):

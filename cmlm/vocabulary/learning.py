@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
+from cmlm.common import outputs
 from cmlm.data import languages
 from cmlm.errors import UserError
 from cmlm.tokenization import rules as rules_lib
@@ -63,12 +64,14 @@ def write(
     leaves new rules beside an old vocabulary.
     """
     with (
+        outputs.named_together(path) as begin,
         files_lib.atomic_file(path) as vocabulary,
         files_lib.atomic_file(rules_lib.path_of(path)) as record,
     ):
         vocabulary_file.write(tokens, vocabulary)
         with tf.io.gfile.GFile(record, "w") as file:
             file.write(rules_lib.record(rules, origin))
+        begin()
 
 
 def learn(
