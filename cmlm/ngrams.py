@@ -14,7 +14,8 @@ counts each document separately: --form=released --counts=document --min_count=1
 
 Counting needs little memory for any corpus; sorted runs go to TMPDIR. Words are split
 at white space and punctuation, and each Chinese character is a word. Thai, Japanese and
-other languages without spaces need --unit=pieces and the vocabulary of the run.
+other languages without spaces need --unit=pieces and the vocabulary of the run. A cased
+run, or one that keeps accents, needs --vocab_file for words, too.
 """
 
 import contextlib
@@ -68,16 +69,20 @@ flags.DEFINE_enum(
     ["words", "pieces"],
     "An n-gram consists of words, or of the word pieces of --vocab_file.",
 )
-flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, for --unit=pieces.")
+flags.DEFINE_string(
+    "vocab_file",
+    None,
+    "WordPiece vocabulary of the run: its rules for case and accents, and its pieces.",
+)
 flags.DEFINE_bool(
     "lower_case",
     True,
-    "Lower-case words. The rules beside --vocab_file decide for pieces.",
+    "Lower-case the text; --vocab_file decides if it is given.",
 )
 flags.DEFINE_bool(
     "strip_accents",
     None,
-    "Drop accents, so that é is e. Default: as --lower_case.",
+    "Drop accents, so that é is e. Default: as --lower_case, or as --vocab_file.",
 )
 flags.DEFINE_integer(
     "max_entries", 1_000_000, "Distinct n-grams in memory; the rest is on disk."
@@ -89,8 +94,8 @@ FLAGS = flags.FLAGS
 
 def main(_) -> None:
     cli.require(input="text: files, globs or a list of them", output="a file to write")
-    if (FLAGS.unit == "pieces") != bool(FLAGS.vocab_file):
-        raise UserError("--unit=pieces and --vocab_file=FILE need each other")
+    if FLAGS.unit == "pieces" and not FLAGS.vocab_file:
+        raise UserError("--unit is pieces; allowed: with --vocab_file=FILE, or words")
     with cli.quiet_imports():
         from cmlm.common import fields, files, outputs
         from cmlm.data import ngram_files, other_formats
@@ -134,31 +139,29 @@ def main(_) -> None:
 
 
 def _units():
-    """The `Units` that the flags describe: words, or pieces of --vocab_file."""
+    """The `Units` that the flags describe, by the rules of --vocab_file if given."""
     with cli.quiet_imports():
         from cmlm.ngram_lists.units import Units
         from cmlm.tokenization.rules import Rules
         from cmlm.tokenization.word_pieces import WordPiece
         from cmlm.vocabulary.settings import VocabularyConfig
 
-    rules, tokenizer = Rules(FLAGS.lower_case, FLAGS.strip_accents), None
-    if FLAGS.vocab_file:
-        settings = VocabularyConfig(
-            file=FLAGS.vocab_file,
-            lower_case=FLAGS.lower_case,
-            strip_accents=FLAGS.strip_accents,
+    if not FLAGS.vocab_file:
+        return Units(Rules(FLAGS.lower_case, FLAGS.strip_accents))
+    settings = VocabularyConfig(
+        file=FLAGS.vocab_file,
+        lower_case=FLAGS.lower_case,
+        strip_accents=FLAGS.strip_accents,
+    )
+    names = ("lower_case", "strip_accents")
+    settings.adopt_file({f"--{name}" for name in names if FLAGS[name].present}, "--")
+    tokenizer = settings.tokenizer(FLAGS.vocab_file)
+    if not isinstance(tokenizer, WordPiece):
+        raise UserError(
+            f"--vocab_file is {FLAGS.vocab_file}, of {tokenizer.title}; allowed: a "
+            "WordPiece vocabulary, which MiSAD needs for n-grams"
         )
-        names = ("lower_case", "strip_accents")
-        settings.adopt_file(
-            {f"--{name}" for name in names if FLAGS[name].present}, "--"
-        )
-        tokenizer = settings.tokenizer(FLAGS.vocab_file)
-        if not isinstance(tokenizer, WordPiece):
-            raise UserError(
-                f"--vocab_file is {FLAGS.vocab_file}, of {tokenizer.title}; allowed: a "
-                "WordPiece vocabulary, which MiSAD needs for n-grams"
-            )
-    return Units(rules, tokenizer)
+    return Units(tokenizer.rules, tokenizer if FLAGS.unit == "pieces" else None)
 
 
 if __name__ == "__main__":

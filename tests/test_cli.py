@@ -458,6 +458,12 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
             "--output=o --unit=pieces --vocab_file=v.txt --nolower_case",
             "--lower_case is False; allowed: True, as v.txt.json says",
         ),
+        (
+            "cmlm.ngrams",
+            "--output=o --vocab_file=v.txt --nolower_case",
+            "--lower_case is False; allowed: True, as v.txt.json says",
+        ),
+        ("cmlm.ngrams", "--output=o --unit=pieces", "--unit is pieces; allowed: with"),
     ],
 )
 def test_flags_that_would_mislead_are_refused(tmp_path, command, arguments, said):

@@ -288,6 +288,17 @@ def run(*arguments):
     return commands.run("cmlm.ngrams", *arguments)
 
 
+def test_words_follow_the_rules_of_a_vocabulary(tmp_path):
+    (tmp_path / "a.txt").write_text("New York is big\n" * 20)
+    vocabulary, output = tmp_path / "v.txt", tmp_path / "ngrams.tsv"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nNew\n")
+    (tmp_path / "v.txt.json").write_text('{"lower_case": false}')
+    arguments = (f"--input={tmp_path}/a.txt", f"--output={output}")
+    done = run(*arguments, f"--vocab_file={vocabulary}")
+    assert done.returncode == 0, done.stderr
+    assert "New York is big" in ngram_files.read(str(output))
+
+
 @pytest.mark.large
 def test_the_command_writes_a_sorted_file(paths, tmp_path):
     output = tmp_path / "ngrams.tsv"
