@@ -54,6 +54,14 @@ def test_a_byte_order_mark_is_no_text(tmp_path, name):
     assert pairs([str(path)]) == [("One", "Eins"), ("Two", "Zwei")]
 
 
+def test_a_carriage_return_inside_a_line_gets_a_warning(tmp_path, caplog):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b"One\tEins\r\nTwo\rtwo\tZwei\r\n")
+    bitext.inspect([str(path)])
+    assert f"{path} line 2 has a carriage return inside; training drops" in caplog.text
+    assert pairs([str(path)]) == [("One", "Eins"), ("Twotwo", "Zwei")]
+
+
 def test_bad_lines_are_left_out_and_counted(tmp_path):
     lines = [*GOOD, "no column", "empty side\t ", "three\tcolumns\there", ""]
     path = write(tmp_path / "a.tsv", lines)

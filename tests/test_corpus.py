@@ -6,7 +6,7 @@ import pytest
 from texts import make_corpus, neighbours, write
 
 from cmlm.common import fields
-from cmlm.data import inspection
+from cmlm.data import inspection, streams
 from cmlm.data.corpus import TextDataConfig
 from cmlm.errors import UserError
 
@@ -28,6 +28,14 @@ def test_report_of_invalid_bytes_and_characters(tmp_path):
     report = inspection.inspect([path])
     assert (report.invalid_lines, report.replaced_characters) == (1, 2)
     assert "1 line not in UTF-8: 2 characters replaced" in report.describe(True)
+
+
+def test_a_carriage_return_inside_a_line_gets_a_warning(tmp_path, caplog):
+    path = write(tmp_path / "a.txt", b"One.\r\nTwo\rthree.\n")
+    inspection.inspect([path])
+    assert f"{path} line 2 has a carriage return inside; training drops" in caplog.text
+    lines = streams.sentences(streams.Portion([path])).as_numpy_iterator()
+    assert list(lines) == [b"One.", b"Twothree."]
 
 
 def test_report_ends_at_its_limit_and_says_so(tmp_path):

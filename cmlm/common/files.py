@@ -240,7 +240,8 @@ def open_text(
     """Opens UTF-8 text, plain or packed, for streaming; bad bytes become U+FFFD.
 
     A few lines with bad bytes get a warning. Only a line feed ends a line, as in
-    tf.data: U+2028 and a lone carriage return stay inside their line.
+    tf.data: U+2028 and a lone carriage return stay inside their line. (tf.data drops
+    carriage returns.)
 
     Args:
         path: the file.

@@ -22,7 +22,7 @@ from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import languages, line_files, streams
 from cmlm.data.corpus import DataConfig, Inspected
-from cmlm.data.inspection import share_read
+from cmlm.data.inspection import share_read, warn_of_carriage_return
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ class BitextReport:
         headers: files whose first line names columns.
         constant: by column, the cell that all good lines have in common.
         equal_sides: number of good lines whose first two columns are equal.
+        carriage_return: path and number of the first line with one inside.
     """
 
     files: int = 0
@@ -124,6 +125,7 @@ class BitextReport:
     headers: list[str] = dataclasses.field(default_factory=list)
     constant: dict[int, str] = dataclasses.field(default_factory=dict)
     equal_sides: int = 0
+    carriage_return: tuple[str, int] | None = None
 
     def estimated_pairs(self) -> int:
         """Estimates the pairs of the whole corpus from the part that was read."""
@@ -193,6 +195,7 @@ def inspect(
         size = _read(path, report, max_lines)
     if report.lines >= max_lines:
         report.share = share_read(files, report.files, size)
+    warn_of_carriage_return(report.carriage_return)
     if report.headers:
         logger.warning(
             "%s line 1 names columns, and counts as a pair (files with such a line:"
@@ -227,7 +230,10 @@ def _read(path: str, report: BitextReport, max_lines: int) -> int:
     with files_lib.open_text(path, for_tensorflow=True) as lines:
         for number, line in enumerate(lines, 1):
             size += len(line.encode())
-            cells = line.rstrip("\r\n").split("\t")
+            text = line.rstrip("\r\n")
+            if not report.carriage_return and "\r" in text:
+                report.carriage_return = path, number
+            cells = text.split("\t")
             if cells == [""]:
                 continue
             if number == 1 and _is_header(cells):

@@ -6,7 +6,7 @@ import dataclasses
 from typing import BinaryIO
 
 from cmlm.common import files as files_lib
-from cmlm.common import utf8
+from cmlm.common import once, utf8
 from cmlm.common.counts import counted
 from cmlm.common.files import MAX_LINE_CHARACTERS
 from cmlm.data import line_files
@@ -38,6 +38,7 @@ class CorpusReport:
         replaced_characters: number of U+FFFD characters that replace these bytes.
         whole: False if the inspection stopped at its limit.
         share: bytes read as a share of all bytes on disk; 1 if `whole`.
+        carriage_return: path and number of the first line with one inside.
     """
 
     files: int = 0
@@ -50,6 +51,7 @@ class CorpusReport:
     replaced_characters: int = 0
     whole: bool = True
     share: float = 1.0
+    carriage_return: tuple[str, int] | None = None
 
     def estimated_sentences(self) -> int:
         """Estimates the number of sentences of the whole corpus."""
@@ -119,7 +121,17 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
         report.share = share_read(files, report.files, report.bytes - begin)
     if not report.sentences:
         raise unusable(files, "is empty")
+    warn_of_carriage_return(report.carriage_return)
     return report
+
+
+def warn_of_carriage_return(place: tuple[str, int] | None) -> None:
+    """Warns of the first line with a carriage return inside, (path, number), if any."""
+    if place:
+        once.warn(
+            f"{place[0]} line {place[1]} has a carriage return inside; training drops"
+            " it and joins the words around it (`tr '\\r' ' ' < OLD > NEW`)"
+        )
 
 
 def unusable(files: list[str], fault: str) -> UserError:
@@ -172,6 +184,8 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
                 raise utf8.nul_byte(path, number)
             if len(line) > MAX_LINE_CHARACTERS:
                 _refuse_longer(line, stream, f"{path} line {number}")
+            if not report.carriage_return and b"\r" in line.rstrip(b"\r\n"):
+                report.carriage_return = path, number
             try:
                 line.decode()
             except UnicodeDecodeError:
