@@ -29,8 +29,7 @@ _POLICIES = (
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
 
 # C4's rule on final punctuation, extended to other scripts.
-_TERMINAL = ".!?…。！？．｡।॥؟۔։።၊။។៕᠃᙮\"'”’»›」』)）"
-_TERMINAL_ENDS = frozenset(_TERMINAL) - set("()（）")
+_TERMINAL_ENDS = frozenset(".!?…。！？．｡।॥؟۔։።၊။។៕᠃᙮\"'”’»›」』")
 _SENTENCE_END = re.compile(r"[.!?…。！？．｡।॥؟۔։።။។᠃᙮]+")
 # Scripts without spaces: Thai, Lao, Khmer, Myanmar, Tibetan, Han, kana.
 _UNSPACED = re.compile("[฀-໿ༀ-႟ក-៿぀-ヿ㐀-鿿\uf900-\ufaff]")
