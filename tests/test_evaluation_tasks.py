@@ -445,6 +445,11 @@ def test_analogy_files(tmp_path):
     vectors = {"a": [1, 0], "b": [0, 1], "c": [1, 0.1], "d": [0.1, 1], "e": [-1, -1]}
     scores = task.score(data, Table(vectors).encode)
     assert scores["accuracy"] == scores["accuracy/word"] == 100
+    # Other sets in the folder are not taken for analogies.
+    mrpc = tmp_path / "other" / "senteval" / "MRPC" / "msr_paraphrase_test.txt"
+    write(mrpc, ["a\tb\tc\td\te"])
+    with pytest.raises(reading.MissingData, match="ulr-analogy/semantic"):
+        read("ulr-analogy", tmp_path / "other")
     write(
         tmp_path / "lexical" / "questions-words.txt",
         [": x", "a b c d", ": gram1", "b a d c"],

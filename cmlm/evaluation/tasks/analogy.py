@@ -51,9 +51,11 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
 
     def read(self, source: reading.DataDir) -> dict[str, Questions]:
         groups: dict[str, list[list[str]]] = {}
-        for path in source.matching(
-            os.path.join("s[ey][mn]*", "*", "*.txt"), within="ulr-analogy"
-        ):
+        paths = []
+        for kind in ("semantic", "syntactic"):
+            pattern = os.path.join(kind, "*", "*.txt")
+            paths += source.matching(pattern, within="ulr-analogy")
+        for path in paths:
             kind, level = path.split(os.sep)[-3:-1]
             group = groups.setdefault(f"{level}-{kind}", [])
             for number, row in enumerate(source.table(path, 5), 1):
