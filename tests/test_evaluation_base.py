@@ -6,12 +6,14 @@ import json
 import os
 import resource
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 from encoders import Table, WordCounts
 
 import cmlm
+from cmlm.common import scratch
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, reading, run, search, store
 from cmlm.mining import index
@@ -177,6 +179,18 @@ def test_search_through_an_index_on_disk_is_that_in_memory(monkeypatch):
             assert found[2] == (kind == "flat")
             np.testing.assert_array_equal(found[0], (x @ y.T).argmax(axis=1))
             np.testing.assert_array_equal(found[1], (y @ x.T).argmax(axis=1))
+
+
+def test_a_running_search_keeps_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with store.Store(Table({"a": [1, 0], "b": [0, 1]})) as kept:
+        side = kept.on_disk(["a", "b"])
+        with search._searcher(side, side, "flat") as searcher:
+            found = searcher.find("source", 1)
+            # The next scratch directory removes the directories of killed processes.
+            with scratch.directory():
+                assert search._rows(found).tolist() == [[0], [1]]
+    assert not list(tmp_path.iterdir())
 
 
 def test_faiss_is_needed_for_indexes_on_disk_only(monkeypatch):

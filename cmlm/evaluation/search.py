@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,9 @@ def _searcher(queries, pool, kind: str) -> Iterator[neighbours.Searcher]:
     with needing("mine"):
         from cmlm.mining import neighbours
     with scratch.directory() as directory:
-        yield neighbours.Searcher(queries, pool, directory, neighbours.Search(kind))
+        # The searcher replaces its directory; the lock is on the one around it.
+        inside = os.path.join(directory, "search")
+        yield neighbours.Searcher(queries, pool, inside, neighbours.Search(kind))
 
 
 def _rows(found: neighbours.NeighbourFiles) -> np.ndarray:
