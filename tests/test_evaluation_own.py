@@ -105,6 +105,24 @@ def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
     assert 0 < got["ndcg@10"] < got["recall@100"] < 100
 
 
+def test_relevant_documents_may_be_missing(collection, tmp_path):
+    """As in BEIR's ArguAna: the ideal order and the recall count them."""
+    folder, *_ = collection
+    queries = folder / "queries.jsonl"
+    queries.write_text(json.dumps({"_id": "q", "text": "title 1 text 1"}))
+    judged = ["q\tx1\t1", "q\tnone\t1", "q\tother\t2", "q\tx2\t0"]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["head", *judged]))
+    task = retrieval.RetrievalFiles([str(folder)])
+    data = task.read(DataDir(str(tmp_path)))
+    assert sorted(data.judgements[0].items()) == [(-2, 2), (-1, 1), (1, 1)]
+    assert task.remarks(data)[0].endswith("lacks, counted as not found: 2")
+    got = scores(task, tmp_path)
+    # x1 is the nearest. The best order has the grades 2, 1, 1.
+    best = 2 + 1 / np.log2(3) + 1 / 2
+    assert got["ndcg@10"] == pytest.approx(100 / best)
+    assert got["recall@100"] == pytest.approx(100 / 3) and got["mrr@10"] == 100
+
+
 def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatch):
     folder, *_ = collection
     want, chosen = scores(retrieval.RetrievalFiles([str(folder)]), tmp_path), []
@@ -120,7 +138,7 @@ def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatc
         ("q9\tx1\t--5", "line 2 is .*; allowed: query, document and a whole number"),
         (f"q9\tx1\t{'9' * 5000}", "line 2 is .*; allowed: query, document and a whole"),
         ("nobody\tx1\t1", "line 2: query 'nobody' is not in queries.jsonl"),
-        ("q9\tnothing\t1", "line 2: document 'nothing' is not in"),
+        ("q9\tnothing\t1", "no document with a grade above 0 that is in .*corpus.jsonl"),
         ("q9\tx\r1\t1\nq8\tx1\t1", "line 2"),
         ('q9\t"x1\t1\nq8\tx1\t1', "line 2: .*each quote closed"),
         ("q9\tx1\t0", "no document with a grade above 0"),

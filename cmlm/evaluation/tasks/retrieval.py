@@ -26,7 +26,9 @@ class Retrieval:
         queries: the text of each judged query, [n], and `query_ids`.
         documents: the text of each document, [m], and `document_ids`.
         judgements: for each query, the grade of the rows of `documents` that are
-            relevant, above 0; empty if all its grades are 0.
+            relevant, above 0; empty if all its grades are 0. A relevant document that
+            the collection lacks has a negative row: no search finds it, but the best
+            order and the recall count it.
     """
 
     queries: list[str]
@@ -86,13 +88,15 @@ class RetrievalFiles(base.Task[Retrieval]):
             query, document, grade = row[0], row[1], int(row[2])
             if query not in queries:
                 raise UserError(f"{where}: query {query!r} is not in queries.jsonl")
-            if document not in places:
-                raise UserError(f"{where}: document {document!r} is not in {path}")
             relevant = judged.setdefault(query, {})
             if grade > 0:
-                relevant[places[document]] = grade
-        if not any(judged.values()):
-            raise UserError(f"{qrels} has no document with a grade above 0")
+                # Documents that the collection lacks get the rows -1, -2 and so on.
+                place = len(documents) - len(places) - 1
+                relevant[places.setdefault(document, place)] = grade
+        if not any(row >= 0 for relevant in judged.values() for row in relevant):
+            raise UserError(
+                f"{qrels} has no document with a grade above 0 that is in {path}"
+            )
         return Retrieval(
             [queries[name] for name in judged],
             list(judged),
@@ -103,6 +107,16 @@ class RetrievalFiles(base.Task[Retrieval]):
 
     def sentences(self, data: Retrieval) -> Iterable[str]:
         return [*data.queries, *data.documents]
+
+    def remarks(self, data: Retrieval) -> list[str]:
+        rows = {row for relevant in data.judgements for row in relevant}
+        lacking = sum(row < 0 for row in rows)
+        if not lacking:
+            return []
+        return [
+            "relevant documents that corpus.jsonl lacks, counted as not found: "
+            f"{lacking:,}"
+        ]
 
     def score(self, data: Retrieval, vectors: base.Vectors) -> dict[str, float]:
         # One more than is scored, for the document with the id of its query.
@@ -115,7 +129,7 @@ class RetrievalFiles(base.Task[Retrieval]):
         for name, rows, relevant in zip(
             data.query_ids, found, data.judgements, strict=True
         ):
-            own = places.get(name, -1)
+            own = places.get(name)
             ranked = [row for row in rows.tolist() if row != own][:_DEPTH]
             scores.append(_rank_scores(ranked, relevant))
         return {
