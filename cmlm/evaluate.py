@@ -141,6 +141,8 @@ def main(_) -> None:
         return
     if not FLAGS.sentences:
         cli.require(model="an export or a model_dir")
+    if FLAGS.output and not FLAGS.model:
+        raise UserError(f"--output is {FLAGS.output}; allowed: with --model")
     # FAMILY:FILE names its files itself.
     own = FLAGS.tasks and all(":" in task for task in FLAGS.tasks)
     if not own:
@@ -176,6 +178,9 @@ def main(_) -> None:
     written = None
     with outputs.work_directory(work_dir if tasks else None) as work_dir:
         models = score_models(named, tasks, work_dir, failed) if tasks else {}
+        if named and not models:
+            # The vectors stay in the work directory for another try.
+            raise not_scored(failed)
         if models:
             found = results.collect(
                 settings, tasks, models, groups, failed, FLAGS.mean_of_models
@@ -188,7 +193,12 @@ def main(_) -> None:
     if written:
         print(f"results  {written}")
     if failed:
-        raise UserError(f"not scored: {', '.join(failed)}")
+        raise not_scored(failed)
+
+
+def not_scored(failed: Iterable[str]) -> UserError:
+    """The error that names the tasks without a score."""
+    return UserError(f"not scored: {', '.join(failed)}")
 
 
 def settings_of_run() -> dict[str, Any]:

@@ -45,6 +45,10 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     refused = evaluate("--seeds=0,1,2").stderr
     assert "--repeats=0,1,2: allowed: a number N; each classifier trains N" in refused
 
+    # Sentences alone have no scores.
+    refused = evaluate(f"--sentences={tmp_path / 'a.txt'}", *arguments[2:4])
+    assert refused.stderr == f"error: --output is {output}; allowed: with --model\n"
+
     missing = evaluate(*arguments, f"--data_dir={tmp_path}/sets")
     assert missing.returncode == 1
     assert missing.stderr.startswith(f"error: --data_dir is {tmp_path}/sets, and there")
@@ -98,6 +102,13 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     for name, model in again["models"].items():
         assert model["encoded"] == 0
         assert model["scores"] == found["models"][name]["scores"]
+    # Without any score, the work directory keeps the vectors.
+    for end in ("pos", "neg"):
+        write(data / "MR" / f"rt-polarity.{end}", "one\ntwo\n")
+    given = (f"--model=bow:{source}", f"--data_dir={data}", "--tasks=mr")
+    failed = evaluate(*given, f"--output={tmp_path / 'none'}")
+    assert failed.stderr.endswith("\nerror: not scored: mr of bow:" + source + "\n")
+    assert (tmp_path / "none.work").is_dir() and not (tmp_path / "none").exists()
 
 
 WORK_OF_KILLED_RUNS = (".work", ".work.tmp-0a1b2c3d")

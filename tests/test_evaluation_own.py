@@ -1,9 +1,11 @@
 """Evaluation on one's own labels, against scikit-learn and trec_eval's definitions."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
+from encoders import WordCounts
 from sklearn import metrics
 
 from cmlm.errors import UserError
@@ -241,6 +243,24 @@ def test_a_task_without_a_score_leaves_the_others(tmp_path):
     assert found.failed["mr"].startswith(
         "the largest class has 2 examples, the next 2; allowed for 10 folds: at least "
     )
+
+
+def test_a_missing_faiss_is_named_before_the_encoding(
+    collection, tmp_path, monkeypatch
+):
+    folder, *_ = collection
+    (tmp_path / "pairs.tsv").write_text("a\tb\t1\na\tc\t0\n")
+    names = ["pairs:pairs.tsv", f"retrieval:{folder}"]
+    tasks, _ = run.read(catalogue.select(names), str(tmp_path))
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    encoder = WordCounts()
+    with pytest.raises(UserError, match="faiss is not installed"):
+        run.score(encoder, tasks)
+    assert not encoder.asked
+    found = run.score(encoder, tasks, goes_on=True)
+    assert list(found.scores) == ["pairs:pairs.tsv"]
+    assert list(found.failed) == [f"retrieval:{folder}"]
+    assert sorted(encoder.asked) == ["a", "b", "c"]
 
 
 def test_names_of_models(tmp_path):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,11 @@ def score(
         UserError: the model does not return a finite vector for each sentence, or
             cannot be scored on a task.
     """
+    failed: dict[str, str] = {}
+    for item in tasks:
+        with _failing(failed, item.task.name, goes_on):
+            item.task.check()
+    tasks = [item for item in tasks if item.task.name not in failed]
     texts = sentences(tasks)
     if kept and not cache_dir:
         cache_dir = kept.vectors
@@ -196,17 +202,11 @@ def score(
     ):
         encoding = _encode(vectors, texts, kept)
         outcomes: dict[str, dict[str, Any]] = {}
-        failed: dict[str, str] = {}
         for item in tasks:
             name = item.task.name
-            try:
+            with _failing(failed, name, goes_on):
                 outcomes[name] = _outcome(item, vectors, kept, with_figures)
-            except UserError as error:
-                if not goes_on:
-                    raise
-                failed[name] = str(error)
-                continue
-            if report:
+            if report and name in outcomes:
                 report(item.task, outcomes[name]["scores"])
         encoded = len(vectors) - encoding["before"]
     figures = {name: outcome["figures"] for name, outcome in outcomes.items()}
@@ -221,6 +221,17 @@ def score(
         scoring_seconds=sum(outcome["seconds"] for outcome in outcomes.values()),
         failed=failed,
     )
+
+
+@contextlib.contextmanager
+def _failing(failed: dict[str, str], name: str, goes_on: bool) -> Iterator[None]:
+    """Keeps the message of a task that cannot be scored; or raises its error."""
+    try:
+        yield
+    except UserError as error:
+        if not goes_on:
+            raise
+        failed[name] = str(error)
 
 
 class _Asked:

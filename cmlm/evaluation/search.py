@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -74,6 +75,12 @@ def nearest_of_pool(queries, pool, k: int) -> np.ndarray:
         return _rows(searcher.find("source", k))
 
 
+def check_faiss() -> None:
+    """Raises UserError if FAISS, which the searches on disk need, is not installed."""
+    with needing("mine"):
+        importlib.import_module("faiss")
+
+
 @contextlib.contextmanager
 def _searcher(queries, pool, kind: str) -> Iterator[neighbours.Searcher]:
     """Yields a searcher of two sets of vectors.
@@ -81,8 +88,9 @@ def _searcher(queries, pool, kind: str) -> Iterator[neighbours.Searcher]:
     Raises:
         UserError: FAISS is not installed.
     """
-    with needing("mine"):
-        from cmlm.mining import neighbours
+    check_faiss()
+    from cmlm.mining import neighbours
+
     with scratch.directory() as directory:
         # The searcher replaces its directory; the lock is on the one around it.
         inside = os.path.join(directory, "search")

@@ -110,6 +110,13 @@ class Task(abc.ABC, Generic[Data]):
             UserError: a file is damaged.
         """
 
+    def check(self) -> None:
+        """Checks, before sentences are encoded, that the task can be scored here.
+
+        Raises:
+            UserError: a library is not installed.
+        """
+
     @abc.abstractmethod
     def sentences(self, data: Data) -> Iterable[str]:
         """Yields every sentence that `score` asks vectors for."""

@@ -215,6 +215,9 @@ class UnCorpus(base.PartedTask[Bitext]):
                 bitext.second.append(second.strip())
         return _checked(bitext, where[0])
 
+    def check(self) -> None:
+        search.check_faiss()
+
     def part_sentences(self, data: Bitext) -> Iterable[str]:
         return itertools.chain(data.first, data.second)
 

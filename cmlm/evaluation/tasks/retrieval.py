@@ -105,6 +105,9 @@ class RetrievalFiles(base.Task[Retrieval]):
             list(judged.values()),
         )
 
+    def check(self) -> None:
+        search.check_faiss()
+
     def sentences(self, data: Retrieval) -> Iterable[str]:
         return [*data.queries, *data.documents]
 
