@@ -550,6 +550,16 @@ def test_amazon_reviews_as_in_table_6(tmp_path):
     others = [scores["accuracy/de"], scores["accuracy/ja"]]
     assert scores["accuracy"] == np.mean(others)
     assert {language for language, _ in Words.asked} == {"en", "de", "ja"}
+    (said,) = task.remarks(data)
+    assert said.startswith("reviews by domain: train books 20, music 20; en books 20,")
+    folder = tmp_path / "amazon-reviews" / "amazon-dataset"
+    (folder / "german" / "music" / "test.review").unlink()
+    _, data = read("amazon", tmp_path)
+    assert "; de books 20; ja books 20, music 20" in task.remarks(data)[0]
+    for language in ("german", "japanese"):
+        write(folder / language / "books" / "test.review", ["<item>"])
+    with pytest.raises(UserError, match="german.* has <item>s of one label"):
+        read("amazon", tmp_path)
     write_reviews(tmp_path, 1)
     for domain in ("books", "music"):
         path = tmp_path / "amazon-reviews" / "amazon-dataset" / "english" / domain

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import html
 import math
 import os
@@ -43,6 +44,17 @@ DOMAINS = ("books", "dvd", "music")
 WITHIN = ("amazon-reviews/amazon-dataset", "cls-acl10-unprocessed")
 DEV_SHARE = 0.1
 _ITEM = re.compile(r"<item>(.*?)</item>", re.DOTALL)
+
+
+@dataclasses.dataclass
+class Reviews(Examples):
+    """The reviews of a language.
+
+    Attributes:
+        domains: the number of reviews by domain, of the domains that exist.
+    """
+
+    domains: dict[str, int]
 
 
 class TransferTask(base.DivisibleTask[dict[str, Examples]]):
@@ -140,7 +152,7 @@ class AmazonReviews(TransferTask):
         "on 90 % of English, C chosen on 10 %; mean over the other languages, x 100"
     )
 
-    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read_languages(self, source: reading.DataDir) -> dict[str, Reviews]:
         parts = {"train": read_reviews(source, "en", "train")}
         for language in FOLDERS:
             try:
@@ -149,12 +161,21 @@ class AmazonReviews(TransferTask):
                 continue
             with source.part(language):
                 parts[language] = read_reviews(source, language, "test")
+        others = [name for name in parts if name not in ("train", "en")]
         source.check_found(parts, "en")
-        if "en" not in parts or len(parts) < 3:
+        source.check_found(others)
+        if "en" not in parts or not others:
             raise reading.MissingData(
                 "missing: test.review of English and another language"
             )
         return parts
+
+    def remarks(self, data: dict[str, Reviews]) -> list[str]:
+        said = []
+        for name, reviews in data.items():
+            counts = (f"{domain} {n:,}" for domain, n in reviews.domains.items())
+            said.append(f"{name} {', '.join(counts)}")
+        return [f"reviews by domain: {'; '.join(said)}"]
 
 
 def pair_features(
@@ -213,14 +234,17 @@ def find_reviews(source: reading.DataDir, language: str, part: str) -> list[str]
     return paths
 
 
-def read_reviews(source: reading.DataDir, language: str, part: str) -> Examples:
+def read_reviews(source: reading.DataDir, language: str, part: str) -> Reviews:
     """The reviews of a language in all domains that exist."""
-    found = [
-        parse_reviews(source.text(path), path)
+    found = {
+        path.split("/")[-2]: parse_reviews(source.text(path), path)
         for path in find_reviews(source, language, part)
-    ]
-    texts = [pair for examples in found for pair in examples.texts]
-    return Examples(texts, np.concatenate([examples.labels for examples in found]))
+    }
+    return Reviews(
+        [pair for examples in found.values() for pair in examples.texts],
+        np.concatenate([examples.labels for examples in found.values()]),
+        {domain: len(examples.texts) for domain, examples in found.items()},
+    )
 
 
 def parse_reviews(content: str, path: str) -> Examples:
