@@ -8,7 +8,7 @@ from encoders import WordCounts
 from scipy import optimize, special, stats
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, perceptron, reading, relatedness
+from cmlm.evaluation import catalogue, perceptron, reading, relatedness, run
 from cmlm.evaluation.tasks import senteval, sts
 
 TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
@@ -98,6 +98,17 @@ def test_xeval_is_scored_by_language(tmp_path):
     (trec,) = catalogue.select(["xeval-trec"])
     with pytest.raises(reading.MissingData, match="xeval/./TREC"):
         trec.read(reading.DataDir(str(tmp_path)))
+
+
+def test_translations_are_read_as_utf_8_alone(tmp_path):
+    """SentEval's own files may be Latin-1."""
+    for language in ("de", "en"):
+        for name in ("custrev.pos", "custrev.neg"):
+            path = tmp_path / "xeval" / language / "CR" / name
+            write(path, "caf\xe9\n", "latin-1")
+    (found,), failed = run.read(catalogue.select(["xeval-cr"]), str(tmp_path))
+    assert found.data["en"]["train"].texts[0] == ("caf\xe9",)
+    assert "xeval/de/CR/custrev.pos is not utf-8-sig text" in failed["xeval-cr-de"]
 
 
 def test_sst5_and_sick_files(tmp_path):

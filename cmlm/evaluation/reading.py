@@ -17,7 +17,7 @@ from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 UTF_8 = ("utf-8-sig",)
-# Some of SentEval's files are Latin-1; XEVAL's translations of them are UTF-8.
+# Some of SentEval's files are Latin-1.
 EITHER = ("utf-8-sig", "latin-1")
 
 
@@ -39,12 +39,14 @@ class DataDir:
             hashed without unpacking. Paths inside the folder are relative to it.
         left_out: the error of each part of a set, such as a language, that is left
             out.
+        senteval_encodings: the encodings that files in SentEval's layout may have.
     """
 
     def __init__(self, path: str):
         self.path = self._root = os.path.abspath(path)
         self.checksums: dict[str, str] = {}
         self.left_out: dict[str, UserError] = {}
+        self.senteval_encodings = EITHER
 
     def inside(self, folder: str) -> DataDir:
         """A folder inside this one; files read there are recorded here."""

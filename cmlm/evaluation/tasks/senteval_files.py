@@ -59,7 +59,7 @@ def polarity(positive: str, negative: str) -> Reader:
         texts, labels = [], []
         for name, label in ((positive, 1), (negative, 0)):
             path = source.find(name, within="senteval")
-            lines = source.lines(path, reading.EITHER)
+            lines = source.lines(path, source.senteval_encodings)
             texts += [(line,) for line in lines]
             labels += [label] * len(lines)
         return {"train": Examples(texts, np.array(labels))}
@@ -96,7 +96,7 @@ def trec(source: reading.DataDir) -> Parts:
     for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
         path = source.find(f"TREC/{name}", within="senteval")
         rows = []
-        for line in source.lines(path, reading.EITHER):
+        for line in source.lines(path, source.senteval_encodings):
             label, _, rest = line.partition(":")
             _, _, question = rest.partition(" ")
             rows.append(((question,), label))

@@ -2,7 +2,7 @@
 
 Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 4.5.1 and appendix D:
 SentEval in English and 14 other languages. The folder `xeval/LANGUAGE/` holds each
-language in SentEval's own layout, in UTF-8.
+language in SentEval's own layout; translations are UTF-8.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ class XevalTask(base.PartedTask[Parts]):
         return {os.path.basename(folder): folder for folder in folders}
 
     def read_part(self, source: reading.DataDir, part: str, where: str) -> Parts:
-        return self._task.read(source.inside(where))
+        source = source.inside(where)
+        # English is SentEval itself. A bad byte would turn a translation into Latin-1.
+        if part != "en":
+            source.senteval_encodings = reading.UTF_8
+        return self._task.read(source)
 
     def part_sentences(self, data: Parts) -> Iterable[str]:
         return self._task.sentences(data)
