@@ -347,6 +347,19 @@ def test_paraphrases_in_other_languages_than_english_may_be_damaged(tmp_path):
     assert failed["pawsx-de"].startswith("missing: ")
 
 
+def test_paraphrases_in_two_languages_may_be_damaged(tmp_path):
+    """English too: the other languages have the lines of the first one."""
+    for language in ("de", "en", "fr", "ja"):
+        for part in ("dev", "test"):
+            rows = [f"{language} {row}\tx\n" for row in range(4)]
+            (tmp_path / f"{part}-{language}.tsv").write_text("".join(rows))
+    (tmp_path / "test-en.tsv").write_text("no columns\n")
+    (tmp_path / "test-fr.tsv").write_text("one line\tx\n")
+    found, failed = run.read(catalogue.select(["pawsx"]), str(tmp_path))
+    assert list(found[0].data.texts) == ["de", "ja"]
+    assert sorted(failed) == ["pawsx-en", "pawsx-fr"]
+
+
 def test_languages_of_tasks_are_those_of_their_data(shared_data):
     """What --list_tasks promises against what the public files hold."""
     assert {task.name for task in catalogue.of_language("tr")} >= {

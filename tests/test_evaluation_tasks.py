@@ -413,8 +413,9 @@ def test_sts_in_other_languages(tmp_path):
     assert len(data["sts-ru"].first) == 3, "a pair without a score is left out"
     assert task.score(data, encode)["spearman"] == pytest.approx(100)
     assert asked[-1] == "ru"
-    with pytest.raises(reading.MissingData, match="STS.input.track1.ar-ar.txt"):
-        read("sts17", tmp_path / "sts-ru")
+    for name, track in (("sts17", "1.ar-ar"), ("sts17-en", "5.en-en")):
+        with pytest.raises(reading.MissingData, match=f"STS.input.track{track}.txt"):
+            read(name, tmp_path / "sts-ru")
 
 
 # ----------------------------------------------------------------- analogies

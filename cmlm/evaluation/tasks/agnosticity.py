@@ -216,14 +216,14 @@ class PawsX(LanguageAgnosticity):
         self, source: reading.DataDir, layout: _Layout, part: str
     ) -> dict[str, list[str]]:
         paths = layout.paths(source, part)
-        # A language is damaged if its lines are not those of English.
-        pivot = "en" if "en" in paths else next(iter(paths))
         columns: dict[str, list[str]] = {}
-        for name in sorted(paths, key=lambda name: name != pivot):
+        for name in sorted(paths, key=lambda name: name != "en"):
             with source.part(name):
                 lines = layout.sentences(source, paths[name])
-                first = columns.get(pivot, lines)
-                reading.check_parallel({paths[pivot]: first, paths[name]: lines})
+                # A language is damaged if its lines are not those of the first one.
+                first = next(iter(columns), name)
+                both = {paths[first]: columns.get(first, lines), paths[name]: lines}
+                reading.check_parallel(both)
                 columns[name] = lines
         return {name: columns[name] for name in paths if name in columns}
 

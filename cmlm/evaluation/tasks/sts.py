@@ -210,7 +210,10 @@ class Sts17(ScoredPairsTask):
                 with contextlib.suppress(reading.MissingData):
                     self._find(source, track, kind)
                     found[part] = track
-        return found or {"ar": self._TRACKS["ar"]}
+        if not found:
+            track = self._TRACKS.get(self._only, self._TRACKS["ar"])
+            self._find(source, track, "input")  # Names the missing file.
+        return found
 
     def _find(self, source: reading.DataDir, track: str, kind: str) -> str:
         name = f"STS.{kind}.{track}.txt"
