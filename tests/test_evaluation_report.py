@@ -235,9 +235,9 @@ def test_pictures_are_of_what_is_there():
     captions, found = zip(*plots.figures(results()))
     begin = ["sts: models beside published", "tatoeba: accuracy by language"]
     for model in ("first", "sec<ond"):
-        begin.append(f"The languages of the nearest neighbours, {model}.")
-        begin.append(f"The same sentences in all languages on .* axes, {model}.")
-    begin.append("The share of each language among the retrieved sentences")
+        begin.append(f"pawsx: the languages of the nearest neighbours, {model}.")
+        begin.append(f"pawsx: the same sentences in all .* axes, {model}.")
+    begin.append("pawsx: the share of each language among the retrieved sentences")
     assert len(captions) == len(begin)
     assert all(map(re.match, begin, captions))
     (axes,) = found[0].axes
@@ -262,7 +262,7 @@ def test_the_caption_of_cosines_names_the_pairs_that_are_there():
         drawn = {"edges": [-1, 0, 1], "shares": dict([*shares.items()][:kinds])}
         made["models"]["first"]["figures"] = {"geometry": drawn}
         captions = [caption for caption, _ in plots.figures(made)]
-        assert any(f"Cosines of {said}, first. " in each for each in captions)
+        assert any(f"geometry: cosines of {said}, first. " in each for each in captions)
 
 
 def test_map_of_translations_has_a_line_for_each_pair():
@@ -271,11 +271,32 @@ def test_map_of_translations_has_a_line_for_each_pair():
     for model in made["models"].values():
         model["figures"]["tatoeba"] = {"translations": pairs}
     *_, (caption, figure) = plots.figures(made)
-    assert caption.startswith("Sentences (circles) and their English translations")
+    assert caption.startswith("tatoeba: sentences (circles) and their English tra")
     panels = figure.axes
     assert len(panels) == 2, "a row for each model, a column for each language"
     lines = [line.get_xydata().tolist() for line in panels[0].lines]
     assert lines == [[[0, 1], [0, 0]], [[2, 3], [2, 2]]]
+
+
+def test_each_task_has_its_own_pictures():
+    """Of two bitexts; of two pools of sentences in different languages."""
+    made = results()
+    pairs = {"fr": [[[0, 1], [2, 3]], [[0, 0], [2, 2]]]}
+    for model in made["models"].values():
+        drawn = model["figures"]
+        drawn["tatoeba"] = {"translations": pairs}
+        drawn["bitext:own"] = {"translations": pairs | {"de": pairs["fr"]}}
+        three = {"neighbours": np.eye(3).tolist()}
+        three["map"] = {name: [[0, 1]] for name in "abc"}
+        own = {"languages": [*"abc"], "before": three, "after": three}
+        drawn["agnosticity:own"] = own
+    figures = dict(plots.figures(made))
+    for task, panels in (
+        *(("pawsx: the share", 4), ("agnosticity:own: the share", 12)),
+        *(("tatoeba: sentences", 2), ("bitext:own: sentences", 4)),
+    ):
+        (found,) = [figures[name] for name in figures if name.startswith(task)]
+        assert len(found.axes) == panels
 
 
 def test_report_is_whole_and_carries_its_pictures(tmp_path):

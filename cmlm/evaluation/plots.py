@@ -44,42 +44,42 @@ def figures(results: tables.Results) -> Iterator[tuple[str, Figure]]:
             yield f"{table.family}: models{beside}.", scores(own)
     for (task, metric), models in _by_part(results).items():
         yield f"{task}: {metric} by language.", by_language(models, metric)
-    for model, drawn in _drawn(results, "edges"):
-        kinds, near = "random", "random pairs are near 0"
-        # Files of one's own have no similar pairs.
-        if len(drawn["shares"]) > 1:
-            kinds += " and of similar"
-            near += " and similar pairs are not"
+    for task, models in _drawn(results, "edges"):
+        for model, drawn in models.items():
+            kinds, near = "random", "random pairs are near 0"
+            # Files of one's own have no similar pairs.
+            if len(drawn["shares"]) > 1:
+                kinds += " and of similar"
+                near += " and similar pairs are not"
+            yield (
+                f"{task}: cosines of {kinds} sentences, {model}. If vectors use the "
+                f"whole space, {near}.",
+                cosines(drawn),
+            )
+    for task, models in _drawn(results, "before"):
+        for model, drawn in models.items():
+            yield (
+                f"{task}: the languages of the nearest neighbours, {model}. The pool "
+                "holds the same sentences in all languages. If vectors did not depend "
+                "on language, the cells of a panel would be nearly equal.",
+                neighbour_languages(drawn),
+            )
+            yield (
+                f"{task}: the same sentences in all languages on the two strongest "
+                f"axes, {model}. If vectors did not depend on language, the colours "
+                "would mix.",
+                language_map(drawn),
+            )
         yield (
-            f"Cosines of {kinds} sentences, {model}. If vectors use the whole space, "
-            f"{near}.",
-            cosines(drawn),
+            f"{task}: the share of each language among the retrieved sentences, for "
+            "queries in one language (rows), before and after PCR (CMLM, figure 2).",
+            retrieved_languages(models),
         )
-    retrieved = list(_drawn(results, "before"))
-    for model, drawn in retrieved:
+    for task, models in _drawn(results, "translations"):
         yield (
-            f"The languages of the nearest neighbours, {model}. The pool holds the "
-            "same sentences in all languages. If vectors did not depend on language, "
-            "the cells of a panel would be nearly equal.",
-            neighbour_languages(drawn),
-        )
-        yield (
-            f"The same sentences in all languages on the two strongest axes, {model}. "
-            "If vectors did not depend on language, the colours would mix.",
-            language_map(drawn),
-        )
-    if retrieved:
-        yield (
-            "The share of each language among the retrieved sentences, for queries in "
-            "one language (rows), before and after PCR (CMLM, figure 2).",
-            retrieved_languages(dict(retrieved)),
-        )
-    pairs = dict(_drawn(results, "translations"))
-    if pairs:
-        yield (
-            "Sentences (circles) and their English translations (squares) on the two "
-            "strongest axes, joined by lines (CMLM, figure 3).",
-            translations(pairs),
+            f"{task}: sentences (circles) and their English translations (squares) on "
+            "the two strongest axes, joined by lines (CMLM, figure 3).",
+            translations(models),
         )
 
 
@@ -310,8 +310,16 @@ def _by_part(
     return found
 
 
-def _drawn(results: tables.Results, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, model in results["models"].items():
-        for drawn in model["figures"].values():
-            if key in drawn:
-                yield name, drawn
+def _drawn(
+    results: tables.Results, key: str
+) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    """Yields each task whose figure data have a key, and its data by model."""
+    figures = {name: model["figures"] for name, model in results["models"].items()}
+    for task in dict.fromkeys(itertools.chain.from_iterable(figures.values())):
+        drawn = {
+            name: tasks[task]
+            for name, tasks in figures.items()
+            if key in tasks.get(task, {})
+        }
+        if drawn:
+            yield task, drawn
