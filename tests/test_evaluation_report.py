@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from cmlm.evaluation import (
     averages,
@@ -330,6 +331,14 @@ def test_report_is_whole_and_carries_its_pictures(tmp_path):
     )
     cells = {"model": "sec<ond", "task": "tatoeba", "metric": "accuracy", "part": "de"}
     assert {**cells, "value": "6.0"} in lines
+
+
+def test_a_report_may_lie_on_another_file_system():
+    report.write("ram://reports/first", results())
+    for name in ("scores.csv", "report.md", "report.html"):
+        assert tf.io.gfile.exists(f"ram://reports/first/{name}")
+    with tf.io.gfile.GFile("ram://reports/first/results.json") as file:
+        assert json.loads(file.read()) == results()
 
 
 def test_112_languages_fit_every_form():

@@ -73,8 +73,7 @@ def write(directory: str, results: Mapping[str, Any]) -> None:
     """
 
     def create(name: str):
-        path = os.path.join(directory, name)
-        return open(path, "w", encoding="utf-8", newline="")
+        return files.atomic_text(os.path.join(directory, name))
 
     with create("results.json") as file:
         write_json(file, results)
