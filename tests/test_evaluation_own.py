@@ -140,7 +140,7 @@ def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatc
         ("q9\tx1\t--5", "line 2 is .*; allowed: query, document and a whole number"),
         (f"q9\tx1\t{'9' * 5000}", "line 2 is .*; allowed: query, document and a whole"),
         ("nobody\tx1\t1", "line 2: query 'nobody' is not in queries.jsonl"),
-        ("q9\tnothing\t1", "no document with a grade above 0 that is in .*corpus.jsonl"),
+        ("q9\tnothing\t1", "no document with a grade above 0 that is in .*corpus"),
         ("q9\tx\r1\t1\nq8\tx1\t1", "line 2"),
         ('q9\t"x1\t1\nq8\tx1\t1', "line 2: .*each quote closed"),
         ("q9\tx1\t0", "no document with a grade above 0"),
@@ -243,6 +243,20 @@ def test_a_task_without_a_score_leaves_the_others(tmp_path):
     assert found.failed["mr"].startswith(
         "the largest class has 2 examples, the next 2; allowed for 10 folds: at least "
     )
+
+
+def test_sentences_that_are_no_lines_are_refused(collection, tmp_path):
+    folder, documents, *_ = collection
+    half = {**documents[0], "text": "half \ud83d"}
+    rows = [json.dumps(row) for row in (half, *documents[1:])]
+    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    (tmp_path / "pairs.tsv").write_text("a\tb\t1\na\tc\t0\n")
+    names = ["pairs:pairs.tsv", f"retrieval:{folder}"]
+    tasks, _ = run.read(catalogue.select(names), str(tmp_path))
+    path = tmp_path / "sentences.txt"
+    with pytest.raises(UserError, match=r"^retrieval:.*cannot hold .half \\ud83d.:"):
+        run.write_sentences(str(path), tasks)
+    assert not path.exists()
 
 
 def test_a_missing_faiss_is_named_before_the_encoding(

@@ -27,6 +27,8 @@ from cmlm.evaluation.tasks.base import Task, Vectors
 
 # `NAME=MODEL`; a name is not a path.
 _NAMED = re.compile(r"([^=:/\\]+)=(.+)")
+# UTF-8 cannot encode half of a surrogate pair, which JSON may hold.
+_NOT_A_LINE = re.compile(r"[\n\r\ud800-\udfff]")
 
 
 @dataclasses.dataclass
@@ -144,14 +146,16 @@ def write_sentences(path: str, tasks: Sequence[TaskData]) -> int:
     """Writes the distinct sentences of tasks, one a line; returns their number.
 
     Raises:
-        UserError: a sentence contains a line break.
+        UserError: a sentence contains a line break or half of a surrogate pair.
     """
+    for item in tasks:
+        for text in item.task.sentences(item.data):
+            if _NOT_A_LINE.search(text):
+                raise UserError(
+                    f"{item.task.name}: --sentences={path} cannot hold {text[:60]!r}: "
+                    "it has a line break or half of a surrogate pair"
+                )
     texts = sentences(tasks)
-    for text in texts:
-        if "\n" in text or "\r" in text:
-            raise UserError(
-                f"--sentences={path} cannot hold {text[:60]!r}: it has a line break"
-            )
     with files.atomic_text(path) as file:
         file.writelines(text + "\n" for text in texts)
     return len(texts)
