@@ -10,12 +10,13 @@ import tempfile
 
 import numpy as np
 import pytest
+import testsets
 from encoders import Table, WordCounts
 
 import cmlm
 from cmlm.common import scratch
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, run, search, store
+from cmlm.evaluation import catalogue, listing, reading, run, search, store
 from cmlm.mining import index
 
 # --------------------------------------------------------------------- store
@@ -358,6 +359,23 @@ def test_paraphrases_in_two_languages_may_be_damaged(tmp_path):
     found, failed = run.read(catalogue.select(["pawsx"]), str(tmp_path))
     assert list(found[0].data.texts) == ["de", "ja"]
     assert sorted(failed) == ["pawsx-en", "pawsx-fr"]
+
+
+def test_available_files_are_listed_by_task_and_language(tmp_path):
+    data_dir = testsets.write(tmp_path)
+    (tmp_path / "senteval" / "SICK" / "SICK_train.txt").unlink()
+    (tmp_path / "tatoeba" / "tatoeba.fra-eng.fra").unlink()
+
+    def listed(language):
+        cells = (row.split(maxsplit=2) for row in listing.rows(language, data_dir))
+        return {name: said for name, _, said in cells}
+
+    english = listed("en")
+    assert english["stsb-multilingual"] == "there, without en"
+    assert english["sick-r"] == "there"
+    assert english["sick-r-trained"].startswith("missing: ")
+    assert english["tatoeba"] == "there, but not tatoeba-fr"
+    assert listed("ja")["pawsx"] == "there, without ja"
 
 
 def test_languages_of_tasks_are_those_of_their_data(shared_data):

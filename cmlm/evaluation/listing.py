@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cmlm.evaluation import catalogue, run
-from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks import agnosticity, base, bitext
 
 
 def rows(language: str, data_dir: str | None) -> Iterator[str]:
@@ -20,27 +20,27 @@ def rows(language: str, data_dir: str | None) -> Iterator[str]:
     Raises:
         UserError: no task has the language.
     """
-    tasks = catalogue.of_language(language)
-    found, failed = run.read(tasks, data_dir) if data_dir else ([], {})
-    read = {item.task.name: item.data for item in found}
-    for task in tasks:
-        cells = [task.name.ljust(20), catalogue.family(task).ljust(12)]
-        if not data_dir:
-            cells.append(task.protocol)
-        elif task.name not in read:
-            cells.append(failed[task.name])
-        elif not _has(read[task.name], task, language):
-            cells.append(f"there, without {language}")
-        else:
-            lost = [name for name in failed if name.startswith(f"{task.name}-")]
-            cells.append(f"there, but not {', '.join(lost)}" if lost else "there")
-        yield "  ".join(cells)
+    for task in catalogue.of_language(language):
+        said = _availability(task, language, data_dir) if data_dir else task.protocol
+        yield f"{task.name:20}  {catalogue.family(task):12}  {said}"
+
+
+def _availability(task: base.Task, language: str, data_dir: str) -> str:
+    """Whether the files of a task are there; the parts that are left out."""
+    found, failed = run.read([task], data_dir)
+    if not found:
+        return failed[task.name]
+    if not _has(found[0].data, task, language):
+        return f"there, without {language}"
+    return f"there, but not {', '.join(failed)}" if failed else "there"
 
 
 def _has(data: Any, task: base.Task, language: str) -> bool:
     """Whether the data of a task in several languages have a language."""
-    if language in ("all", "en") or len(task.languages) < 2:
+    if language == "all" or len(task.languages) < 2:
         return True
-    if not isinstance(data, dict):
+    # Their parts have the names of the languages beside English.
+    if language == "en" and isinstance(task, bitext.Tatoeba | bitext.UnCorpus):
         return True
-    return any(language in part.split("-") for part in data)
+    parts = data.texts if isinstance(data, agnosticity.Pool) else data
+    return any(language in part.split("-") for part in parts)
