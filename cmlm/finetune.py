@@ -86,6 +86,19 @@ flags.DEFINE_integer(
 )
 
 FLAGS = flags.FLAGS
+# The flags of a training.
+_OF_TRAINING = (
+    "data_dir",
+    "dev",
+    "seeds",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "warmup_share",
+    "weight_decay",
+    "dropout_rate",
+    "seq_length",
+)
 
 
 def main(_) -> None:
@@ -93,7 +106,11 @@ def main(_) -> None:
     own = all(name.startswith("file:") for name in FLAGS.task)
     predicts_only = bool(FLAGS.predict and not FLAGS.task)
     cli.require(model="a model_dir, a checkpoint, an export, or other weights")
-    if not predicts_only:
+    if predicts_only:
+        for flag in (FLAGS[name] for name in _OF_TRAINING):
+            if flag.present:
+                raise UserError(f"{flag.serialize()} is given; allowed: with --task")
+    else:
         cli.require(task="tasks by name, glue, or file:FILE")
     seeds = parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")

@@ -352,3 +352,14 @@ def test_what_belongs_to_ones_own_task_is_refused_elsewhere():
         catalogue.find_tasks(["rte"], dev="x")
     with pytest.raises(UserError, match="would both be predictions-new.tsv"):
         labelled.answers(["a/new.tsv", "b/new.csv"])
+    assert list(labelled.answers(["a/new", "b.c.tsv.gz"])) == [
+        "predictions-new.tsv",
+        "predictions-b.c.tsv",
+    ]
+
+
+@pytest.mark.parametrize("flag", ["--dev=d.tsv", "--seeds=0,1", "--epochs=4"])
+def test_a_prediction_alone_refuses_the_flags_of_a_training(flag):
+    given = ("--model=tuned", "--predict=new.tsv", "--output=out", flag)
+    done = commands.run("cmlm.finetune", *given)
+    assert done.stderr == f"error: {flag} is given; allowed: with --task\n"

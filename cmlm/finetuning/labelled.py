@@ -209,7 +209,7 @@ def answers(paths: Sequence[str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in paths:
-        stem = os.path.basename(path).removesuffix(".gz").rpartition(".")[0]
+        stem, _ = os.path.splitext(os.path.basename(path).removesuffix(".gz"))
         name = f"predictions-{stem}.tsv"
         if name in found:
             raise UserError(
