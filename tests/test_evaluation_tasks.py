@@ -275,6 +275,26 @@ def test_public_lexical_files(shared_data):
     assert len(read("wordsim353", data_dir)[1]["wordsim353"].first) == 353
 
 
+def test_words_in_the_tables_of_their_authors(tmp_path):
+    rows = [("old", "new", "1.58"), ("smart", "wise", "9.2"), ("a", "b", "3")]
+    head = "word1\tword2\tPOS\tSimLex999\tconc(w1)"
+    lines = [f"{one}\t{two}\tA\t{score}\t2.7" for one, two, score in rows]
+    simlex = tmp_path / "SimLex-999" / "SimLex-999.txt"
+    write(simlex, [head, *lines])
+    write(
+        tmp_path / "lexical" / "combined.csv",
+        ["Word 1,Word 2,Human (mean)", *map(",".join, rows)],
+    )
+    for name in ("simlex999", "wordsim353"):
+        pairs = read(name, tmp_path)[1][name]
+        assert pairs.first == ["old", "smart", "a"]
+        assert pairs.second == ["new", "wise", "b"]
+        assert pairs.gold.tolist() == [1.58, 9.2, 3]
+    write(simlex, [head, *lines[:2], "a\tb\t3"])
+    with pytest.raises(UserError, match="3 columns in .*; allowed: 5"):
+        read("simlex999", tmp_path)
+
+
 # ------------------------------------------------------------------ entities
 
 

@@ -102,22 +102,41 @@ class CrossLingualSimLex(MultiSimLex):
 
 
 class WordPairs(sts.PairFileTask):
-    """A file of `word, word, score`; lines that begin with `#` are comments."""
+    """A set's own table, or a file of `word, word, score`; `#` begins a comment.
 
-    def __init__(self, name: str, path: str):
-        super().__init__(
-            name, (path,), (0, 1, 2), 0, 10, header=False, within="lexical"
-        )
+    Args:
+        name: the name of the task.
+        paths: the possible paths of the file.
+        columns: the names of the words and of the score in the set's own table.
+        within: the subfolders that may hold the file.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        paths: tuple[str, ...],
+        columns: tuple[str, str, str],
+        within: Sequence[str],
+    ):
+        super().__init__(name, paths, (0, 1, 2), 0, 10, header=False, within=within)
+        self._names = columns
 
     def rows(self, source: reading.DataDir, path: str) -> list[list[str]]:
-        lines = [line for line in source.lines(path) if not line.startswith("#")]
-        rows = [line.split("\t") for line in lines]
+        if reading.is_csv(path):
+            rows = source.csv(path, 3)
+        else:
+            lines = source.lines(path)
+            rows = [line.split("\t") for line in lines if not line.startswith("#")]
+        width, places = 3, [0, 1, 2]
+        if rows and rows[0][0] == self._names[0]:
+            head, *rows = rows
+            width, places = len(head), reading.columns(head, self._names, path)
         for row in rows:
-            if len(row) != 3:
+            if len(row) != width:
                 raise UserError(
-                    f"{path}: {counted(len(row), 'column')} in {row}; allowed: 3"
+                    f"{path}: {counted(len(row), 'column')} in {row}; allowed: {width}"
                 )
-        return rows
+        return [[row[place] for place in places] for row in rows]
 
 
 def _pairs(rows: Sequence[tuple[str, str, float]], where: str) -> Pairs:
@@ -197,8 +216,18 @@ def _split_words(shown: str, count: int, forms: str) -> list[str] | None:
 
 
 TASKS = [
-    WordPairs("simlex999", "simlex999.txt"),
-    WordPairs("wordsim353", "wordsim353.tsv"),
+    WordPairs(
+        "simlex999",
+        ("simlex999.txt", "SimLex-999.txt"),
+        ("word1", "word2", "SimLex999"),
+        within=("lexical", "SimLex-999"),
+    ),
+    WordPairs(
+        "wordsim353",
+        ("wordsim353.tsv", "combined.csv", "combined.tab"),
+        ("Word 1", "Word 2", "Human (mean)"),
+        within=("lexical", "wordsim353"),
+    ),
     MultiSimLex("multi-simlex"),
     CrossLingualSimLex("multi-simlex-cross"),
 ]

@@ -49,7 +49,7 @@ class NeighboursFiles(base.Task[Openings]):
     protocol = (
         "the first sentence of a document searches the second sentences of all "
         f"documents by cosine: its own is the nearest, or among the {_LISTED} nearest, "
-        "x 100"
+        "x 100; first sentences that are also second sentences do not search"
     )
 
     def __init__(self, paths: Sequence[str]):

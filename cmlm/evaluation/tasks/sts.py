@@ -114,7 +114,7 @@ class PairFileTask(StsTask):
         columns: the columns of the first sentence, second sentence and gold score.
         lowest, highest: the range of the gold score.
         header: whether the first line is a header.
-        within: the subfolder that may hold the file.
+        within: the subfolder that may hold the file, or several.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class PairFileTask(StsTask):
         lowest: float,
         highest: float,
         header: bool,
-        within: str = "senteval",
+        within: str | Sequence[str] = "senteval",
     ):
         super().__init__(name)
         self._within = within
