@@ -220,7 +220,10 @@ def test_nearest_is_a_sort_of_all(k):
     expected = np.argsort(-(queries @ pool.T), axis=1)[:, :k]
     np.testing.assert_array_equal(rows, expected)
     np.testing.assert_allclose(
-        products, np.take_along_axis(queries @ pool.T, expected, 1), rtol=1e-5
+        products,
+        np.take_along_axis(queries @ pool.T, expected, 1),
+        rtol=1e-5,
+        atol=1e-6,
     )
 
 
