@@ -72,7 +72,8 @@ def main(_) -> None:
         "for development only; production is TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 "
         f"tensorflow_model_server --port={server.grpc_port} "
         f"--rest_api_port={server.port} --model_name={name} "
-        f"--model_base_path={base_path} --tensorflow_intra_op_parallelism=1",
+        f"--model_base_path={base_path} --tensorflow_intra_op_parallelism=1 "
+        "--rest_api_timeout_in_ms=600000",
         file=sys.stderr,
     )
     address = f"/v1/models/{urllib.parse.quote(FLAGS.model_name, safe='')}"

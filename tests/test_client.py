@@ -86,8 +86,26 @@ def test_requests_are_slices_of_bounded_size(monkeypatch):
 
 
 def test_text_without_utf8(connect):
-    vectors = connect().encode(["the \udcff cat", "the \ufffd\ufffd\ufffd cat"])
+    texts = ["the \udcff cat", "the \ufffd\ufffd\ufffd cat"]
+    vectors = connect().encode(texts, "pcr", ["fr", "\udcff"])
     model_dirs.assert_same(vectors[0], vectors[1])
+
+
+def test_the_version_of_the_first_answer_stays(connect):
+    server = connect()
+    vectors = server.encode(["a"])
+    assert server._version == 1
+    np.testing.assert_array_equal(server.encode(["a"]), vectors)
+    server._version = 2
+    with pytest.raises(UserError, match="model cmlm: .*ersion.* ?2"):
+        server.encode(["a"])
+
+
+def test_a_grpc_encoder_of_before_a_fork_is_refused(addresses, monkeypatch):
+    server = model_server.connect(addresses["grpc"])
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(UserError, match="gRPC was opened before this process forked"):
+        server.encode(["a"])
 
 
 def test_mistakes_are_one_line(connect, addresses):
@@ -158,6 +176,8 @@ def test_an_address_and_an_argument_may_not_disagree():
         model_server.connect(address, "b")
     with pytest.raises(UserError, match="version is 3; allowed with .*: 2"):
         model_server.connect(address, version=3)
+    with pytest.raises(UserError, match=f"version is {1 << 63}; allowed: 0 to "):
+        model_server.connect("grpc://a:1", version=1 << 63)
 
 
 def test_the_server_tells_which_languages_have_components(connect):
@@ -175,6 +195,13 @@ def test_the_server_tells_which_languages_have_components(connect):
 def test_what_is_no_address(address):
     with pytest.raises(UserError, match="allowed: http://HOST:PORT"):
         model_server.connect(address)
+
+
+def test_a_host_in_other_letters_is_refused():
+    with pytest.raises(UserError, match="allowed: a host in ASCII"):
+        model_server.connect("http://b\u00fccher:8501/v1/models/a")
+    address = "http://a:8501/v1/models/gr\u00f6\u00dfe"
+    assert model_server.parse_address(address).model == "gr\u00f6\u00dfe"
 
 
 @pytest.mark.parametrize("name", ["default", "pcr", "normalized"])
@@ -198,6 +225,8 @@ def test_bytes_travel_in_base64():
     stored = json.loads((HERE / "server_requests" / "bytes.json").read_text())
     (broken,) = stored["request"]["inputs"]["text"]
     assert json.loads(body)["inputs"] == {"text": [broken, "a"]}
+    text = ("\u042f" * 1000).encode()
+    assert len(model_server.rest_body("normalized", {"text": [text]})) < 2100
 
 
 def test_the_command_asks_over_rest_without_tensorflow(addresses, expected):

@@ -390,6 +390,7 @@ def test_the_command_serves_until_it_is_told_to_stop(toy_export, tmp_path):
             f"--port={told['gRPC'].rpartition(':')[2]}",
             *(f"--rest_api_port={port}", "--model_name=cmlm"),
             *(f"--model_base_path={served}", "--tensorflow_intra_op_parallelism=1"),
+            "--rest_api_timeout_in_ms=600000",
         ]
     finally:
         process.kill()

@@ -18,6 +18,16 @@ class Server(http.server.BaseHTTPRequestHandler):
     """Answers as a model server: the length of a text, and 1."""
 
     last = 1.0
+    version = 1
+
+    def do_GET(self):
+        """The state of the model `upgraded`."""
+        known = self.path == "/v1/models/upgraded"
+        states = [(str(self.version), "AVAILABLE"), (str(self.version + 1), "LOADING")]
+        rows = [{"version": version, "state": state} for version, state in states]
+        self.send_response(200 if known else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"model_version_status": rows}).encode())
 
     def do_POST(self):
         length = int(self.headers["Content-Length"])
@@ -30,6 +40,9 @@ class Server(http.server.BaseHTTPRequestHandler):
             "short": rows[1:],
             "flat": [1.0 for _ in rows],
             "words": texts,
+            "infinite": [[float("inf"), 1.0] for _ in rows],
+            "growing": [[1.0] * len(texts[0]) for _ in rows],
+            f"upgraded/versions/{self.version}": rows,
         }
         name = self.path.removeprefix("/v1/models/").removesuffix(":predict")
         found = name in outputs
@@ -83,6 +96,7 @@ def test_a_model_server_is_an_encoder(server):
         ("short", r"default has the shape \[0\]; allowed: \[1, dim\]"),
         ("flat", r"default has the shape \[1\]; allowed: \[1, dim\]"),
         ("words", "an output is no array of numbers: "),
+        ("infinite", "the vector of 'a' is not finite"),
         ("object", 'HTTP 404 Not Found: .*"message": "no such route"'),
     ],
 )
@@ -90,6 +104,20 @@ def test_an_answer_of_another_kind_of_model_is_refused(server, model, said):
     encoder = model_server.connect(server, model)
     with pytest.raises(UserError, match=f"{server}, model {model}: .*{said}"):
         encoder.encode(["a"])
+
+
+def test_vectors_of_two_models_are_not_mixed(server, monkeypatch):
+    encoder = opening.open_encoder(f"{server}/v1/models/upgraded")
+    assert encoder.encode(["a"]).shape == (1, 2)
+    monkeypatch.setattr(Server, "version", 2)
+    with pytest.raises(UserError, match="model upgraded: Servable not found"):
+        encoder.encode(["a"])
+    assert opening.open_encoder(encoder.name).encode(["a"]).shape == (1, 2)
+    # A server that tells no version.
+    encoder = model_server.connect(server, "growing")
+    encoder.encode(["two"])
+    with pytest.raises(UserError, match="default has the width 5, and had 3 before"):
+        encoder.encode(["three"])
 
 
 def test_an_error_whose_text_does_not_come_is_one_line(server):

@@ -29,6 +29,8 @@ PREFIXES = ("http://", "https://", "grpc://", "vectors:")
 # Some numbers of some vectors tell the models of a server apart.
 _PROBES = ("A red house.", "Where is the station?", "Das ist gut.", "2 + 2 = 4")
 _PROBE_NUMBERS = 16
+# For one answer of a server.
+_SECONDS = 600
 
 
 class ExternalEncoder(Comparing, abc.ABC):
@@ -108,7 +110,8 @@ class ServedEncoder(ExternalEncoder):
                 f"the model is {address}; allowed: {address.split('/')[0]}//HOST:PORT/"
                 "v1/models/NAME[/versions/N]"
             )
-        self._server = model_server.connect(address)
+        # A slow server may take long for the longest texts.
+        self._server = model_server.connect(address, timeout=_SECONDS)
         self.name = address
         self.dim = self._encode([""]).shape[1]
         self.info = {"server": address, "dim": self.dim}

@@ -15,6 +15,7 @@ import base64
 import dataclasses
 import http.client
 import json
+import os
 import re
 import urllib.error
 import urllib.parse
@@ -29,10 +30,10 @@ from cmlm.encoders.sentences import check_sentences, to_bytes
 from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
 from cmlm.errors import UserError, one_line
 
-# Limits of one request, in sentences and bytes. Many servers limit the size of a batch,
-# and many proxies limit the size of a request.
+# Limits of one request, in sentences and bytes of text. Many servers limit the size of
+# a batch and the time of an answer, and many proxies limit the size of a request.
 _REQUEST_SENTENCES = 256
-_REQUEST_BYTES = 1 << 20
+_REQUEST_BYTES = 64 << 10
 
 DEFAULT_MODEL = "cmlm"
 _ADDRESS = re.compile(
@@ -79,6 +80,10 @@ def parse_address(address: str) -> Address:
             "(REST) or grpc://HOST:PORT, and behind it /v1/models/NAME[/versions/N]"
         )
     server, name, version = match.groups()
+    if not server.isascii():
+        raise UserError(
+            f"server is {address!r}; allowed: a host in ASCII (xn--...), and %-escapes"
+        )
     return Address(
         server,
         None if name is None else urllib.parse.unquote(name),
@@ -92,7 +97,9 @@ class ModelServer(abc.ABC):
     Args:
         address: the address of the server, for messages.
         model: the name of the model on the server.
-        version: the version of the model; None takes the newest version.
+        version: the version of the model; None takes the version that answers the first
+            request. A server may load another version meanwhile, whose vectors do not
+            go with the first ones.
         timeout: seconds for one request.
     """
 
@@ -101,6 +108,7 @@ class ModelServer(abc.ABC):
         self._model = model
         self._version = version
         self._timeout = timeout
+        self._width = None
 
     def encode(
         self,
@@ -148,7 +156,7 @@ class ModelServer(abc.ABC):
         for rows in _requests(texts):
             inputs = {"text": texts[rows]}
             if languages is not None:
-                inputs["language"] = [name.encode() for name in languages[rows]]
+                inputs["language"] = to_bytes(languages[rows])
             vectors.append(self._vectors(signature, inputs))
         return np.concatenate(vectors)
 
@@ -163,7 +171,7 @@ class ModelServer(abc.ABC):
         return index is None or bool((index >= 0).all())
 
     def _vectors(self, signature: str, inputs: dict[str, list[bytes]]) -> np.ndarray:
-        """Sends one request; returns float [n, dim] after a check of its shape."""
+        """Sends one request; returns float32 [n, dim] after a check of the answer."""
         name = TEXT_SIGNATURES[signature].output
         outputs = self.predict(signature, inputs)
         if name not in outputs:
@@ -171,11 +179,25 @@ class ModelServer(abc.ABC):
                 f"signature {signature} gave the outputs {', '.join(sorted(outputs))}; "
                 f"allowed: {name}"
             )
-        found, count = outputs[name], len(inputs["text"])
+        count = len(inputs["text"])
+        try:
+            found = outputs[name].astype(np.float32, copy=False)
+        except (ValueError, TypeError) as error:
+            raise self._refused(f"{name} is no array of numbers: {error}") from error
         if found.ndim != 2 or len(found) != count:
             raise self._refused(
                 f"{name} has the shape {list(found.shape)}; allowed: [{count}, dim]"
             )
+        self._width = self._width or found.shape[1]
+        if found.shape[1] != self._width:
+            # Of a server that tells no version.
+            raise self._refused(
+                f"{name} has the width {found.shape[1]}, and had {self._width} before"
+            )
+        if not np.isfinite(found).all():
+            row = np.isfinite(found).all(axis=1).argmin()
+            text = inputs["text"][row].decode(errors="replace")
+            raise self._refused(f"the vector of {text[:60]!r} is not finite")
         return found
 
     @abc.abstractmethod
@@ -200,11 +222,17 @@ class ModelServer(abc.ABC):
 class RestServer(ModelServer):
     """The REST interface; it needs only Python and numpy."""
 
+    _asked_version = False
+
     def predict(self, signature, inputs):
-        version = "" if self._version is None else f"/versions/{self._version}"
         name = urllib.parse.quote(self._model, safe="")
+        model = f"{self._address}/v1/models/{name}"
+        if self._version is None and not self._asked_version:
+            self._version = self._newest(model)
+            self._asked_version = True
+        version = "" if self._version is None else f"/versions/{self._version}"
         request = urllib.request.Request(
-            f"{self._address}/v1/models/{name}{version}:predict",
+            f"{model}{version}:predict",
             data=rest_body(signature, inputs),
             headers={"Content-Type": "application/json"},
         )
@@ -239,6 +267,17 @@ class RestServer(ModelServer):
         except (ValueError, TypeError, OverflowError) as error:
             raise self._refused(f"an output is no array of numbers: {error}") from error
 
+    def _newest(self, model: str) -> int | None:
+        """The newest version that the server has loaded; None if it does not tell."""
+        try:
+            with urllib.request.urlopen(model, timeout=self._timeout) as response:
+                states = json.load(response)["model_version_status"]
+            loaded = [row["version"] for row in states if row["state"] == "AVAILABLE"]
+            return max(map(int, loaded), default=None)
+        # The request for vectors tells what is wrong.
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            return None
+
 
 def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
     """Returns a request of the Predict API in the columnar format."""
@@ -246,7 +285,9 @@ def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
         name: [json_string(value) for value in values]
         for name, values in inputs.items()
     }
-    return json.dumps({"signature_name": signature, "inputs": columns}).encode()
+    request = {"signature_name": signature, "inputs": columns}
+    # Escapes would take up to three times the bytes of the text.
+    return json.dumps(request, ensure_ascii=False).encode()
 
 
 def json_string(value: bytes) -> str | dict[str, str]:
@@ -292,12 +333,20 @@ class GrpcServer(ModelServer):
             address.removeprefix("grpc://"), options=options
         )
         weakref.finalize(self, self._channel.close)
+        self._process = os.getpid()
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
 
     def predict(self, signature, inputs):
         import grpc
         import tensorflow as tf
 
+        if os.getpid() != self._process:
+            # The answer would never come.
+            raise self._refused(
+                "gRPC was opened before this process forked and does not work in forks;"
+                " allowed: threads, http://, or processes started by "
+                "multiprocessing.get_context('spawn') that open it themselves"
+            )
         request = grpc_request(self._model, self._version, signature, inputs)
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
@@ -307,6 +356,12 @@ class GrpcServer(ModelServer):
             if "Failed parsing HTTP/2" in reason:
                 reason = f"no answer in gRPC; {_PORTS}"
             raise self._refused(reason) from error
+        # Some servers tell no version.
+        answered = response.model_spec.version.value or self._version
+        if self._version is None:
+            self._version = answered
+        if answered != self._version:
+            raise self._refused(f"version {answered} answered, not {self._version}")
         return {
             name: tf.make_ndarray(value) for name, value in response.outputs.items()
         }
@@ -345,11 +400,12 @@ def connect(
         model: the name of the model on the server; None takes the one of the address,
             else `cmlm`.
         version: the version of the model; None takes the one of the address, else the
-            newest version.
+            version that is the newest at the first request.
         timeout: seconds for one request.
 
     Raises:
-        UserError: the address has another form, or names another model or version.
+        UserError: the address has another form, or names another model or version; or
+            the version is no number of 64 bits.
     """
     found = parse_address(address)
     for name, own, given in (
@@ -360,11 +416,14 @@ def connect(
             raise UserError(
                 f"{name} is {given!r}; allowed with {address}: {own!r}, or none"
             )
+    version = found.version if version is None else version
+    if version is not None and not 0 <= version < 1 << 63:
+        raise UserError(f"version is {version}; allowed: 0 to {(1 << 63) - 1}")
     kind = GrpcServer if found.server.startswith("grpc:") else RestServer
     return kind(
         found.server,
         model=model or found.model or DEFAULT_MODEL,
-        version=found.version if version is None else version,
+        version=version,
         timeout=timeout,
     )
 
