@@ -72,7 +72,7 @@ def write(
             rules_lib.path_of(vocabulary),
         )
         _save(exported, directory, ENCODER, signatures)
-    served, signatures = serving.build(graph, components)
+    served, signatures = serving.build(graph, trained.config.model, components)
     _save(served, directory, SERVING, signatures)
     server_files.write_configuration(os.path.dirname(os.path.join(directory, SERVING)))
     server_files.write_warm_up(

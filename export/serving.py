@@ -6,11 +6,14 @@ Text is padded to the longest sentence of its batch and cut at the export's leng
 Invalid UTF-8 bytes count as U+FFFD. The vector of an empty string is the vector of
 [CLS] [SEP].
 
+The three tensors are cut at the encoder's number of positions. A word id outside of the
+vocabulary counts as [UNK], an unknown type as 0.
+
 `pcr` and `pcr_tensors` exist if the export was made with --pcr. They remove the
 principal components of a string's language (see cmlm/common/components.py). Languages
 are compared in lower case. A language without components has the index -1 and **keeps
 its vector unchanged**: an error would fail all requests that the server has batched
-with this one. The same holds for an index out of range.
+with this one. The same holds for an index or an id out of range.
 
 Loaded in Python, the model has two more functions: `model(text)`, which is `default`,
 and `model.lengths(text)`, int32 [n], the number of tokens of each sentence before any
@@ -31,6 +34,7 @@ from cmlm.encoders import batching
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.signatures import SIGNATURES, Signature
+from cmlm.modeling.encoder import EncoderConfig
 
 _INDEX = "language_index"
 
@@ -54,12 +58,15 @@ class Output:
 
 
 def build(
-    graph: SentenceGraph, components: PrincipalComponents | None = None
+    graph: SentenceGraph,
+    config: EncoderConfig,
+    components: PrincipalComponents | None = None,
 ) -> tuple[tf.train.Checkpoint, dict[str, tf.types.experimental.ConcreteFunction]]:
     """Makes the object to save.
 
     Args:
         graph: the graph to serve.
+        config: the configuration of its encoder.
         components: the components that the signatures of PCR remove; None leaves these
             signatures out.
 
@@ -68,7 +75,7 @@ def build(
     """
     compute = graph.token_vectors.get_concrete_function()
     text_vectors = _of_text(graph, compute)
-    tensor_vectors = _of_tensors(graph, compute)
+    tensor_vectors = _of_tensors(graph, compute, config)
     specs = {spec.name: spec for spec in (graph.TEXT, *graph.TOKENS, *_LANGUAGE)}
 
     def signature(row: Signature):
@@ -122,8 +129,11 @@ def _of_text(graph: SentenceGraph, compute) -> Callable[[tf.Tensor], tf.Tensor]:
     return text_vectors
 
 
-def _of_tensors(graph: SentenceGraph, compute) -> Callable[..., tf.Tensor]:
+def _of_tensors(
+    graph: SentenceGraph, compute, config: EncoderConfig
+) -> Callable[..., tf.Tensor]:
     """Makes the function from the three tensors to vectors; see `_of_text`."""
+    tokenizer = graph.tokenizer
 
     @tf.function(input_signature=graph.TOKENS, autograph=False)
     def tensor_vectors(*tensors):
@@ -138,11 +148,19 @@ def _of_tensors(graph: SentenceGraph, compute) -> Callable[..., tf.Tensor]:
             tensors = [tf.identity(tensor) for tensor in tensors]
 
         def batch(rows, width):
-            return compute(*(tf.gather(tensor, rows)[:, :width] for tensor in tensors))
+            ids, mask, types = (tf.gather(each, rows)[:, :width] for each in tensors)
+            ids = _within(ids, tokenizer.vocab_size, tokenizer.unk_id)
+            return compute(ids, mask, _within(types, config.type_vocab_size, 0))
 
-        return batching.map_in_batches(batch, _used_width(tensors[1]), _dim(compute))
+        lengths = tf.minimum(_used_width(tensors[1]), config.max_position_embeddings)
+        return batching.map_in_batches(batch, lengths, _dim(compute))
 
     return tensor_vectors
+
+
+def _within(ids: tf.Tensor, size: int, default: int) -> tf.Tensor:
+    """The ids from 0 to below a size; the default in the place of others."""
+    return tf.where((ids >= 0) & (ids < size), ids, default)
 
 
 def _dim(compute) -> int:

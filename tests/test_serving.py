@@ -12,6 +12,7 @@ from cmlm.common import arrays
 from cmlm.common import components as components_lib
 from cmlm.encoders import batching
 from cmlm.encoders.graph import SentenceGraph
+from cmlm.modeling.encoder import EncoderConfig
 from cmlm.tokenization.word_pieces import WordPiece
 from export import serving
 
@@ -95,7 +96,8 @@ def test_signatures_and_their_types(served):
 def test_without_components_there_is_no_pcr(toy_export):
     trained = toy_export.trained
     graph = SentenceGraph(trained.tokenizer, trained.encoder, 37)
-    assert set(serving.build(graph)[1]) == {"serving_default", "normalized", "tensors"}
+    _, signatures = serving.build(graph, trained.config.model)
+    assert set(signatures) == {"serving_default", "normalized", "tensors"}
 
 
 def test_vectors_are_the_checkpoints(vectors, toy_export):
@@ -169,6 +171,23 @@ def test_tensors_heed_segments_and_inner_masks(ask, toy_export):
         ask("tensors", **holed)["default"] - ask("tensors", **changed)["default"]
     )
     assert np.abs(difference).max() > 0.01
+
+
+def test_ids_out_of_range_leave_the_other_rows_of_a_batch(ask, vectors, toy_export):
+    tensors = tensors_of(toy_export, TEXTS, pad=100)
+    odd = {name: value.copy() for name, value in tensors.items()}
+    words, types = odd["input_word_ids"], odd["input_type_ids"]
+    tokenizer = toy_export.trained.tokenizer
+    words[0, 1:4] = tokenizer.vocab_size, -1, 2**31 - 1
+    types[1, :2] = 2, -1
+    # More tokens than positions.
+    odd["input_mask"][2] = 1
+    found = ask("tensors", **odd)["default"]
+    model_dirs.assert_same(found[3:], vectors[3:])
+    tensors["input_word_ids"][0, 1:4] = tokenizer.unk_id
+    positions = toy_export.trained.config.model.max_position_embeddings
+    tensors["input_mask"][2, :positions] = 1
+    model_dirs.assert_same(ask("tensors", **tensors)["default"], found)
 
 
 # ---------------------------------------------------------------------- pcr
@@ -298,7 +317,7 @@ def portions(tmp_path):
         return {"default": tf.concat([shape, real], axis=1)}
 
     graph = SentenceGraph(WordPiece(str(vocab_file)), encoder, 100)
-    return serving.build(graph)[1]
+    return serving.build(graph, EncoderConfig())[1]
 
 
 @pytest.mark.parametrize("signature", ["serving_default", "tensors"])
