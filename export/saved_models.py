@@ -24,7 +24,7 @@ from export import encoder, preprocessor, server_files, serving
 
 PREPROCESSOR = "preprocessor"
 ENCODER = "encoder"
-SERVING = os.path.join("serving", "1")
+SERVING = "serving"
 _SERVED = ("saved_model.pb", "variables", "assets", opening.PROVENANCE)
 
 # Allowed differences: float32 sums in another order, and the 8 bits of bfloat16 after
@@ -46,6 +46,7 @@ def write(
     seq_length: int,
     components: PrincipalComponents | None = None,
     precision: str = "float32",
+    version: int = 1,
 ) -> None:
     """Writes preprocessor, encoder, serving, export.json and checksums.
 
@@ -56,7 +57,9 @@ def write(
         components: principal components of this model, to serve PCR.
         precision: the precision of the layers in serving, one of
             `choices.PRECISIONS`.
+        version: the name of the folder in serving.
     """
+    version_folder = os.path.join(SERVING, str(version))
     with scratch.directory() as folder:
         # TensorFlow leaves an asset out if its file is gone when the graph is saved.
         vocabulary = vocabulary_file.copy(trained.vocab_file, folder)
@@ -73,10 +76,10 @@ def write(
         )
         _save(exported, directory, ENCODER, signatures)
     served, signatures = serving.build(graph, trained.config.model, components)
-    _save(served, directory, SERVING, signatures)
-    server_files.write_configuration(os.path.dirname(os.path.join(directory, SERVING)))
+    _save(served, directory, version_folder, signatures)
+    server_files.write_configuration(os.path.join(directory, SERVING))
     server_files.write_warm_up(
-        os.path.join(directory, SERVING),
+        os.path.join(directory, version_folder),
         signatures,
         server_files.warm_up_inputs(graph, components),
     )
@@ -90,13 +93,13 @@ def write(
     }
     # Written twice: for people, and inside the version folder, which may be moved
     # alone.
-    for path in (tf_hub.EXPORT, os.path.join(SERVING, opening.PROVENANCE)):
+    for path in (tf_hub.EXPORT, os.path.join(version_folder, opening.PROVENANCE)):
         with files.atomic_text(os.path.join(directory, path)) as file:
             json.dump(provenance, file, indent=2)
             file.write("\n")
     # Without the warm-up requests and the model card, which users may change.
     for folder, path, names in (
-        (os.path.join(directory, SERVING), opening.CHECKSUMS, _SERVED),
+        (os.path.join(directory, version_folder), opening.CHECKSUMS, _SERVED),
         (directory, checksums.FILE_NAME, (tf_hub.EXPORT, PREPROCESSOR, ENCODER)),
     ):
         checksums.write(folder, names, os.path.join(folder, path))
@@ -122,6 +125,7 @@ def compare(
     seq_length: int,
     components: PrincipalComponents | None = None,
     precision: str = "float32",
+    version: int = 1,
 ) -> float:
     """Loads the export and compares its vectors with the checkpoint's.
 
@@ -129,7 +133,7 @@ def compare(
     epsilon that way.
 
     Args:
-        trained, directory, seq_length, components, precision: as for `write`.
+        trained, directory, seq_length, components, precision, version: as for `write`.
 
     Returns:
         The largest absolute difference over some sentences. The checkpoint encodes them
@@ -144,7 +148,11 @@ def compare(
     vectors = _load(directory, ENCODER)(tensors)["default"]
     two = {f"{PREPROCESSOR} and {ENCODER}": _difference(vectors, expected)}
     served = _differences_of_serving(
-        directory, {"text": text, **tensors}, expected, components
+        directory,
+        os.path.join(SERVING, str(version)),
+        {"text": text, **tensors},
+        expected,
+        components,
     )
     scale = max(1.0, float(np.abs(expected).max()))
     for differences, tolerance in (
@@ -181,6 +189,7 @@ def _expected(trained: TrainedEncoder, text: tf.Tensor, seq_length: int) -> np.n
 
 def _differences_of_serving(
     directory: str,
+    folder: str,
     inputs: dict[str, tf.Tensor],
     expected: np.ndarray,
     components: PrincipalComponents | None,
@@ -189,10 +198,11 @@ def _differences_of_serving(
 
     Args:
         directory, components: as for `write`.
+        folder: the version in it.
         inputs: the text and the three tensors.
         expected: the vectors before any change by a signature, float32 [n, dim].
     """
-    served = _load(directory, SERVING).signatures
+    served = _load(directory, folder).signatures
     fitted = list(components.languages.items()) if components else []
     differences = {}
     for name, row in SIGNATURES.items():
@@ -211,6 +221,6 @@ def _differences_of_serving(
             reference = serving.OUTPUTS[row.output].reference(
                 expected, None if found is None else found.components
             )
-            key = f"{SERVING}, {name} {language}".rstrip()
+            key = f"{folder}, {name} {language}".rstrip()
             differences[key] = _difference(vectors[row.output], reference)
     return differences

@@ -2,7 +2,7 @@
 
     OUT/serving/models.config            --model_config_file
     OUT/serving/batching_parameters.txt  --batching_parameters_file
-    OUT/serving/1/assets.extra/tf_serving_warmup_requests
+    OUT/serving/N/assets.extra/tf_serving_warmup_requests
 
 The server replays the requests before it reports that it is ready, so the first user
 does not wait while TensorFlow optimises the graph of a signature.
@@ -21,6 +21,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from cmlm.common import files
 from cmlm.encoders.model_server import DEFAULT_MODEL
+from cmlm.errors import UserError
 
 MODELS_CONFIG = "models.config"
 BATCHING = "batching_parameters.txt"
@@ -69,6 +70,43 @@ def write_configuration(directory: str) -> None:
     for name, content in ((MODELS_CONFIG, _MODELS_CONFIG), (BATCHING, _BATCHING)):
         with files.atomic_text(os.path.join(directory, name)) as file:
             file.write(content)
+
+
+def keep_configuration(former: str, directory: str) -> None:
+    """Copies `models.config` and `batching_parameters.txt`, which operators change.
+
+    Args:
+        former: the folder `serving` of the export that is replaced; it may not exist.
+        directory: the folder `serving` of its successor.
+    """
+    for name in (MODELS_CONFIG, BATCHING):
+        kept = os.path.join(former, name)
+        if tf.io.gfile.exists(kept):
+            tf.io.gfile.copy(kept, os.path.join(directory, name), overwrite=True)
+
+
+def refuse_other_versions(directory: str, version: int) -> None:
+    """Refuses to replace an export that holds versions besides the one to write.
+
+    Args:
+        directory: the folder `serving` of the export; it may not exist.
+        version: the version to write.
+
+    Raises:
+        UserError: there are other versions.
+    """
+    names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
+    versions = sorted(int(name.strip("/")) for name in names if _is_version(name))
+    others = ", ".join(str(found) for found in versions if found != version)
+    if others:
+        raise UserError(
+            f"--version is {version}; {directory} holds {others}, which --overwrite "
+            "would remove; allowed: another --export_dir"
+        )
+
+
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.strip("/").isdecimal()
 
 
 def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:

@@ -1,4 +1,4 @@
-"""OUT/serving/1: strings to vectors in one graph, for TensorFlow Serving and others.
+"""OUT/serving/N: strings to vectors in one graph, for TensorFlow Serving and others.
 
 `cmlm/encoders/signatures.py` lists the signatures with their inputs and outputs.
 

@@ -28,6 +28,13 @@ flags.DEFINE_enum(
     choices.PRECISIONS,
     "Precision of the layers in serving/; vectors and encoder/ are always float32.",
 )
+flags.DEFINE_integer(
+    "version",
+    1,
+    "The folder in serving/; a server that finds a larger one loads it.",
+    lower_bound=1,
+    upper_bound=(1 << 63) - 1,
+)
 FLAGS = flags.FLAGS
 
 
@@ -37,7 +44,7 @@ def main(_) -> None:
         from cmlm.common import files, outputs
         from cmlm.encoders import components_file, fingerprints
         from cmlm.encoders.trained import describe_cut
-        from export import model_card, saved_models
+        from export import model_card, saved_models, server_files
 
     # ------------------------------------------------------------- reading
     outputs.check(
@@ -45,6 +52,9 @@ def main(_) -> None:
         {**source.inputs(), "--pcr": FLAGS.pcr},
         FLAGS.overwrite,
     )
+    former = os.path.join(FLAGS.export_dir, saved_models.SERVING)
+    if FLAGS.overwrite:
+        server_files.refuse_other_versions(former, FLAGS.version)
     # This comes first, so that a wrong --export_dir is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_trained()
@@ -71,9 +81,11 @@ def main(_) -> None:
         # ------------------------------------------------ writing, comparing
         # The card comes first: the run may lose its files while the graphs are traced.
         model_card.write(model, directory, seq_length)
-        saved_models.write(model, directory, seq_length, components, FLAGS.precision)
-        difference = saved_models.compare(
-            model, directory, seq_length, components, FLAGS.precision
+        written = (model, directory, seq_length, components, FLAGS.precision)
+        saved_models.write(*written, FLAGS.version)
+        difference = saved_models.compare(*written, FLAGS.version)
+        server_files.keep_configuration(
+            former, os.path.join(directory, saved_models.SERVING)
         )
         print(f"largest difference to the checkpoint: {difference:.1e}")
 

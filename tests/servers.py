@@ -26,6 +26,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
+from cmlm.encoders import opening
 from export import dev_server
 from export.session_model import SessionModel
 
@@ -48,10 +49,11 @@ def start(kind: str, serving: str):
     """
     if kind in (STAND_IN, BATCHING_STAND_IN):
         if kind == STAND_IN:
-            model = SessionModel(f"{serving}/1")
+            model = SessionModel(opening.find_export(serving))
         else:
             with open(f"{serving}/batching_parameters.txt") as file:
-                model = BatchingModel(f"{serving}/1", read_batching(file.read()))
+                parameters = read_batching(file.read())
+            model = BatchingModel(opening.find_export(serving), parameters)
         server = dev_server.Server(model, MODEL)
         server.start()
         try:

@@ -16,7 +16,7 @@ from cmlm.encoders import components_file, fingerprints, model_dir, opening
 from cmlm.errors import UserError
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.rules import Rules
-from export import model_card, saved_models
+from export import model_card, saved_models, server_files
 from export import source as source_flags
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -125,11 +125,14 @@ def test_command_replaces_an_export_only_when_told_to(source, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "old").write_text("old")
+    batching = out / "serving" / "batching_parameters.txt"
+    batching.parent.mkdir()
+    batching.write_text("num_batch_threads { value: 16 }\n")
     flags = [f"--model_dir={source}", f"--export_dir={out}"]
     refused = export_command(*flags)
     assert_refused(refused, "--overwrite", tmp_path, ["out"])
     assert str(out) in refused.stderr
-    assert [path.name for path in out.iterdir()] == ["old"]
+    assert sorted(path.name for path in out.iterdir()) == ["old", "serving"]
 
     done = export_command(*flags, "--overwrite")
     assert done.returncode == 0, done.stderr
@@ -142,6 +145,28 @@ def test_command_replaces_an_export_only_when_told_to(source, tmp_path):
         *("1", "batching_parameters.txt", "models.config")
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "leftovers"
+    # An operator changed it.
+    assert batching.read_text() == "num_batch_threads { value: 16 }\n"
+
+
+def test_a_version_of_another_number_is_served_beside_the_first(toy_export, tmp_path):
+    out = tmp_path / "out"
+    trained = model_dir.load_encoder(toy_export.source)
+    for work in (saved_models.write, saved_models.compare):
+        work(trained, str(out), model_dirs.SEQ_LENGTH, version=2)
+    assert sorted(path.name for path in (out / "serving").iterdir()) == [
+        *("2", "batching_parameters.txt", "models.config")
+    ]
+    shutil.copytree(Path(toy_export.path, "serving"), tmp_path / "serving")
+    (out / "serving" / "2").rename(tmp_path / "serving" / "2")
+    assert opening.find_export(str(tmp_path)) == f"{tmp_path}/serving/2"
+    serving = f"{tmp_path}/serving"
+    with pytest.raises(UserError, match="--version is 3; .*/serving holds 1, 2, which"):
+        server_files.refuse_other_versions(serving, 3)
+    server_files.refuse_other_versions(f"{out}/serving", 2)
+    opened = opening.open_encoder(str(tmp_path))
+    vectors = opening.open_encoder(toy_export.path).encode(["a"])
+    model_dirs.assert_same(opened.encode(["a"]), vectors)
 
 
 def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
