@@ -406,6 +406,27 @@ def test_stderr_works_after_two_threads_have_dropped_it(run):
     assert run(f"--body={IN_TWO_THREADS}").stderr == "after\n"
 
 
+IN_A_THREAD = """
+import threading
+from cmlm.common import native_log
+is_in, is_written = threading.Event(), threading.Event()
+def second():
+    with native_log.dropped():
+        is_in.set()
+        is_written.wait()
+thread = threading.Thread(target=second)
+thread.start()
+is_in.wait()
+os.write(2, b'a line of the first\\n')
+is_written.set()
+thread.join()
+"""
+
+
+def test_another_thread_leaves_the_lines_of_the_first(run):
+    assert run(f"--body={IN_A_THREAD}").stderr == "a line of the first\n"
+
+
 def test_folders_named_like_the_packages_do_not_hide_them(tmp_path):
     (tmp_path / "cmlm").mkdir()
     (tmp_path / "export" / "preprocessor").mkdir(parents=True)

@@ -337,6 +337,17 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
             opening.open_encoder(model)
 
 
+def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path):
+    (tmp_path / "serving").symlink_to(exported / "serving")
+    opening.check(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    said = f"{tmp_path} holds weights of another program and an export; allowed: "
+    for work in (opening.check, opening.open_encoder, opening.find_export):
+        with pytest.raises(UserError, match=said):
+            work(str(tmp_path))
+    assert opening.find_export(f"{tmp_path}/serving") == f"{tmp_path}/serving/1"
+
+
 def test_a_language_with_two_models_is_refused():
     with pytest.raises(UserError, match="en=A,en=B'; allowed: one model of en, not tw"):
         by_language.models("languages:en=A,en=B")

@@ -36,10 +36,6 @@ def quiet_environment() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
-# stderr is the whole process's: a second thread would put back the file of the first.
-_one_thread = threading.RLock()
-
-
 @contextlib.contextmanager
 def dropped() -> Iterator[None]:
     """Drops everything that is written to stderr in the body, warnings too.
@@ -47,19 +43,14 @@ def dropped() -> Iterator[None]:
     Environment variables are not enough: native code logs before it reads them, and
     packages warn about themselves. If the body raises anything but a UserError, the
     dropped output is printed after all. With TF_CPP_MIN_LOG_LEVEL below 3 in the
-    environment nothing is dropped.
+    environment nothing is dropped, nor in another thread than the main one: stderr is
+    the whole process's, and the main thread may write to it or fork meanwhile.
     """
     quiet_environment()
-    if os.environ["TF_CPP_MIN_LOG_LEVEL"] < "3":
+    is_main = threading.current_thread() is threading.main_thread()
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] < "3" or not is_main:
         yield
         return
-    with _one_thread, _captured():
-        yield
-
-
-@contextlib.contextmanager
-def _captured() -> Iterator[None]:
-    """`dropped`, in the one thread that may do so."""
     sys.stderr.flush()
     terminal = os.dup(2)
     had_faulthandler = faulthandler.is_enabled()

@@ -337,6 +337,9 @@ def _find_saved_model(
         directory: the export, the folder of its versions, or a version.
         folder: the name of the folder of versions.
         description: the file that a SavedModel of this kind contains.
+
+    Raises:
+        UserError: the directory is also the encoder of another program.
     """
     candidates = [directory.rstrip("/") or directory]
     for parent in (directory, os.path.join(directory, folder)):
@@ -347,6 +350,12 @@ def _find_saved_model(
             candidates += [os.path.join(parent, version) for version in versions]
     for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, description)):
+            if tf.io.gfile.exists(os.path.join(directory, "config.json")):
+                # The graph of a SavedModel can read and write files, weights cannot.
+                raise UserError(
+                    f"{directory} holds weights of another program and an export; "
+                    f"allowed: {candidate}, or a folder without it"
+                )
             for newer in candidates[1:place]:
                 # A command looks for its export several times.
                 once.warn(
