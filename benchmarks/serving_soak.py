@@ -30,7 +30,7 @@ import numpy as np
 from absl import flags
 
 from cmlm import cli
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -71,7 +71,10 @@ def main(_) -> int:
     process.start()
     try:
         theirs.close()
-        addresses = ours.recv()
+        try:
+            addresses = ours.recv()
+        except EOFError:
+            raise UserError(f"--server={FLAGS.server} ended at its start") from None
         with cli.quiet_imports():
             from cmlm.encoders import model_server
         connected = [
@@ -207,8 +210,9 @@ def _load(
             try:
                 vectors = _ask(server, [texts[row] for row in rows])
                 error = ""
-            except UserError as refused:
-                error = str(refused)
+            # Another error would end the client without a count.
+            except Exception as failure:
+                error = one_line(repr(failure))
             taken = 1000 * (time.monotonic() - asked)
             with lock:
                 found.milliseconds.append(taken)

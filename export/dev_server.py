@@ -21,6 +21,7 @@ import base64
 import errno
 import html
 import json
+import math
 import os
 import re
 import socket
@@ -44,6 +45,7 @@ from werkzeug.routing import BaseConverter, Map, Rule
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from cmlm.common.counts import counted
 from cmlm.encoders import signatures
 from cmlm.encoders.model_server import json_string
 from cmlm.errors import UserError, shown
@@ -56,6 +58,9 @@ _GRPC_THREADS = 4
 # The seconds that `stop` gives to the requests under way.
 _GRACE = 5
 _NAME = "[^/:]+"
+# The bytes of a request's body, and the seconds that a client may stay silent.
+_MOST_BYTES = 64 << 20
+_SILENCE = 60
 
 
 def check_name(name: str) -> None:
@@ -187,6 +192,7 @@ class Server:
     def _answer(self, environ, start_response):
         """The WSGI application."""
         request = Request(environ)
+        request.max_content_length = _MOST_BYTES
         try:
             endpoint, values = self._urls.bind_to_environ(environ).match()
             # The page's address names no model.
@@ -331,6 +337,8 @@ class _UnderWay:
 class _Handler(WSGIRequestHandler):
     """Counts the requests, and prints no line for them."""
 
+    timeout = _SILENCE
+
     def run_wsgi(self) -> None:
         with self.server.under_way:
             super().run_wsgi()
@@ -386,6 +394,22 @@ def _signatures(model: SessionModel) -> get_model_metadata_pb2.SignatureDefMap:
 # ---------------------------------------------------------------------- gRPC
 
 
+def _array(name: str, proto) -> np.ndarray:
+    """The array of a TensorProto.
+
+    Raises:
+        ValueError: it has fewer values than its shape; TensorFlow would repeat the last
+            one, even if the result did not fit into memory.
+        TypeError: its type is unknown.
+    """
+    shape = [axis.size for axis in proto.tensor_shape.dim]
+    fields = proto.ListFields()
+    held = sum(len(found) for field, found in fields if field.name.endswith("_val"))
+    if not proto.tensor_content and held != math.prod(shape):
+        raise ValueError(f"{name} has {counted(held, 'value')} for the shape {shape}")
+    return tf.make_ndarray(proto)
+
+
 class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
     """The PredictionService of tensorflow_serving/apis."""
 
@@ -407,9 +431,7 @@ class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
         name = request.model_spec.signature_name or signatures.DEFAULT
         response = predict_pb2.PredictResponse()
         try:
-            inputs = {
-                key: tf.make_ndarray(value) for key, value in request.inputs.items()
-            }
+            inputs = {key: _array(key, proto) for key, proto in request.inputs.items()}
             outputs = self._model.predict(name, inputs)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, _reason(error))

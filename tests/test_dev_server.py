@@ -220,6 +220,29 @@ def test_numbers_are_neither_rounded_nor_wrapped_around(server, number, reason):
     assert code == 400 and answer["error"].startswith(reason)
 
 
+def test_a_tensor_with_fewer_values_than_its_shape_is_refused(server):
+    inputs = {"text": [b""]}
+    request = model_server.grpc_request("cmlm", None, "serving_default", inputs)
+    with grpc.insecure_channel(server.grpc.removeprefix("grpc://")) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        assert len(stub.Predict(request).outputs["default"].tensor_shape.dim) == 2
+        request.inputs["text"].tensor_shape.dim[0].size = 1 << 40
+        with pytest.raises(grpc.RpcError, match="text has 1 value for the shape") as e:
+            stub.Predict(request)
+    assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_request_that_is_too_long_or_stalls_ends(server, monkeypatch):
+    monkeypatch.setattr(dev_server, "_MOST_BYTES", 100)
+    model = f"{server.rest}/v1/models/cmlm:predict"
+    assert ask(model, b'{"instances": ["a"]}')[0] == 200
+    assert ask(model, json.dumps({"instances": ["a" * 100]}).encode())[0] == 413
+    monkeypatch.setattr(dev_server._Handler, "timeout", 0.2)
+    with socket.create_connection(("localhost", server.port), timeout=60) as stalled:
+        stalled.sendall(b"POST /v1/models/cmlm:predict HTTP/1.1\r\nContent-Length: 9")
+        assert stalled.recv(10_000) == b""
+
+
 def test_requests_at_once_have_their_own_answers(server):
     texts = [f"the cat sat {'on ' * number}" for number in range(16)]
     model = f"{server.rest}/v1/models/cmlm:predict"
