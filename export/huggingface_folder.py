@@ -273,6 +273,9 @@ def _normalizer(rules: Rules) -> dict:
         before += huggingface_tokenizer.DOTLESS_I
     if letters.left_to_tf_text(rules):
         before += huggingface_tokenizer.FOLDING
+        before.append(huggingface_tokenizer.SPLITTING_FOLDED)
+    elif rules.style == "tf-text":
+        before.append(huggingface_tokenizer.SPLITTING)
     return {"type": "Sequence", "normalizers": [*before, bert]} if before else bert
 
 

@@ -97,9 +97,10 @@ def test_tokenizer_files_agree(tmp_path):
     vocab = (folder / "vocab.txt").read_text().split("\n")[:-1]
     assert vocab == list(trained.tokenizer.vocab)
     assert fast["model"]["vocab"] == {token: i for i, token in enumerate(vocab)}
-    # tf-text folds letters before BERT's own step.
-    *folding, bert = fast["normalizer"]["normalizers"]
+    # tf-text folds letters and ends words before BERT's own step.
+    *folding, splitting, bert = fast["normalizer"]["normalizers"]
     assert folding == huggingface_tokenizer.FOLDING and bert["type"] == "BertNormalizer"
+    assert splitting == huggingface_tokenizer.SPLITTING_FOLDED
     assert bert["lowercase"] is slow["do_lower_case"] is True
     assert slow["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert slow["model_max_length"] == model_dirs.SEQ_LENGTH

@@ -312,6 +312,8 @@ def test_a_resumed_run_keeps_the_rules_of_its_vocabulary(text_file, tmp_path):
 
 TURKISH = Rules(True, False, dotless_i=True, normalization="nfc", style="hugging-face")
 FOLDED = ["Der ÄRGER in ŞİŞLİ", "IŞIK cafe\u0301 Straße ΟΔΟΣ", ""]
+# Format and control characters inside words.
+FORMATTED = ["co\u00adop na\u200cme x\u200dy b\u0007ell \u0600th\u200be\tend"]
 
 
 def encoder_of(rules_of: Rules, text_file: str, directory: str):
@@ -340,6 +342,8 @@ def test_rules_travel_with_a_saved_model(text_file, tmp_path):
         Rules(),
         Rules(style="hugging-face"),
         Rules(False, True, style="hugging-face"),
+        Rules(False),
+        Rules(True, False, normalization="nfc"),
         TURKISH,
     ],
 )
@@ -359,5 +363,6 @@ def test_rules_travel_with_a_hugging_face_folder(of, text_file, tmp_path):
     fast = pytest.importorskip("tokenizers").Tokenizer.from_file(
         str(folder / "tokenizer.json")
     )
-    ids = trained.tokenizer.encode(tf.constant(FOLDED), 128).to_list()
-    assert [fast.encode(line).ids for line in FOLDED] == ids
+    lines = FOLDED + FORMATTED
+    ids = trained.tokenizer.encode(tf.constant(lines), 128).to_list()
+    assert [fast.encode(line).ids for line in lines] == ids

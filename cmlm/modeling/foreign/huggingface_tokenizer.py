@@ -281,9 +281,9 @@ def _vocabulary(folder: str, fast: dict) -> tuple[list[str] | None, str]:
     return vocab, path
 
 
-def _replace(there: str, here: str) -> dict:
-    """A step of a normaliser that replaces a string."""
-    return {"type": "Replace", "pattern": {"String": there}, "content": here}
+def _replace(there: str, here: str, kind: str = "String") -> dict:
+    """A step of a normaliser that replaces a string, or matches of a `Regex`."""
+    return {"type": "Replace", "pattern": {kind: there}, "content": here}
 
 
 # The steps before BertNormalizer that our own folders may have. These fold letters as
@@ -295,6 +295,12 @@ FOLDING = [
     _replace("\u03c2", "\u03c3"),
     _replace("\u0345", "\u03b9"),
 ]
+# These end words as tf-text does, where BertNormalizer would join them. tf-text drops
+# joiners and soft hyphens where it folds.
+SPLITTING = _replace(r"[\p{Cc}\p{Cf}]", " ", "Regex")
+SPLITTING_FOLDED = _replace(
+    r"[[\p{Cc}\p{Cf}]&&\P{Default_Ignorable_Code_Point}]", " ", "Regex"
+)
 NORMALIZERS = {"nfc": {"type": "NFC"}, "nfkc": {"type": "NFKC"}}
 DOTLESS_I = [
     _replace("I\u0307", "i"),
@@ -326,6 +332,8 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
         before["dotless_i"], left = True, left[len(DOTLESS_I) :]
     if left[: len(FOLDING)] == FOLDING:
         before["style"], left = "tf-text", left[len(FOLDING) :]
+    if left[:1] in ([SPLITTING], [SPLITTING_FOLDED]):
+        before["style"], left = "tf-text", left[1:]
     if not left:
         return {}, before
     if len(left) > 1 or left[0].get("type") != "BertNormalizer":
