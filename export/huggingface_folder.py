@@ -25,7 +25,7 @@ from cmlm.modeling.foreign import (
     modules,
     tensors,
 )
-from cmlm.tokenization import letters, vocabulary_file
+from cmlm.tokenization import letters, tokenizer_file, vocabulary_file
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.rules import Rules
@@ -45,6 +45,10 @@ _CLASSES = {
     "mpnet": "MPNetModel",
     "electra": "ElectraModel",
 }
+# MPNetModel takes this id for padding, whatever config.json says.
+_MPNET_PADDING = 1
+# The families whose two texts of a pair have different segments.
+_SEGMENTS = ("bert", "electra")
 # The class of transformers that reads a tokenizer.json as it stands, in every version.
 _GENERAL_CLASS = "PreTrainedTokenizerFast"
 _BERT_NORMALIZER = "BertNormalizer"
@@ -80,6 +84,13 @@ def write(
             f"model.relative_positions: 0 or {model.hidden_size}, because an MPNet "
             "folder cannot hold the layer between them"
         )
+    if model.relative_positions and trained.tokenizer.pad_id != _MPNET_PADDING:
+        raise UserError(
+            f"{trained.tokenizer.vocab_file} gives the padding token the id "
+            f"{trained.tokenizer.pad_id}; allowed with model.relative_positions: "
+            f"{_MPNET_PADDING}, because MPNetModel of transformers counts positions by "
+            "this id"
+        )
     model_card.write(
         trained,
         directory,
@@ -90,7 +101,7 @@ def write(
     arrays = weights.read(trained.encoder, model)
     _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, trained)
     _write_json(directory, huggingface.CONFIG, _config(trained))
-    _write_tokenizer(trained.tokenizer, directory, seq_length)
+    _write_tokenizer(trained, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
     if model.prompts:
         prompts = dict(prompt.split("=", 1) for prompt in model.prompts)
@@ -209,7 +220,8 @@ def _config(trained: TrainedEncoder) -> dict:
     }
 
 
-def _write_tokenizer(tokenizer: Tokenizer, directory: str, seq_length: int) -> None:
+def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
+    tokenizer = trained.tokenizer
     special = {
         f"{role}_token": tokenizer.vocab[getattr(tokenizer, f"{role}_id")]
         for role in ("unk", "sep", "pad", "cls", "mask")
@@ -221,6 +233,13 @@ def _write_tokenizer(tokenizer: Tokenizer, directory: str, seq_length: int) -> N
         settings = {"tokenizer_class": _GENERAL_CLASS}
     else:
         settings = _write_word_pieces(tokenizer, directory)
+    if _family(trained) in _SEGMENTS:
+        # The general class leaves token_type_ids out by default.
+        settings["model_input_names"] = [
+            "input_ids",
+            "token_type_ids",
+            "attention_mask",
+        ]
     _write_json(directory, "special_tokens_map.json", special)
     _write_json(
         directory,
@@ -242,14 +261,26 @@ def _write_word_pieces(tokenizer: Tokenizer, directory: str) -> dict[str, Any]:
     normalizer = _normalizer(rules)
     values = _tokenizer_json(tokenizer.vocab, normalizer, rules)
     _write_json(directory, "tokenizer.json", values)
-    # BertTokenizer would build its own normaliser, without other steps.
-    is_plain = normalizer["type"] == _BERT_NORMALIZER
+    # BertTokenizer would build its own normaliser and limit.
+    is_plain = (
+        normalizer["type"] == _BERT_NORMALIZER
+        and _longest_word(rules) == tokenizer_file.MAX_CHARACTERS
+    )
     return {
         "tokenizer_class": "BertTokenizer" if is_plain else _GENERAL_CLASS,
         "do_lower_case": rules.lower_case,
         "strip_accents": _strip_accents(rules),
         "tokenize_chinese_chars": True,
     }
+
+
+def _longest_word(rules: Rules) -> int:
+    """The longest word in characters, which Hugging Face counts.
+
+    Scripts whose words are long, such as Thai, have three bytes a character, so a third
+    of the bytes is the same limit there.
+    """
+    return rules.max_word_characters or rules.max_word_bytes // 3
 
 
 def _strip_accents(rules: Rules) -> bool | None:
@@ -322,12 +353,7 @@ def _tokenizer_json(vocab: Sequence[str], normalizer: dict, rules: Rules) -> dic
             "type": "WordPiece",
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
-            # Hugging Face counts characters, this project bytes. Scripts whose words
-            # are long, such as Thai, have three bytes a character, so a third of the
-            # bytes is the same limit there.
-            "max_input_chars_per_word": (
-                rules.max_word_characters or rules.max_word_bytes // 3
-            ),
+            "max_input_chars_per_word": _longest_word(rules),
             "vocab": ids,
         },
     }

@@ -189,9 +189,15 @@ def mpnet():
     return own, tensors | {RELATIVE: table, TYPES: NO_SEGMENTS}, config
 
 
-def write_tokenizer_file(folder):
-    """The words of vocab.txt as a tokenizer.json, instead of that file."""
+def write_tokenizer_file(folder, padding=1):
+    """The words of vocab.txt as a tokenizer.json, instead of that file.
+
+    Args:
+        folder: its folder.
+        padding: the id of [PAD], 0 or 1; [UNK] has the other. MPNet's is 1.
+    """
     ids = {token: number for number, token in enumerate(VOCAB)}
+    ids |= {"[PAD]": padding, "[UNK]": 1 - padding}
     values = {
         "normalizer": {"type": "BertNormalizer", "lowercase": True},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -202,7 +208,7 @@ def write_tokenizer_file(folder):
         },
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": ids},
     }
-    (folder / "vocab.txt").unlink()
+    (folder / "vocab.txt").unlink(missing_ok=True)
     (folder / "tokenizer.json").write_text(json.dumps(values))
 
 
@@ -374,6 +380,14 @@ def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
     ]
     heads = re.compile("lm_head|discriminator")
     assert names[1] == {name for name in names[0] if not heads.search(name)}
+
+
+def test_mpnet_with_another_padding_is_not_written(tmp_path):
+    folder = relative(tmp_path)
+    write_tokenizer_file(folder, padding=0)
+    trained = opening.open_trained(str(folder))
+    with pytest.raises(UserError, match="padding token the id 0; allowed .*: 1, bec"):
+        huggingface_folder.write(trained, str(tmp_path), POSITIONS, False)
 
 
 @pytest.mark.large

@@ -342,6 +342,7 @@ def test_rules_travel_with_a_saved_model(text_file, tmp_path):
         Rules(),
         Rules(style="hugging-face"),
         Rules(False, True, style="hugging-face"),
+        Rules(False, style="hugging-face", max_word_bytes=400, max_word_characters=100),
         Rules(False),
         Rules(True, False, normalization="nfc"),
         TURKISH,
@@ -356,13 +357,19 @@ def test_rules_travel_with_a_hugging_face_folder(of, text_file, tmp_path):
     assert back.tokenizer.rules == of
     # Without our record, the folder's own files say all but the longest word.
     (folder / "vocab.txt.json").unlink()
-    limits = {"max_word_bytes": 800, "max_word_characters": 200}
+    longest = of.max_word_characters or 200
+    limits = {"max_word_bytes": 4 * longest, "max_word_characters": longest}
     assert opening.open_trained(str(folder)).tokenizer.rules.as_dict() == (
         of.as_dict() | limits
     )
     fast = pytest.importorskip("tokenizers").Tokenizer.from_file(
         str(folder / "tokenizer.json")
     )
+    # BertTokenizer of transformers has these rules and this limit, and no other.
+    stated = json.loads((folder / "tokenizer_config.json").read_text())
+    is_plain = of.style == "hugging-face" and longest == 100
+    assert (stated["tokenizer_class"] == "BertTokenizer") is is_plain
+    assert "token_type_ids" in stated["model_input_names"]
     lines = FOLDED + FORMATTED
     ids = trained.tokenizer.encode(tf.constant(lines), 128).to_list()
     assert [fast.encode(line).ids for line in lines] == ids
