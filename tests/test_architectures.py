@@ -271,6 +271,52 @@ def test_the_masked_lm_head_comes_along(tmp_path, kind):
         )
 
 
+DECODERS = {
+    "roberta": "lm_head.decoder.weight",
+    "albert": "predictions.decoder.weight",
+    "distilbert": "vocab_projector.weight",
+}
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_tied_output_layer_stands_for_the_words(tmp_path, kind):
+    """As safetensors' save_model stores a masked LM: a shared table has one name."""
+    own, oracle, config = MADE[kind]()
+    words = f"{kind}.embeddings.word_embeddings.weight"
+    own[DECODERS[kind]] = own.pop(words)
+    config = {"model_type": kind, **config}
+    folder = write_folder(tmp_path / kind, own, **config)
+    loaded = foreign.find(str(folder)).load()
+    wanted = oracle["embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(loaded[weights.WORDS], wanted)
+    # A table of its own is not the words.
+    write_folder(folder, own, tie_word_embeddings=False, **config)
+    with pytest.raises(UserError, match="needs embeddings.word_embeddings.weight; the"):
+        foreign.find(str(folder))
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_head_with_its_own_table_is_left_out(tmp_path, kind):
+    own, _, config = MADE[kind]()
+    words = own[f"{kind}.embeddings.word_embeddings.weight"]
+    config |= {"model_type": kind, "tie_word_embeddings": False}
+    folder = write_folder(tmp_path / kind, own | {DECODERS[kind]: words + 1}, **config)
+    source = foreign.find(str(folder))
+    assert "left out: the masked-LM head, whose output layer" in source.notes[0]
+    loaded = source.load()
+    np.testing.assert_array_equal(loaded[weights.WORDS], words)
+    assert not any(name.startswith(weights.MASKED_LM) for name in loaded)
+
+
+@pytest.mark.parametrize("table", ["word_embeddings", "position_embeddings"])
+def test_a_missing_table_is_named(tmp_path, table):
+    own, _, config = roberta()
+    del own[f"roberta.embeddings.{table}.weight"]
+    folder = write_folder(tmp_path / "folder", own, model_type="roberta", **config)
+    with pytest.raises(UserError, match=f"needs embeddings.{table}.weight; the weight"):
+        opening.open_trained(str(folder))
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -129,8 +129,8 @@ _ALBERT_FIELDS = {
 }
 # transformers' default for the architectures with a projection.
 _EMBEDDING_SIZE = 128
-# Buffers, and the output layers that are tied to the embeddings.
-_NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^classifier\.|^lm_head\.decoder\."
+# Buffers, and layers after the encoder.
+_NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^classifier\."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +143,7 @@ class Architecture:
         inside: the modules of a layer.
         outside: the other modules.
         head_bias: the bias of the masked-LM head's output; "" without such a head.
+        decoder: the masked-LM head's output layer, usually tied to the word embeddings.
         fields: the fields of the configuration.
         unused: a regular expression for the names of weights that this project ignores.
         has_types: whether the weights have a table of segments.
@@ -164,10 +165,11 @@ class Architecture:
         default_factory=lambda: {**_EMBEDDING_NORM, **_POOLER, **_BERT_HEAD}
     )
     head_bias: str = "cls.predictions.bias"
+    decoder: str = "cls.predictions.decoder"
     fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
         default_factory=lambda: _BERT_FIELDS
     )
-    unused: str = r"cls\.seq_relationship\.|cls\.predictions\.decoder\."
+    unused: str = r"cls\.seq_relationship\."
     has_types: bool = True
     positions_follow_padding: bool = False
     added_to_types: str = ""
@@ -224,11 +226,42 @@ class Architecture:
             return here_by_there.get(name)
 
         unused = [_NEVER_USED, self.unused]
+        if self.decoder:
+            unused.append(rf"^{re.escape(self.decoder)}\.")
         if self.added_to_types:
             unused.append(re.escape(self.added_to_types))
         return base.rename(
             stored, translate, re.compile("|".join(filter(None, unused))), path
         )
+
+    def tie(
+        self, found: dict[str, str], unused: list[str], config: Mapping[str, Any]
+    ) -> list[str]:
+        """Takes a tied output layer for the word table, or leaves out an untied head.
+
+        Args:
+            found: the stored names by our names; changed.
+            unused: the unused stored names; changed.
+            config: the content of config.json.
+
+        Returns:
+            A note, or nothing.
+        """
+        decoder = f"{self.decoder}.weight"
+        if decoder not in unused:
+            return []
+        if config.get("tie_word_embeddings") is not False:
+            if weights.WORDS not in found:
+                # save_model of safetensors stores a shared table under one name.
+                found[weights.WORDS] = decoder
+                unused.remove(decoder)
+            return []
+        for name in [name for name in found if name.startswith(weights.MASKED_LM)]:
+            unused.append(found.pop(name))
+        return [
+            "left out: the masked-LM head, whose output layer is not the table of the "
+            "word embeddings"
+        ]
 
     def skipped_positions(self, config: Mapping[str, Any], path: str) -> int:
         """The number of rows in the position table before the first token's row."""
@@ -303,6 +336,11 @@ class Architecture:
         Raises:
             UserError: they differ.
         """
+        for name in (weights.WORDS, weights.POSITIONS):
+            if name not in found:
+                raise UserError(
+                    f"{path} needs {self.names(0)[name]}; the weights beside it lack it"
+                )
         layers = len(weights.layer_numbers(found))
         if layers < model["num_layers"] and not self.shares_layers:
             raise UserError(
@@ -365,6 +403,7 @@ _ROBERTA = Architecture(
     prefix="roberta.",
     outside={**_EMBEDDING_NORM, **_POOLER, **_ROBERTA_HEAD},
     head_bias="lm_head.bias",
+    decoder="lm_head.decoder",
     unused="",
     positions_follow_padding=True,
 )
@@ -376,14 +415,16 @@ ARCHITECTURES = {
         inside=_DISTILBERT_LAYER,
         outside={**_EMBEDDING_NORM, **_DISTILBERT_HEAD},
         head_bias="vocab_projector.bias",
+        decoder="vocab_projector",
         fields=_DISTILBERT_FIELDS,
-        unused=r"^vocab_projector\.weight$|^(pre_classifier|qa_outputs)\.",
+        unused=r"^(pre_classifier|qa_outputs)\.",
         has_types=False,
     ),
     "electra": Architecture(
         prefix="electra.",
         outside=_EMBEDDING_NORM,
         head_bias="",
+        decoder="",
         unused=r"^(discriminator|generator)_predictions\.|^generator_lm_head\.",
         projection="embeddings_project",
     ),
@@ -397,8 +438,9 @@ ARCHITECTURES = {
             **_ALBERT_HEAD,
         },
         head_bias="predictions.bias",
+        decoder="predictions.decoder",
         fields=_ALBERT_FIELDS,
-        unused=r"^predictions\.decoder\.|^sop_classifier\.",
+        unused=r"^sop_classifier\.",
         projection="encoder.embedding_hidden_mapping_in",
         always_projects=True,
         shares_layers=True,
@@ -414,6 +456,7 @@ ARCHITECTURES = {
         inside=_MPNET_LAYER,
         outside={**_EMBEDDING_NORM, **_POOLER, **_ROBERTA_HEAD},
         head_bias="lm_head.bias",
+        decoder="lm_head.decoder",
         unused="",
         has_types=False,
         positions_follow_padding=True,

@@ -78,8 +78,8 @@ def read(folder: str) -> base.Source:
     model = _shape(architecture, config, path)
     stored = tensors.Tensors(transformer)
     found, unused = architecture.find(stored, transformer)
+    notes = architecture.tie(found, unused, config)
     architecture.check_shapes(found, stored, model, config, path)
-    notes: list[str] = []
     ours = json_files.field(config, OURS, dict, path, {})
     model |= _vector_settings(around.pooling, ours, path, notes)
     notes += _notes_of_prompts(around.prompts)
