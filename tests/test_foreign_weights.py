@@ -378,6 +378,16 @@ def test_tokens_that_are_found_in_a_text_are_named(tmp_path):
     assert note.endswith(f"here they count as text: {VOCAB[5]}")
 
 
+def test_added_tokens_with_rows_belong_to_the_vocabulary(tmp_path):
+    folder = write_folder(tmp_path / "added")
+    token = {"id": len(VOCAB) - 1, "content": VOCAB[-1], "special": False}
+    ids = {token: number for number, token in enumerate(VOCAB[:-1])}
+    fast_tokenizer(vocab=ids, added_tokens=[token])(folder)
+    for tokens in (VOCAB[:-1], VOCAB):
+        (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+        assert opening.open_trained(str(folder)).tokenizer.vocab == tuple(VOCAB)
+
+
 def write_prompts(folder, default, prompts=None):
     write_modules(folder, ("Pooling", "1", {"pooling_mode": "mean"}))
     prompts = prompts or {"query": "query: ", "passage": "passage: ", "document": ""}

@@ -83,7 +83,7 @@ def read(folder: str) -> base.Source:
     ours = json_files.field(config, OURS, dict, path, {})
     model |= _vector_settings(around.pooling, ours, path, notes)
     notes += _notes_of_prompts(around.prompts)
-    tokenizer = _tokenizer(transformer, architecture, bool(ours))
+    tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))
     spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
     if spare:
         model["vocab_size"] -= spare
@@ -198,14 +198,14 @@ def _vector_settings(
 
 
 def _tokenizer(
-    folder: str, architecture: architectures.Architecture, is_ours: bool
+    folder: str, architecture: architectures.Architecture, rows: int, is_ours: bool
 ) -> dict[str, Any]:
     """Reads the fields of a `Source` that describe the tokenizer.
 
     Raises:
         UserError: this project does not follow a rule of the tokenizer.
     """
-    found = huggingface_tokenizer.read(folder, architecture)
+    found = huggingface_tokenizer.read(folder, architecture, rows)
     vocab_name = found["vocab_name"]
     if is_ours and vocab_name and "tokenizer" not in found:
         record = rules_lib.read(vocab_name)

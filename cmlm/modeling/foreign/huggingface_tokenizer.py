@@ -48,8 +48,13 @@ _BERT_NORMALIZER = {
 }
 
 
-def read(folder: str, architecture: architectures.Architecture) -> dict:
+def read(folder: str, architecture: architectures.Architecture, rows: int) -> dict:
     """Reads the fields of a `base.Source` that describe the tokenizer.
+
+    Args:
+        folder: the folder of the encoder.
+        architecture: its architecture.
+        rows: the rows of its embedding table.
 
     Raises:
         UserError: this project does not follow a rule of the tokenizer.
@@ -59,7 +64,7 @@ def read(folder: str, architecture: architectures.Architecture) -> dict:
         values = tokenizer_file.load(path)
         # Tokenizers of BERT's family need no more than their tokens and their rules.
         if not architecture.needs_tokenizer_file and _is_bert(values, path):
-            return _wordpiece(folder, values)
+            return _wordpiece(folder, values, rows)
     elif tf.io.gfile.exists(os.path.join(folder, _MERGES)):
         path = os.path.join(folder, _MERGES)
         values = _byte_pairs(folder)
@@ -73,7 +78,7 @@ def read(folder: str, architecture: architectures.Architecture) -> dict:
             ".save_pretrained(folder)"
         )
     else:
-        return _wordpiece(folder, {})
+        return _wordpiece(folder, {}, rows)
     found = tokenizer_file.parse(values, path)
     return {
         "vocab": found.tokens,
@@ -86,18 +91,27 @@ def read(folder: str, architecture: architectures.Architecture) -> dict:
 def last_id(folder: str) -> int:
     """The largest id that the JSON files of a folder give to a token, or -1."""
     path = os.path.join(folder, tokenizer_file.FILE_NAME)
-    fast = json_files.optional(path)
-    model = json_files.field(fast, "model", dict, path, {})
-    vocab = model.get("vocab")
-    ids = list(vocab.values()) if isinstance(vocab, dict) else []
-    added = json_files.field(fast, "added_tokens", list, path, [])
-    ids += [token.get("id") for token in added if isinstance(token, dict)]
+    ids = _ids(json_files.optional(path), path)
     ids += json_files.optional(folder, "added_tokens.json").values()
     settings = json_files.optional(folder, "tokenizer_config.json")
     named = settings.get("added_tokens_decoder")
     if isinstance(named, dict):
         ids += [int(number) for number in named if re.fullmatch(r"[0-9]{1,9}", number)]
+    return _largest(ids)
+
+
+def _largest(ids: list) -> int:
+    """The largest id, or -1; values of other types do not count."""
     return max((number for number in ids if type(number) is int), default=-1)
+
+
+def _ids(fast: dict, path: str) -> list:
+    """The ids that a tokenizer.json gives to tokens, added ones included."""
+    model = json_files.field(fast, "model", dict, path, {})
+    vocab = model.get("vocab")
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    added = json_files.field(fast, "added_tokens", list, path, [])
+    return ids + [token.get("id") for token in added if isinstance(token, dict)]
 
 
 def added_to_text(folder: str) -> list[str]:
@@ -199,7 +213,7 @@ def _byte_pairs(folder: str) -> dict:
     }
 
 
-def _wordpiece(folder: str, fast: dict) -> dict:
+def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
     """Reads BERT's WordPiece: the tokens, and the rules of the text."""
     fast_name = os.path.join(folder, tokenizer_file.FILE_NAME)
     settings_name = os.path.join(folder, "tokenizer_config.json")
@@ -236,7 +250,7 @@ def _wordpiece(folder: str, fast: dict) -> dict:
     strip = switch("strip_accents", None)
     if not switch("tokenize_chinese_chars", True):
         raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
-    vocab, path = _vocabulary(folder, fast)
+    vocab, path = _vocabulary(folder, fast, rows)
     longest = json_files.field(
         model,
         "max_input_chars_per_word",
@@ -260,12 +274,14 @@ def _wordpiece(folder: str, fast: dict) -> dict:
     }
 
 
-def _vocabulary(folder: str, fast: dict) -> tuple[list[str] | None, str]:
+def _vocabulary(folder: str, fast: dict, rows: int) -> tuple[list[str] | None, str]:
     """Reads WordPiece's tokens by id from vocab.txt, or else from tokenizer.json.
 
     Args:
         folder: the folder of the encoder.
         fast: the content of its tokenizer.json, or {}.
+        rows: the rows of its embedding table. tokenizer.json alone has the tokens that
+            were added to vocab.txt, and they count if they have rows.
 
     Returns:
         The tokens, or None without a file, and the path of the file.
@@ -278,6 +294,8 @@ def _vocabulary(folder: str, fast: dict) -> tuple[list[str] | None, str]:
     if vocab is None:
         return _vocab_of(fast, fast_path), fast_path
     _check_ids(vocab, path, fast["model"]["vocab"], fast_path)
+    if len(vocab) <= _largest(_ids(fast, fast_path)) < rows:
+        return _vocab_of(fast, fast_path), fast_path
     return vocab, path
 
 
