@@ -310,7 +310,7 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
 @pytest.mark.parametrize(
     "settings, fast, want",
     [
-        # transformers' BertTokenizer obeys tokenizer_config.json.
+        # BertTokenizer of transformers obeys tokenizer_config.json.
         ({"do_lower_case": False}, {"lowercase": True}, (False, False)),
         ({"do_lower_case": True}, {"lowercase": False}, (True, True)),
         (
@@ -318,8 +318,7 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
             {"lowercase": True, "strip_accents": False},
             (True, True),
         ),
-        ({}, {"lowercase": True, "strip_accents": False}, (True, False)),
-        # Its PreTrainedTokenizerFast obeys tokenizer.json.
+        # PreTrainedTokenizerFast obeys tokenizer.json.
         (
             {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"},
             {"lowercase": True, "strip_accents": None},
@@ -336,8 +335,28 @@ def test_the_case_is_that_of_transformers(tmp_path, settings, fast, want):
     folder = write_folder(tmp_path / "both")
     fast_tokenizer(normalizer={"type": "BertNormalizer", **fast})(folder)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    rules = foreign.find(str(folder)).rules
-    assert (rules["lower_case"], rules["strip_accents"]) == want
+    source = foreign.find(str(folder))
+    assert (source.rules["lower_case"], source.rules["strip_accents"]) == want
+    assert not any("case and accents" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(
+    "settings, fast, want",
+    [
+        ({}, {"lowercase": True, "strip_accents": False}, (True, False)),
+        ({}, {"lowercase": False}, (False, False)),
+        ({"do_lower_case": False}, {"strip_accents": True}, (False, True)),
+    ],
+)
+def test_unstated_case_is_that_of_tokenizer_json(tmp_path, settings, fast, want):
+    """BertTokenizer of transformers takes its defaults there, so a note says so."""
+    folder = write_folder(tmp_path / "fast")
+    fast_tokenizer(normalizer={"type": "BertNormalizer", **fast})(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    source = foreign.find(str(folder))
+    assert (source.rules["lower_case"], source.rules["strip_accents"]) == want
+    (note,) = [note for note in source.notes if "case and accents" in note]
+    assert "those of tokenizer.json" in note and "takes its defaults (" in note
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def read(folder: str) -> base.Source:
     model |= _vector_settings(around.pooling, ours, path, notes)
     notes += _notes_of_prompts(around.prompts)
     tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))
+    notes += tokenizer.pop("notes", [])
     spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
     if spare:
         model["vocab_size"] -= spare

@@ -20,6 +20,7 @@ from cmlm.common import json_files
 from cmlm.errors import UserError, shown
 from cmlm.modeling.foreign import architectures, base
 from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization.rules import Rules
 
 _MERGES = "merges.txt"
 # The special tokens of RoBERTa by role.
@@ -271,7 +272,27 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
         "vocab": vocab,
         "vocab_name": path if vocab else "",
         "rules": rules,
+        "notes": _note_of_case(settings, lower_case, rules["strip_accents"]),
     }
+
+
+def _note_of_case(settings: dict, lower_case: bool, strip_accents: bool) -> list[str]:
+    """The note on rules that transformers takes from its defaults; empty without one.
+
+    Args:
+        settings: the content of tokenizer_config.json.
+        lower_case, strip_accents: the rules that count here.
+    """
+    lowers = settings.get("do_lower_case")
+    theirs = Rules(True if lowers is None else lowers, settings.get("strip_accents"))
+    ours = Rules(lower_case, strip_accents)
+    if settings.get("tokenizer_class") in _GENERAL or theirs == ours:
+        return []
+    return [
+        f"case and accents are those of {tokenizer_file.FILE_NAME} ({ours}); "
+        "tokenizer_config.json does not state them, and BertTokenizer of transformers "
+        f"takes its defaults ({theirs})"
+    ]
 
 
 def _vocabulary(folder: str, fast: dict, rows: int) -> tuple[list[str] | None, str]:
