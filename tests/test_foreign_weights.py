@@ -425,6 +425,40 @@ def test_prompts_are_left_to_the_user(tmp_path, default):
     assert source.prompts == stated
 
 
+def test_settings_that_are_not_kept_are_named(tmp_path):
+    folder = write_folder(tmp_path / "dot")
+    pool = {"pooling_mode": "mean", "include_prompt": False}
+    write_modules(folder, ("Pooling", "1", pool))
+    settings = {"similarity_fn_name": "dot"}
+    (folder / modules.PROMPTS).write_text(json.dumps(settings))
+    first, second = foreign.find(str(folder)).notes
+    assert "similarity_fn_name 'dot' is not kept" in first
+    assert "include_prompt false is not kept" in second
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        ({"use_residual": True}, "use_residual=True; allowed: False"),
+        ({"module_input_name": "token_embeddings"}, "allowed: 'sentence_embedding'"),
+        ({"module_output_name": "other"}, "module_output_name='other'; allowed: 'sent"),
+    ],
+)
+def test_a_dense_module_that_is_no_pooler_is_refused(tmp_path, config, said):
+    tanh = "torch.nn.modules.activation.Tanh"
+    sizes = {"in_features": HIDDEN, "out_features": HIDDEN}
+    config = {**sizes, "activation_function": tanh, **config}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    random = np.random.default_rng(3)
+    arrays = {
+        "linear.weight": random.normal(size=(HIDDEN, HIDDEN)).astype(np.float32),
+        "linear.bias": random.normal(size=HIDDEN).astype(np.float32),
+    }
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=said):
+        modules.read_dense(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["mean_sqrt_len_tokens", "weightedmean_tokens"])
 def test_a_new_row_of_poolings_is_read_and_written(tmp_path, monkeypatch, name):
     row = pooling_lib.Pooling(

@@ -82,7 +82,7 @@ def read(folder: str) -> base.Source:
     architecture.check_shapes(found, stored, model, config, path)
     ours = json_files.field(config, OURS, dict, path, {})
     model |= _vector_settings(around.pooling, ours, path, notes)
-    notes += _notes_of_prompts(around.prompts)
+    notes += _notes_of_prompts(around.prompts) + around.notes
     tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))
     notes += tokenizer.pop("notes", [])
     spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])

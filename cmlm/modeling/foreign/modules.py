@@ -18,6 +18,13 @@ PROMPTS = "config_sentence_transformers.json"
 # The modules, in the order in which this project computes them.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _CONFIG = "config.json"
+_COSINE = "cosine"
+# Settings of a Dense module, and the values that this project follows.
+_DENSE = {
+    "use_residual": (None, False),
+    "module_input_name": (None, "sentence_embedding"),
+    "module_output_name": (None, "sentence_embedding"),
+}
 _KEY = "pooling_mode_"
 # Our name of each pooling mode of sentence-transformers, by its switch `_KEY` + NAME.
 POOLINGS = {
@@ -47,6 +54,7 @@ class Modules:
         dense: the folder of the Dense module, relative to the folder; "" without one.
         normalized: whether vectors are scaled to length 1.
         prompts: the texts that may precede a text, by name.
+        notes: settings that are not followed, one sentence each.
     """
 
     is_st: bool = False
@@ -55,6 +63,7 @@ class Modules:
     dense: str = ""
     normalized: bool = False
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 def _name_of(switch: str) -> str:
@@ -96,7 +105,15 @@ def read(folder: str) -> Modules:
     path = os.path.join(folder, FILE_NAME)
     if not tf.io.gfile.exists(path):
         return Modules()
-    found = Modules(is_st=True, prompts=_prompts(os.path.join(folder, PROMPTS)))
+    settings_path = os.path.join(folder, PROMPTS)
+    settings = json_files.optional(settings_path)
+    found = Modules(is_st=True, prompts=_prompts(settings, settings_path))
+    similarity = settings.get("similarity_fn_name")
+    if similarity not in (None, _COSINE):
+        found.notes.append(
+            f"similarity_fn_name {shown(similarity)} is not kept: similarity is the "
+            "cosine here and in an export"
+        )
     left = list(_ORDER)
     for number, entry in enumerate(json_files.read(path, list)):
         kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
@@ -112,7 +129,13 @@ def read(folder: str) -> Modules:
         if last == "Transformer":
             found.transformer = where
         elif last == "Pooling":
-            found.pooling = _pooling(os.path.join(folder, where, _CONFIG))
+            config = os.path.join(folder, where, _CONFIG)
+            found.pooling = _pooling(config)
+            if json_files.read(config).get("include_prompt") is False:
+                found.notes.append(
+                    "include_prompt false is not kept: the tokens of a prompt count in "
+                    "the pooling"
+                )
         elif last == "Dense":
             found.dense, found.pooling = where, "pooler"
         else:
@@ -120,9 +143,13 @@ def read(folder: str) -> Modules:
     return found
 
 
-def _prompts(path: str) -> dict[str, str]:
-    """Reads the prompts by name; refuses a default one that is not empty."""
-    settings = json_files.optional(path)
+def _prompts(settings: dict, path: str) -> dict[str, str]:
+    """Reads the prompts by name; refuses a default one that is not empty.
+
+    Args:
+        settings: the content of `PROMPTS`, or {}.
+        path: its path.
+    """
     stated = json_files.field(settings, "prompts", dict, path, {})
     prompts = {name: json_files.field(stated, name, str, path, "") for name in stated}
     for name in prompts:
@@ -167,7 +194,8 @@ def read_dense(folder: str) -> dict[str, np.ndarray]:
     """Reads a Dense module after [CLS]: BERT's pooler under another name.
 
     Raises:
-        UserError: the module is not a square dense layer with bias and tanh.
+        UserError: the module is not a square dense layer of the sentence vector with
+            bias and tanh.
     """
     path = os.path.join(folder, _CONFIG)
     config = json_files.read(path)
@@ -178,6 +206,11 @@ def read_dense(folder: str) -> dict[str, np.ndarray]:
             f"{path} is a layer from {sizes[0]} to {sizes[1]} with {activation}; "
             "allowed: equal sizes, a bias and Tanh"
         )
+    for name, allowed in _DENSE.items():
+        if config.get(name) not in allowed:
+            raise UserError(
+                f"{path} has {name}={shown(config[name])}; allowed: {allowed[-1]!r}"
+            )
     stored = Tensors(folder)
     if set(stored) != {"linear.weight", "linear.bias"}:
         raise UserError(f"{folder} holds {sorted(stored)}; allowed: linear.*")
