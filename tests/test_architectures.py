@@ -383,6 +383,18 @@ byte_level_roberta = roberta_with(lambda folder: byte_pairs(folder)[0], "roberta
 xlm_roberta = roberta_with(lambda folder: pieces(folder)[1][0], "xlm-roberta")
 
 
+def bert_with_pieces(tmp_path):
+    """A BERT with the tokenizer of XLM-R, as Multilingual-MiniLM."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    rows = pieces(folder)[1][0].get_vocab_size()
+    words = np.random.default_rng(8).normal(0, 0.4, [rows, HIDDEN])
+    table = {"embeddings.word_embeddings.weight": words.astype(np.float32)}
+    write_folder(folder, torch_weights() | table, vocab_size=rows)
+    (folder / "vocab.txt").unlink()
+    return folder
+
+
 def narrow_electra(tmp_path):
     return write_made(tmp_path / "source", "electra-small")[0]
 
@@ -403,6 +415,7 @@ def relative(tmp_path):
     [
         pytest.param(byte_level_roberta, "roberta", marks=pytest.mark.large),
         pytest.param(xlm_roberta, "xlm-roberta", marks=pytest.mark.large),
+        pytest.param(bert_with_pieces, "xlm-roberta", marks=pytest.mark.large),
         (relative, "mpnet"),
         pytest.param(narrow_electra, "electra", marks=pytest.mark.large),
     ],
