@@ -86,7 +86,7 @@ def prepare(input_path: str, work: str) -> dict[str, object]:
     from cmlm.vocabulary.settings import VocabularyConfig
 
     config = corpus.TextDataConfig(input_path=input_path, global_batch_size=1)
-    files = corpus.resolve(config, work)
+    (files,) = config.load(work).files.values()
     vocab_file = of_run.prepare(VocabularyConfig(size=8000), {"": files}, work)
     n_bytes = inspection.inspect(files, max_bytes=1 << 40).bytes
     return {"files": files, "vocab_file": vocab_file, "bytes": n_bytes}

@@ -37,7 +37,7 @@ def pytest_configure() -> None:
 # Python, or what other modules test on both stacks.
 ON_ONE_STACK = {
     *("test_assembly", "test_beam_files", "test_beam_runner", "test_bitext_data"),
-    "test_builtin",
+    *("test_benchmarks", "test_builtin"),
     *("test_campaign", "test_cli", "test_client", "test_corpus", "test_distill"),
     *("test_docs", "test_files", "test_stacking", "test_streams"),
     *("test_evaluation_own", "test_evaluation_report", "test_evaluation_tasks"),
