@@ -1,12 +1,16 @@
 """Runs of a claim's arms: train, score, and one JSON line for each arm and seed.
 
 A row has the arm, its seed, its scores and its cost. A program that is started again
-skips the rows that its file holds.
+skips the rows that its file holds, and goes on with the runs that --output holds. The
+cost of a row is the cost of the arm's own run: all its starts, and neither the run that
+it began from nor the scoring. A row has no cost if one of the starts is not known: this
+program was killed in it, or the run is of a program before these records.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import statistics
@@ -18,9 +22,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import flags
 
+from cmlm import cli
+from cmlm.errors import UserError
+
 FLAGS = flags.FLAGS
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = os.path.join(_ROOT, "configs")
+# In the folder of a run: its command, whether it is finished, and the seconds so far.
+_RECORD = ".claim.json"
 # One arm of one seed, or one start: a row of the results holds all of its fields.
 Case = dict[str, str | int]
 
@@ -55,15 +64,18 @@ def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> No
         table: prints the table.
         *inputs: names of flags that `run` needs, besides --data_dir and --output.
     """
-    FLAGS(sys.argv)
-    if FLAGS.table:
-        table()
-        return
-    for name in (*inputs, "data_dir", "output"):
-        if not FLAGS[name].value:
-            sys.exit(f"--{name} is not given")
-    os.makedirs(FLAGS.output, exist_ok=True)
-    run()
+
+    def command(_) -> None:
+        if FLAGS.table:
+            table()
+            return
+        for name in (*inputs, "data_dir", "output"):
+            if not FLAGS[name].value:
+                raise UserError(f"--{name} is not given")
+        os.makedirs(FLAGS.output, exist_ok=True)
+        run()
+
+    cli.run(command)
 
 
 def is_open(case: Case) -> bool:
@@ -81,10 +93,9 @@ def run_arm(case: Case, train: Callable[[], str], score: Callable[[str], dict]) 
     """
     if not is_open(case):
         return
-    row = {**case, "precision": FLAGS.precision}
-    with measured(row):
-        directory = train()
-    append(FLAGS.results, row | score(directory))
+    directory = train()
+    row = {**case, "precision": FLAGS.precision, **_cost(directory)}
+    append(FLAGS.results, {**row, "commit": _commit(), **score(directory)})
 
 
 def run_start(case: Case, score: Callable[[], dict]) -> None:
@@ -98,40 +109,105 @@ def run(module: str, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", module, *arguments], check=True)
 
 
-def train(name: str, overrides: Sequence[str], *arguments: str) -> str:
-    """Trains into a folder of --output, in --precision.
+def train(
+    name: str,
+    overrides: Sequence[str],
+    *arguments: str,
+    program: Sequence[str] = ("-m", "cmlm.train"),
+) -> str:
+    """Trains into a folder of --output, in --precision, unless the run is finished.
 
     Args:
         name: of the folder.
         overrides: SETTING=VALUE each.
         *arguments: further flags of cmlm.train.
+        program: arguments of Python that start cmlm.train.
 
     Returns:
         The model_dir.
+
+    Raises:
+        UserError: the folder holds a run with other flags.
     """
     directory = os.path.join(FLAGS.output, name)
     overrides = [*overrides, f"runtime.mixed_precision_dtype={FLAGS.precision}"]
-    run(
-        "cmlm.train",
+    command = [
         *arguments,
         # After a flag file, which names a folder of its own.
         f"--model_dir={directory}",
         *(f"--params_override={value}" for value in overrides),
-    )
+    ]
+    record = _record(directory, command)
+    if not record["finished"]:
+        os.makedirs(directory, exist_ok=True)
+        with _recorded(record, os.path.join(directory, _RECORD)):
+            subprocess.run([sys.executable, *program, *command], check=True)
     return directory
 
 
+def _record(directory: str, command: list[str]) -> dict:
+    """The record of a run before a start of it.
+
+    Raises:
+        UserError: the folder holds a run with other flags.
+    """
+    new = {"command": command, "finished": False, "seconds": [0, 0]}
+    if not glob.glob(os.path.join(glob.escape(directory), "ckpt-*.index")):
+        return new
+    path = os.path.join(directory, _RECORD)
+    if not os.path.exists(path):
+        return new | {"seconds": None}
+    with open(path) as file:
+        old = json.load(file)
+    before, now = _but_steps(old["command"]), _but_steps(command)
+    if before != now:
+        differences = (
+            " ".join(sorted(a - b)) for a, b in ((before, now), (now, before))
+        )
+        raise UserError(
+            "{} holds a run with other flags ({}) than this start ({}); allowed: the "
+            "same flags, or another --output".format(directory, *differences)
+        )
+    # What a run spends on more steps than before counts anew.
+    return old if old["command"] == command else new
+
+
+def _but_steps(command: Sequence[str]) -> set[str]:
+    steps = "--params_override=trainer.train_steps="
+    return {flag for flag in command if not flag.startswith(steps)}
+
+
 @contextlib.contextmanager
-def measured(row: dict) -> Iterator[None]:
-    """Adds the cost of the block's processes, and the commit, to a row."""
+def _recorded(record: dict, path: str) -> Iterator[None]:
+    """Adds the seconds of the block, and of its processes, to the record of a run."""
+    # They stay unknown if this process is killed.
+    _write(path, record | {"seconds": None})
     began, before = time.monotonic(), os.times()
-    yield
-    after = os.times()
-    seconds = after.children_user - before.children_user
-    seconds += after.children_system - before.children_system
-    row["train_cpu_seconds"] = round(seconds)
-    row["train_wall_seconds"] = round(time.monotonic() - began)
-    row["commit"] = _commit()
+    finished = False
+    try:
+        yield
+        finished = True
+    finally:
+        after, wall = os.times(), time.monotonic() - began
+        cpu = after.children_user - before.children_user
+        cpu += after.children_system - before.children_system
+        if (known := record["seconds"]) is not None:
+            known = [known[0] + cpu, known[1] + wall]
+        _write(path, record | {"seconds": known, "finished": finished})
+
+
+def _write(path: str, record: dict) -> None:
+    with open(f"{path}.new", "w") as file:
+        json.dump(record, file)
+    os.replace(f"{path}.new", path)
+
+
+def _cost(directory: str) -> dict[str, int]:
+    """The fields of a row that say what its run has cost, as far as known."""
+    with open(os.path.join(directory, _RECORD)) as file:
+        seconds = json.load(file)["seconds"]
+    names = ("train_cpu_seconds", "train_wall_seconds")
+    return dict(zip(names, map(round, seconds), strict=True)) if seconds else {}
 
 
 def _commit() -> str:

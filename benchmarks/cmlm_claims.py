@@ -64,7 +64,6 @@ ARMS = {
     "quickthought": ["task.cmlm.weight=0", *_QUICKTHOUGHT],
     "both": [*_CMLM, *_QUICKTHOUGHT],
 }
-_OBJECTIVE = dict.fromkeys(("shuffled", "one_view", "fewer_masks", "both"), "cmlm")
 
 
 def _train(name: str, flagfile: str, start: str, text: str, *overrides: str) -> str:
@@ -80,9 +79,6 @@ def _train(name: str, flagfile: str, start: str, text: str, *overrides: str) -> 
 
 
 def _base() -> str:
-    directory = os.path.join(FLAGS.output, "base")
-    if os.path.exists(os.path.join(directory, f"ckpt-{FLAGS.base_steps}.index")):
-        return directory
     return _train(
         "base",
         "--experiment=cmlm/english",
@@ -121,7 +117,6 @@ def _shuffled() -> str:
 
 
 def _arm(arm: str, seed: int, base: str) -> str:
-    objective = _OBJECTIVE.get(arm, arm)
     return _train(
         f"{arm}-{seed}-{FLAGS.steps}",
         f"--flagfile={os.path.join(claims.CONFIGS, 'adapt_cmlm.flags')}",
@@ -129,7 +124,10 @@ def _arm(arm: str, seed: int, base: str) -> str:
         _shuffled() if arm == "shuffled" else FLAGS.train_data,
         *ARMS[arm],
         f"trainer.seed={seed}",
-        f"task.{objective}.train_data.seed={seed}",
+        *(
+            f"task.{objective}.train_data.seed={seed}"
+            for objective in ("mlm", "cmlm", "quickthought")
+        ),
         f"trainer.train_steps={FLAGS.steps}",
         f"trainer.optimizer.warmup_steps={FLAGS.steps // 10}",
         *("trainer.validation_interval=100", "trainer.validation_examples=4096"),

@@ -9,8 +9,9 @@ arm `cmlm` trains masked LM for --masked_lm tokens and CMLM from there on (Yang 
 2020, https://arxiv.org/abs/2012.14388); the arm `masked_lm` trains masked LM alone. At
 each of --budgets the run stops, the conditioning gain of its held-out pairs and its
 scores become a JSON line of --results, and the run goes on: a line stands for a run of
-that length. A second start skips the lines that are there. --table prints mean and
-deviation over the seeds as Markdown, and runs nothing.
+that length. Its seconds alone count from the budget before. A second start skips the
+lines that are there. --table prints mean and deviation over the seeds as Markdown, and
+runs nothing.
 
 The arms `then_masked_lm`, `then_cmlm` and `then_both` ask which objective to go on with
 after long masked LM. They start from the weights of the run `masked_lm`, which must be

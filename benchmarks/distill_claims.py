@@ -108,7 +108,15 @@ def _train(arm: str, seed: int) -> str:
         arguments += [f"--train_data={_sentences()}", f"--vocab_file={vocabulary}"]
     else:
         arguments.append(f"--bitext_data={FLAGS.bitext_data}")
-    overrides = [*ARMS[arm], f"trainer.seed={seed}", *FLAGS.params_override]
+    overrides = [
+        *ARMS[arm],
+        f"trainer.seed={seed}",
+        *(
+            f"task.{objective}.train_data.seed={seed}"
+            for objective in ("distill", "distill_bitext", "bitext")
+        ),
+        *FLAGS.params_override,
+    ]
     if arm != "bitext":
         arguments.append(f"--teacher={_teacher()}")
         objective = "distill" if arm == "small" else "distill_bitext"

@@ -26,12 +26,9 @@ runs nothing.
 """
 
 import functools
-import glob
 import gzip
 import os
 import random
-import subprocess
-import sys
 
 import claims
 from absl import flags
@@ -100,61 +97,57 @@ def _train(
     start: str = "",
 ) -> str:
     """Runs cmlm.train to its end; returns its model_dir."""
-    model_dir = os.path.join(FLAGS.output, name)
-    if os.path.exists(os.path.join(model_dir, f"ckpt-{steps}.index")):
-        return model_dir
     overrides = [
         "task.mlm.train_data.raw_layout=",
         "task.cmlm.train_data.raw_layout=",
         f"trainer.seed={seed}",
+        *(
+            f"task.{objective}.train_data.seed={seed}"
+            for objective in ("mlm", "cmlm", "bitext", "nli")
+        ),
         f"trainer.train_steps={steps}",
         f"trainer.checkpoint_interval={max(1, steps // 2)}",
         f"trainer.validation_interval={steps}",
         "trainer.best_checkpoint_metric=",
-        f"runtime.mixed_precision_dtype={FLAGS.precision}",
         *FLAGS.params_override,
         *(value.replace(_HALF, str(steps // 2)) for value in overrides),
     ]
-    module = (
-        ["-c", _TWO_DEVICES] if _TWO_REPLICAS in overrides else ["-m", "cmlm.train"]
-    )
-    command = [
-        f"--flagfile={os.path.join(claims.CONFIGS, 'multilingual_small.flags')}",
-        f"--model_dir={model_dir}",
-        *(f"--params_override={value}" for value in overrides),
+    arguments = [
+        f"--flagfile={os.path.join(claims.CONFIGS, 'multilingual_small.flags')}"
     ]
     if start:
-        command += [f"--init_checkpoint={start}", f"--vocab_file={start}/vocab.txt"]
+        arguments += [f"--init_checkpoint={start}", f"--vocab_file={start}/vocab.txt"]
     # A run refuses data that none of its objectives reads.
     if not {"task.mlm.weight=0", "task.cmlm.weight=0"} <= set(overrides):
-        command.append(f"--train_data={FLAGS.train_data}")
+        arguments.append(f"--train_data={FLAGS.train_data}")
     if "task.bitext.weight=0" not in overrides:
-        command.append(f"--bitext_data={bitext}")
+        arguments.append(f"--bitext_data={bitext}")
     if "task.nli.weight=1" in overrides:
-        command.append(f"--nli_data={FLAGS.nli_data}")
-    subprocess.run([sys.executable, *module, *command], check=True)
-    return model_dir
+        arguments.append(f"--nli_data={FLAGS.nli_data}")
+    program = (
+        ("-c", _TWO_DEVICES) if _TWO_REPLICAS in overrides else ("-m", "cmlm.train")
+    )
+    return claims.train(name, overrides, *arguments, program=program)
 
 
 def _bitext(pairs: int) -> str:
     """--bitext_data with `pairs` pairs of each language, drawn from all its files."""
     if not pairs:
         return FLAGS.bitext_data
+    from cmlm.common import files
+    from cmlm.data import languages
+
     folder = os.path.join(FLAGS.output, f"bitext-{pairs}")
     os.makedirs(folder, exist_ok=True)
-    found = {}
-    for entry in FLAGS.bitext_data.split(","):
-        languages, _, pattern = entry.partition("=")
-        found.setdefault(languages, []).extend(sorted(glob.glob(pattern)))
     entries = []
-    for languages, paths in found.items():
-        path = os.path.join(folder, f"{languages}.tsv.gz")
-        entries.append(f"{languages}={path}")
+    for pair, patterns in languages.split(FLAGS.bitext_data, "--bitext_data").items():
+        path = os.path.join(folder, f"{pair}.tsv.gz")
+        entries.append(f"{pair}={path}" if pair else path)
         if os.path.exists(path):
             continue
         lines = []
-        for source in paths:
-            with gzip.open(source, "rt", encoding="utf-8") as file:
+        for source in files.expand(patterns):
+            with files.open_text(source) as file:
                 lines += file.readlines()
         chosen = random.Random(0).sample(lines, min(pairs, len(lines)))
         with gzip.open(f"{path}.new", "wt", encoding="utf-8") as file:
@@ -170,8 +163,12 @@ def _start(seed: int) -> str:
     return _train(name, FLAGS.start_steps, seed, FLAGS.bitext_data, overrides)
 
 
+def _steps(arm: str) -> int:
+    return FLAGS.nli_steps if arm == "nli" else FLAGS.steps
+
+
 def _arm(arm: str, seed: int, pairs: int) -> str:
-    steps = FLAGS.nli_steps if arm == "nli" else FLAGS.steps
+    steps = _steps(arm)
     begin = _arm(_START[arm], seed, pairs) if arm in _START else _start(seed)
     overrides = ["task.mlm.weight=0", "task.cmlm.start_step=0", *ARMS[arm]]
     # CMLM alone sees no pair, so its run serves all numbers of pairs.
@@ -194,7 +191,7 @@ def _run() -> None:
         for pairs in map(int, FLAGS.pairs):
             for arm in FLAGS.arms:
                 claims.run_arm(
-                    {"arm": arm, "seed": seed, "pairs": pairs, "steps": FLAGS.steps},
+                    {"arm": arm, "seed": seed, "pairs": pairs, "steps": _steps(arm)},
                     functools.partial(_arm, arm, seed, pairs),
                     functools.partial(_score, f"{arm}-{seed}-{pairs}"),
                 )

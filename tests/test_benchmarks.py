@@ -1,11 +1,18 @@
-"""The programs of benchmarks/: the names and flags that they use and print exist."""
+"""The programs of benchmarks/: their names and flags exist, and the runs of claims."""
 
 import ast
+import gzip
 import importlib
+import json
 import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
+
+from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -65,3 +72,131 @@ def test_flags_of_printed_commands_exist(page):
         if flag not in _flags(program)
     ]
     assert not wrong
+
+
+# ------------------------------------------------------------------ runs of claims
+
+# In place of cmlm.train: writes a checkpoint, and fails beside a file "fail".
+_TRAINER = """
+import os, sys
+(directory,) = (a.partition("=")[2] for a in sys.argv if a.startswith("--model_dir="))
+open(os.path.join(directory, "ckpt-1.index"), "w").close()
+open(os.path.join(directory, "starts"), "a").write(".")
+sys.exit(os.path.exists("fail"))
+"""
+
+
+@pytest.fixture
+def claims(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module("claims")
+    known = types.SimpleNamespace(
+        output=str(tmp_path / "runs"), precision="float32", results="results.jsonl"
+    )
+    monkeypatch.setattr(module, "FLAGS", known)
+    return module
+
+
+def _train(claims, *overrides) -> str:
+    return claims.train("run", overrides, program=("-c", _TRAINER))
+
+
+def test_a_row_has_the_cost_of_all_starts(claims, tmp_path):
+    (tmp_path / "fail").touch()
+    with pytest.raises(subprocess.CalledProcessError):
+        _train(claims)
+    (tmp_path / "fail").unlink()
+    record = tmp_path / "runs" / "run" / ".claim.json"
+    known = json.loads(record.read_text())
+    record.write_text(json.dumps(known | {"seconds": [100, 1000]}))
+    claims.run_arm({"arm": "a"}, lambda: _train(claims), lambda _: {"score": 1})
+    _train(claims)  # Finished: nothing starts.
+    assert (record.parent / "starts").read_text() == ".."
+    (row,) = claims.rows("results.jsonl")
+    assert list(row)[:2] == ["arm", "precision"] and row["score"] == 1
+    assert 100 <= row["train_cpu_seconds"] < 200
+    assert 1000 <= row["train_wall_seconds"] < 1100
+    # More steps: the increment.
+    _train(claims, "trainer.train_steps=2")
+    assert claims._cost(record.parent)["train_wall_seconds"] < 100
+    assert (record.parent / "starts").read_text() == "..."
+
+
+@pytest.mark.parametrize("lost", ["the record", "the end of a start"])
+def test_an_unknown_cost_is_left_out(claims, lost):
+    record = Path(_train(claims)) / ".claim.json"
+    if lost == "the record":
+        record.unlink()
+    else:
+        known = json.loads(record.read_text())
+        record.write_text(json.dumps(known | {"finished": False, "seconds": None}))
+    assert claims._cost(_train(claims)) == {}
+
+
+def test_a_run_with_other_flags_is_refused(claims):
+    _train(claims)
+    claims.FLAGS.precision = "bfloat16"
+    with pytest.raises(UserError, match="dtype=float32.* than .*dtype=bfloat16"):
+        _train(claims)
+    claims.FLAGS.precision = "float32"
+    with pytest.raises(UserError, match="rate=1"):
+        _train(claims, "rate=1")
+
+
+# Prints the cases and settings of a program's arms, and trains nothing.
+_DRY = """
+import sys
+sys.path.insert(0, "benchmarks")
+import claims, {program}
+claims.FLAGS(sys.argv)
+claims.train = lambda name, overrides, *_, **others: print(*overrides) or "run"
+claims.run = claims.run_start = lambda *_: None
+claims.run_arm = lambda case, train, score: (print(case), train())
+{program}._run()
+"""
+
+
+def _dry(program: str, directory: Path, *flags: str) -> list[str]:
+    command = [sys.executable, "-c", _DRY.format(program=program)]
+    command += [f"--output={directory}", "--results=none.jsonl", *flags]
+    return subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+
+
+@pytest.mark.parametrize(
+    "program, flags, objectives",
+    [
+        ("cmlm_claims", ["--arms=both", "--train_data=a"], ["cmlm", "quickthought"]),
+        (
+            "distill_claims",
+            ["--arms=both", "--teacher=a", "--bitext_data=b"],
+            ["bitext", "distill_bitext"],
+        ),
+        (
+            "multilingual_stages",
+            ["--arms=s1", "--train_data=a", "--bitext_data=en-de=b"],
+            ["cmlm", "bitext"],
+        ),
+    ],
+)
+def test_a_seed_changes_the_order_of_the_data(program, flags, objectives, tmp_path):
+    *_, last = _dry(program, tmp_path, "--seeds=7", *flags)
+    wanted = {f"task.{name}.train_data.seed=7" for name in objectives}
+    assert {"trainer.seed=7", *wanted} <= set(last.split())
+
+
+def test_nli_has_its_own_steps(tmp_path):
+    flags = ("--arms=nli", "--seeds=0", "--steps=20", "--nli_steps=10")
+    lines = _dry("multilingual_stages", tmp_path, *flags)
+    assert "'steps': 10}" in lines[0] and "trainer.train_steps=10" in lines[-1]
+
+
+def test_few_pairs_come_from_all_files_of_a_language(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "pairs.tsv").write_text(f"{folder}\tx\n")
+    flags = ("--arms=bitext", "--seeds=0", "--pairs=2")
+    named = f"--bitext_data=en-de={tmp_path}/a/*.tsv,{tmp_path}/b/*.tsv"
+    _dry("multilingual_stages", tmp_path, *flags, named)
+    with gzip.open(tmp_path / "bitext-2" / "en-de.tsv.gz", "rt") as file:
+        assert sorted(file) == ["a\tx\n", "b\tx\n"]
