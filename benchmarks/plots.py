@@ -21,7 +21,10 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure  # noqa: E402  (after the choice of a backend)
 
 _RESULTS = os.path.join(os.path.dirname(claims.CONFIGS), "docs", "results")
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    "#000000",
+)
 
 
 def _rows(name: str) -> list[dict]:
@@ -64,13 +67,19 @@ def isotropy() -> Figure:
     for row in _rows("mirror_sentence"):
         if row["kind"] == "sentences" and row["pooling"] == "cls":
             arms.setdefault(row["arm"], []).append(row)
-    for (arm, rows), colour in zip(arms.items(), _COLOURS, strict=False):
+    for (arm, rows), colour in zip(arms.items(), _COLOURS, strict=True):
         x, y = (
             statistics.fmean(row[key] for row in rows)
             for key in ("isotropy_unit", "stsb-test")
         )
         axes.scatter(x, y, color=colour, zorder=3)
-        axes.annotate(arm, (x, y), xytext=(7, -3), textcoords="offset points")
+        side = -1 if arm == "drophead" else 1  # Close to "both".
+        axes.annotate(
+            *(arm, (x, y)),
+            xytext=(7 * side, -3),
+            textcoords="offset points",
+            ha="left" if side > 0 else "right",
+        )
     axes.margins(0.2)
     return figure
 
