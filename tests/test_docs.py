@@ -5,6 +5,7 @@ its command, every setting to the configuration, every listed file is there, and
 that claim to be complete are.
 """
 
+import argparse
 import dataclasses
 import functools
 import os
@@ -19,6 +20,7 @@ from xml.etree import ElementTree
 import commands
 import pytest
 from test_architecture import COMMANDS, SOURCES, _imports
+from walk import __main__ as walk_program
 from walk import pages as walk
 
 from cmlm.config import recipes
@@ -293,6 +295,31 @@ def test_flags_that_prose_names_exist():
             continue
         for name in re.findall(r"`--(\w+)", prose):
             assert name in known, f"{_name(page)} names --{name}"
+
+
+# ---------------------------------------------------------------- walk through pages
+
+
+def test_a_clone_half_made_is_made_again(monkeypatch, tmp_path):
+    def clone(command, check):
+        command[-1].mkdir()
+
+    def write(texts, checkout):
+        (checkout / "data").mkdir()
+        if full:
+            raise OSError("disk full")
+
+    monkeypatch.setattr(walk_program.subprocess, "run", clone)
+    monkeypatch.setattr(walk_program.inputs, "write", write)
+    chosen = argparse.Namespace(directory=tmp_path, texts=tmp_path, minilm=tmp_path)
+    full = True
+    with pytest.raises(OSError):
+        walk_program.prepare(chosen)
+    full = False
+    checkout = walk_program.prepare(chosen)
+    assert checkout == tmp_path / "cmlm" and (checkout / "pretrained/minilm").exists()
+    assert not (tmp_path / "cmlm.new").exists()
+    assert walk_program.prepare(chosen) == checkout
 
 
 # ------------------------------------------------------------ exercises of extending

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -46,13 +47,16 @@ def prepare(chosen: argparse.Namespace) -> Path:
     checkout = chosen.directory / "cmlm"
     if checkout.exists():
         return checkout
-    subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True)
-    inputs.write(chosen.texts.resolve(), checkout)
-    (checkout / "pretrained").mkdir()
-    (checkout / "pretrained/minilm").symlink_to(chosen.minilm.resolve())
-    (chosen.directory / "home").mkdir()
-    (chosen.directory / "logs").mkdir()
-    return checkout
+    # It gets its name when it is whole.
+    new = chosen.directory / "cmlm.new"
+    shutil.rmtree(new, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", ROOT, new], check=True)
+    inputs.write(chosen.texts.resolve(), new)
+    (new / "pretrained").mkdir()
+    (new / "pretrained/minilm").symlink_to(chosen.minilm.resolve())
+    for name in ("home", "logs"):
+        (chosen.directory / name).mkdir(exist_ok=True)
+    return new.rename(checkout)
 
 
 def follow(block: pages.Block, whole: bool, checkout: Path) -> tuple[int, float]:
