@@ -30,6 +30,8 @@ import statistics
 import claims
 from absl import flags
 
+from cmlm.errors import UserError
+
 flags.DEFINE_string("teacher", None, "As in cmlm.train: MiniLM's folder.")
 flags.DEFINE_string("train_data", None, "Files of sentences, for the arm small.")
 flags.DEFINE_integer("sentences", 40_000, "Sentences of each file of --train_data.")
@@ -76,6 +78,11 @@ def _tested() -> set[str]:
             with open(path, encoding="utf-8", errors="replace") as file:
                 for line in file:
                     fields.update(part.strip().lower() for part in line.split("\t"))
+    if not fields:
+        raise UserError(
+            f"--data_dir={FLAGS.data_dir} has no text below senteval/; allowed: a "
+            "folder with SentEval's test sets, whose sentences stay out of the training"
+        )
     return fields
 
 

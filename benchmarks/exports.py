@@ -38,6 +38,13 @@ def main(_) -> None:
     for path in files.expand(FLAGS.text):
         with files.open_text(path) as file:
             lines += [line.strip() for line in file if len(line.strip()) > 20]
+    sizes = [int(size) for size in FLAGS.requests]
+    needed = max(sizes) * (FLAGS.rounds + 1)
+    if len(lines) < needed:
+        raise UserError(
+            f"--text has {len(lines):,} lines of more than 20 characters; allowed: "
+            f"{needed:,} or more, --rounds and one times the largest of --requests"
+        )
     random.Random(0).shuffle(lines)
 
     runs = {
@@ -46,7 +53,7 @@ def main(_) -> None:
     }
     print(f"| sentences | {' | '.join(runs)} |")
     print("|---" * (1 + len(runs)) + "|")
-    for size in map(int, FLAGS.requests):
+    for size in sizes:
         seconds = {export: [] for export in runs}
         for number in range(FLAGS.rounds + 1):
             texts = lines[number * size : (number + 1) * size]

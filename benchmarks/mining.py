@@ -28,13 +28,16 @@ import workers
 from absl import flags
 
 from cmlm import cli
+from cmlm.errors import UserError
+
+_ARMS = ["cmlm", "laser"]
 
 flags.DEFINE_list("sentences", ["50000"], "Numbers of sentences on each side.")
 flags.DEFINE_integer("dim", 256, "Dimensions of a vector.")
 flags.DEFINE_enum("index", "auto", ["auto", "flat", "ivf", "pq"], "As for cmlm.mine.")
 flags.DEFINE_integer("probes", 32, "As for cmlm.mine.")
 flags.DEFINE_float("max_memory_gb", 4.0, "As for cmlm.mine.")
-flags.DEFINE_list("arms", ["cmlm", "laser"], "Arms to run.")
+flags.DEFINE_list("arms", _ARMS, "Arms to run.")
 flags.DEFINE_integer("threads", os.cpu_count(), "Processors for each arm.")
 flags.DEFINE_string(
     "work_dir", None, "Folder for the vectors; default: a temporary one."
@@ -199,13 +202,22 @@ def main(_):
     if FLAGS.worker:
         workers.serve(make=make, cmlm=cmlm_arm, laser=laser_arm)
         return
+    if not FLAGS.arms or not set(FLAGS.arms) <= set(_ARMS):
+        raise UserError(
+            f"--arms is {','.join(FLAGS.arms)!r}; allowed: {', '.join(_ARMS)}"
+        )
+    if "cmlm" not in FLAGS.arms and FLAGS.index != "flat":
+        raise UserError(
+            f"--arms=laser takes the centres of cmlm with --index={FLAGS.index}; "
+            "allowed: --arms=cmlm,laser or --index=flat"
+        )
     results = []
     for count in map(int, FLAGS.sentences):
         with tempfile.TemporaryDirectory(dir=FLAGS.work_dir) as directory:
             ask("make", directory=directory, count=count, dim=FLAGS.dim)
             kind = FLAGS.index
             # cmlm first: it makes the centres that the other takes too.
-            for arm in sorted(FLAGS.arms, key=["cmlm", "laser"].index):
+            for arm in sorted(FLAGS.arms, key=_ARMS.index):
                 answer = ask(
                     arm,
                     directory=directory,

@@ -4,6 +4,7 @@ import ast
 import gzip
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -200,3 +201,41 @@ def test_few_pairs_come_from_all_files_of_a_language(tmp_path):
     _dry("multilingual_stages", tmp_path, *flags, named)
     with gzip.open(tmp_path / "bitext-2" / "en-de.tsv.gz", "rt") as file:
         assert sorted(file) == ["a\tx\n", "b\tx\n"]
+
+
+# --------------------------------------------------------------- errors in one line
+
+
+def _error(program: str, *flags: str) -> str:
+    command = [sys.executable, f"benchmarks/{program}.py", *flags]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_laser_alone_needs_a_flat_index():
+    line = _error("mining", "--arms=laser")
+    assert "allowed: --arms=cmlm,laser or --index=flat" in line
+    assert "allowed: cmlm, laser" in _error("mining", "--arms=lasre")
+
+
+def test_too_little_text_for_the_requests_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a sentence of some length\n" * 9)
+    given = (f"--text={tmp_path}/a.txt", "--export=none", "--requests=1,5")
+    line = _error("exports", *given, "--rounds=1")
+    assert "--text has 9 lines" in line and "allowed: 10 or more" in line
+
+
+def test_a_student_needs_the_test_sets_that_it_leaves_out(tmp_path):
+    given = ("--teacher=none", "--train_data=none", "--results=none.jsonl")
+    line = _error(
+        *("distill_claims", f"--data_dir={tmp_path}", f"--output={tmp_path}", *given)
+    )
+    assert f"--data_dir={tmp_path} has no text below senteval/" in line
