@@ -123,22 +123,22 @@ def data_flags(data: Path, config: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_configuration_is_whole(path, data, start):
+def test_every_configuration_is_whole(path, data, start, tmp_path):
     header, *settings = path.read_text().split("\n--")
+    assert any(line.startswith("model_dir=") for line in settings)
+    # The folder that a flagfile names may hold a run of the user.
+    given = [f"--flagfile={path}", f"--model_dir={tmp_path}/run"]
     assert f"--flagfile=configs/{path.name}" in header
     second_stage = any(line.startswith("init_checkpoint") for line in settings)
     assert "--init_checkpoint" in header or not second_stage
     if any(line.startswith("train_data") for line in settings):
-        config, model_dir = configure(f"--flagfile={path}")
+        config, _ = configure(*given)
         for objective in config.task.enabled().values():
             assert objective.train_data.input_path == "builtin:python-docs"
     else:
-        flags = [f"--init_checkpoint={start}"] if second_stage else []
+        given += [f"--init_checkpoint={start}"] if second_stage else []
         # An adaptation is complete without weights only to be printed.
-        config, model_dir = configure(
-            f"--flagfile={path}", "--print_config", *data_flags(data, path), *flags
-        )
-    assert model_dir
+        config, _ = configure(*given, "--print_config", *data_flags(data, path))
     # The steps of all objectives together cover the run.
     total = config.trainer.train_steps
     borders = {0, total - 1}
@@ -171,7 +171,9 @@ def test_every_configuration_trains(path, data, start, trained, tmp_path):
 
     With CMLM_EVERY_FLAGFILE=1 in the environment, of every flagfile.
     """
-    arguments = [f"--flagfile={path}", *data_flags(data, path)]
+    run_dir = str(tmp_path / "run")
+    arguments = [f"--flagfile={path}", f"--model_dir={run_dir}"]
+    arguments += data_flags(data, path)
     if "--init_checkpoint" in path.read_text():
         arguments.append(f"--init_checkpoint={start}")
     if "--teacher" in path.read_text():
@@ -184,7 +186,7 @@ def test_every_configuration_trains(path, data, start, trained, tmp_path):
         pytest.skip(f"trains as {trained[found]} does")
     trained[found] = path.stem
     shrink(config)
-    for stage in stages.plan(config, str(tmp_path / "run")):
+    for stage in stages.plan(config, run_dir):
         run = engine.build(stage.config, stage.directory, stage.stacked_on)
         engine.train(run)
     assert run.trainer.step == 2
@@ -192,9 +194,10 @@ def test_every_configuration_trains(path, data, start, trained, tmp_path):
     assert all(seen.values())
 
 
-def test_a_second_stage_takes_the_shape_of_the_first(start):
+def test_a_second_stage_takes_the_shape_of_the_first(start, tmp_path):
     config, _ = configure(
         f"--flagfile={ROOT}/configs/mirror_sentence.flags",
+        f"--model_dir={tmp_path}/run",
         f"--init_checkpoint={start}",
         "--train_data=a.txt",
     )
@@ -204,11 +207,12 @@ def test_a_second_stage_takes_the_shape_of_the_first(start):
     assert config.model.dropout_rate == 0.1
 
 
-def test_a_second_stage_on_short_texts_does_not_shorten_the_encoder(start):
+def test_a_second_stage_on_short_texts_does_not_shorten_the_encoder(start, tmp_path):
     begun = overrides.from_yaml(f"{start}/params.yaml").task.longest_sequence()
     for own in (begun - 3, begun + 3):
         config, _ = configure(
             f"--flagfile={ROOT}/configs/mirror_sentence.flags",
+            f"--model_dir={tmp_path}/run",
             f"--init_checkpoint={start}",
             "--train_data=a.txt",
             f"--params_override=task.mirror.train_data.seq_length={own}",
@@ -291,6 +295,7 @@ def test_flags_win_over_the_flagfile(tmp_path):
 def test_data_that_no_objective_reads_is_refused(flag, readers):
     arguments = [
         *(f"--flagfile={ROOT}/configs/en_small.flags", f"--{flag}=x"),
+        "--model_dir=/elsewhere",
         "--params_override=model.max_position_embeddings=512",
     ]
     weights = [f"task.{name}.weight" for name in readers]
@@ -307,6 +312,7 @@ def test_data_that_no_objective_reads_is_refused(flag, readers):
 def test_text_of_a_flagfile_that_no_objective_reads_is_refused():
     arguments = [
         *(f"--flagfile={ROOT}/configs/quickstart.flags", "--bitext_data=x"),
+        "--model_dir=/elsewhere",
         "--params_override=task.quickthought.weight=0,task.bitext.weight=1",
         "--params_override=trainer.best_checkpoint_metric=",
         "--params_override=model.max_position_embeddings=512",
