@@ -7,7 +7,7 @@ from oracles import lamb_step
 
 from cmlm.common import fields
 from cmlm.errors import UserError
-from cmlm.modeling import optimization
+from cmlm.modeling import checkpoints, optimization
 from cmlm.modeling.optimization import OptimizerConfig
 
 
@@ -101,6 +101,32 @@ def test_a_constant_rate_stays_after_its_warm_up(warmup_steps):
         rates.append(float(optimizer._decayed_lr("float32")))
     grown = [0.5 * step / 4 for step in range(warmup_steps)]
     np.testing.assert_allclose(rates, [*grown, *[0.5] * (12 - warmup_steps)])
+
+
+@pytest.mark.parametrize("decay", ["constant", "linear"])
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_a_checkpoint_leaves_the_settings_as_they_are(tmp_path, kind, decay):
+    """Checkpoints of earlier versions hold rates, too."""
+    kernel, _ = variables()
+    weights = kernel.numpy()
+    earlier = optimization.build_optimizer(
+        OptimizerConfig(type=kind, warmup_steps=0, decay=decay), train_steps=10
+    )
+    earlier._hypers_created = False
+    earlier._create_all_weights([kernel])
+    checkpoint = tf.train.Checkpoint(optimizer=earlier, kernel=kernel)
+    path = checkpoint.save(str(tmp_path / "ckpt"))
+    changed = config(type=kind, decay="constant", beta_1=0.5, weight_decay_rate=0.5)
+    optimizer = optimization.build_optimizer(changed, train_steps=10)
+    optimizer._create_all_weights([kernel])
+    checkpoints.restore(path, optimizer=optimizer, kernel=kernel)
+    optimizer.apply_gradients(
+        [(tf.zeros_like(kernel), kernel)], experimental_aggregate_gradients=False
+    )
+    # LAMB makes the update as long as the weights.
+    rate = 0.01 * (0.5 if kind == "adamw" else 1)
+    np.testing.assert_allclose(kernel, weights * (1 - rate), rtol=1e-6)
+    assert optimizer._get_hyper("beta_1") == 0.5
 
 
 def test_a_decay_may_end_before_the_run():

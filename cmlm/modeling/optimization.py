@@ -97,7 +97,11 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
             "linear": {"warmup_steps": config.warmup_steps, "warmup_learning_rate": 0},
         }
     factory = optimization.OptimizerFactory(optimization.OptimizationConfig(params))
-    return factory.build_optimizer(factory.build_learning_rate())
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    # Keras would keep rates and decays as variables, and a checkpoint would set them
+    # back to the values of the start before. As numbers they follow the configuration.
+    optimizer._hypers_created = True
+    return optimizer
 
 
 def _learning_rate(config: OptimizerConfig, train_steps: int) -> dict:
