@@ -11,7 +11,7 @@ from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.modeling import optimization
+from cmlm.modeling import checkpoints, optimization
 from cmlm.training import metrics_log, reporting, validation
 from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
@@ -386,6 +386,24 @@ def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_p
     best = BestCheckpoint(str(tmp_path), settings, trainer)
     kept = [best.offer({"cmlm/loss": loss}) for loss in (np.nan, 3.0, np.inf, 5.0, 2.0)]
     assert [bool(remark) for remark in kept] == [False, True, False, False, True]
+    # As float32, 0.1 is a little larger.
+    assert best.offer({"cmlm/loss": 0.1}) and not best.offer({"cmlm/loss": 0.1})
+
+
+def test_a_checkpoint_holds_no_random_state(tmp_path):
+    """One of an earlier version does, and may have more or fewer dropout layers."""
+    keras.backend.experimental.enable_tf_random_generator()
+    model = toys.model(num_layers=1, dropout_rate=0.1)
+    model.build_dropout(seed=0)
+    assert model._dropout.states
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "ckpt"))
+    assert not [name for name, _ in tf.train.list_variables(path) if "state" in name]
+    model._dropout_states = model._dropout.states
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "earlier"))
+    assert [name for name, _ in tf.train.list_variables(path) if "state" in name]
+    other = toys.model(num_layers=1)
+    other.build_dropout(seed=0)
+    checkpoints.restore(path, model=other)
 
 
 @pytest.mark.parametrize(

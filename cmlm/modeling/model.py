@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -11,6 +13,17 @@ from cmlm.modeling.layers import Classifier, MaskedLM, ViewProjection
 
 # The name of the part that holds QuickThought's second encoder.
 SECOND_ENCODER = "second_encoder"
+
+
+@dataclasses.dataclass
+class _Dropout:
+    """The random state and the key of every dropout layer.
+
+    A checkpoint would save a list of variables. It leaves this class out.
+    """
+
+    states: list[tf.Variable]
+    keys: list[int]
 
 
 class SentenceModel(tf.Module):
@@ -147,19 +160,17 @@ class SentenceModel(tf.Module):
         Args:
             seed: the seed of the run.
         """
-        self._dropout_states = []
+        states = []
         for part in self.parts.values():
             for layer in part._flatten_layers():
                 random = getattr(layer, "_random_generator", None)
                 if random is not None:
                     random._maybe_init()
                     if random._generator is not None:
-                        self._dropout_states.append(random._generator.state)
+                        states.append(random._generator.state)
         # One Philox key per layer, from the run's seed instead of Keras' global state.
-        keys = np.random.SeedSequence(seed).generate_state(
-            len(self._dropout_states), np.uint64
-        )
-        self._dropout_keys = keys.astype(np.int64).tolist()
+        keys = np.random.SeedSequence(seed).generate_state(len(states), np.uint64)
+        self._dropout = _Dropout(states, keys.astype(np.int64).tolist())
 
     def reset_dropout(self, step: tf.Tensor) -> None:
         """Makes dropout's next draw a function of seed, layer, replica and step.
@@ -174,7 +185,7 @@ class SentenceModel(tf.Module):
             step: int64 scalar.
         """
         zero = tf.zeros_like(step)
-        for state, key in zip(self._dropout_states, self._dropout_keys, strict=True):
+        for state, key in zip(self._dropout.states, self._dropout.keys, strict=True):
             # [counter low, counter high, key]; replicas hash their number into it.
             state.assign(tf.stack([zero, step, tf.constant(key, tf.int64)]))
 
@@ -182,11 +193,11 @@ class SentenceModel(tf.Module):
         """Returns the state of dropout on this replica; call it in replica context."""
         return [
             tf.raw_ops.ReadVariableOp(resource=state.handle, dtype=state.dtype)
-            for state in self._dropout_states
+            for state in self._dropout.states
         ]
 
     def replay_dropout(self, state: list[tf.Tensor]) -> None:
         """Makes this replica repeat its draws since `dropout_state()`."""
-        for variable, value in zip(self._dropout_states, state, strict=True):
+        for variable, value in zip(self._dropout.states, state, strict=True):
             # The variable's own method refuses to let replicas differ.
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

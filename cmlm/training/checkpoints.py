@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from cmlm.common import scratch, workers
@@ -141,7 +142,9 @@ class BestCheckpoint:
             # misspelt, or the held-out text is too small for it.
             has_others = any(name.startswith(f"{objective}/") for name in metrics)
             return f"  (no {self._metric}: none is the best)" if has_others else ""
-        value, best = metrics[self._metric], float(self._value.numpy())
+        # Rounded as the best value is, so that equal values tie.
+        value = float(np.float32(metrics[self._metric]))
+        best = float(self._value.numpy())
         if not math.isfinite(value):
             return ""
         if math.isfinite(best) and self._sign * value <= self._sign * best:
