@@ -323,7 +323,12 @@ def _evaluate(stage, strategy) -> None:
     if latest.find(stage.directory) is None:
         raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
     run = engine.build(
-        stage.config, stage.directory, stage.stacked_on, strategy=strategy, writes=False
+        stage.config,
+        stage.directory,
+        stage.stacked_on,
+        whole=stage.whole,
+        strategy=strategy,
+        writes=False,
     )
     print(_describe(run), file=sys.stderr)
     metrics = engine.evaluate(run)
@@ -339,7 +344,11 @@ def _train(stage, strategy) -> int | None:
         from cmlm.training.finite import NonFiniteError
 
     run = engine.build(
-        stage.config, stage.directory, stage.stacked_on, strategy=strategy
+        stage.config,
+        stage.directory,
+        stage.stacked_on,
+        whole=stage.whole,
+        strategy=strategy,
     )
     print(_describe(run), file=sys.stderr)
     if run.is_over:

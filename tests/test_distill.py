@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,11 +50,11 @@ def settings(folder, **values) -> DistillConfig:
     return config
 
 
-def prepare(folder, config, directory="run"):
+def prepare(folder, config, directory="run", **values):
     tokenizer = WordPiece(str(folder / "vocab.txt"))
     data = {"distill": config.load_data(str(folder))}
     found = teachers.prepare(
-        {"distill": config}, data, tokenizer, str(folder / directory)
+        {"distill": config}, data, tokenizer, str(folder / directory), **values
     )
     return found["distill"], tokenizer
 
@@ -125,11 +126,11 @@ def test_a_worker_waits_for_every_file_of_the_teacher(folder, monkeypatch):
     inputs.await_data({"distill": data})
     store = folder / "run" / "teacher"
     rows = len(TEXTS)
-    for name in (
-        *("vectors", f"directions-{rows}"),
-        *(f"sorted-{rows}.keys", f"sorted-{rows}.rows"),
+    for path in (
+        *(store / "vectors", Path(data.teacher.basis)),
+        *(store / f"sorted-{rows}.keys", store / f"sorted-{rows}.rows"),
     ):
-        path, content = store / name, (store / name).read_bytes()
+        content = path.read_bytes()
         path.unlink()
         with pytest.raises(UserError, match=f"{path} of worker 0 is missing"):
             inputs.await_data({"distill": data})
@@ -330,6 +331,81 @@ def test_projection_keeps_the_teachers_cosines(folder, width):
     np.testing.assert_allclose(
         projected @ projected.T, taught @ tf.transpose(taught), atol=2e-3
     )
+
+
+def test_a_run_keeps_the_basis_of_its_first_start(folder):
+    """More texts would turn it, and the student has learnt vectors in it."""
+    config = settings(folder)
+    first = prepare(folder, config)[0].teacher.directions()
+    config.init_words = True
+
+    def later(**values):
+        return prepare(folder, config, begins=False, **values)[0].teacher.directions()
+
+    np.testing.assert_array_equal(later(), first)
+    np.testing.assert_array_equal(later(writes=False), first)
+    # A run of an earlier version has kept none: it keeps the present one.
+    (kept,) = (folder / "run" / "teacher_bases").iterdir()
+    kept.unlink()
+    other = later(writes=False)
+    assert np.abs(other - first).max() > 1e-3 and not kept.exists()
+    np.testing.assert_array_equal(later(), other)
+    assert kept.exists()
+    # A run that begins again behind a kill, and another teacher, have their own.
+    config.init_words = False
+    np.testing.assert_array_equal(
+        prepare(folder, config)[0].teacher.directions(), first
+    )
+    np.save(folder / "other.npy", np.load(folder / "taught.npy")[:, ::-1])
+    config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
+    config.teacher_cache = str(folder / "cache")
+    assert np.abs(later(writes=False) - first).max() > 1e-3
+
+
+def prepare_both(folder, distill, bitext):
+    """Two objectives; the second one has more texts."""
+    more = [f"{text}\t{text}" for text in [*TEXTS, *VOCABULARY[:5]]]
+    (folder / "pairs.tsv").write_text("\n".join(more))
+    bitext.train_data.input_path = f"{folder}/pairs.tsv"
+    objectives = {"distill": distill, "distill_bitext": bitext}
+    data = {name: each.load_data(str(folder)) for name, each in objectives.items()}
+    tokenizer = WordPiece(str(folder / "vocab.txt"))
+    found = teachers.prepare(objectives, data, tokenizer, str(folder / "run"))
+    return found["distill"].teacher, found["distill_bitext"].teacher
+
+
+def test_objectives_with_one_teacher_share_its_basis(folder):
+    distill = settings(folder)
+    bitext = DistillBitextConfig(weight=1.0, teacher=distill.teacher)
+    one, both = prepare_both(folder, distill, bitext)
+    assert one.basis == both.basis and one.rows < both.rows
+    whole = np.fromfile(f"{both.directory}/directions-{both.rows}", "<f4")
+    np.testing.assert_array_equal(one.directions().ravel(), whole)
+
+
+def test_one_linear_map_needs_teachers_of_one_width(folder):
+    np.save(folder / "narrow.npy", np.load(folder / "taught.npy")[:, :10])
+    distill = settings(folder, projection="linear")
+    bitext = DistillBitextConfig(
+        weight=1.0,
+        projection="linear",
+        teacher=f"vectors:{folder}/taught.txt:{folder}/narrow.npy",
+        teacher_cache=str(folder / "narrow"),
+    )
+    message = "widths are distill 12, distill_bitext 10; allowed: teachers of one width"
+    with pytest.raises(UserError, match=message):
+        prepare_both(folder, distill, bitext)
+
+
+def test_the_stages_of_a_run_share_text_and_vectors(folder, one_device):
+    run = toys.run_config(f"{folder}/text.txt")
+    run.vocabulary.file = f"{folder}/vocab.txt"
+    run.vocabulary.max_unknown_share = 1
+    run.task.cmlm.weight, run.task.distill = 0.0, settings(folder)
+    stage = f"{folder}/run/stages/1-layers"
+    data, _ = inputs.prepare(run, None, stage, one_device, whole=f"{folder}/run")
+    assert data["distill"].teacher.directory == f"{folder}/run/teacher"
+    assert os.listdir(stage) == ["vocab.txt", "vocab.txt.json"]
 
 
 def test_linear_map_is_trained_and_not_part_of_the_encoder(folder):

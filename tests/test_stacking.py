@@ -81,6 +81,7 @@ def test_stages_double_the_layers(text, tmp_path):
         planned[1].directory,
     ]
     assert planned[-1].directory == str(tmp_path / "run")
+    assert {stage.whole for stage in planned} == {planned[-1].directory}
     assert planned[0].directory == str(tmp_path / "run" / "stages" / "2-layers")
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -49,11 +50,14 @@ class TeacherVectors:
         directory: see the module.
         rows: N, the number of vectors.
         dim: the width of a vector.
+        basis: the file of the principal directions: those of the N vectors, or those
+            that a run has kept.
     """
 
     directory: str
     rows: int
     dim: int
+    basis: str
 
     def lookup(self, text: tf.Tensor) -> tf.Tensor:
         """Reads the vectors of texts; TensorFlow maps the files for this call only.
@@ -90,8 +94,9 @@ class TeacherVectors:
         The columns are eigenvectors of the mean of v v^T over all vectors v. The
         vectors are not centred, so projections keep inner products as well as possible.
         """
-        path = os.path.join(self.directory, _computed(self.rows).directions)
-        return np.fromfile(path, "<f4").reshape([self.dim, self.dim])
+        # A model_dir, which may keep them, may be remote.
+        with tf.io.gfile.GFile(self.basis, "rb") as file:
+            return np.frombuffer(file.read(), "<f4").reshape([self.dim, self.dim])
 
     def files(self) -> dict[str, int]:
         """The files that readers open, each with its least number of bytes."""
@@ -100,11 +105,11 @@ class TeacherVectors:
             _VECTORS: 2 * self.rows * self.dim,
             names.keys: 8 * self.rows,
             names.rows: 8 * self.rows,
-            names.directions: 4 * self.dim**2,
         }
-        return {
+        found = {
             os.path.join(self.directory, name): size for name, size in sizes.items()
         }
+        return found | {self.basis: 4 * self.dim**2}
 
 
 class Writer:
@@ -150,7 +155,7 @@ class Writer:
         self._texts[texts] = rows
         with files.atomic_text(self._path(_TEXTS)) as file:
             json.dump(self._texts, file)
-        return TeacherVectors(self._directory, rows, self._dim)
+        return _finished(self._directory, rows, self._dim)
 
     def _write_computed(self) -> None:
         names, order = _computed(len(self._keys)), np.argsort(self._keys, kind="stable")
@@ -208,7 +213,12 @@ def find(directory: str, model: str, texts: str) -> TeacherVectors | None:
     if rows is None or not about or about["teacher"].get("model") != model:
         return None
     _check(directory, rows)
-    return TeacherVectors(directory, rows, about["dim"])
+    return _finished(directory, rows, about["dim"])
+
+
+def _finished(directory: str, rows: int, dim: int) -> TeacherVectors:
+    basis = os.path.join(directory, _computed(rows).directions)
+    return TeacherVectors(directory, rows, dim, basis)
 
 
 def _about(directory: str) -> dict:
@@ -283,6 +293,13 @@ def teacher_of(directory: str) -> dict:
     """
     _texts(directory)
     return _about(directory).get("teacher", {})
+
+
+def fingerprint(directory: str) -> str:
+    """Returns a hash of the teacher of a directory, the same wherever that lies."""
+    about = _about(directory)
+    parts = [*_identity(about), about["teacher"].get("marks", {})]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def refuse_other(directory: str, teacher: dict, dim: int) -> None:

@@ -29,6 +29,7 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TEXT = "text"
 TEACHER = "teacher"
+BASES = "teacher_bases"
 STAGES = "stages"
 
 # The prefixes of a model_dir, as in `best:DIR`.

@@ -33,6 +33,7 @@ _OF_EXPORTS = (
 # The files of a run that was killed before it wrote its params.yaml.
 _OF_BEGINNINGS = {
     locks.FILE_NAME,
+    model_dir.BASES,
     model_dir.STAGES,
     model_dir.TEACHER,
     model_dir.TEXT,

@@ -72,6 +72,7 @@ def build(
     directory: str,
     stacked_on: str | None = None,
     *,
+    whole: str = "",
     strategy: tf.distribute.Strategy | None = None,
     writes: bool = True,
 ) -> Run:
@@ -85,6 +86,7 @@ def build(
         stacked_on: directory of a trained model with fewer layers, whose vocabulary the
             run takes. A run without a checkpoint starts from its weights, see
             `modeling.stacking`.
+        whole: the model_dir of the whole run, if this one is a stage.
         strategy: the result of `distributed.build_strategy`, or None to build it here.
         writes: whether the run writes; a run that only validates does not.
 
@@ -98,10 +100,10 @@ def build(
     # each other.
     strategy = strategy or distributed.build_strategy(config.runtime)
     with workers.lost_workers(strategy):
-        return _build(config, begun, directory, stacked_on, strategy, writes)
+        return _build(config, begun, directory, stacked_on, whole, strategy, writes)
 
 
-def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
+def _build(config, begun, directory, stacked_on, whole, strategy, writes) -> Run:
     """The part of `build` that fails if a worker is lost; arguments as there."""
     agreement.refuse_other_settings(config, strategy)
     agreement.choose_precision(config, begun, strategy)
@@ -119,7 +121,15 @@ def _build(config, begun, directory, stacked_on, strategy, writes) -> Run:
         # A run that has begun has its own copy, and needs the stage no more.
         if begun is None or tf.io.gfile.exists(path):
             config.vocabulary.file = path
-    data, tokenizer = inputs.prepare(config, begun, directory, strategy)
+    data, tokenizer = inputs.prepare(
+        config,
+        begun,
+        directory,
+        strategy,
+        whole=whole,
+        begins=begun is None and not stacked_on,
+        writes=writes,
+    )
     on_chief(lambda: agreement.refuse_other_model(config, begun, directory))
     trainer = _build_trainer(config, data, tokenizer, strategy)
     with strategy.scope():

@@ -31,6 +31,10 @@ def prepare_data(
 ) -> dict[str, Data]:
     """Finds the data of every enabled objective, checks it, and logs a summary.
 
+    Args:
+        config: the run's configuration.
+        directory: the model_dir, of the whole run if this one is a stage.
+
     Raises:
         UserError: data is missing, empty, or in another format.
     """
@@ -93,6 +97,10 @@ def prepare(
     begun: experiment.ExperimentConfig | None,
     directory: str,
     strategy: tf.distribute.Strategy,
+    *,
+    whole: str = "",
+    begins: bool = True,
+    writes: bool = True,
 ) -> tuple[dict[str, Data], Tokenizer]:
     """Prepares data and vocabulary on worker 0; the other workers read its files.
 
@@ -102,6 +110,9 @@ def prepare(
             checkpoint.
         directory: the model_dir, the same for every worker.
         strategy: the run's strategy.
+        whole: the model_dir of the whole run, if this one is a stage; its stages share
+            text and teacher's vectors.
+        begins, writes: see `teachers.prepare`.
 
     Returns:
         The data of every enabled objective, and the tokenizer of the vocabulary.
@@ -111,7 +122,12 @@ def prepare(
             a worker does not see the files of worker 0.
     """
 
-    found = workers.on_chief(strategy, lambda: _prepare_files(config, begun, directory))
+    found = workers.on_chief(
+        strategy,
+        lambda: _prepare_files(
+            config, begun, directory, whole or directory, begins, writes
+        ),
+    )
     data = {name: _data_of(values) for name, values in found["data"].items()}
     path = found["vocabulary"]
     if not workers.is_chief(strategy):
@@ -134,17 +150,22 @@ def _prepare_files(
     config: experiment.ExperimentConfig,
     begun: experiment.ExperimentConfig | None,
     directory: str,
+    whole: str,
+    begins: bool,
+    writes: bool,
 ) -> dict[str, Any]:
     """Prepares data and vocabulary, and describes them in values that JSON can hold."""
     tf.io.gfile.makedirs(directory)
     objectives = config.task.enabled()
-    data = prepare_data(config, directory)
-    teachers.refuse_others(objectives, directory)
+    data = prepare_data(config, whole)
+    teachers.refuse_others(objectives, whole)
     path = prepare_vocabulary(config, begun, data, directory)
     tokenizer = config.vocabulary.tokenizer(path)
     is_new = not config.init_checkpoint and begun is None
     encoder = config.model if is_new else None
-    data = teachers.prepare(objectives, data, tokenizer, directory, encoder)
+    data = teachers.prepare(
+        objectives, data, tokenizer, whole, encoder, begins=begins, writes=writes
+    )
     return {
         "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
         "vocabulary": path,

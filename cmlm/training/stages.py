@@ -23,11 +23,13 @@ class Stage:
     Attributes:
         directory: the model_dir of the stage.
         config: the configuration of the stage.
+        whole: the model_dir of the whole run.
         stacked_on: the directory of the stage before; None for the first stage.
     """
 
     directory: str
     config: ExperimentConfig
+    whole: str
     stacked_on: str | None = None
 
     def check_start(self) -> None:
@@ -71,5 +73,5 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         if number < len(steps):
             layers = f"{own.model.num_layers}-layers"
             where = os.path.join(directory, model_dir.STAGES, layers)
-        planned.append(Stage(where, own, before))
+        planned.append(Stage(where, own, directory, before))
     return planned

@@ -37,6 +37,9 @@ def prepare(
     tokenizer: Tokenizer,
     directory: str,
     new_encoder: EncoderConfig | None = None,
+    *,
+    begins: bool = True,
+    writes: bool = True,
 ) -> dict[str, Data]:
     """Gives the data of every objective with a teacher the vectors of its texts.
 
@@ -49,19 +52,64 @@ def prepare(
         tokenizer: its vocabulary is encoded too, for `init_words`.
         directory: the model_dir.
         new_encoder: the encoder, if it begins without weights.
+        begins: whether the run has no checkpoint, and no stage before it.
+        writes: whether the run trains; if not, it keeps no basis.
 
     Raises:
         UserError: the teacher cannot be opened, its vectors are not finite or do not
-            fit the new encoder, or the cache belongs to another teacher.
+            fit the new encoder, the cache belongs to another teacher, or two teachers
+            do not fit one linear map.
     """
-    prepared = dict(data)
-    for name, objective in objectives.items():
-        if isinstance(objective, DistillConfig):
-            found = _vectors(
-                name, objective, data[name], tokenizer, directory, new_encoder
-            )
-            prepared[name] = dataclasses.replace(data[name], teacher=found)
-    return prepared
+    found = {
+        name: _vectors(name, objective, data[name], tokenizer, directory, new_encoder)
+        for name, objective in objectives.items()
+        if isinstance(objective, DistillConfig)
+    }
+    mapped = [name for name in found if objectives[name].projection == "linear"]
+    if len({found[name].dim for name in mapped}) > 1:
+        widths = ", ".join(f"{name} {found[name].dim}" for name in mapped)
+        raise UserError(
+            f"projection=linear learns one map, and the teachers' widths are {widths}; "
+            "allowed: teachers of one width, or projection=pca"
+        )
+    projected = {name: found[name] for name in found if name not in mapped}
+    found |= _with_bases(projected, directory, begins, writes)
+    return data | {
+        name: dataclasses.replace(data[name], teacher=vectors)
+        for name, vectors in found.items()
+    }
+
+
+def _with_bases(
+    found: dict[str, TeacherVectors], directory: str, begins: bool, writes: bool
+) -> dict[str, TeacherVectors]:
+    """Gives all objectives with one teacher the basis of the run's first start.
+
+    The student learns the teacher's vectors in this basis, and more texts would turn
+    it. A run of an earlier version has kept none, and keeps that of its next start.
+
+    Args:
+        found: the vectors of each objective.
+        directory, begins, writes: see `prepare`.
+    """
+    of_teacher: dict[str, str] = {}
+    # The objective with the most vectors has those of the other ones, too.
+    for vectors in sorted(found.values(), key=lambda each: -each.rows):
+        teacher = teacher_vectors.fingerprint(vectors.directory)
+        of_teacher.setdefault(teacher, vectors.basis)
+    for teacher, basis in of_teacher.items():
+        kept = os.path.join(directory, model_dir.BASES, teacher[:16])
+        if writes and (begins or not tf.io.gfile.exists(kept)):
+            with files.atomic_file(kept) as temporary:
+                tf.io.gfile.copy(basis, temporary, overwrite=True)
+        if tf.io.gfile.exists(kept):
+            of_teacher[teacher] = kept
+    return {
+        name: dataclasses.replace(
+            vectors, basis=of_teacher[teacher_vectors.fingerprint(vectors.directory)]
+        )
+        for name, vectors in found.items()
+    }
 
 
 def refuse_others(objectives: Mapping[str, ObjectiveConfig], directory: str) -> None:
