@@ -8,6 +8,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.errors import UserError
+from cmlm.modeling import checkpoints
 from cmlm.modeling.stacking import stack
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine, stages
@@ -65,6 +66,13 @@ def test_layers_that_do_not_divide_are_named(tmp_path):
     path = save(toys.model(num_layers=2), tmp_path)
     with pytest.raises(UserError, match="2 layers; allowed: a number that divides 3"):
         stack(toys.model(num_layers=3), path)
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_start_with_other_layers_is_refused(tmp_path, layers):
+    path = save(toys.model(num_layers=2), tmp_path)
+    with pytest.raises(UserError, match=rf"2 layers; allowed: {layers}, the model's"):
+        checkpoints.initialize(toys.model(num_layers=layers), path)
 
 
 def test_stages_double_the_layers(text, tmp_path):

@@ -243,6 +243,28 @@ def test_a_resumed_run_needs_its_start_no_more(start, tmp_path, monkeypatch):
         assert config.init_checkpoint == taken
 
 
+def test_a_warm_start_fills_the_first_stage_of_stacking(start, tmp_path):
+    def layers(number, *flags):
+        config, _ = configure(
+            f"--init_checkpoint={start}",
+            f"--params_override=model.num_layers={number},trainer.stacking_steps=[5]",
+            *flags,
+        )
+        return config.model.num_layers
+
+    assert layers(2) == 2
+    with pytest.raises(
+        UserError, match="has 1 layer, the first stage of .* 2; allowed"
+    ):
+        layers(4)
+    # The last stage, once it has begun, needs the weights no more.
+    begun = model_dir.read_config(shutil.copytree(start, tmp_path / "run"))
+    begun.model.num_layers, begun.init_checkpoint = 4, ""
+    model_dir.write_config(str(tmp_path / "run"), begun)
+    gone = f"--init_checkpoint={tmp_path}/gone"
+    assert layers(4, f"--model_dir={tmp_path}/run", gone) == 4
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
+from cmlm.common.counts import counted
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, latest, weights
 from cmlm.modeling.foreign import tf_checkpoints
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 # The checkpoint keys of a SentenceModel's parts begin with this prefix.
 _PARTS_PREFIX = "model/parts/"
+# A Transformer layer of the encoder.
+_LAYER = re.compile(rf"{_PARTS_PREFIX}encoder/bert/_transformer_layers/(\d+)/")
 # The embedding table, under the name of the layer that the checkpoint visited first.
 _TABLE_KEYS = (
     "bert/_embedding_layer/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
@@ -60,6 +63,11 @@ def restore(path: str, **objects) -> None:
             f"{path} is damaged or of another model than this configuration's: "
             f"{one_line(error)}"
         ) from error
+
+
+def count_layers(keys: Iterable[str]) -> int:
+    """Returns the number of layers of the encoder in a checkpoint with these keys."""
+    return len({match[1] for match in map(_LAYER.match, keys) if match})
 
 
 def require_part(path: str, name: str, flags: str, trainer: str) -> None:
@@ -152,6 +160,12 @@ def _initialize_own(model: SentenceModel, path: str) -> list[str]:
                 f"{path} has {shape[0]} embedding rows, "
                 f"the vocabulary has {rows} entries"
             )
+    layers = len(model.encoder.bert.transformer_layers)
+    if count_layers(stored) != layers:
+        raise UserError(
+            f"{path} has {counted(count_layers(stored), 'layer')}; allowed: {layers}, "
+            "the model's layers"
+        )
     holder = tf.Module()
     holder.parts = parts
     restore(path, model=holder)

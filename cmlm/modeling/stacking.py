@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import tensorflow as tf
 
 from cmlm.common.counts import counted
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
-
-_LAYER = re.compile(r"model/parts/encoder/bert/_transformer_layers/(\d+)/")
 
 
 def stack(model: SentenceModel, path: str) -> int:
@@ -39,10 +35,10 @@ def stack(model: SentenceModel, path: str) -> int:
         encoders.append(model.second_encoder())
     try:
         stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-        found = {int(match[1]) for match in map(_LAYER.match, stored) if match}
-        if not found or len(layers) % len(found):
+        found = checkpoints.count_layers(stored)
+        if not found or len(layers) % found:
             raise UserError(
-                f"{path} has {counted(len(found), 'layer')}; allowed: a number that "
+                f"{path} has {counted(found, 'layer')}; allowed: a number that "
                 f"divides {len(layers)}, the model's layers"
             )
         status = tf.train.Checkpoint(model=model).restore(path)
@@ -52,6 +48,6 @@ def stack(model: SentenceModel, path: str) -> int:
         raise UserError(f"{path} cannot be stacked: {one_line(error)}") from error
     for encoder in encoders:
         layers = encoder.bert.transformer_layers
-        for number in range(len(found), len(layers)):
-            layers[number].set_weights(layers[number % len(found)].get_weights())
-    return len(found)
+        for number in range(found, len(layers)):
+            layers[number].set_weights(layers[number % found].get_weights())
+    return found

@@ -8,12 +8,12 @@ from collections.abc import Collection
 
 import tensorflow as tf
 
+from cmlm.common.counts import counted
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import encoder, foreign
 from cmlm.tokenization import rules, vocabulary_file
-from cmlm.training import agreement
 from cmlm.vocabulary.settings import VocabularyConfig
 
 # The fields of `EncoderConfig` that say how weights are trained: the recipe sets them,
@@ -43,31 +43,49 @@ def adopt_for_run(
 
     Recipe and flags still set the training, such as dropout, and the pooling, unless it
     is `source`. A resumed run takes these settings from its own configuration, so it
-    does not need the source.
+    does not need the source. With `trainer.stacking_steps`, the source fills the first
+    stage, and the run keeps its own number of layers.
 
     Args:
         config: the run's configuration, not validated yet; changed in place.
         given: names of the settings that the user has set; they keep their values.
         begun: the configuration of the run in the model_dir, or None if it has no
             checkpoint.
+
+    Raises:
+        UserError: a given setting contradicts the source, or the first stage has
+            another number of layers.
     """
     takes_pooling = config.model.pooling == encoder.SOURCE_POOLING
     if takes_pooling:
         given = set(given) - {"model.pooling"}
-    # The last stage of a stacked run starts from the stage before, not from the source.
-    before = begun.init_checkpoint if begun is not None else ""
-    if before and agreement.same_path(before, config.init_checkpoint):
+    if begun is not None:
         for field in dataclasses.fields(config.model):
             if f"model.{field.name}" not in given:
                 setattr(config.model, field.name, getattr(begun.model, field.name))
         for field in rules.NAMES:
             if f"vocabulary.{field}" not in given:
                 setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
-    elif (source := foreign.find(config.init_checkpoint)) is not None:
+        return
+    stacked, start = len(config.trainer.stacking_steps), config.init_checkpoint
+    if stacked:
+        preset = encoder.PRESETS.get(config.model.preset, (0,))
+        layers = config.model.num_layers or preset[0]
+        given = set(given) - {"model.num_layers"}
+        first = config.model.num_layers = layers // 2**stacked
+    if (source := foreign.find(start)) is not None:
         kept = {*given, *(f"model.{name}" for name in _TRAINING)}
         pretrained.adopt(config, source, kept, pooling=takes_pooling)
     else:
         _adopt_shape(config, given, takes_pooling)
+    if stacked:
+        if config.model.num_layers != first:
+            raise UserError(
+                f"{start} has {counted(config.model.num_layers, 'layer')}, the first "
+                f"stage of trainer.stacking_steps {first}; allowed: {first} in the "
+                "weights, or trainer.stacking_steps=[]"
+            )
+        config.model.num_layers = layers
 
 
 def refuse_missing(config: experiment.ExperimentConfig) -> None:
