@@ -1,12 +1,15 @@
 """Progressive stacking: layers are copies, stages follow each other and resume."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common import distributed
+from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints
 from cmlm.modeling.stacking import stack
@@ -99,6 +102,26 @@ def test_without_stacking_a_run_is_its_only_stage(text, tmp_path):
     assert stage.config.as_dict() == config.as_dict() and stage.stacked_on is None
 
 
+def test_a_stage_owes_its_validation_until_the_next_one_begins(text, tmp_path):
+    config = toys.run_config(
+        text, **{"model.num_layers": 2, "trainer.stacking_steps": "[1]"}
+    )
+    first, last = planned = stages.plan(config, str(tmp_path / "run"))
+
+    def save(stage, step):
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(), stage.directory, 1)
+        manager.save(checkpoint_number=step)
+
+    save(first, 1)
+    assert stages.count_done(planned) == 0
+    metrics = Path(first.directory) / model_dir.METRICS
+    metrics.write_text('{"step": 1, "validation/cmlm/loss": 2.0}\n')
+    assert stages.count_done(planned) == 1
+    metrics.unlink()
+    save(last, 1)
+    assert stages.count_done(planned) == 1
+
+
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
 def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
@@ -121,7 +144,7 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
                 built.trainer.train(1)
                 built.manager.save(1)
                 return built
-            engine.train(built, validate=False)
+            engine.train(built)
         return built
 
     straight = run(tmp_path / "straight")
@@ -152,7 +175,9 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
 @pytest.mark.parametrize("source", ["vocab_file", "init_checkpoint"])
-def test_a_stage_takes_a_tokenizer_json_from_the_stage_before(text, tmp_path, source):
+def test_a_stage_takes_tokenizer_json_and_precision_from_the_stage_before(
+    text, tmp_path, monkeypatch, source
+):
     words = sorted(set(open(text).read().lower().split()))
     tokens = [*vocabulary_file.SPECIAL_TOKENS, *words]
     ids = {token: number for number, token in enumerate(tokens)}
@@ -178,7 +203,11 @@ def test_a_stage_takes_a_tokenizer_json_from_the_stage_before(text, tmp_path, so
         config.init_checkpoint, config.vocabulary.file = begun.directory, ""
         first, last = stages.plan(config, str(tmp_path / "run"))
     engine.train(engine.build(first.config, first.directory), validate=False)
+    # A run does not change its precision between two stages.
+    last.config.runtime.mixed_precision_dtype = distributed.AUTO
+    monkeypatch.setattr(distributed, "fast_precision", lambda runtime: "bfloat16")
     built = engine.build(last.config, last.directory, last.stacked_on)
+    assert built.config.runtime.mixed_precision_dtype == "float32"
     assert built.config.vocabulary.file == f"{first.directory}/tokenizer.json"
     assert [path.name for path in (tmp_path / "run").glob("*.json")] == [
         "tokenizer.json"

@@ -113,7 +113,8 @@ def choose_precision(
     Args:
         config: the configuration of the command, the same on every worker; changed in
             place.
-        begun: the result of `model_dir.begun_config`, here and in the next functions.
+        begun: the result of `model_dir.begun_config`, here and in the next functions;
+            here, that of the stage before if the run has no checkpoint.
         strategy: the run's strategy.
     """
     runtime = config.runtime

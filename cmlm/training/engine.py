@@ -106,7 +106,10 @@ def build(
 def _build(config, begun, directory, stacked_on, whole, strategy, writes) -> Run:
     """The part of `build` that fails if a worker is lost; arguments as there."""
     agreement.refuse_other_settings(config, strategy)
-    agreement.choose_precision(config, begun, strategy)
+    before = begun
+    if begun is None and stacked_on:
+        before = model_dir.begun_config(stacked_on)
+    agreement.choose_precision(config, before, strategy)
     distributed.set_precision(config.runtime.mixed_precision_dtype)
     on_chief = functools.partial(workers.on_chief, strategy)
     if writes:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.modeling import latest
-from cmlm.training import agreement
+from cmlm.training import agreement, metrics_log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +41,15 @@ class Stage:
 def count_done(planned: Sequence[Stage]) -> int:
     """Returns the number of stages that are done, the first ones of a plan.
 
-    A stage is done if it has a checkpoint of its last step, or a later one has begun:
-    that one needs it no more.
+    A stage is done if it has a checkpoint and a validation of its last step, or a later
+    one has begun: that one needs it no more.
     """
     for number, stage in reversed(list(enumerate(planned))):
         step = latest.step(stage.directory)
         if step:
-            return number + int(stage.config.trainer.is_over(step))
+            metrics = os.path.join(stage.directory, model_dir.METRICS)
+            is_over = stage.config.trainer.is_over(step)
+            return number + int(is_over and metrics_log.has_validation(metrics, step))
     return 0
 
 
