@@ -168,7 +168,7 @@ def _record(directory: str, command: list[str]) -> dict:
             "{} holds a run with other flags ({}) than this start ({}); allowed: the "
             "same flags, or another --output".format(directory, *differences)
         )
-    # What a run spends on more steps than before counts anew.
+    # The cost of more steps than before begins at zero.
     return old if old["command"] == command else new
 
 
