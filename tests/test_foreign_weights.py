@@ -307,6 +307,14 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
     assert (source.vocab, source.rules["lower_case"]) == (VOCAB, False)
 
 
+def source_of_case(folder, settings, fast):
+    """A folder with two statements on the case, as it is read."""
+    write_folder(folder)
+    fast_tokenizer(normalizer={"type": "BertNormalizer", **fast})(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return foreign.find(str(folder))
+
+
 @pytest.mark.parametrize(
     "settings, fast, want",
     [
@@ -332,10 +340,7 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
     ],
 )
 def test_the_case_is_that_of_transformers(tmp_path, settings, fast, want):
-    folder = write_folder(tmp_path / "both")
-    fast_tokenizer(normalizer={"type": "BertNormalizer", **fast})(folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    source = foreign.find(str(folder))
+    source = source_of_case(tmp_path / "both", settings, fast)
     assert (source.rules["lower_case"], source.rules["strip_accents"]) == want
     assert not any("case and accents" in note for note in source.notes)
 
@@ -350,10 +355,7 @@ def test_the_case_is_that_of_transformers(tmp_path, settings, fast, want):
 )
 def test_unstated_case_is_that_of_tokenizer_json(tmp_path, settings, fast, want):
     """BertTokenizer of transformers takes its defaults there, so a note says so."""
-    folder = write_folder(tmp_path / "fast")
-    fast_tokenizer(normalizer={"type": "BertNormalizer", **fast})(folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    source = foreign.find(str(folder))
+    source = source_of_case(tmp_path / "fast", settings, fast)
     assert (source.rules["lower_case"], source.rules["strip_accents"]) == want
     (note,) = [note for note in source.notes if "case and accents" in note]
     assert "those of tokenizer.json" in note and "takes its defaults (" in note

@@ -92,22 +92,23 @@ def _with_bases(
         found: the vectors of each objective.
         directory, begins, writes: see `prepare`.
     """
-    of_teacher: dict[str, str] = {}
+    teachers = {
+        name: teacher_vectors.fingerprint(vectors.directory)
+        for name, vectors in found.items()
+    }
+    bases: dict[str, str] = {}
     # The objective with the most vectors has those of the other ones, too.
-    for vectors in sorted(found.values(), key=lambda each: -each.rows):
-        teacher = teacher_vectors.fingerprint(vectors.directory)
-        of_teacher.setdefault(teacher, vectors.basis)
-    for teacher, basis in of_teacher.items():
+    for name in sorted(found, key=lambda name: -found[name].rows):
+        bases.setdefault(teachers[name], found[name].basis)
+    for teacher, basis in bases.items():
         kept = os.path.join(directory, model_dir.BASES, teacher[:16])
         if writes and (begins or not tf.io.gfile.exists(kept)):
             with files.atomic_file(kept) as temporary:
                 tf.io.gfile.copy(basis, temporary, overwrite=True)
         if tf.io.gfile.exists(kept):
-            of_teacher[teacher] = kept
+            bases[teacher] = kept
     return {
-        name: dataclasses.replace(
-            vectors, basis=of_teacher[teacher_vectors.fingerprint(vectors.directory)]
-        )
+        name: dataclasses.replace(vectors, basis=bases[teachers[name]])
         for name, vectors in found.items()
     }
 

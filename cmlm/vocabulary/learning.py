@@ -75,7 +75,10 @@ def write(
 
 
 def learn(
-    files: Mapping[str, list[str]], config: VocabularyConfig, output_path: str
+    files: Mapping[str, list[str]],
+    config: VocabularyConfig,
+    output_path: str,
+    mark: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Learns a WordPiece vocabulary from text and writes it.
 
@@ -83,6 +86,7 @@ def learn(
         files: text in the training format, by language.
         config: size, case, and limit of the text to read.
         output_path: file to write, atomically.
+        mark: more entries for the origin in the record of the rules.
 
     Returns:
         The special tokens, single characters, and pieces in order of falling count.
@@ -100,7 +104,7 @@ def learn(
     }
     totals = {language: counts.total for language, counts in counted.items()}
     counts = words_lib.smooth_and_cut(counted, config.sampling_exponent, number)
-    return learn_and_write(counts, totals, config, output_path, files)
+    return learn_and_write(counts, totals, config, output_path, files, mark)
 
 
 def learn_and_write(
@@ -109,6 +113,7 @@ def learn_and_write(
     config: VocabularyConfig,
     output_path: str,
     files: Mapping[str, list[str]],
+    mark: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Learns a vocabulary from counted and smoothed words and writes it.
 
@@ -118,13 +123,14 @@ def learn_and_write(
         config: size of the vocabulary, and the exponent of the smoothing.
         output_path: file to write, atomically; its rules go beside it.
         files: the text of the words, by language.
+        mark: as for `learn`.
 
     Raises:
         UserError: `counts` is empty.
     """
     if not counts:
         raise UserError("the text has no word to learn a vocabulary from")
-    began, learnt_from = time.monotonic(), origin(config, files)
+    began, learnt_from = time.monotonic(), origin(config, files) | (mark or {})
     logger.info(
         "learning a vocabulary of %s tokens from %s words%s",
         f"{config.size:,}",

@@ -81,9 +81,7 @@ def prepare(
                 "%s was learnt with other text or settings: learning a new one", target
             )
         target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
-        learning.learn(files, config, target)
-        made_of = learning.origin(config, files) | mark
-        rules.write(target, config.rules(), made_of)
+        learning.learn(files, config, target, mark)
         _remove_others(target)
     _refuse_other_size(target, vocabulary_file.load(target), model_size)
     return target
