@@ -338,9 +338,8 @@ class Architecture:
         """
         for name in (weights.WORDS, weights.POSITIONS):
             if name not in found:
-                raise UserError(
-                    f"{path} needs {self.names(0)[name]}; the weights beside it lack it"
-                )
+                needed = self.names(0)[name]
+                raise UserError(f"{path} needs {needed}; the weights do not hold it")
         layers = len(weights.layer_numbers(found))
         if layers < model["num_layers"] and not self.shares_layers:
             raise UserError(
