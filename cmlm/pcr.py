@@ -59,9 +59,9 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders import components_file, external, fitting, opening
+        from cmlm.encoders import components_file, fitting, opening
 
-    if FLAGS.model.startswith(external.PREFIXES):
+    if opening.locate(FLAGS.model).kind == "external":
         raise UserError(
             f"--model is {FLAGS.model}; allowed: an export, a model_dir or weights, "
             "not a server and not stored vectors"

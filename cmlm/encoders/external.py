@@ -175,10 +175,11 @@ def check(model: str) -> None:
     Raises:
         UserError: there is no such server or file.
     """
-    if not model.startswith("vectors:"):
+    stored = _stored(model)
+    if stored is None:
         ServedEncoder(model)
         return
-    text, npy = _stored(model)
+    text, npy = stored
     files.expand(text)
     arrays.map_npy(npy)
 
@@ -189,9 +190,8 @@ def open_encoder(model: str) -> ExternalEncoder:
     Raises:
         UserError: there is no such server or file.
     """
-    if not model.startswith("vectors:"):
-        return ServedEncoder(model)
-    return StoredVectors(*_stored(model))
+    stored = _stored(model)
+    return ServedEncoder(model) if stored is None else StoredVectors(*stored)
 
 
 def paths(model: str) -> list[str]:
@@ -200,14 +200,17 @@ def paths(model: str) -> list[str]:
     Raises:
         UserError: there is no such file of sentences.
     """
-    if not model.startswith("vectors:"):
+    stored = _stored(model)
+    if stored is None:
         return []
-    text, npy = _stored(model)
+    text, npy = stored
     return [*files.expand(text), npy]
 
 
-def _stored(model: str) -> tuple[str, str]:
-    """The file of sentences and the file of vectors of `vectors:TXT:NPY`."""
+def _stored(model: str) -> tuple[str, str] | None:
+    """The file of sentences and the file of vectors; None for a server."""
+    if not model.startswith("vectors:"):
+        return None
     text, _, npy = model.removeprefix("vectors:").partition(":")
     if not text or not npy:
         raise UserError(

@@ -8,10 +8,12 @@ because its --checkpoint may name a checkpoint.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 import tensorflow as tf
 
@@ -42,6 +44,44 @@ TUNED_TASK = os.path.join("assets.extra", "task.json")
 _WEIGHTS = re.compile(r"\.(index|data-\d{5}-of-\d{5}|safetensors)$|/saved_model\.pb$")
 
 
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """The kind and the path of a model.
+
+    Attributes:
+        kind: `external`: a server or stored vectors; `run`: a model_dir; `export`;
+            `weights`: any other path. Only `foreign.find`, which opens it, tells
+            weights of another program, a checkpoint of a run and nothing apart.
+        prefix: one of `model_dir.PREFIXES`, or "".
+        path: the name without the prefix; for an export, its newest SavedModel.
+    """
+
+    kind: Literal["external", "run", "export", "weights"]
+    prefix: str
+    path: str
+
+
+def locate(model: str, exports: bool = True) -> Location:
+    """Finds the kind and the path of a model, without opening its weights.
+
+    Args:
+        model: as for `open_encoder`.
+        exports: look for exports; False takes them as `weights`, which they hold, too.
+
+    Raises:
+        UserError: the directory is both an export and the encoder of another program.
+    """
+    if model.startswith(external.PREFIXES):
+        return Location("external", "", model)
+    prefix, path = model_dir.split_prefix(model)
+    if prefix or model_dir.is_model_dir(path):
+        return Location("run", prefix, path)
+    saved_model = _find_saved_model(path) if exports else None
+    if saved_model:
+        return Location("export", "", saved_model)
+    return Location("weights", "", path)
+
+
 def open_encoder(
     model: str, reading: Reading = AS_TRAINED
 ) -> Encoder | external.ExternalEncoder:
@@ -59,21 +99,19 @@ def open_encoder(
         UserError: there is no such encoder, it is damaged, `reading` does not fit, or
             TensorFlow would hang in this process.
     """
-    if model.startswith(external.PREFIXES):
+    place = locate(model)
+    if place.kind == "external":
         return _fixed(external.open_encoder(model), reading, model)
     forks.refuse(model)
-    prefix, directory = model_dir.split_prefix(model)
-    if prefix == "bow":
+    if place.kind == "export":
+        return _fixed(_from_export(place.path, model), reading, model)
+    if place.prefix == "bow":
         # This baseline reads no layer, so pooling has no effect.
         reading = Reading(seq_length=reading.seq_length)
-        trained = model_dir.load_encoder(directory, reading=reading)
+        trained = model_dir.load_encoder(place.path, reading=reading)
         return _bag_of_words(trained, reading, model)
-    if prefix == "both":
-        return _both(directory, reading, model)
-    if not prefix and not model_dir.is_model_dir(model):
-        saved_model = _find_saved_model(model)
-        if saved_model:
-            return _fixed(_from_export(saved_model, model), reading, model)
+    if place.prefix == "both":
+        return _both(place.path, reading, model)
     return _from_trained(open_trained(model, reading), reading, model)
 
 
@@ -86,16 +124,15 @@ def check(model: str) -> None:
     Raises:
         UserError: there is no such encoder.
     """
-    if model.startswith(external.PREFIXES):
+    place = locate(model)
+    if place.kind == "external":
         external.check(model)
-        return
-    prefix, directory = model_dir.split_prefix(model)
-    if prefix or model_dir.is_model_dir(model):
-        config = model_dir.read_config(directory)
-        if prefix != "untrained":
-            wanted = "best" if prefix == "best" else "latest"
-            model_dir.find_checkpoint(directory, config, wanted)
-    elif not _find_saved_model(model) and _foreign(model) is None:
+    elif place.kind == "run":
+        config = model_dir.read_config(place.path)
+        if place.prefix != "untrained":
+            wanted = "best" if place.prefix == "best" else "latest"
+            model_dir.find_checkpoint(place.path, config, wanted)
+    elif place.kind == "weights" and _foreign(model) is None:
         model_dir.read_config(_run_of(model.removesuffix(".index")))
 
 
@@ -111,10 +148,11 @@ def weight_files(model: str) -> list[str]:
     Raises:
         UserError: `model` names stored vectors without a file of sentences.
     """
-    if model.startswith(external.PREFIXES):
+    place = locate(model, exports=False)
+    if place.kind == "external":
         return external.paths(model)
-    prefix, path = model_dir.split_prefix(model)
-    if prefix == "best":
+    path = place.path
+    if place.prefix == "best":
         path = os.path.join(path, model_dir.BEST)
     if tf.io.gfile.isdir(path):
         below = [
@@ -135,19 +173,17 @@ def precision(model: str, reading: Reading = AS_TRAINED) -> str:
         One of `choices.PRECISIONS`: the one of `reading`; else an export's own; else
         bfloat16 for a run that trained in it, and float32 for everything else.
     """
-    prefix, directory = model_dir.split_prefix(model)
-    if prefix == "bow":
+    place = locate(model)
+    if place.prefix == "bow":
         return "float32"
     if reading.precision:
         return reading.precision
-    if model.startswith(external.PREFIXES):
+    if place.kind == "external":
         return "float32"
-    if not prefix and not model_dir.is_model_dir(directory):
-        saved_model = _find_saved_model(model)
-        if saved_model:
-            description = json_files.read(os.path.join(saved_model, PROVENANCE))
-            return description.get("precision", "float32")
-        directory = _run_of(directory)
+    if place.kind == "export":
+        description = json_files.read(os.path.join(place.path, PROVENANCE))
+        return description.get("precision", "float32")
+    directory = place.path if place.kind == "run" else _run_of(place.path)
     if model_dir.is_model_dir(directory):
         return _trained_in(model_dir.read_config(directory))
     return "float32"
@@ -171,15 +207,13 @@ def open_trained(model: str, reading: Reading = AS_TRAINED) -> TrainedEncoder:
         UserError: there is no such encoder, it is damaged, or it lacks a layer that
             `reading` asks for.
     """
-    prefix, directory = model_dir.split_prefix(model)
-    if prefix == "bow":
+    place = locate(model, exports=False)
+    if place.prefix == "bow":
         raise UserError(f"{model} has no layers; allowed: a model_dir without bow:")
-    if prefix == "both":
+    if place.prefix == "both":
         raise UserError(f"{model} is two encoders; allowed: a model_dir without both:")
-    if prefix:
-        return model_dir.load_encoder(directory, prefix, reading)
-    if model_dir.is_model_dir(model):
-        return model_dir.load_encoder(model, reading=reading)
+    if place.kind == "run":
+        return model_dir.load_encoder(place.path, place.prefix or "latest", reading)
     source = _foreign(model)
     if source is not None:
         return pretrained.load_encoder(source, reading)
