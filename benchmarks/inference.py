@@ -154,7 +154,7 @@ def main(_) -> None:
         texts = lines[: FLAGS.sentences]
         with open(sentence_file, "w", encoding="utf-8") as file:
             json.dump(texts, file)
-        trained = opening.open_trained(FLAGS.model)
+        trained = opening.open_weights(FLAGS.model)
         started = {}
         for precision in FLAGS.precisions:
             out = os.path.join(folder, precision)

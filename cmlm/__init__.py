@@ -36,7 +36,7 @@ def load(model: str | os.PathLike, precision: str | None = None):
 
     with native_log.dropped():
         from cmlm.encoders import opening
-        from cmlm.encoders.trained import Reading
+        from cmlm.encoders.reading import Reading
 
     with naming_arguments("precision"):
         return opening.open_encoder(os.fspath(model), Reading(precision=precision))

@@ -281,7 +281,7 @@ def _job(work_dir: str):
     """Opens the model. Returns the `Job` that the flags describe."""
     with cli.quiet_imports():
         from cmlm.encoders import opening
-        from cmlm.encoders.trained import Reading
+        from cmlm.encoders.reading import Reading
         from cmlm.mining import jobs, neighbours
 
     reopen = encoder = None

@@ -29,13 +29,13 @@ def main(_) -> None:
     source.check("output")
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders.trained import describe_cut
+        from cmlm.encoders.opened_weights import describe_cut
         from export import huggingface_folder
 
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
     # This comes first, so that a wrong --output is refused at once.
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
-        model, seq_length = source.open_trained()
+        model, seq_length = source.open_weights()
         print(
             f"{model.checkpoint} -> {FLAGS.output}; {describe_cut(model, seq_length)}",
             file=sys.stderr,

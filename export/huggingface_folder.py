@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from cmlm.encoders.trained import TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.modeling import layers, pooling, weights
 from cmlm.modeling.foreign import (
@@ -56,7 +56,7 @@ _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
 
 
 def write(
-    trained: TrainedEncoder,
+    opened: OpenedWeights,
     directory: str,
     seq_length: int,
     normalize: bool,
@@ -64,7 +64,7 @@ def write(
     """Writes the folder.
 
     Args:
-        trained: the encoder to export.
+        opened: the encoder to export.
         directory: an empty directory.
         seq_length: the longest sentence in tokens.
         normalize: whether to add the module that scales vectors to length 1.
@@ -72,7 +72,7 @@ def write(
     Raises:
         UserError: this format cannot represent the encoder.
     """
-    model = trained.config.model
+    model = opened.config.model
     if model.sentence_vector != "pooled":
         raise UserError(
             f"model.sentence_vector is {model.sentence_vector!r}; allowed: pooled, "
@@ -84,24 +84,24 @@ def write(
             f"model.relative_positions: 0 or {model.hidden_size}, because an MPNet "
             "folder cannot hold the layer between them"
         )
-    if model.relative_positions and trained.tokenizer.pad_id != _MPNET_PADDING:
+    if model.relative_positions and opened.tokenizer.pad_id != _MPNET_PADDING:
         raise UserError(
-            f"{trained.tokenizer.vocab_file} gives the padding token the id "
-            f"{trained.tokenizer.pad_id}; allowed with model.relative_positions: "
+            f"{opened.tokenizer.vocab_file} gives the padding token the id "
+            f"{opened.tokenizer.pad_id}; allowed with model.relative_positions: "
             f"{_MPNET_PADDING}, because MPNetModel of transformers counts positions by "
             "this id"
         )
     model_card.write(
-        trained,
+        opened,
         directory,
         seq_length,
         for_hugging_face=True,
         normalized=normalize,
     )
-    arrays = weights.read(trained.encoder, model)
-    _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, trained)
-    _write_json(directory, huggingface.CONFIG, _config(trained))
-    _write_tokenizer(trained, directory, seq_length)
+    arrays = weights.read(opened.encoder, model)
+    _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, opened)
+    _write_json(directory, huggingface.CONFIG, _config(opened))
+    _write_tokenizer(opened, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
     if model.prompts:
         prompts = dict(prompt.split("=", 1) for prompt in model.prompts)
@@ -120,31 +120,31 @@ def _write_json(directory: str, name: str, values: Any) -> None:
         file.write("\n")
 
 
-def _family(trained: TrainedEncoder) -> str:
+def _family(opened: OpenedWeights) -> str:
     """The `model_type` of the folder: form or tokenizer decide, see `_FAMILIES`."""
-    model = trained.config.model
+    model = opened.config.model
     if model.relative_positions:
         return "mpnet"
     if model.embedding_size:
         return "electra"
-    return _FAMILIES[trained.tokenizer.title]
+    return _FAMILIES[opened.tokenizer.title]
 
 
-def _architecture(trained: TrainedEncoder) -> architectures.Architecture:
-    return architectures.ARCHITECTURES[_family(trained)]
+def _architecture(opened: OpenedWeights) -> architectures.Architecture:
+    return architectures.ARCHITECTURES[_family(opened)]
 
 
-def _unused_positions(trained: TrainedEncoder) -> int:
+def _unused_positions(opened: OpenedWeights) -> int:
     """The rows of the position table before the first token's row."""
-    follows = _architecture(trained).positions_follow_padding
-    return trained.tokenizer.pad_id + 1 if follows else 0
+    follows = _architecture(opened).positions_follow_padding
+    return opened.tokenizer.pad_id + 1 if follows else 0
 
 
 def _write_weights(
-    path: str, arrays: dict[str, np.ndarray], trained: TrainedEncoder
+    path: str, arrays: dict[str, np.ndarray], opened: OpenedWeights
 ) -> None:
-    there = _architecture(trained).names(trained.config.model.num_layers)
-    unused = _unused_positions(trained)
+    there = _architecture(opened).names(opened.config.model.num_layers)
+    unused = _unused_positions(opened)
     positions = np.pad(arrays[weights.POSITIONS], [(unused, 0), (0, 0)])
     arrays = arrays | {weights.POSITIONS: positions}
     if weights.TYPES not in there:
@@ -182,11 +182,11 @@ def _save(arrays: dict[str, np.ndarray], path: str) -> None:
         raise OSError(number, os.strerror(number), path) from error
 
 
-def _config(trained: TrainedEncoder) -> dict:
-    model = trained.config.model
+def _config(opened: OpenedWeights) -> dict:
+    model = opened.config.model
     return {
-        "architectures": [_CLASSES[_family(trained)]],
-        "model_type": _family(trained),
+        "architectures": [_CLASSES[_family(opened)]],
+        "model_type": _family(opened),
         "num_hidden_layers": model.num_layers,
         "hidden_size": model.hidden_size,
         **({"embedding_size": model.embedding_size} if model.embedding_size else {}),
@@ -198,7 +198,7 @@ def _config(trained: TrainedEncoder) -> dict:
         "attention_probs_dropout_prob": model.attention_dropout_rate,
         "initializer_range": model.initializer_range,
         "max_position_embeddings": model.max_position_embeddings
-        + _unused_positions(trained),
+        + _unused_positions(opened),
         **(
             {"relative_attention_num_buckets": layers.RELATIVE_BUCKETS}
             if model.relative_positions
@@ -206,9 +206,9 @@ def _config(trained: TrainedEncoder) -> dict:
         ),
         "type_vocab_size": model.type_vocab_size,
         "vocab_size": model.vocab_size,
-        "pad_token_id": trained.tokenizer.pad_id,
-        "bos_token_id": trained.tokenizer.cls_id,
-        "eos_token_id": trained.tokenizer.sep_id,
+        "pad_token_id": opened.tokenizer.pad_id,
+        "bos_token_id": opened.tokenizer.cls_id,
+        "eos_token_id": opened.tokenizer.sep_id,
         "torch_dtype": "float32",
         # The last num_views positions belong to CMLM's conditions, never to a token;
         # with this entry, importing the folder gives the same encoder again.
@@ -220,8 +220,8 @@ def _config(trained: TrainedEncoder) -> dict:
     }
 
 
-def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -> None:
-    tokenizer = trained.tokenizer
+def _write_tokenizer(opened: OpenedWeights, directory: str, seq_length: int) -> None:
+    tokenizer = opened.tokenizer
     special = {
         f"{role}_token": tokenizer.vocab[getattr(tokenizer, f"{role}_id")]
         for role in ("unk", "sep", "pad", "cls", "mask")
@@ -233,7 +233,7 @@ def _write_tokenizer(trained: TrainedEncoder, directory: str, seq_length: int) -
         settings = {"tokenizer_class": _GENERAL_CLASS}
     else:
         settings = _write_word_pieces(tokenizer, directory)
-    if _family(trained) in _SEGMENTS:
+    if _family(opened) in _SEGMENTS:
         # The general class leaves token_type_ids out by default.
         settings["model_input_names"] = [
             "input_ids",

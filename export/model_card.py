@@ -15,7 +15,7 @@ import tensorflow as tf
 from cmlm.common import versions
 from cmlm.data import bitext, builtin, languages
 from cmlm.encoders import model_dir
-from cmlm.encoders.trained import TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.modeling import pooling
 from cmlm.objectives.distill import DistillConfig
@@ -43,7 +43,7 @@ vectors = encoder(preprocessor(["A sentence.", "Another one."]))["default"]
 
 
 def write(
-    trained: TrainedEncoder,
+    opened: OpenedWeights,
     directory: str,
     seq_length: int,
     for_hugging_face: bool = False,
@@ -52,27 +52,27 @@ def write(
     """Writes README.md.
 
     Args:
-        trained: the exported encoder.
+        opened: the exported encoder.
         directory: the folder to write to.
         seq_length: the longest sentence in tokens.
         for_hugging_face: whether to add the header and the example for Hugging Face's
             hub.
         normalized: whether the exported vectors have length 1.
     """
-    text = render(trained, seq_length, for_hugging_face, normalized)
+    text = render(opened, seq_length, for_hugging_face, normalized)
     with tf.io.gfile.GFile(os.path.join(directory, FILE_NAME), "w") as file:
         file.write(text)
 
 
 def render(
-    trained: TrainedEncoder,
+    opened: OpenedWeights,
     seq_length: int,
     for_hugging_face: bool,
     normalized: bool,
 ) -> str:
     """Returns the text of the card; arguments as in `write`."""
-    model = trained.config.model
-    tongues = _languages(trained)
+    model = opened.config.model
+    tongues = _languages(opened)
     lines = _header(tongues) if for_hugging_face else []
     lines += [
         f"# A sentence encoder of {model.num_layers} layers and {model.hidden_size} "
@@ -95,14 +95,14 @@ def render(
         ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
         (
             "vocabulary",
-            f"{model.vocab_size:,} tokens of {trained.tokenizer.title}, "
-            f"{trained.tokenizer.rules}",
+            f"{model.vocab_size:,} tokens of {opened.tokenizer.title}, "
+            f"{opened.tokenizer.rules}",
         ),
         ("languages", ", ".join(tongues) or "not stated"),
-        ("weights", _origin(trained)),
+        ("weights", _origin(opened)),
     ):
         lines.append(f"| {name} | {value} |")
-    lines += ["", "## Training", "", *_training(trained), "", "## Versions", ""]
+    lines += ["", "## Training", "", *_training(opened), "", "## Versions", ""]
     lines += [f"- {name} {version}" for name, version in versions.installed().items()]
     return "\n".join(lines) + "\n"
 
@@ -127,20 +127,20 @@ def _header(tongues: list[str]) -> list[str]:
     ]
 
 
-def _origin(trained: TrainedEncoder) -> str:
-    name = os.path.basename(trained.checkpoint.rstrip("/"))
-    start = trained.config.init_checkpoint
-    if start and not trained.run:
+def _origin(opened: OpenedWeights) -> str:
+    name = os.path.basename(opened.checkpoint.rstrip("/"))
+    start = opened.config.init_checkpoint
+    if start and not opened.run:
         return f"from {name}, not trained further"
     return f"{name}, started from {os.path.basename(start)}" if start else name
 
 
-def _languages(trained: TrainedEncoder) -> list[str]:
+def _languages(opened: OpenedWeights) -> list[str]:
     """The distinct languages that the configuration names."""
     found: dict[str, None] = {}
-    if not trained.run:
+    if not opened.run:
         return []
-    for objective in trained.config.task.enabled().values():
+    for objective in opened.config.task.enabled().values():
         data = objective.train_data
         if data.input_path == builtin.PYTHON_DOCS:
             named = ["en"]
@@ -155,11 +155,11 @@ def _languages(trained: TrainedEncoder) -> list[str]:
     return list(found)
 
 
-def _training(trained: TrainedEncoder) -> list[str]:
+def _training(opened: OpenedWeights) -> list[str]:
     """Objectives, data and the last validation."""
-    if not trained.run:
+    if not opened.run:
         return ["Not trained with cmlm; see the origin of the weights above."]
-    config, step = trained.config, trained.step
+    config, step = opened.config, opened.step
     optimizer = config.trainer.optimizer
     lines = [
         f"{step:,} of {config.trainer.train_steps:,} steps, {optimizer.type} "
@@ -181,7 +181,7 @@ def _training(trained: TrainedEncoder) -> list[str]:
     for name, objective in config.task.enabled().items():
         if isinstance(objective, DistillConfig):
             lines += [f"The teacher of {name} is `{objective.teacher}`.", ""]
-    metrics = last_validation(trained.run, step)
+    metrics = last_validation(opened.run, step)
     if not metrics:
         return [*lines, "The run recorded no validation up to this step."]
     lines += [

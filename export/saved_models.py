@@ -13,8 +13,8 @@ from cmlm.common import arrays, checksums, files, scratch, versions
 from cmlm.encoders import fingerprints, opening
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
+from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.encoders.signatures import SIGNATURES
-from cmlm.encoders.trained import TrainedEncoder
 from cmlm.errors import UserError
 from cmlm.modeling import inference_graph
 from cmlm.modeling.foreign import tf_hub
@@ -41,7 +41,7 @@ _CHECKED_SENTENCES = (
 
 
 def write(
-    trained: TrainedEncoder,
+    opened: OpenedWeights,
     directory: str,
     seq_length: int,
     components: PrincipalComponents | None = None,
@@ -51,7 +51,7 @@ def write(
     """Writes preprocessor, encoder, serving, export.json and checksums.
 
     Args:
-        trained: the encoder to export.
+        opened: the encoder to export.
         directory: an empty directory.
         seq_length: the longest sentence in tokens.
         components: principal components of this model, to serve PCR.
@@ -62,20 +62,20 @@ def write(
     version_folder = os.path.join(SERVING, str(version))
     with scratch.directory() as folder:
         # TensorFlow leaves an asset out if its file is gone when the graph is saved.
-        vocabulary = vocabulary_file.copy(trained.vocab_file, folder)
-        rules_lib.write(vocabulary, trained.tokenizer.rules)
-        lean = inference_graph.build(trained.encoder, trained.config.model, precision)
-        graph = SentenceGraph(trained.tokenizer, lean, seq_length)
-        built = preprocessor.build(trained.tokenizer, seq_length)
+        vocabulary = vocabulary_file.copy(opened.vocab_file, folder)
+        rules_lib.write(vocabulary, opened.tokenizer.rules)
+        lean = inference_graph.build(opened.encoder, opened.config.model, precision)
+        graph = SentenceGraph(opened.tokenizer, lean, seq_length)
+        built = preprocessor.build(opened.tokenizer, seq_length)
         _save(built, directory, PREPROCESSOR)
         exported, signatures = encoder.build(
-            trained.encoder,
+            opened.encoder,
             vocabulary,
-            trained.tokenizer.rules.lower_case,
+            opened.tokenizer.rules.lower_case,
             rules_lib.path_of(vocabulary),
         )
         _save(exported, directory, ENCODER, signatures)
-    served, signatures = serving.build(graph, trained.config.model, components)
+    served, signatures = serving.build(graph, opened.config.model, components)
     _save(served, directory, version_folder, signatures)
     server_files.write_configuration(os.path.join(directory, SERVING))
     server_files.write_warm_up(
@@ -84,12 +84,12 @@ def write(
         server_files.warm_up_inputs(graph, components),
     )
     provenance = {
-        **fingerprints.describe(trained, seq_length),
+        **fingerprints.describe(opened, seq_length),
         "signatures": sorted(signatures),
         "precision": precision,
         "pcr": None if components is None else _describe(components),
         "versions": versions.installed(),
-        "config": trained.config.as_dict(),
+        "config": opened.config.as_dict(),
     }
     # Written twice: for people, and inside the version folder, which may be moved
     # alone.
@@ -120,7 +120,7 @@ def _describe(components: PrincipalComponents) -> dict:
 
 
 def compare(
-    trained: TrainedEncoder,
+    opened: OpenedWeights,
     directory: str,
     seq_length: int,
     components: PrincipalComponents | None = None,
@@ -133,7 +133,7 @@ def compare(
     epsilon that way.
 
     Args:
-        trained, directory, seq_length, components, precision, version: as for `write`.
+        opened, directory, seq_length, components, precision, version: as for `write`.
 
     Returns:
         The largest absolute difference over some sentences. The checkpoint encodes them
@@ -143,7 +143,7 @@ def compare(
         UserError: a vector is not finite, or the difference is more than rounding.
     """
     text = tf.constant(_CHECKED_SENTENCES)
-    expected = _expected(trained, text, seq_length)
+    expected = _expected(opened, text, seq_length)
     tensors = _load(directory, PREPROCESSOR)(text)
     vectors = _load(directory, ENCODER)(tensors)["default"]
     two = {f"{PREPROCESSOR} and {ENCODER}": _difference(vectors, expected)}
@@ -163,7 +163,7 @@ def compare(
             # Not `>`: a NaN must not pass.
             if not difference <= scale * tolerance:
                 raise UserError(
-                    f"{name} differs from {trained.checkpoint} by {difference:.1e}; at "
+                    f"{name} differs from {opened.checkpoint} by {difference:.1e}; at "
                     f"most {scale * tolerance:.0e} is rounding. Nothing was exported"
                 )
     return max(*two.values(), *served.values())
@@ -177,14 +177,14 @@ def _difference(vectors, expected: np.ndarray) -> float:
     return float(np.abs(vectors - expected).max())
 
 
-def _expected(trained: TrainedEncoder, text: tf.Tensor, seq_length: int) -> np.ndarray:
+def _expected(opened: OpenedWeights, text: tf.Tensor, seq_length: int) -> np.ndarray:
     """The checkpoint's vectors, float32 [n, dim], of sentences one at a time."""
     vectors = []
-    for row in trained.tokenizer.encode(text, seq_length):
+    for row in opened.tokenizer.encode(text, seq_length):
         ids = row[tf.newaxis]
         inputs = {"input_word_ids": ids, "input_mask": tf.ones_like(ids)}
-        vectors.append(trained.encoder(inputs, training=False)["default"][0])
-    return arrays.checked(vectors, _CHECKED_SENTENCES, trained.checkpoint)
+        vectors.append(opened.encoder(inputs, training=False)["default"][0])
+    return arrays.checked(vectors, _CHECKED_SENTENCES, opened.checkpoint)
 
 
 def _differences_of_serving(

@@ -71,8 +71,8 @@ def inputs() -> dict[str, str | None]:
     }
 
 
-def open_trained():
-    """Returns the `TrainedEncoder` that the flags name, and its longest sentence.
+def open_weights():
+    """Returns the `OpenedWeights` that the flags name, and their longest sentence.
 
     Raises:
         UserError: the encoder does not exist, is damaged or has weights that are not
@@ -81,7 +81,7 @@ def open_trained():
     import tensorflow as tf
 
     from cmlm.encoders import model_dir, opening
-    from cmlm.encoders.trained import resolve_seq_length
+    from cmlm.encoders.opened_weights import resolve_seq_length
 
     # --precision of export.tfhub concerns the files, not the weights.
     reading = reading_flags.reading(with_precision=False)
@@ -94,19 +94,19 @@ def open_trained():
             "checkpoint without .index"
         )
     if FLAGS["from"].value:
-        trained = opening.open_trained(FLAGS["from"].value, reading)
+        opened = opening.open_weights(FLAGS["from"].value, reading)
     else:
-        trained = model_dir.load_encoder(FLAGS.model_dir, FLAGS.checkpoint, reading)
-    check_finite(trained)
-    return trained, resolve_seq_length(trained, reading.seq_length)
+        opened = model_dir.load_weights(FLAGS.model_dir, FLAGS.checkpoint, reading)
+    check_finite(opened)
+    return opened, resolve_seq_length(opened, reading.seq_length)
 
 
-def check_finite(trained) -> None:
-    """Raises UserError if a weight of a `TrainedEncoder` is NaN or infinite."""
+def check_finite(opened) -> None:
+    """Raises UserError if a weight of `OpenedWeights` is NaN or infinite."""
     import numpy as np
 
-    for variable in trained.encoder.trainable_variables:
+    for variable in opened.encoder.trainable_variables:
         if not np.isfinite(variable.numpy()).all():
             raise UserError(
-                f"{trained.checkpoint}: the weight {variable.name} is not finite"
+                f"{opened.checkpoint}: the weight {variable.name} is not finite"
             )

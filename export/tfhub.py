@@ -43,7 +43,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.encoders import components_file, fingerprints
-        from cmlm.encoders.trained import describe_cut
+        from cmlm.encoders.opened_weights import describe_cut
         from export import model_card, saved_models, server_files
 
     # ------------------------------------------------------------- reading
@@ -57,7 +57,7 @@ def main(_) -> None:
         server_files.refuse_other_versions(former, FLAGS.version)
     # This comes first, so that a wrong --export_dir is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
-        model, seq_length = source.open_trained()
+        model, seq_length = source.open_weights()
         components = None
         if FLAGS.pcr:
             components = components_file.load(FLAGS.pcr)

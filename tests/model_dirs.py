@@ -11,7 +11,7 @@ import toys
 from cmlm.common.components import SecondMoment
 from cmlm.encoders import fingerprints, model_dir
 from cmlm.encoders.components_file import PrincipalComponents
-from cmlm.encoders.trained import TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import vocabulary_file
 from export import saved_models
@@ -88,14 +88,14 @@ class Export:
 
     path: str
     source: str
-    trained: TrainedEncoder
+    trained: OpenedWeights
     components: PrincipalComponents
 
 
 def export(directory: Path, **settings) -> Export:
     """Writes a model_dir and an export of it with PCR, and moves the export."""
     source = write(directory / "model_dir", **settings)
-    trained = model_dir.load_encoder(source)
+    trained = model_dir.load_weights(source)
     components = fit(trained)
     written = directory / "written"
     written.mkdir()
@@ -104,7 +104,7 @@ def export(directory: Path, **settings) -> Export:
     return Export(str(moved), source, trained, components)
 
 
-def fit(trained: TrainedEncoder) -> PrincipalComponents:
+def fit(trained: OpenedWeights) -> PrincipalComponents:
     """Components of random vectors, which are as good as any others."""
     random = np.random.default_rng(11)
     languages = {}
@@ -115,7 +115,7 @@ def fit(trained: TrainedEncoder) -> PrincipalComponents:
     return PrincipalComponents(fingerprints.fingerprint(trained), languages)
 
 
-def tensors(trained: TrainedEncoder, texts) -> dict[str, list]:
+def tensors(trained: OpenedWeights, texts) -> dict[str, list]:
     """The three tensors of texts, as a request of JSON has them."""
     tokens = trained.tokenizer.encode(tf.constant(texts), SEQ_LENGTH)
     ids = tokens.to_tensor().numpy()
@@ -126,7 +126,7 @@ def tensors(trained: TrainedEncoder, texts) -> dict[str, list]:
     }
 
 
-def oracle_vectors(trained: TrainedEncoder, texts) -> np.ndarray:
+def oracle_vectors(trained: OpenedWeights, texts) -> np.ndarray:
     """Vectors by numpy, from the weights: float64 [n, dim]."""
     weights = oracles.weights_by_name(trained.encoder)
     rows = []

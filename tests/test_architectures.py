@@ -32,7 +32,7 @@ from test_foreign_weights import (
 from test_tokenizers import byte_pairs, pieces
 
 from cmlm.encoders import opening
-from cmlm.encoders.trained import Reading
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 from cmlm.tokenization import vocabulary_file
@@ -314,7 +314,7 @@ def test_a_missing_table_is_named(tmp_path, table):
     del own[f"roberta.embeddings.{table}.weight"]
     folder = write_folder(tmp_path / "folder", own, model_type="roberta", **config)
     with pytest.raises(UserError, match=f"needs embeddings.{table}.weight; the weight"):
-        opening.open_trained(str(folder))
+        opening.open_weights(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_missing_table_is_named(tmp_path, table):
 def test_what_does_not_fit_is_refused_by_name(tmp_path, config, said):
     folder = write_folder(tmp_path / "folder", **config)
     with pytest.raises(UserError, match=said) as refused:
-        opening.open_trained(str(folder))
+        opening.open_weights(str(folder))
     assert "\n" not in str(refused.value)
 
 
@@ -356,7 +356,7 @@ def test_embeddings_have_the_stated_width(tmp_path, stated, width):
     folder = write_folder(tmp_path / "folder", own, **config)
     said = rf"embeddings.weight of shape \[15, {width}\]; it has shape \[15, {NARROW}\]"
     with pytest.raises(UserError, match=said):
-        opening.open_trained(str(folder))
+        opening.open_weights(str(folder))
 
 
 def roberta_with(tokenizer, kind):
@@ -422,7 +422,7 @@ def relative(tmp_path):
 )
 def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
     folder = make(tmp_path)
-    trained = opening.open_trained(str(folder))
+    trained = opening.open_weights(str(folder))
     written = tmp_path / "written"
     written.mkdir()
     huggingface_folder.write(trained, str(written), POSITIONS, False)
@@ -444,7 +444,7 @@ def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
 def test_mpnet_with_another_padding_is_not_written(tmp_path):
     folder = relative(tmp_path)
     write_tokenizer_file(folder, padding=0)
-    trained = opening.open_trained(str(folder))
+    trained = opening.open_weights(str(folder))
     with pytest.raises(UserError, match="padding token the id 0; allowed .*: 1, bec"):
         huggingface_folder.write(trained, str(tmp_path), POSITIONS, False)
 
@@ -456,7 +456,7 @@ def test_albert_is_written_as_electra(tmp_path, pooling):
     reading = Reading(pooling=pooling)
     written = tmp_path / "written"
     written.mkdir()
-    trained = opening.open_trained(str(folder), reading)
+    trained = opening.open_weights(str(folder), reading)
     huggingface_folder.write(trained, str(written), POSITIONS, False)
     config = json.loads((written / "config.json").read_text())
     stated = [
@@ -510,7 +510,7 @@ def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
     assert vocabulary_file.same(ours, theirs)
     assert (directory / "vocab.txt").exists() == (folder / "vocab.txt").exists()
 
-    trained = opening.open_trained(str(directory))
+    trained = opening.open_weights(str(directory))
     (tmp_path / "export").mkdir()
     saved_models.write(trained, str(tmp_path / "export"), seq_length=16)
     expected, actual = (
@@ -541,7 +541,7 @@ def test_a_tokenizer_that_needs_its_file_is_refused_without_it(tmp_path, kind):
         (folder / "vocab.txt").unlink()
         (folder / "sentencepiece.bpe.model").write_text("")
     with pytest.raises(UserError, match="has no tokenizer.json, which its tokenizer"):
-        opening.open_trained(str(folder))
+        opening.open_weights(str(folder))
 
 
 def test_vocabularies_are_the_folders(tmp_path):

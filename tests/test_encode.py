@@ -62,7 +62,7 @@ class Recorder(Encoder):
 
 
 def test_each_vector_is_the_sentences_own(source, encoder):
-    trained = model_dir.load_encoder(source)
+    trained = model_dir.load_weights(source)
     expected = []
     for text in model_dirs.SENTENCES:
         ids = trained.tokenizer.encode(tf.constant([text]), model_dirs.SEQ_LENGTH)
@@ -242,7 +242,7 @@ def test_a_newer_version_that_is_not_whole_is_named(exported, tmp_path, caplog):
 
 
 def test_bag_of_words_is_the_mean_of_the_embeddings(source):
-    table = model_dir.load_encoder(source).encoder.embedding_table.numpy()
+    table = model_dir.load_weights(source).encoder.embedding_table.numpy()
     rows = [
         table[[model_dirs.VOCAB.index(word) for word in words]]
         for words in (
@@ -259,7 +259,7 @@ def test_bag_of_words_is_the_mean_of_the_embeddings(source):
 
 
 def test_a_process_with_many_encoders_gets_no_warning(source, caplog):
-    tokenizer = model_dir.load_encoder(source).tokenizer
+    tokenizer = model_dir.load_weights(source).tokenizer
     tf.get_logger().addHandler(caplog.handler)
     for _ in range(8):
         graph = SentenceGraph(tokenizer, None, model_dirs.SEQ_LENGTH)
@@ -278,7 +278,7 @@ def test_a_bag_of_narrow_word_embeddings_is_narrow(tmp_path):
 def test_untrained_is_where_the_seed_starts(source, encoder):
     opened = opening.open_encoder(f"untrained:{source}").encode(model_dirs.SENTENCES)
     config = model_dir.read_config(source)
-    tokenizer = model_dir.load_encoder(source).tokenizer
+    tokenizer = model_dir.load_weights(source).tokenizer
     keras.utils.set_random_seed(config.trainer.seed)
     fresh = SentenceModel(config.model).encoder
     graph = SentenceGraph(tokenizer, fresh, model_dirs.SEQ_LENGTH)
@@ -512,8 +512,8 @@ def test_the_name_of_another_file_is_no_folder(tmp_path):
 )
 def test_a_vector_that_cannot_be_right_is_refused_with_its_text(tmp_path, value, fault):
     source = model_dirs.write(tmp_path / "run")
-    trained = model_dir.load_encoder(source)
-    opened = opening._from_trained(trained, opening.AS_TRAINED, "the run")
+    trained = model_dir.load_weights(source)
+    opened = opening._from_weights(trained, opening.AS_TRAINED, "the run")
     opened.encode(["the cat", "a dog"])
     # The graph holds its own copy of the weights, except of the table.
     table = trained.encoder.embedding_table
@@ -565,7 +565,7 @@ def test_a_flipped_bit_in_an_export_is_named(exported, tmp_path, part, name):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    open_it = opening.open_encoder if part == "serving/1" else opening.open_trained
+    open_it = opening.open_encoder if part == "serving/1" else opening.open_weights
     with pytest.raises(UserError, match=f"{path} is damaged: .* checksum"):
         open_it(str(copy / part))
 
@@ -576,7 +576,7 @@ def test_an_export_without_checksums_opens(exported, tmp_path):
     for path in copy.rglob(checksums.FILE_NAME):
         path.unlink()
     opening.open_encoder(str(copy))
-    opening.open_trained(str(copy / "encoder"))
+    opening.open_weights(str(copy / "encoder"))
 
 
 def test_an_export_of_projected_vectors_asks_for_its_run(exported, tmp_path):
@@ -589,7 +589,7 @@ def test_an_export_of_projected_vectors_asks_for_its_run(exported, tmp_path):
     path.write_text(json.dumps(about))
     said = f"^{path} has sentence_vector='projected'.*; allowed: its model_dir$"
     with pytest.raises(UserError, match=said):
-        opening.open_trained(str(copy / "encoder"))
+        opening.open_weights(str(copy / "encoder"))
 
 
 @pytest.mark.parametrize(

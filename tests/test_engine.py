@@ -606,8 +606,8 @@ def test_a_truncated_checkpoint_is_named(text, finished, tmp_path):
 @pytest.mark.large
 def test_untrained_encoder_is_the_one_the_run_began_with(finished):
     encoder, directory = finished.run.trainer.model.encoder, finished.run.directory
-    untrained = model_dir.load_encoder(directory, "untrained").encoder
-    latest = model_dir.load_encoder(directory).encoder
+    untrained = model_dir.load_weights(directory, "untrained").encoder
+    latest = model_dir.load_weights(directory).encoder
     for a, b in zip(untrained.get_weights(), finished.start, strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(latest.get_weights(), encoder.get_weights(), strict=True):

@@ -167,7 +167,7 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
 @pytest.mark.large
 def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     source = model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1})
-    trained = opening.open_trained(source)
+    trained = opening.open_weights(source)
     fitted = model_dirs.fit(trained)
     components_file.save(str(tmp_path / "pcr.npz"), fitted)
     output = tmp_path / "out.json"

@@ -44,7 +44,7 @@ def assert_refused(result, said, directory, left):
 
 @pytest.mark.large
 def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
-    changed = model_dir.load_encoder(toy_export.source)
+    changed = model_dir.load_weights(toy_export.source)
     gamma = next(v for v in changed.encoder.variables if "gamma" in v.name)
     gamma.assign_add(tf.fill(gamma.shape, 1e-3))
     with pytest.raises(UserError, match="differs"):
@@ -54,7 +54,7 @@ def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
 @pytest.mark.large
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_not_exported(tmp_path, value):
-    broken = model_dir.load_encoder(model_dirs.write(tmp_path / "run"))
+    broken = model_dir.load_weights(model_dirs.write(tmp_path / "run"))
     table = broken.encoder.embedding_table
     table[5].assign(tf.fill([table.shape[1]], value))
     with pytest.raises(UserError, match="run/ckpt-3: .*embeddings.* is not finite"):
@@ -62,7 +62,7 @@ def test_weights_that_are_not_finite_are_not_exported(tmp_path, value):
 
 
 def test_vectors_that_are_not_finite_are_not_exported(toy_export):
-    broken = model_dir.load_encoder(toy_export.source)
+    broken = model_dir.load_weights(toy_export.source)
     gamma = next(v for v in broken.encoder.variables if "gamma" in v.name)
     gamma.assign(tf.fill(gamma.shape, float("nan")))
     said = f"{broken.checkpoint}: the vector of '' is not finite"
@@ -102,7 +102,7 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     assert opening.open_encoder(toy_export.path).info["fingerprint"] == fingerprint
     bag = opening.open_encoder(f"bow:{toy_export.source}").info["fingerprint"]
     found = {fingerprint, bag}
-    trained = model_dir.load_encoder(toy_export.source, "untrained")
+    trained = model_dir.load_weights(toy_export.source, "untrained")
     found.add(fingerprints.fingerprint(trained))
     gamma = next(v for v in trained.encoder.variables if "gamma" in v.name)
     gamma[0].assign(gamma[0] + 1e-3)
@@ -151,7 +151,7 @@ def test_command_replaces_an_export_only_when_told_to(source, tmp_path):
 
 def test_a_version_of_another_number_is_served_beside_the_first(toy_export, tmp_path):
     out = tmp_path / "out"
-    trained = model_dir.load_encoder(toy_export.source)
+    trained = model_dir.load_weights(toy_export.source)
     for work in (saved_models.write, saved_models.compare):
         work(trained, str(out), model_dirs.SEQ_LENGTH, version=2)
     assert sorted(path.name for path in (out / "serving").iterdir()) == [
@@ -310,13 +310,13 @@ def test_damaged_model_dirs_are_refused(tmp_path, damage, said):
     size = len(model_dirs.VOCAB)
     said = said.replace("30", str(size + 1)).replace("29", str(size))
     with pytest.raises(UserError, match=said) as refused:
-        model_dir.load_encoder(str(source))
+        model_dir.load_weights(str(source))
     assert "\n" not in str(refused.value)
 
 
 def test_an_export_does_not_need_its_run_once_it_has_begun(tmp_path, monkeypatch):
     source = Path(model_dirs.write(tmp_path / "run", **{"model.num_layers": 1}))
-    trained = model_dir.load_encoder(str(source))
+    trained = model_dir.load_weights(str(source))
     build = saved_models.preprocessor.build
 
     def build_without_the_run(*args):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cmlm.encoders import external, model_server, opening
-from cmlm.encoders.trained import Reading
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.mining import texts, vectors
 

@@ -13,7 +13,7 @@ from test_finetuning_glue import write
 
 from cmlm.common import fields
 from cmlm.encoders import opening
-from cmlm.encoders.trained import TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
 from cmlm.finetuning import catalogue, examples, glue, tasks, training
@@ -33,8 +33,8 @@ def directory(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(directory) -> TrainedEncoder:
-    return opening.open_trained(directory)
+def trained(directory) -> OpenedWeights:
+    return opening.open_weights(directory)
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
         server.stop()
 
     # The model is no encoder.
-    for use in (opening.check, opening.open_trained, opening.open_encoder):
+    for use in (opening.check, opening.open_weights, opening.open_encoder):
         with pytest.raises(UserError, match="out is a tuned model, which gives labels"):
             use(str(out))
 

@@ -59,7 +59,7 @@ def test_every_language_has_its_accuracy_and_dev_chooses():
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_head_reads_both_vectors_pooled_as_trained(tmp_path, pooling):
     """[u, v, |u - v|, u * v] of title and text by numpy, with the encoder's pooling."""
-    trained = opening.open_trained(model_dirs.write(tmp_path / "model_dir"))
+    trained = opening.open_weights(model_dirs.write(tmp_path / "model_dir"))
     trained.config.model = trained.config.model.replace(pooling=pooling)
     rows = [
         Row(("the cat", "a dog ran far away"), 1, "0"),

@@ -201,7 +201,7 @@ def expected(tensors, pooling="mean", **options):
 
 
 def vectors(path):
-    trained = opening.open_trained(str(path))
+    trained = opening.open_weights(str(path))
     graph = SentenceGraph(trained.tokenizer, trained.encoder, POSITIONS)
     return graph.vectors(tf.constant(TEXTS)).numpy(), trained
 
@@ -406,7 +406,7 @@ def test_added_tokens_with_rows_belong_to_the_vocabulary(tmp_path):
     fast_tokenizer(vocab=ids, added_tokens=[token])(folder)
     for tokens in (VOCAB[:-1], VOCAB):
         (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
-        assert opening.open_trained(str(folder)).tokenizer.vocab == tuple(VOCAB)
+        assert opening.open_weights(str(folder)).tokenizer.vocab == tuple(VOCAB)
 
 
 def write_prompts(folder, default, prompts=None):
@@ -590,7 +590,7 @@ def test_what_cannot_be_taken_is_named(tmp_path, breaks, said):
     folder = write_folder(tmp_path / "broken")
     breaks(folder)
     with pytest.raises(UserError, match=said) as error:
-        opening.open_trained(str(folder))
+        opening.open_weights(str(folder))
     assert "\n" not in str(error.value)
 
 
@@ -688,7 +688,7 @@ def test_values_that_cannot_be_are_named_at_once(tmp_path, breaks, said):
     breaks(folder)
     start = time.process_time()
     with pytest.raises(UserError, match=said) as error:
-        opening.open_trained(str(folder))
+        opening.open_weights(str(folder))
     assert time.process_time() - start < 5
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
@@ -892,7 +892,7 @@ def test_flipped_bits_in_a_checkpoint_are_named(original, tmp_path):
 def test_encoder_of_our_own_export_is_read_back(toy_export, caplog):
     trained = toy_export.trained
     with caplog.at_level(logging.INFO, logger="cmlm"):
-        again = opening.open_trained(f"{toy_export.path}/encoder")
+        again = opening.open_weights(f"{toy_export.path}/encoder")
     # Counters, random states and the flag of lower case are no weights.
     assert "a TF Hub SavedModel" in caplog.text and "unused" not in caplog.text
     assert again.config.model.as_dict() == {
@@ -999,14 +999,14 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
     assert "encoder, masked_lm" in caplog.text
     run.manager.save(1)
 
-    untrained = opening.open_trained(f"untrained:{tmp_path}/run").encoder
+    untrained = opening.open_weights(f"untrained:{tmp_path}/run").encoder
     begun = run.trainer.model.encoder
     for a, b in zip(untrained.get_weights(), begun.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     for file in folder.iterdir():
         file.unlink()
     with pytest.raises(UserError, match=f"untrained:.*: {folder} holds no weights"):
-        opening.open_trained(f"untrained:{tmp_path}/run")
+        opening.open_weights(f"untrained:{tmp_path}/run")
     again = engine.build(run_settings(tmp_path, folder), str(tmp_path / "run"))
     words = again.trainer.model.encoder.embedding_table.numpy()
     np.testing.assert_array_equal(words, table)
@@ -1043,7 +1043,7 @@ def test_a_warm_start_keeps_the_pooling_of_the_recipe(
     name = {"mean": "mean_tokens", "cls": "cls_token"}[source_pooling]
     pool = {f"pooling_mode_{name}": True}
     write_modules(folder, ("Pooling", "1_Pooling", pool))
-    assert opening.open_trained(str(folder)).config.model.pooling == source_pooling
+    assert opening.open_weights(str(folder)).config.model.pooling == source_pooling
     load = recipes.load_given
 
     def load_given(*args):
@@ -1106,7 +1106,7 @@ def test_a_run_trains_by_its_recipe_and_not_by_the_folder(tmp_path):
     model = run_settings(tmp_path, folder).model
     assert (model.dropout_rate, model.attention_dropout_rate) == (0.1, 0.1)
     assert model.initializer_range == 0.02
-    opened = opening.open_trained(str(folder)).config.model
+    opened = opening.open_weights(str(folder)).config.model
     assert (opened.dropout_rate, opened.attention_dropout_rate) == (0.3, 0.2)
 
 
@@ -1125,7 +1125,7 @@ def test_a_round_trip_keeps_length_pooling_scaling_and_prompts(tmp_path):
     run.manager.save(1)
     # A run from the run has it, too.
     second = run_settings(tmp_path, tmp_path / "run", settings)
-    trained = opening.open_trained(str(tmp_path / "run"))
+    trained = opening.open_weights(str(tmp_path / "run"))
     for model in (second.model, trained.config.model):
         assert (model.pooling, model.normalized, model.seq_length) == ("cls", True, 20)
     assert trained.seq_length == 20

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def export(tmp_path, normalize=False, **settings):
     source = model_dirs.write(tmp_path / "run", **settings)
-    trained = model_dir.load_encoder(source)
+    trained = model_dir.load_weights(source)
     folder = tmp_path / "folder"
     folder.mkdir()
     huggingface_folder.write(trained, str(folder), model_dirs.SEQ_LENGTH, normalize)
@@ -56,7 +56,7 @@ def vectors(trained):
 )
 def test_export_and_import_give_the_same_bytes(tmp_path, settings):
     trained, folder = export(tmp_path, **settings)
-    again = opening.open_trained(str(folder))
+    again = opening.open_weights(str(folder))
     before = weights.read(trained.encoder, trained.config.model)
     after = weights.read(again.encoder, again.config.model)
     assert before.keys() == after.keys()
@@ -184,5 +184,5 @@ def test_command_writes_a_folder_or_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout
     assert (out / "2_Normalize").is_dir()
-    again = opening.open_trained(str(out))
+    again = opening.open_weights(str(out))
     assert again.config.model.hidden_size == 16

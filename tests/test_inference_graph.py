@@ -230,7 +230,7 @@ def test_matrices_are_variables():
 
 @pytest.mark.large
 def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
-    trained = model_dir.load_encoder(model_dirs.write(tmp_path / "run"))
+    trained = model_dir.load_weights(model_dirs.write(tmp_path / "run"))
     out = tmp_path / "out"
     out.mkdir()
     options = {"seq_length": model_dirs.SEQ_LENGTH, "precision": "bfloat16"}

@@ -13,7 +13,7 @@ import pytest
 from cmlm import cli, errors
 from cmlm.common import identity
 from cmlm.encoders import opening
-from cmlm.encoders.trained import Reading
+from cmlm.encoders.reading import Reading
 
 ROOT = Path(__file__).resolve().parent.parent
 # Short and long, in this order and the other: packed weights stay those of the first.
@@ -141,7 +141,7 @@ from cmlm import cli
 
 def main(_):
     from cmlm.encoders import opening
-    from cmlm.encoders.trained import Reading
+    from cmlm.encoders.reading import Reading
     first, second, out, *_ = os.environ["ARGUMENTS"].split(":")
     texts = os.environ["TEXTS"].split("|")
     cli.tune_for_inference(["bfloat16"])

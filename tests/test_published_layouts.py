@@ -156,7 +156,7 @@ def test_labse_1_is_read(encoder, tmp_path):
 def test_labse_2_and_cmlm_are_read(encoder, tmp_path, pooling, place):
     folder = save(encoder, tmp_path / "encoder", pooling=pooling)
     with pytest.raises(UserError, match="has no vocabulary; allowed: a vocab.txt"):
-        opening.open_trained(str(folder))
+        opening.open_weights(str(folder))
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(VOCAB) + "\n")
@@ -175,7 +175,7 @@ def test_a_published_encoder_leaves_a_recipes_pooling(encoder, tmp_path):
     """CMLM's recipe pools by mean, and LaBSE/2 by its pooler."""
     folder = save(encoder, tmp_path / "encoder")
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    assert opening.open_trained(str(folder)).config.model.pooling == "pooler"
+    assert opening.open_weights(str(folder)).config.model.pooling == "pooler"
     assert run_settings(tmp_path, folder).model.pooling == "mean"
 
 
@@ -183,7 +183,7 @@ def test_a_cased_vocabulary_keeps_its_case(encoder, tmp_path):
     folder = save(encoder, tmp_path / "encoder")
     for tokens, lower_case in ((VOCAB, True), ([*VOCAB[:-1], "The"], False)):
         (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
-        trained = opening.open_trained(str(folder))
+        trained = opening.open_weights(str(folder))
         assert trained.tokenizer.rules.lower_case == lower_case
 
 

@@ -11,7 +11,7 @@ from oracles import softmax
 
 from cmlm.common import fields
 from cmlm.encoders import model_dir, opening
-from cmlm.encoders.trained import Reading
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, pruning, stacking
 from cmlm.modeling.model import SentenceModel
@@ -131,7 +131,7 @@ def test_both_encoders_make_one_vector(tmp_path):
 
     joined = opening.open_encoder(f"both:{run}", Reading(pooling="cls"))
     found = joined.encode(model_dirs.SENTENCES)
-    tokenizer = opening.open_trained(run).tokenizer
+    tokenizer = opening.open_weights(run).tokenizer
     text = tf.constant(model_dirs.SENTENCES)
     ids = tokenizer.encode(text, model_dirs.SEQ_LENGTH).to_tensor()
     batch = {"s_word_ids": ids, "s_mask": tf.cast(ids != tokenizer.pad_id, tf.int32)}
@@ -141,7 +141,7 @@ def test_both_encoders_make_one_vector(tmp_path):
     np.testing.assert_allclose(found, np.concatenate(wanted, axis=1), atol=1e-5)
     assert joined.dim == 2 * config.model.hidden_size == joined.info["dim"]
     with pytest.raises(UserError, match="both:.* is two encoders; allowed: a model_di"):
-        opening.open_trained(f"both:{run}")
+        opening.open_weights(f"both:{run}")
     other = str(tmp_path / "other")
     model_dirs.write(Path(other))
     with pytest.raises(UserError, match="has no second_encoder; QuickThought trains"):

@@ -13,13 +13,13 @@ import toys
 
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
-from cmlm.encoders.trained import (
-    Reading,
-    TrainedEncoder,
+from cmlm.encoders.opened_weights import (
+    OpenedWeights,
     describe_cut,
     describe_limit,
     resolve_seq_length,
 )
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling.model import SentenceModel
 
@@ -39,7 +39,7 @@ def with_projection(source: str) -> np.ndarray:
     Returns:
         [n, dim], the mean over the views of the mean-pooled vectors of `TEXTS`.
     """
-    trained = model_dir.load_encoder(source)
+    trained = model_dir.load_weights(source)
     made = SentenceModel(trained.config.model)
     made.projection()
     toys.randomize(made)
@@ -61,7 +61,7 @@ def source(tmp_path_factory):
 
 @pytest.mark.parametrize("mode", ["mean", "max", "cls"])
 def test_pooling_can_be_chosen_for_a_trained_encoder(source, mode):
-    trained = model_dir.load_encoder(source)
+    trained = model_dir.load_weights(source)
     weights = oracles.weights_by_name(trained.encoder)
     read = opening.open_encoder(source, Reading(pooling=mode))
     assert read.info["pooling"] == mode
@@ -110,7 +110,7 @@ def test_what_the_weights_lack_is_named(source, reading, said):
 
 def test_a_pooler_that_nothing_trained_is_refused(tmp_path):
     source = model_dirs.write(tmp_path / "run")
-    trained = model_dir.load_encoder(source)
+    trained = model_dir.load_weights(source)
     made = SentenceModel(trained.config.model)
     made.encoder.bert.pooler_layer.bias.assign(tf.zeros([16]))
     save(made, source)
@@ -150,7 +150,7 @@ def test_a_run_of_more_than_128_tokens_is_not_cut_there(tmp_path):
 def test_positions_are_the_limit():
     config = experiment.ExperimentConfig()
     config.model.max_position_embeddings, config.model.num_views = 40, 3
-    long = TrainedEncoder(None, None, config, "", "", seq_length=512)
+    long = OpenedWeights(None, None, config, "", "", seq_length=512)
     assert resolve_seq_length(long) == 37
     assert describe_limit(long, 37) == "37 tokens (40 positions less num_views, 3)"
     assert describe_limit(long, 36) == "36 tokens"
@@ -161,7 +161,7 @@ def test_positions_are_the_limit():
 def test_the_length_of_the_training_is_named_beside_that_of_its_start():
     config = experiment.ExperimentConfig()
     config.task.mirror.weight, config.task.mirror.train_data.seq_length = 1, 50
-    run = TrainedEncoder(None, None, config, "", "", seq_length=256, run="run")
+    run = OpenedWeights(None, None, config, "", "", seq_length=256, run="run")
     assert describe_cut(run, 256) == (
         "sentences are cut at 256 tokens; trained with 50, its start with 256"
     )

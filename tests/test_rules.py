@@ -321,7 +321,7 @@ def encoder_of(rules_of: Rules, text_file: str, directory: str):
     values = {f"vocabulary.{name}": value for name, value in rules_of.as_dict().items()}
     run = engine.build(run_config(text_file, **values), directory)
     run.manager.save(0)
-    trained = opening.open_trained(directory)
+    trained = opening.open_weights(directory)
     assert trained.tokenizer.rules == rules_of
     return trained
 
@@ -332,7 +332,7 @@ def test_rules_travel_with_a_saved_model(text_file, tmp_path):
     saved_models.write(trained, str(tmp_path / "export"), 16)
     got = opening.open_encoder(str(tmp_path / "export")).encode(FOLDED)
     assert abs(got - want).max() < 1e-5
-    again = opening.open_trained(str(tmp_path / "export"))
+    again = opening.open_weights(str(tmp_path / "export"))
     assert again.tokenizer.rules == TURKISH
 
 
@@ -353,13 +353,13 @@ def test_rules_travel_with_a_hugging_face_folder(of, text_file, tmp_path):
     folder = tmp_path / "hf"
     folder.mkdir()
     huggingface_folder.write(trained, str(folder), 16, normalize=False)
-    back = opening.open_trained(str(folder))
+    back = opening.open_weights(str(folder))
     assert back.tokenizer.rules == of
     # Without our record, the folder's own files say all but the longest word.
     (folder / "vocab.txt.json").unlink()
     longest = of.max_word_characters or 200
     limits = {"max_word_bytes": 4 * longest, "max_word_characters": longest}
-    assert opening.open_trained(str(folder)).tokenizer.rules.as_dict() == (
+    assert opening.open_weights(str(folder)).tokenizer.rules.as_dict() == (
         of.as_dict() | limits
     )
     fast = pytest.importorskip("tokenizers").Tokenizer.from_file(

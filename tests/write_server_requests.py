@@ -31,7 +31,7 @@ INDEX = [0, 1, -1]
 def main():
     with tempfile.TemporaryDirectory() as folder:
         source = model_dirs.write(Path(folder) / "source")
-        trained = model_dir.load_encoder(source)
+        trained = model_dir.load_weights(source)
         vectors = model_dirs.oracle_vectors(trained, TEXT)
         broken = model_dirs.oracle_vectors(trained, ["the \ufffd cat"])
         table = model_dirs.fit(trained).table.astype(np.float64)

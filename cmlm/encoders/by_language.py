@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cmlm.encoders import opening
-from cmlm.encoders.trained import AS_TRAINED, Reading
+from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 
 _PREFIX = "languages:"

@@ -8,14 +8,14 @@ import re
 
 import numpy as np
 
-from cmlm.encoders.trained import TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
-def fingerprint(trained: TrainedEncoder) -> str:
+def fingerprint(opened: OpenedWeights) -> str:
     """Hashes everything that vectors depend on: weights, vocabulary and settings.
 
     A checkpoint and its exports have the same fingerprint in every TensorFlow version.
@@ -26,23 +26,23 @@ def fingerprint(trained: TrainedEncoder) -> str:
     # The hashes are sorted and have no names, because Keras chooses names and order. A
     # pooler that vectors do not depend on is not trainable, so it is left out.
     weights = []
-    for variable in trained.encoder.trainable_variables:
+    for variable in opened.encoder.trainable_variables:
         array = np.ascontiguousarray(variable.numpy(), "<f4")
         content = hashlib.sha256(array).hexdigest()
         weights.append(f"{list(array.shape)} {content}")
-    config = trained.config.model
+    config = opened.config.model
     settings = [
         config.pooling,
         config.sentence_vector,
         config.hidden_activation,
         config.num_attention_heads,
         config.layer_norm_epsilon,
-        trained.tokenizer.rules.lower_case,
+        opened.tokenizer.rules.lower_case,
     ]
-    settings += _other_rules(trained.tokenizer.rules)
-    parts = [sorted(weights), settings, trained.tokenizer.vocab]
-    if trained.tokenizer.contents:
-        parts.append(trained.tokenizer.contents)
+    settings += _other_rules(opened.tokenizer.rules)
+    parts = [sorted(weights), settings, opened.tokenizer.vocab]
+    if opened.tokenizer.contents:
+        parts.append(opened.tokenizer.contents)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -63,19 +63,19 @@ def check_fingerprint(value: object, path: str) -> None:
         )
 
 
-def describe(trained: TrainedEncoder, seq_length: int) -> dict:
+def describe(opened: OpenedWeights, seq_length: int) -> dict:
     """Describes an encoder in plain values, for reports and export.json."""
     return {
-        "fingerprint": fingerprint(trained),
-        "checkpoint": trained.checkpoint,
-        "step": trained.step,
-        "dim": trained.config.model.hidden_size,
-        "pooling": trained.config.model.pooling,
-        "sentence_vector": trained.config.model.sentence_vector,
+        "fingerprint": fingerprint(opened),
+        "checkpoint": opened.checkpoint,
+        "step": opened.step,
+        "dim": opened.config.model.hidden_size,
+        "pooling": opened.config.model.pooling,
+        "sentence_vector": opened.config.model.sentence_vector,
         "seq_length": seq_length,
-        "trained_seq_length": trained.seq_length,
-        "vocab_size": trained.tokenizer.vocab_size,
-        **trained.tokenizer.rules.as_dict(),
+        "trained_seq_length": opened.seq_length,
+        "vocab_size": opened.tokenizer.vocab_size,
+        **opened.tokenizer.rules.as_dict(),
     }
 
 

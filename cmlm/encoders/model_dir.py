@@ -15,7 +15,8 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.common.keras import keras
 from cmlm.config import experiment, overrides
-from cmlm.encoders.trained import AS_TRAINED, Reading, TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
+from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
@@ -107,13 +108,13 @@ def find_checkpoint(
     )
 
 
-def load_encoder(
+def load_weights(
     model_dir: str,
     checkpoint: str = "latest",
     reading: Reading = AS_TRAINED,
     part: str = "encoder",
-) -> TrainedEncoder:
-    """Loads the encoder of a run.
+) -> OpenedWeights:
+    """Loads the weights of a run into their network.
 
     Args:
         model_dir: the directory of the run.
@@ -156,7 +157,7 @@ def load_encoder(
             checkpoints.require_part(checkpoint, part, f"both:{model_dir}", trainer)
         checkpoints.restore(checkpoint, model=model)
     reading.apply(model, checkpoint)
-    return TrainedEncoder(
+    return OpenedWeights(
         encoder=model.parts[part],
         tokenizer=tokenizer,
         config=config,

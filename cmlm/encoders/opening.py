@@ -1,6 +1,6 @@
 """Opens encoders: exports, model_dirs, foreign weights, servers and stored vectors.
 
-Every command opens its encoder here, with `open_encoder` for vectors or `open_trained`
+Every command opens its encoder here, with `open_encoder` for vectors or `open_weights`
 for weights (exports, fine-tuning). Only an export command opens a run by `model_dir`,
 because its --checkpoint may name a checkpoint.
 """
@@ -23,13 +23,9 @@ from cmlm.encoders import external, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.fingerprints import check_fingerprint, describe, fingerprint
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
+from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
+from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.encoders.signatures import DEFAULT
-from cmlm.encoders.trained import (
-    AS_TRAINED,
-    Reading,
-    TrainedEncoder,
-    resolve_seq_length,
-)
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
@@ -89,7 +85,7 @@ def open_encoder(
 
     Args:
         model: an export (its folder, the folder `serving` in it, or a version); a model
-            that `open_trained` opens; `bow:` and a model_dir (the mean of its word
+            that `open_weights` opens; `bow:` and a model_dir (the mean of its word
             embeddings); `both:` and a model_dir (see `_both`); or a form that
             `external` lists: the address of a model server, or stored vectors.
         reading: the reading of vectors; by default it keeps the settings of the model.
@@ -108,11 +104,11 @@ def open_encoder(
     if place.prefix == "bow":
         # This baseline reads no layer, so pooling has no effect.
         reading = Reading(seq_length=reading.seq_length)
-        trained = model_dir.load_encoder(place.path, reading=reading)
-        return _bag_of_words(trained, reading, model)
+        opened = model_dir.load_weights(place.path, reading=reading)
+        return _bag_of_words(opened, reading, model)
     if place.prefix == "both":
         return _both(place.path, reading, model)
-    return _from_trained(open_trained(model, reading), reading, model)
+    return _from_weights(open_weights(model, reading), reading, model)
 
 
 def check(model: str) -> None:
@@ -194,7 +190,7 @@ def _trained_in(config: experiment.ExperimentConfig) -> str:
     return "bfloat16" if is_bfloat16 else "float32"
 
 
-def open_trained(model: str, reading: Reading = AS_TRAINED) -> TrainedEncoder:
+def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
     """Opens the weights of an encoder.
 
     Args:
@@ -213,11 +209,11 @@ def open_trained(model: str, reading: Reading = AS_TRAINED) -> TrainedEncoder:
     if place.prefix == "both":
         raise UserError(f"{model} is two encoders; allowed: a model_dir without both:")
     if place.kind == "run":
-        return model_dir.load_encoder(place.path, place.prefix or "latest", reading)
+        return model_dir.load_weights(place.path, place.prefix or "latest", reading)
     source = _foreign(model)
     if source is not None:
-        return pretrained.load_encoder(source, reading)
-    return model_dir.load_encoder(_run_of(model), model.removesuffix(".index"), reading)
+        return pretrained.load_weights(source, reading)
+    return model_dir.load_weights(_run_of(model), model.removesuffix(".index"), reading)
 
 
 def _foreign(model: str) -> foreign.Source | None:
@@ -265,28 +261,28 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     return Encoder(graph.vectors, graph.lengths, width, seq_length, {})
 
 
-def _from_trained(trained: TrainedEncoder, reading: Reading, name: str) -> Encoder:
-    seq_length = resolve_seq_length(trained, reading.seq_length)
-    precision = reading.precision or _trained_in(trained.config)
-    graph = _lean_graph(trained, seq_length, precision)
-    info = {**describe(trained, seq_length), "precision": precision}
+def _from_weights(opened: OpenedWeights, reading: Reading, name: str) -> Encoder:
+    seq_length = resolve_seq_length(opened, reading.seq_length)
+    precision = reading.precision or _trained_in(opened.config)
+    graph = _lean_graph(opened, seq_length, precision)
+    info = {**describe(opened, seq_length), "precision": precision}
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
 
 
 def _lean_graph(
-    trained: TrainedEncoder, seq_length: int, precision: str
+    opened: OpenedWeights, seq_length: int, precision: str
 ) -> SentenceGraph:
-    lean = inference_graph.build(trained.encoder, trained.config.model, precision)
-    return SentenceGraph(trained.tokenizer, lean, seq_length)
+    lean = inference_graph.build(opened.encoder, opened.config.model, precision)
+    return SentenceGraph(opened.tokenizer, lean, seq_length)
 
 
-def _bag_of_words(trained: TrainedEncoder, reading: Reading, name: str) -> Encoder:
-    seq_length = resolve_seq_length(trained, reading.seq_length)
-    bag = BagOfWords(trained.encoder.embedding_table, trained.tokenizer)
-    graph = SentenceGraph(trained.tokenizer, bag, seq_length)
-    info = {**describe(trained, seq_length), "precision": "float32"}
+def _bag_of_words(opened: OpenedWeights, reading: Reading, name: str) -> Encoder:
+    seq_length = resolve_seq_length(opened, reading.seq_length)
+    bag = BagOfWords(opened.encoder.embedding_table, opened.tokenizer)
+    graph = SentenceGraph(opened.tokenizer, bag, seq_length)
+    info = {**describe(opened, seq_length), "precision": "float32"}
     info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
-    info["dim"] = trained.config.model.embedding_width
+    info["dim"] = opened.config.model.embedding_width
     info["fingerprint"] = f"bow-{info['fingerprint']}"
     return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
 
@@ -343,14 +339,14 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
         UserError: the run has one encoder.
     """
     pair = [
-        model_dir.load_encoder(directory, reading=reading, part=part)
+        model_dir.load_weights(directory, reading=reading, part=part)
         for part in ("encoder", SECOND_ENCODER)
     ]
     seq_length = resolve_seq_length(pair[0], reading.seq_length)
     precision = reading.precision or _trained_in(pair[0].config)
-    graphs = [_lean_graph(trained, seq_length, precision) for trained in pair]
+    graphs = [_lean_graph(opened, seq_length, precision) for opened in pair]
     info = {**describe(pair[0], seq_length), "precision": precision}
-    prints = "".join(fingerprint(trained) for trained in pair)
+    prints = "".join(fingerprint(opened) for opened in pair)
     info["fingerprint"] = hashlib.sha256(prints.encode()).hexdigest()
     info["sentence_vector"] = "both encoders, each at unit length"
     info["dim"] *= 2

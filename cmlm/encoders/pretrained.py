@@ -1,4 +1,4 @@
-"""Weights of other programs: the settings that they imply, and their encoder.
+"""Weights of other programs: the settings that they imply, and their network.
 
 A warm start takes the model's shape, the vocabulary and the casing from the source. The
 configuration need not repeat these settings; if it does, both must agree.
@@ -15,7 +15,8 @@ from collections.abc import Collection
 from cmlm.common import scratch
 from cmlm.common.keras import keras
 from cmlm.config import experiment
-from cmlm.encoders.trained import AS_TRAINED, Reading, TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
+from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign
 from cmlm.modeling.model import SentenceModel
@@ -143,17 +144,17 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
     return path
 
 
-def load_encoder(
+def load_weights(
     source: foreign.Source, reading: Reading = AS_TRAINED
-) -> TrainedEncoder:
-    """Makes an encoder from the unchanged weights of another program.
+) -> OpenedWeights:
+    """Loads the unchanged weights of another program into our network.
 
     Args:
         source: the source that `foreign.find` recognised.
         reading: the reading of vectors; by default it keeps the source's settings.
 
     Returns:
-        The encoder. Its `seq_length` is the length limit of the source, or
+        The weights. Their `seq_length` is the length limit of the source, or
         `DEFAULT_SEQ_LENGTH` if the source states no limit; at most the number of
         positions for tokens.
 
@@ -180,7 +181,7 @@ def load_encoder(
             "`normalized` and encode(normalize=True) are",
             path,
         )
-    return TrainedEncoder(
+    return OpenedWeights(
         encoder=model.encoder,
         tokenizer=config.vocabulary.tokenizer(vocab),
         config=config,

@@ -84,7 +84,7 @@ def reading(with_precision: bool = True):
     Args:
         with_precision: whether the command has --precision by `define_precision`.
     """
-    from cmlm.encoders.trained import Reading
+    from cmlm.encoders.reading import Reading
 
     return Reading(
         FLAGS.pooling,

@@ -14,7 +14,11 @@ import numpy as np
 from cmlm.common import checksums
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import fingerprints, opening
-from cmlm.encoders.trained import TrainedEncoder, describe_limit, resolve_seq_length
+from cmlm.encoders.opened_weights import (
+    OpenedWeights,
+    describe_limit,
+    resolve_seq_length,
+)
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading
 from cmlm.finetuning import examples, tasks, training
@@ -89,7 +93,7 @@ def check(task: tasks.Task, source: reading.DataDir) -> None:
 def read(
     task: tasks.Task,
     source: reading.DataDir,
-    trained: TrainedEncoder,
+    opened: OpenedWeights,
     seq_length: int,
 ) -> Data:
     """Reads and tokenises the files of a task.
@@ -115,7 +119,7 @@ def read(
     parts = {
         name: examples.encode(
             task.examples(name, found, with_labels=name not in tests),
-            trained.tokenizer,
+            opened.tokenizer,
             seq_length,
             apart=task.head == "vectors",
         )
@@ -141,7 +145,7 @@ def finetune(
     """Fine-tunes an encoder once for each seed.
 
     Args:
-        model: a model that `opening.open_trained` opens.
+        model: a model that `opening.open_weights` opens.
         task: the task.
         source: the folder with the task's files.
         settings: the training settings.
@@ -158,17 +162,17 @@ def finetune(
         UserError: the model or a file is missing or damaged, the model has too few
             segments for the task, or the loss is not finite.
     """
-    trained = opening.open_trained(model)
-    _check_segments(model, trained, task)
+    opened = opening.open_weights(model)
+    _check_segments(model, opened, task)
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH
-    seq_length = resolve_seq_length(trained, seq_length, default=default)
-    data = read(task, source, trained, seq_length)
-    _tell_sizes(task, data, describe_limit(trained, seq_length))
-    about = {"path": model, **fingerprints.describe(trained, seq_length)}
-    start, tokenizer = training.Start(trained), trained.tokenizer
+    seq_length = resolve_seq_length(opened, seq_length, default=default)
+    data = read(task, source, opened, seq_length)
+    _tell_sizes(task, data, describe_limit(opened, seq_length))
+    about = {"path": model, **fingerprints.describe(opened, seq_length)}
+    start, tokenizer = training.Start(opened), opened.tokenizer
     # The fine-tuned models need the memory of the original.
-    del trained
+    del opened
     used = {**vars(settings), "seq_length": seq_length, "head": start.head(task)}
     described = {name: _describe(data, name) for name in data.parts}
     _tell_plan(model, settings, len(data.parts[task.train]), used["head"], seeds)
@@ -199,9 +203,9 @@ def finetune(
     return _outcome(task, data, results, scores, answers, kept)
 
 
-def _check_segments(model: str, trained: TrainedEncoder, task: tasks.Task) -> None:
+def _check_segments(model: str, opened: OpenedWeights, task: tasks.Task) -> None:
     """Refuses a model with fewer segments than a sequence of the task has texts."""
-    segments = trained.config.model.type_vocab_size
+    segments = opened.config.model.type_vocab_size
     if segments < task.segments:
         raise UserError(
             f"model.type_vocab_size of {model} is {segments}; allowed: at least "

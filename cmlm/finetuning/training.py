@@ -12,7 +12,7 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.encoders import batching
-from cmlm.encoders.trained import TrainedEncoder
+from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
 from cmlm.finetuning.examples import Examples
@@ -58,17 +58,17 @@ class Start:
     the head over [CLS]. If the pooler was never trained, that layer is random.
 
     Args:
-        trained: the encoder. This object keeps its weights only.
+        opened: the weights of the encoder. This object keeps copies.
     """
 
-    def __init__(self, trained: TrainedEncoder):
-        bert = trained.encoder.bert
+    def __init__(self, opened: OpenedWeights):
+        bert = opened.encoder.bert
         self._weights = bert.get_weights()
         kernel, bias = bert.pooler_layer.get_weights()
         # A bias starts at 0 and changes in training only.
         self.pooler = (kernel, bias) if bias.any() else None
-        self._config = trained.config.model
-        projection = trained.encoder.projection
+        self._config = opened.config.model
+        projection = opened.encoder.projection
         self._projection = None if projection is None else projection.get_weights()
 
     def head(self, task: Task) -> str:

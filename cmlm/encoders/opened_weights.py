@@ -1,0 +1,98 @@
+"""The opened weights of an encoder, and the length limit of its sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from cmlm.common import fields
+from cmlm.config import experiment
+from cmlm.modeling.encoder import EncoderNetwork
+from cmlm.tokenization.base import Tokenizer
+
+
+@dataclasses.dataclass
+class OpenedWeights:
+    """The weights of an encoder in its network, with tokenizer and configuration.
+
+    `opening.open_weights` creates it; it has no `encode`.
+
+    Attributes:
+        encoder: the network, with the weights.
+        tokenizer: the tokenizer of the encoder's vocabulary.
+        config: the configuration of the run; `config.model` holds the pooling and the
+            kind of sentence vector.
+        checkpoint: the path of the checkpoint.
+        vocab_file: the path of the vocabulary.
+        seq_length: the length limit in tokens, [CLS] and [SEP] included. Of a run:
+            `ExperimentConfig.longest_sentence`. For weights of another program, the
+            limit that their source states, or 128.
+        run: the model_dir of the run that trained the weights; None for weights of
+            another program.
+    """
+
+    encoder: EncoderNetwork
+    tokenizer: Tokenizer
+    config: experiment.ExperimentConfig
+    checkpoint: str
+    vocab_file: str
+    seq_length: int
+    run: str | None = None
+
+    @property
+    def step(self) -> int:
+        """The step in the name of the checkpoint; 0 without one."""
+        found = re.search(r"-(\d+)$", self.checkpoint)
+        return int(found.group(1)) if found else 0
+
+
+def describe_limit(opened: OpenedWeights, seq_length: int) -> str:
+    """A length and its reason: "123 tokens (128 positions less num_views, 5)"."""
+    model = opened.config.model
+    text = f"{seq_length} tokens"
+    if seq_length != model.token_positions:
+        return text
+    less = f" less num_views, {model.num_views}" if model.num_views else ""
+    return f"{text} ({model.max_position_embeddings} positions{less})"
+
+
+def describe_cut(opened: OpenedWeights, seq_length: int) -> str:
+    """Describes where sentences are cut, and the length limit of the training.
+
+    "sentences are cut at 123 tokens (128 positions less num_views, 5); trained with
+    128". A run that starts from weights with a limit of their own keeps that one:
+    "trained with 50, its start with 256". Weights of another program do not state the
+    length of their training: "sentences are cut at 50 tokens; by default at 256".
+    """
+    text = f"sentences are cut at {describe_limit(opened, seq_length)}"
+    if opened.run is None:
+        default = opened.seq_length
+        return text if seq_length == default else f"{text}; by default at {default}"
+    longest = opened.config.task.longest_sequence()
+    if longest in (0, opened.seq_length):
+        return f"{text}; trained with {opened.seq_length}"
+    return f"{text}; trained with {longest}, its start with {opened.seq_length}"
+
+
+def resolve_seq_length(
+    opened: OpenedWeights,
+    seq_length: int | None = None,
+    default: int | None = None,
+) -> int:
+    """Resolves the length limit of sentences in tokens, [CLS] and [SEP] included.
+
+    Args:
+        opened: the weights; their number of positions is the maximum.
+        seq_length: the requested limit; None takes `default`, at most the maximum.
+        default: the default limit; None takes `opened.seq_length`.
+
+    Raises:
+        UserError: the encoder has fewer positions.
+    """
+    limit = opened.config.model.token_positions
+    if seq_length is None:
+        return min(default or opened.seq_length, limit)
+    if not 3 <= seq_length <= limit:
+        allowed = f"3 to {describe_limit(opened, limit)}"
+        raise fields.refused("--seq_length", seq_length, allowed)
+    return seq_length

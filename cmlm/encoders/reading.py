@@ -1,0 +1,78 @@
+"""The reading of sentence vectors: pooling, projection, length and precision."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cmlm.common import choices, fields
+from cmlm.errors import UserError
+from cmlm.modeling import pooling
+from cmlm.modeling.encoder import SENTENCE_VECTORS
+from cmlm.modeling.model import SentenceModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The reading of sentence vectors from trained weights; None keeps the run's value.
+
+    CMLM's ablation `proj` (section 5.1) and, most likely, its ablations of pooling
+    (appendix A) are readings of one trained encoder.
+
+    Attributes:
+        pooling: a key of `pooling.POOLINGS`.
+        sentence_vector: `pooled` or `projected`.
+        seq_length: the longest sentence in tokens, [CLS] and [SEP] included.
+        precision: the precision of the layers, one of `choices.PRECISIONS`. Trained
+            weights themselves are float32.
+    """
+
+    pooling: str | None = None
+    sentence_vector: str | None = None
+    seq_length: int | None = None
+    precision: str | None = None
+
+    def validate(self) -> None:
+        """Checks the values.
+
+        Raises:
+            UserError: a value is not allowed.
+        """
+        for name, allowed in (
+            ("pooling", pooling.POOLINGS),
+            ("sentence_vector", SENTENCE_VECTORS),
+            ("precision", choices.PRECISIONS),
+        ):
+            value = getattr(self, name)
+            if value not in (None, *allowed):
+                raise fields.refused(f"--{name}", value, ", ".join(allowed))
+
+    def given(self) -> str:
+        """The flags of the values that are set, such as `--pooling=max`, or ""."""
+        return " ".join(
+            f"--{name}={value}"
+            for name, value in vars(self).items()
+            if value is not None
+        )
+
+    def apply(self, model: SentenceModel, path: str) -> None:
+        """Sets the reading of a model with trained weights and of its configuration.
+
+        Args:
+            model: the model with its trained weights.
+            path: the origin of the weights, for messages.
+
+        Raises:
+            UserError: the weights lack the chosen layer.
+        """
+        mode = self.pooling or model.config.pooling
+        if self.pooling and pooling.POOLINGS[mode].through_pooler:
+            # A bias starts at 0 and changes in training only.
+            if not model.encoder.bert.pooler_layer.get_weights()[1].any():
+                raise UserError(
+                    f"--pooling={mode}: nothing has trained the pooler of {path}"
+                )
+        model.read_by(mode, self.sentence_vector or model.config.sentence_vector)
+
+
+# The default of every function that opens an encoder.
+AS_TRAINED = Reading()
