@@ -315,9 +315,10 @@ def score_models(
         if not result.scores:
             continue
         entry = {
-            **by_language.describe(encoder),
+            **encoder.info,
+            "seq_length": encoder.seq_length,
             **result.as_dict(),
-            "truncated_sentences": by_language.truncated(encoder, sentences),
+            "truncated_sentences": truncated(encoder, sentences),
         }
         shown_name = name
         if pcr:
@@ -343,14 +344,14 @@ def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
     """
     import threadpoolctl
 
-    from cmlm.common import versions
+    from cmlm.common import identity, versions
     from cmlm.evaluation import run
-    from cmlm.evaluation.kept import Kept, identity_of
+    from cmlm.evaluation.kept import Kept
 
     kept = None
     if work_dir:
         about = {
-            "model": identity_of(encoder),
+            "model": identity.of(encoder),
             "pcr": pcr and pcr.about,
             "versions": versions.installed(),
         }
@@ -367,6 +368,13 @@ def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
             goes_on=True,
             with_figures=True,
         )
+
+
+def truncated(encoder, sentences: list[str]) -> int | None:
+    """The number of sentences that an encoder cuts; None if it is unknown."""
+    if encoder.seq_length is None:
+        return None
+    return int((encoder.lengths(sentences) > encoder.seq_length).sum())
 
 
 def entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:

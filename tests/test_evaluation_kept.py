@@ -2,13 +2,16 @@
 
 import dataclasses
 import os
+import types
 
 import numpy as np
 import pytest
 from encoders import WordCounts
 
-from cmlm.encoders import external
-from cmlm.evaluation import kept, run
+from cmlm.common import identity
+from cmlm.encoders import by_language, external, removal
+from cmlm.errors import UserError
+from cmlm.evaluation import kept, run, store
 from cmlm.evaluation.tasks import base
 
 TEXTS = {"one": ["a b", "c"], "two": ["c", "d e"], "three": ["f"]}
@@ -111,8 +114,18 @@ def test_stored_vectors_are_identified_by_every_row(tmp_path):
         np.save(tmp_path / "rows.npy", rows)
         return external.StoredVectors(f"{tmp_path}/texts", f"{tmp_path}/rows.npy")
 
-    one = kept.identity_of(stored())
-    assert kept.identity_of(stored()) == one
-    assert kept.identity_of({"en": stored()}) == {"en": one}
+    one = identity.of(stored())
+    assert identity.of(stored()) == one
     rows[99, 3] = 2
-    assert kept.identity_of(stored()) != one
+    assert identity.of(stored()) != one
+
+
+def test_encoders_by_language_are_described_like_one_encoder():
+    english = types.SimpleNamespace(info={"fingerprint": "f", "dim": 2}, seq_length=9)
+    several = by_language.ByLanguage(en=english)
+    assert several.info == {"languages": {"en": english.info}}
+    identities = {"languages": {"en": {"fingerprint": "f", "seq_length": 9}}}
+    assert identity.of(several) == identities
+    assert store.folder_in("cache", several) is None
+    with pytest.raises(UserError, match="not with .*stored vectors or languages:"):
+        removal.Removal("pcr.npz", several, "several")

@@ -5,14 +5,35 @@ languages:en=MODEL,fr=MODEL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from cmlm.encoders import opening
+from cmlm.common import identity
+from cmlm.encoders import external, opening
+from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 
 _PREFIX = "languages:"
+
+
+class ByLanguage(dict[str, Encoder | external.ExternalEncoder]):
+    """Encoders by language, described like one encoder.
+
+    Attributes:
+        seq_length: None, because each encoder has its own.
+    """
+
+    seq_length = None
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The description of each encoder, for reports."""
+        return {"languages": {name: part.info for name, part in self.items()}}
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """The identity of each encoder; see `common.identity`."""
+        return {"languages": {name: identity.of(part) for name, part in self.items()}}
 
 
 def models(name: str) -> dict[str, str]:
@@ -38,40 +59,25 @@ def models(name: str) -> dict[str, str]:
     return found
 
 
-def open_encoders(name: str, reading: Reading = AS_TRAINED):
+def open_encoders(
+    name: str, reading: Reading = AS_TRAINED
+) -> Encoder | external.ExternalEncoder | ByLanguage:
     """Opens an encoder, or one encoder for each language.
 
     Args:
         name: a model that `opening.open_encoder` opens, or a list by language.
         reading: the reading of vectors; by default it keeps the settings of each model.
 
-    Returns:
-        An encoder, or a dict of encoders by language.
-
     Raises:
         UserError: there is no such model, or the widths of the vectors differ.
     """
-    encoders = {
-        language: opening.open_encoder(model, reading)
+    encoders = ByLanguage(
+        (language, opening.open_encoder(model, reading))
         for language, model in models(name).items()
-    }
+    )
     if "" in encoders:
         return encoders[""]
     widths = {language: encoder.dim for language, encoder in encoders.items()}
     if len(set(widths.values())) > 1:
         raise UserError(f"--model={name} has vectors of widths {widths}; allowed: one")
     return encoders
-
-
-def describe(encoder) -> dict[str, Any]:
-    """Describes what `open_encoders` returned, in plain values."""
-    if isinstance(encoder, dict):
-        return {"languages": {name: part.info for name, part in encoder.items()}}
-    return {**encoder.info, "seq_length": encoder.seq_length}
-
-
-def truncated(encoder, sentences: Sequence[str]) -> int | None:
-    """The number of sentences that an encoder cuts; None if it is unknown."""
-    if isinstance(encoder, dict) or encoder.seq_length is None:
-        return None
-    return int((encoder.lengths(sentences) > encoder.seq_length).sum())

@@ -18,7 +18,7 @@ class Removal:
 
     Args:
         path: the file of `cmlm.pcr`.
-        encoder: the model, or a dict of models by language.
+        encoder: the model, as `by_language.open_encoders` opened it.
         name: the name of the model, for the message.
 
     Attributes:
@@ -30,7 +30,7 @@ class Removal:
     """
 
     def __init__(self, path: str, encoder, name: str):
-        if isinstance(encoder, dict) or not encoder.info.get("fingerprint"):
+        if not encoder.info.get("fingerprint"):
             raise UserError(
                 f"--pcr is {path} with --model={name}, whose weights are unknown; "
                 "allowed: with an export, a model_dir or weights, not with a server, "

@@ -10,7 +10,6 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from cmlm.common import files, identity
@@ -55,13 +54,6 @@ class Kept:
 
     def _path(self, name: str, about: Any) -> str:
         return f"{self.folder(name, about)}.json"
-
-
-def identity_of(encoder) -> dict[str, Any]:
-    """Identifies the vectors of an encoder, or of the encoders of several languages."""
-    if isinstance(encoder, Mapping):
-        return {name: identity_of(part) for name, part in encoder.items()}
-    return identity.of(encoder)
 
 
 def _same(directory: str, about: dict[str, Any]) -> str | None:

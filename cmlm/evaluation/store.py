@@ -240,7 +240,7 @@ def folder_in(cache_dir: str, encoder: Any) -> str | None:
         cache_dir: the folder of the vectors of all models.
         encoder: the model, or a model for each language.
     """
-    if isinstance(encoder, Mapping) or not encoder.info.get("fingerprint"):
+    if not encoder.info.get("fingerprint"):
         return None
     return os.path.join(cache_dir, identity.revision(encoder))
 
