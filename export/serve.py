@@ -52,7 +52,7 @@ def main(_) -> None:
     path = tuned or opening.find_export(FLAGS.model)
     version = os.path.basename(path)
     with native_log.dropped():
-        with opening.reading_graph(path):
+        with opening.loading_graph(path):
             model = session_model.SessionModel(path)
         server = dev_server.Server(
             model,

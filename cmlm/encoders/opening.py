@@ -397,7 +397,7 @@ def _find_saved_model(
 
 
 @contextlib.contextmanager
-def reading_graph(path: str) -> Iterator[None]:
+def loading_graph(path: str) -> Iterator[None]:
     """Turns every error of a block that loads a SavedModel into a UserError."""
     try:
         yield
@@ -416,7 +416,7 @@ def _from_export(path: str, name: str) -> Encoder:
     # Exports of early versions lack them.
     if json_files.field(info, "fingerprint", str, description, ""):
         check_fingerprint(info["fingerprint"], description)
-    with reading_graph(path):
+    with loading_graph(path):
         served = tf.saved_model.load(path)
         signature, lengths = served.signatures[DEFAULT], served.lengths
         width = signature.structured_outputs["default"].shape[-1]
