@@ -143,9 +143,6 @@ def test_names_of_sentence_transformers():
     plain = made.encode(text, normalize=True, progress=False)
     named = made.encode(text, normalize_embeddings=True, show_progress_bar=False)
     np.testing.assert_array_equal(named, plain)
-    np.testing.assert_array_equal(made.encode(text, True, batch_tokens=1), plain)
-    with pytest.raises(ValueError, match="batch_tokens is 0; allowed: at least 1"):
-        made.encode(text, batch_tokens=0)
 
 
 def test_help_is_short():

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cmlm.common import arrays, forks, threads
 from cmlm.common.progress import bar as progress_bar
-from cmlm.encoders.batching import LEAST_TOKENS, MOST_TOKENS, length_batches
+from cmlm.encoders.batching import MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences, to_bytes
 
@@ -54,7 +54,6 @@ class Encoder(Comparing):
         normalize: bool = False,
         progress: bool | None = None,
         *,
-        batch_tokens: int = MOST_TOKENS,
         normalize_embeddings: bool | None = None,
         show_progress_bar: bool | None = None,
     ) -> np.ndarray:
@@ -67,7 +66,6 @@ class Encoder(Comparing):
             sentences: any number of sentences; "" counts as a sentence.
             normalize: scale every vector to length 1.
             progress: show a bar on stderr; None shows it for long lists only.
-            batch_tokens: the most tokens of a batch, padding included.
             normalize_embeddings, show_progress_bar: sentence-transformers' names for
                 `normalize` and `progress`.
 
@@ -78,10 +76,7 @@ class Encoder(Comparing):
             TypeError: `sentences` is not a list of str.
             UserError: a vector is not finite, or this process is a fork of the one that
                 opened the encoder.
-            ValueError: `batch_tokens` is below 1.
         """
-        if batch_tokens < 1:
-            raise ValueError(f"batch_tokens is {batch_tokens}; allowed: at least 1")
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
         progress = progress if show_progress_bar is None else show_progress_bar
         check_sentences(sentences)
@@ -101,9 +96,8 @@ class Encoder(Comparing):
             vectors[batch] = self._vectors(text).numpy()
             return len(batch)
 
-        batches = length_batches(lengths, batch_tokens, min(LEAST_TOKENS, batch_tokens))
         with progress_bar(len(texts), disable=not progress) as bar:
-            for count in threads.each(encode_rows, batches):
+            for count in threads.each(encode_rows, length_batches(lengths)):
                 bar.update(count)
         arrays.checked(vectors, list(distinct), self.name)
         if normalize:

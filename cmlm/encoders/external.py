@@ -54,7 +54,6 @@ class ExternalEncoder(Comparing, abc.ABC):
         normalize: bool = False,
         progress: bool | None = None,
         *,
-        batch_tokens: int = 0,
         normalize_embeddings: bool | None = None,
         show_progress_bar: bool | None = None,
     ) -> np.ndarray:
@@ -64,8 +63,7 @@ class ExternalEncoder(Comparing, abc.ABC):
             sentences: any number of sentences.
             normalize: scale every vector to length 1.
             normalize_embeddings: sentence-transformers' name for `normalize`.
-            progress, batch_tokens, show_progress_bar: ignored; `Encoder` has the same
-                arguments.
+            progress, show_progress_bar: ignored; `Encoder` has the same arguments.
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
@@ -74,7 +72,7 @@ class ExternalEncoder(Comparing, abc.ABC):
             TypeError: `sentences` is not a list of str.
             UserError: a vector is not finite or has another width.
         """
-        del progress, batch_tokens, show_progress_bar
+        del progress, show_progress_bar
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
         check_sentences(sentences)
         if not len(sentences):
