@@ -14,7 +14,7 @@ import testsets
 from encoders import Table, WordCounts
 
 import cmlm
-from cmlm.common import scratch
+from cmlm.common import arrays, scratch
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, listing, reading, run, search, store
 from cmlm.mining import index
@@ -123,7 +123,7 @@ def test_vectors_on_disk_are_those_of_the_store_at_length_1():
     with store.Store(
         WordCounts(), change=lambda x, language: x + len(language)
     ) as kept:
-        unit = search.unit_length(kept(texts, "de"))
+        unit = arrays.unit_length(kept(texts, "de"))
         lazy = kept.on_disk(texts, "de")
         assert lazy.shape == unit.shape and len(lazy) == 4
         np.testing.assert_allclose(lazy.read(1, 9), unit[1:], rtol=1e-6)
@@ -172,7 +172,7 @@ def test_search_through_an_index_on_disk_is_that_in_memory(monkeypatch):
     table = dict(zip(names, random.normal(size=[140, 8]), strict=True))
     with store.Store(Table(table)) as kept:
         sides = [[text for text in table if text[0] == side] for side in "xy"]
-        x, y = (search.unit_length(kept(texts)) for texts in sides)
+        x, y = (arrays.unit_length(kept(texts)) for texts in sides)
         # So few vectors have fewer cells than `ivf` visits for each query.
         for kind in ("flat", "ivf"):
             monkeypatch.setattr(index, "choose", lambda *_, kind=kind: kind)
@@ -204,35 +204,12 @@ def test_faiss_is_needed_for_indexes_on_disk_only(monkeypatch):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "faiss", None)
     importlib.import_module("cmlm.evaluation.run")
-    without = importlib.import_module("cmlm.evaluation.search")
-    found = without.nearest(np.eye(4), np.eye(4)[::-1], 1)
+    in_memory = importlib.import_module("cmlm.mining.exact")
+    found = in_memory.nearest(np.eye(4), np.eye(4)[::-1], 1)
     np.testing.assert_array_equal(found[1], [[3], [2], [1], [0]])
+    on_disk = importlib.import_module("cmlm.evaluation.search")
     with pytest.raises(UserError, match=r"faiss is not installed.*cmlm\[mine\]"):
-        without.nearest_of_pool(np.eye(4), np.eye(4), 1)
-
-
-@pytest.mark.parametrize("k", [1, 4, 50])
-def test_nearest_is_a_sort_of_all(k):
-    random = np.random.default_rng(0)
-    queries = search.unit_length(random.normal(size=[20, 6]))
-    pool = search.unit_length(random.normal(size=[40, 6]))
-    products, rows = search.nearest(queries, pool, k)
-    expected = np.argsort(-(queries @ pool.T), axis=1)[:, :k]
-    np.testing.assert_array_equal(rows, expected)
-    np.testing.assert_allclose(
-        products,
-        np.take_along_axis(queries @ pool.T, expected, 1),
-        rtol=1e-5,
-        atol=1e-6,
-    )
-
-
-def test_of_equal_neighbours_the_first_comes_first():
-    pool = np.array([[0, 1], [1, 0], [1, 0], [1, 0]], np.float32)
-    _, rows = search.nearest(pool[1:2], pool, 1)
-    assert rows.tolist() == [[1]]
-    _, rows = search.nearest(pool[1:2], pool, 4)
-    assert rows.tolist() == [[1, 2, 3, 0]]
+        on_disk.nearest_of_pool(np.eye(4), np.eye(4), 1)
 
 
 def test_margin_by_hand():

@@ -8,8 +8,9 @@ import pytest
 from encoders import WordCounts
 from sklearn import metrics
 
+from cmlm.common import arrays
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, classifier, run, search
+from cmlm.evaluation import catalogue, classifier, run
 from cmlm.evaluation.reading import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.evaluation.tasks import retrieval, user_files
@@ -84,7 +85,7 @@ def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
     assert scores(retrieval.RetrievalFiles([str(folder), "bare"]), tmp_path) == got
     encode = Hashed().encode
     texts = [" ".join(f"{row['title']} {row['text']}".split()) for row in documents]
-    pool = search.unit_length(encode(texts))
+    pool = arrays.unit_length(encode(texts))
     want = {"ndcg@10": [], "recall@10": [], "recall@100": [], "mrr@10": []}
     for query in queries:
         relevance = np.array(
@@ -94,7 +95,7 @@ def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
             for values in want.values():
                 values.append(0)
             continue
-        cosines = pool @ search.unit_length(encode([query["text"]]))[0]
+        cosines = pool @ arrays.unit_length(encode([query["text"]]))[0]
         # The document that is the query itself is last.
         cosines[[row["_id"] == query["_id"] for row in documents]] = -2
         ranked = relevance[np.argsort(-cosines)]
@@ -164,9 +165,9 @@ def test_pairs_by_scikit_learn(tmp_path):
     (tmp_path / "pairs.tsv").write_text("".join(lines))
     got = scores(user_files.PairFiles(["pairs.tsv"]), tmp_path)
     encode = Hashed().encode
-    first = search.unit_length(encode([f"a {n}" for n in range(60)]))
+    first = arrays.unit_length(encode([f"a {n}" for n in range(60)]))
     second = [f"{'a' if n % 3 == 0 else 'b'} {n}" for n in range(60)]
-    cosines = np.sum(first * search.unit_length(encode(second)), axis=1)
+    cosines = np.sum(first * arrays.unit_length(encode(second)), axis=1)
     # Equal texts have one cosine.
     cosines[::3] = 1
     thresholds = [*np.unique(cosines), 2]

@@ -83,6 +83,7 @@ def test_search_is_exact_with_and_without_faiss():
     want = np.argsort(-(queries @ corpus.T), axis=1)[:, :4]
     for found in (
         exact.nearest(queries, corpus, 4),
+        exact.nearest(queries.astype(np.float64), np.asfortranarray(corpus), 4),
         exact._by_numpy(queries, corpus, 4),
     ):
         np.testing.assert_array_equal(found.rows, want)

@@ -14,31 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cmlm.common import scratch
-from cmlm.common.arrays import unit_length
+from cmlm.common import arrays, scratch
 from cmlm.errors import needing
 from cmlm.mining import exact, margins
 
 if TYPE_CHECKING:
     from cmlm.mining import neighbours
-
-
-def nearest(
-    queries: np.ndarray, pool: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of a pool with the largest dot products.
-
-    Args:
-        queries: float32 [n, dim].
-        pool: float32 [m, dim].
-        k: the number of rows; at most m are returned.
-
-    Returns:
-        Products float32 [n, min(k, m)], the largest first, and the rows of the pool,
-        int64 of the same shape. Equal products are in the order of their rows.
-    """
-    queries = np.ascontiguousarray(queries, np.float32)
-    return exact.nearest(queries, np.ascontiguousarray(pool, np.float32), k)
 
 
 def nearest_on_disk(queries, pool) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -116,8 +97,8 @@ class Neighbours:
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, k: int) -> Neighbours:
         """Searches both ways between x, [n, dim], and y, [m, dim], of any lengths."""
-        x, y = unit_length(x), unit_length(y)
-        return cls(nearest(x, y, k), nearest(y, x, k))
+        x, y = arrays.unit_length(x), arrays.unit_length(y)
+        return cls(exact.nearest(x, y, k), exact.nearest(y, x, k))
 
     def swapped(self) -> Neighbours:
         """The same neighbours with x and y exchanged."""

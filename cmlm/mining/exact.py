@@ -23,7 +23,15 @@ class Nearest(NamedTuple):
 
 
 def nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> Nearest:
-    """Finds the k largest dot products of float32 [n, dim] with float32 [m, dim]."""
+    """Finds the rows of a corpus with the k largest dot products.
+
+    Args:
+        queries: float [n, dim]; the search computes in float32.
+        corpus: float [m, dim].
+        k: the number of rows; at most m are returned.
+    """
+    queries = np.ascontiguousarray(queries, np.float32)
+    corpus = np.ascontiguousarray(corpus, np.float32)
     k = min(k, len(corpus))
     if not (k and len(queries)):
         return nothing(len(queries), k)

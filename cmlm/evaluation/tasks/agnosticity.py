@@ -25,11 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from cmlm.common import arrays
 from cmlm.common.components import without_component
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import classifier, metrics, reading, search
+from cmlm.evaluation import classifier, metrics, reading
 from cmlm.evaluation.tasks import base
+from cmlm.mining import exact
 
 _NEIGHBOURS = 10
 # Sentences in the map of a report, each in every language.
@@ -104,9 +106,9 @@ class LanguageAgnosticity(base.Task[Pool]):
         before, after = {}, {}
         for language, texts in data.texts.items():
             own = vectors(texts, language)
-            before[language] = search.unit_length(own)
+            before[language] = arrays.unit_length(own)
             fitted = vectors(data.fitted[language], language)
-            after[language] = search.unit_length(without_component(own, fitted))
+            after[language] = arrays.unit_length(without_component(own, fitted))
         return {"": before, "_pcr": after}
 
 
@@ -282,7 +284,7 @@ def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
     starts = np.cumsum([0, *counts])
     matrix = np.zeros([len(parts), len(parts)])
     for row, part in enumerate(parts.values()):
-        _, found = search.nearest(part, pool, k + 1)
+        _, found = exact.nearest(part, pool, k + 1)
         own = np.arange(starts[row], starts[row + 1])[:, np.newaxis]
         others = found != own
         # If the pool holds a duplicate, a sentence may be missing from its own

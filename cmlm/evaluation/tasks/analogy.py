@@ -18,8 +18,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cmlm.common import arrays
 from cmlm.errors import UserError
-from cmlm.evaluation import reading, search
+from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import base
 
 _AT_ONCE = 1024
@@ -156,7 +157,7 @@ def closed_accuracy(vectors: np.ndarray, rows: np.ndarray) -> float:
         vectors: float [m, dim], of any length.
         rows: rows as in `Questions`; a wrong answer equal to the right one is ignored.
     """
-    vectors = search.unit_length(vectors)
+    vectors = arrays.unit_length(vectors)
     right = 0
     for start in range(0, len(rows), _AT_ONCE):
         block = rows[start : start + _AT_ONCE]
@@ -179,7 +180,7 @@ def open_hits(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
     Returns:
         bool [n].
     """
-    vectors = search.unit_length(vectors)
+    vectors = arrays.unit_length(vectors)
     hits = []
     for start in range(0, len(rows), _AT_ONCE):
         block = rows[start : start + _AT_ONCE]

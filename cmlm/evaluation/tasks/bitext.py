@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import f1_score
 
+from cmlm.common import arrays
 from cmlm.common.components import without_component
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
@@ -154,7 +155,7 @@ class Tatoeba(Retrieval):
         for name in chosen:
             foreign = vectors(data[name].first[:_MAPPED], name)
             english = vectors(data[name].second[:_MAPPED], "en")
-            sides = [search.unit_length(foreign), search.unit_length(english)]
+            sides = [arrays.unit_length(foreign), arrays.unit_length(english)]
             found[name] = metrics.plane(sides)
         return {"translations": found}
 

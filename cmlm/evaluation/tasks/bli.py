@@ -22,8 +22,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cmlm.evaluation import reading, search
+from cmlm.common import arrays
+from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import base
+from cmlm.mining import exact
 
 _NEIGHBOURS = 10
 _AT_ONCE = 512
@@ -124,8 +126,8 @@ def mapped(
 
 
 def _normalized(vectors: np.ndarray) -> np.ndarray:
-    vectors = search.unit_length(vectors).astype(np.float64)
-    return search.unit_length(vectors - vectors.mean(axis=0)).astype(np.float64)
+    vectors = arrays.unit_length(vectors).astype(np.float64)
+    return arrays.unit_length(vectors - vectors.mean(axis=0)).astype(np.float64)
 
 
 def csls_ranks(
@@ -145,8 +147,8 @@ def csls_ranks(
     Returns:
         int [len(gold)], 1 for the first place. A tie counts against the right answer.
     """
-    x, y = search.unit_length(x), search.unit_length(y)
-    of_y = search.nearest(y, x, k)[0].mean(axis=1)
+    x, y = arrays.unit_length(x), arrays.unit_length(y)
+    of_y = exact.nearest(y, x, k)[0].mean(axis=1)
     queries = x[: len(gold)]
     ranks = []
     for start in range(0, len(queries), _AT_ONCE):

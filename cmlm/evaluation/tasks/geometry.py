@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from cmlm.common import arrays
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading, search
+from cmlm.evaluation import metrics, reading
 from cmlm.evaluation.tasks import base, senteval_files
 
 _STRINGS = 10_000
@@ -86,7 +87,7 @@ class Geometry(base.Task[Strings]):
 
     def score(self, data: Strings, vectors: base.Vectors) -> dict[str, float]:
         raw = vectors(data.texts, self.language)
-        unit = search.unit_length(raw)
+        unit = arrays.unit_length(raw)
         cosines = random_cosines(unit, self.seeds[0])
         return {
             "isotropy": isotropy(raw),
@@ -98,7 +99,7 @@ class Geometry(base.Task[Strings]):
         }
 
     def figures(self, data: Strings, vectors: base.Vectors) -> dict[str, Any]:
-        unit = search.unit_length(vectors(data.texts, self.language))
+        unit = arrays.unit_length(vectors(data.texts, self.language))
         kinds = {"random pairs": random_cosines(unit, self.seeds[0])}
         if data.first:
             first, second = (

@@ -35,9 +35,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from cmlm.common import arrays
 from cmlm.errors import UserError
-from cmlm.evaluation import reading, search
+from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import base
+from cmlm.mining import exact
 
 _TOP = 5
 _FOLDER = "askapatient"
@@ -140,9 +142,9 @@ class EntityLinking(base.Task[Linking]):
 def link(data: Linking, vectors: base.Vectors) -> dict[str, float]:
     """`accuracy` and `accuracy@5` of mentions and a dictionary, times 100."""
     parts = [part for mention in data.mentions for part in mention]
-    _, found = search.nearest(
-        search.unit_length(vectors(parts, "en")),
-        search.unit_length(vectors(data.names, "en")),
+    _, found = exact.nearest(
+        arrays.unit_length(vectors(parts, "en")),
+        arrays.unit_length(vectors(data.names, "en")),
         _TOP,
     )
     counts = [len(mention) for mention in data.mentions]

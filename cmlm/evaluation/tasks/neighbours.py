@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from cmlm.common import arrays
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading, search
+from cmlm.evaluation import metrics, reading
 from cmlm.evaluation.tasks import base
+from cmlm.mining import exact
 
 _LISTED = 10
 
@@ -85,9 +87,9 @@ class NeighboursFiles(base.Task[Openings]):
         return [*data.first, *data.second]
 
     def score(self, data: Openings, vectors: base.Vectors) -> dict[str, float]:
-        queries = search.unit_length(vectors(data.first))
-        pool = search.unit_length(vectors(data.second))
-        _, found = search.nearest(queries, pool, _LISTED)
+        queries = arrays.unit_length(vectors(data.first))
+        pool = arrays.unit_length(vectors(data.second))
+        _, found = exact.nearest(queries, pool, _LISTED)
         listed = (found == data.rows[:, np.newaxis]).any(axis=1)
         return {
             "accuracy": metrics.accuracy(found[:, 0], data.rows),

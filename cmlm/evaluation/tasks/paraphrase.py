@@ -15,9 +15,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cmlm.common import arrays
 from cmlm.errors import UserError
-from cmlm.evaluation import reading, search
+from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import base
+from cmlm.mining import exact
 
 _TOPS = (1, 5, 10)
 # Groups of ULR's table 9: by the length of the query in words, and by the difference
@@ -67,9 +69,9 @@ class Geogranno(base.Task[Paraphrases]):
         return [*data.questions, *data.phrases]
 
     def score(self, data: Paraphrases, vectors: base.Vectors) -> dict[str, float]:
-        _, rows = search.nearest(
-            search.unit_length(vectors(data.questions, "en")),
-            search.unit_length(vectors(data.phrases, "en")),
+        _, rows = exact.nearest(
+            arrays.unit_length(vectors(data.questions, "en")),
+            arrays.unit_length(vectors(data.phrases, "en")),
             max(_TOPS),
         )
         hits = np.array(
