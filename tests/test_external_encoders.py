@@ -169,6 +169,11 @@ def test_a_reading_of_vectors_that_are_fixed_is_refused(encoder):
         opening.open_encoder(encoder.name, Reading(pooling="mean"))
 
 
+def test_weights_of_an_external_encoder_are_refused(encoder):
+    with pytest.raises(UserError, match="gives vectors and not weights; allowed: an"):
+        opening.open_weights(encoder.name)
+
+
 def test_a_single_string_is_refused_and_an_array_is_a_list(encoder):
     with pytest.raises(
         TypeError, match="sentences is a single string; allowed: a list"

@@ -204,6 +204,10 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
             `reading` asks for.
     """
     place = locate(model, exports=False)
+    if place.kind == "external":
+        raise UserError(
+            f"{model} gives vectors and not weights; allowed: {foreign.ACCEPTED}"
+        )
     if place.prefix == "bow":
         raise UserError(f"{model} has no layers; allowed: a model_dir without bow:")
     if place.prefix == "both":
