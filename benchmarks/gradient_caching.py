@@ -67,6 +67,7 @@ def _measure(arm: str) -> dict:
     is_cached = arm == "cached"
     size = FLAGS.global_batch if is_cached else FLAGS.micro_batch
     settings.train_data.global_batch_size = size
+    config.trainer.micro_batch_size = FLAGS.micro_batch if is_cached else 0
 
     random = np.random.default_rng(0)
     batch = {}
@@ -88,7 +89,7 @@ def _measure(arm: str) -> dict:
             {"bitext": objective},
             optimization.build_optimizer(config.trainer.optimizer, 1000),
             strategy,
-            micro_batch_size=FLAGS.micro_batch if is_cached else 0,
+            config.trainer,
         )
     steps = 1 if is_cached else FLAGS.global_batch // FLAGS.micro_batch
     if FLAGS.warm_up:

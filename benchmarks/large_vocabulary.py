@@ -72,6 +72,7 @@ def main(_) -> None:
         [
             f"model.preset={FLAGS.preset},model.vocab_size={FLAGS.vocab_size}",
             "trainer.optimizer.warmup_steps=0",
+            f"trainer.micro_batch_size={FLAGS.micro_batch}",
         ],
     )
     config.validate()
@@ -106,12 +107,7 @@ def main(_) -> None:
         table.row(f"weights, {count / 1e6:.1f} M", variables)
         optimizer = optimization.build_optimizer(config.trainer.optimizer, 1000)
         trainer = Trainer(
-            model,
-            {"mlm": objective},
-            optimizer,
-            strategy,
-            config.trainer.optimizer.clip_norm,
-            FLAGS.micro_batch,
+            model, {"mlm": objective}, optimizer, strategy, config.trainer
         )
     table.row("slots of LAMB", optimizer.variables()[1:])
     for step in (1, 2):

@@ -83,14 +83,8 @@ def main(_) -> None:
             repeated = tf.data.Dataset.from_tensors(batch).repeat()
             objective.train_dataset = lambda _, skip_batches, data=repeated: data
             optimizer = optimization.build_optimizer(config.trainer.optimizer, 1000)
-            clip_norm = config.trainer.optimizer.clip_norm
             trainer = Trainer(
-                model,
-                {name: objective},
-                optimizer,
-                strategy,
-                clip_norm,
-                fused_layers=config.trainer.fused_layers,
+                model, {name: objective}, optimizer, strategy, config.trainer
             )
         if FLAGS.worker:
             step = functools.partial(trainer.train, 1)

@@ -178,7 +178,7 @@ class Case:
                 {self.name: objective},
                 keras.optimizers.legacy.SGD(LEARNING_RATE),
                 strategy,
-                micro_batch_size=micro_batch_size,
+                toys.trainer_config(micro_batch_size=micro_batch_size),
             )
 
 

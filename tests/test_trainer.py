@@ -28,9 +28,8 @@ def build(strategy, batches, names=("cmlm",), micro_batch_size=0, lr=0.1, **valu
             name: toys.objective(name, model, batches, size, **values) for name in names
         }
         optimizer = keras.optimizers.legacy.SGD(lr)
-        return Trainer(
-            model, objectives, optimizer, strategy, micro_batch_size=micro_batch_size
-        )
+        settings = toys.trainer_config(micro_batch_size=micro_batch_size)
+        return Trainer(model, objectives, optimizer, strategy, settings)
 
 
 def weights(trainer):
@@ -113,10 +112,7 @@ def test_micro_batches_of_a_large_model_go_on_after_the_first_step(one_device, b
     with one_device.scope():
         model = toys.model(num_layers=1, vocab_size=1_000_000)
         objective = toys.objective("cmlm", model, batches, 8)
-        optimizer = keras.optimizers.legacy.SGD(0.1)
-        trainer = Trainer(
-            model, {"cmlm": objective}, optimizer, one_device, micro_batch_size=2
-        )
+        trainer = toys.trainer(one_device, model, objective, micro_batch_size=2)
     for _ in range(3):
         trainer.train(1)
     assert trainer.step == 3
@@ -150,7 +146,7 @@ def test_weight_scales_the_gradient_not_the_metric(one_device, batches):
 @pytest.mark.usefixtures("eager")
 def test_gradients_are_clipped_to_the_norm(one_device, batches):
     trainer = build(one_device, batches, lr=1.0)
-    trainer.clip_norm = 0.5
+    trainer.settings.optimizer.clip_norm = 0.5
     before = weights(trainer)
     norm = trainer.train(1)["gradient_norm"]
     updates = [a - b for a, b in zip(before, weights(trainer))]
@@ -202,7 +198,7 @@ def test_objectives_take_turns(one_device, batches):
 @pytest.mark.usefixtures("eager")
 def test_interleaved_steps_draw_by_weight_and_draw_the_same_again(one_device, batches):
     trainer = build(one_device, batches, names=("cmlm", "mlm"))
-    trainer.schedule = "interleaved"
+    trainer.settings.schedule = "interleaved"
     trainer.objectives["cmlm"].config.weight = 3.0
     drawn = [trainer.active(step) for step in range(400)]
     assert drawn == [trainer.active(step) for step in range(400)]
@@ -220,7 +216,7 @@ def test_interleaved_steps_draw_by_weight_and_draw_the_same_again(one_device, ba
 @pytest.mark.usefixtures("eager")
 def test_a_weight_is_no_factor_of_an_interleaved_step(one_device, batches):
     plain, interleaved = (build(one_device, batches) for _ in range(2))
-    interleaved.schedule = "interleaved"
+    interleaved.settings.schedule = "interleaved"
     interleaved.objectives["cmlm"].config.weight = 7.0
     toys.copy_weights(plain.model, interleaved.model)
     want, got = plain.train(1), interleaved.train(1)
@@ -251,7 +247,9 @@ def test_only_steps_that_read_vectors_change_the_reading(one_device, batches):
         objectives["cmlm"].config.start_step = 2
         settings = optimization.OptimizerConfig(type="lamb", warmup_steps=0)
         optimizer = optimization.build_optimizer(settings, train_steps=3)
-        trainer = Trainer(model, objectives, optimizer, one_device)
+        trainer = Trainer(
+            model, objectives, optimizer, one_device, toys.trainer_config()
+        )
     reading = model.encoder.reading_variables
     start = [variable.numpy() for variable in reading]
     trainer.train(2)
@@ -339,9 +337,9 @@ def test_a_row_alone_has_no_wrong_neighbour(one_device):
 def test_a_row_of_metrics_weighs_each_step_once(one_device, batches, tmp_path):
     """The steps of two loops, of which each objective takes part in some."""
     trainer = build(one_device, batches, names=("cmlm", "mlm"))
-    trainer.schedule = "interleaved"
+    trainer.settings.schedule = "interleaved"
     trainer.objectives["mlm"].config.train_data.global_batch_size = 2
-    trainer.seed = 2
+    trainer.settings.seed = 2
     drawn = [trainer.active(step)[0] for step in range(6)]
     assert [drawn[:2].count("mlm"), drawn[2:].count("mlm")] == [1, 3]
     settings = experiment.TrainerConfig(train_steps=6, summary_interval=6)

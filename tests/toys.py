@@ -49,6 +49,13 @@ def model(**values) -> SentenceModel:
     return made
 
 
+def trainer_config(**values) -> experiment.TrainerConfig:
+    """Gradients are not clipped, and a validation takes all examples."""
+    config = experiment.TrainerConfig(validation_examples=-1, **values)
+    config.optimizer.clip_norm = 0.0
+    return config
+
+
 def trainer(
     strategy: tf.distribute.Strategy,
     made: SentenceModel,
@@ -58,7 +65,7 @@ def trainer(
     """A trainer with plain SGD, whose update shows the gradient itself."""
     by_name = {each.name: each for each in objectives}
     optimizer = keras.optimizers.legacy.SGD(0.1)
-    return Trainer(made, by_name, optimizer, strategy, **settings)
+    return Trainer(made, by_name, optimizer, strategy, trainer_config(**settings))
 
 
 def copy_weights(source: SentenceModel, target: SentenceModel) -> None:

@@ -41,15 +41,12 @@ def toy_trainer(strategy) -> Trainer:
             "cmlm": toys.objective("cmlm", model, text),
             "bitext": toys.objective("bitext", model, bitext),
         }
-        config = optimization.OptimizerConfig(learning_rate=0.01, warmup_steps=1)
-        return Trainer(
-            model,
-            objectives,
-            optimization.build_optimizer(config, 10),
-            strategy,
-            clip_norm=1.0,
-            seed=5,
+        config = toys.trainer_config(seed=5)
+        config.optimizer = optimization.OptimizerConfig(
+            learning_rate=0.01, warmup_steps=1
         )
+        optimizer = optimization.build_optimizer(config.optimizer, 10)
+        return Trainer(model, objectives, optimizer, strategy, config)
 
 
 def weights(trainer: Trainer) -> dict[str, np.ndarray]:

@@ -196,12 +196,7 @@ def _build_trainer(
                 config.trainer.optimizer, config.trainer.train_steps
             ),
             strategy,
-            clip_norm=config.trainer.optimizer.clip_norm,
-            micro_batch_size=config.trainer.micro_batch_size,
-            seed=config.trainer.seed,
-            schedule=config.trainer.schedule,
-            validation_examples=config.trainer.validation_examples,
-            fused_layers=config.trainer.fused_layers,
+            config.trainer,
         )
 
 

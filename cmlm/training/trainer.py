@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import context
 
 from cmlm.common import distributed, iterators
+from cmlm.config import experiment
 from cmlm.errors import UserError
 from cmlm.modeling import fused
 from cmlm.modeling.model import SentenceModel
@@ -37,16 +38,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         objectives: the objectives by name.
         optimizer: a Keras 2 legacy optimizer, such as Model Garden's.
         strategy: the strategy whose replicas share each global batch.
-        clip_norm: the largest global norm, to which larger gradients are scaled down;
-            0: no clipping.
-        micro_batch_size: examples that a replica holds at a time; 0: its whole share.
-        seed: the seed of dropout, and of the draws of an interleaved schedule.
-        schedule: `joint`, every step sums the weighted losses of all objectives that
-            take part; or `interleaved`, every step draws one of them, in proportion to
-            the weights.
-        validation_examples: the examples of one validation, see `Validator`.
-        fused_layers: whether the step uses the compiled pieces of `modeling.fused`, one
-            of its `CHOICES`.
+        settings: clipping, memory, schedule and seed of the steps; the examples of a
+            validation.
 
     Attributes:
         gradients: the `ReplicaGradients` of each objective.
@@ -65,12 +58,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         objectives: Mapping[str, Objective],
         optimizer,
         strategy: tf.distribute.Strategy,
-        clip_norm: float = 0.0,
-        micro_batch_size: int = 0,
-        seed: int = 0,
-        schedule: str = "joint",
-        validation_examples: int = -1,
-        fused_layers: str = "auto",
+        settings: experiment.TrainerConfig,
     ):
         _keep_sums_in_loops()
         self.totals: dict[str, list[float]] = {}
@@ -78,20 +66,21 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         self.objectives = dict(objectives)
         self.optimizer = optimizer
         self.strategy = strategy
-        self.clip_norm = clip_norm
-        self.seed = seed
-        self.schedule = schedule
+        self.settings = settings
         self.fused = fused.wanted(
-            fused_layers, model.config.hidden_size, distributed.on_processors(strategy)
+            settings.fused_layers,
+            model.config.hidden_size,
+            distributed.on_processors(strategy),
         )
+        size = settings.micro_batch_size
         self.gradients = {
             name: ReplicaGradients(
-                objective, model, strategy.num_replicas_in_sync, micro_batch_size
+                objective, model, strategy.num_replicas_in_sync, size
             )
             for name, objective in self.objectives.items()
         }
         self.validator = Validator(
-            self.objectives, strategy, micro_batch_size, validation_examples
+            self.objectives, strategy, size, settings.validation_examples
         )
         self.batches_seen = {
             name: tf.Variable(
@@ -103,7 +92,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             )
             for name in self.objectives
         }
-        model.build_dropout(seed)
+        model.build_dropout(settings.seed)
         # Creates the slots before a checkpoint is restored, so that each of its values
         # finds a variable.
         optimizer._create_all_weights(self._variables(tuple(self.objectives)))
@@ -125,11 +114,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
     def active(self, step: int) -> tuple[str, ...]:
         """Returns the names of the objectives that take part in a step."""
         names = self._taking_part(step)
-        if self.schedule == "joint" or len(names) < 2:
+        if self.settings.schedule == "joint" or len(names) < 2:
             return names
         # The draw is a function of seed and step, so a resumed run repeats it.
         weights = np.array([self.objectives[name].config.weight for name in names])
-        random = np.random.default_rng([self.seed, step])
+        random = np.random.default_rng([self.settings.seed, step])
         return (names[random.choice(len(names), p=weights / weights.sum())],)
 
     def _taking_part(self, step: int) -> tuple[str, ...]:
@@ -258,10 +247,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
     @tf.autograph.experimental.do_not_convert
     def _replica_step(self, batches) -> tf.Tensor:
         gradient_of, norms, metrics = {}, [], []
+        is_joint = self.settings.schedule == "joint"
         for name, batch in batches.items():
             objective = self.objectives[name]
             count = distributed.sum_over_replicas(objective.normalizer(batch))
-            weight = objective.config.weight if self.schedule == "joint" else 1.0
+            weight = objective.config.weight if is_joint else 1.0
             scale = tf.math.divide_no_nan(weight, count)
             # An objective that keeps the encoder frozen does not train it, even if
             # another objective of the step does.
@@ -291,11 +281,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         compiled = distributed.is_static(self.strategy)
         checks = [] if compiled else [finite.assert_finite(values)]
         with tf.control_dependencies(checks):
-            factor = (
-                self.clip_norm / tf.maximum(norm, self.clip_norm)
-                if self.clip_norm
-                else 1.0
-            )
+            limit = self.settings.optimizer.clip_norm
+            factor = limit / tf.maximum(norm, limit) if limit else 1.0
             gradients = [gradient * factor for gradient in gradients]
         # Without waiting, TensorFlow computes the decay of all weights as the step
         # begins, and holds as much memory as the weights take until it ends.
