@@ -18,6 +18,7 @@ from cmlm.objectives.distill import (
 )
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import inputs, teachers
+from cmlm.training.start import Start
 
 TEXTS = [f"sentence number {n} of the text ." for n in range(300)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sentence", "##ing", "."]
@@ -50,11 +51,21 @@ def settings(folder, **values) -> DistillConfig:
     return config
 
 
-def prepare(folder, config, directory="run", **values):
+def taught(folder, directory="run", *, objectives, **values):
+    """The data of some objectives, with the teachers' vectors; and the tokenizer."""
+    run = toys.run_config(f"{folder}/text.txt")
+    run.task.cmlm.weight = 0.0
+    for name, objective in objectives.items():
+        setattr(run.task, name, objective)
     tokenizer = WordPiece(str(folder / "vocab.txt"))
-    data = {"distill": config.load_data(str(folder))}
-    found = teachers.prepare(
-        {"distill": config}, data, tokenizer, str(folder / directory), **values
+    data = {name: each.load_data(str(folder)) for name, each in objectives.items()}
+    start = Start(run, str(folder / directory), None, **values)
+    return teachers.prepare(start, data, tokenizer), tokenizer
+
+
+def prepare(folder, config, directory="run", **values):
+    found, tokenizer = taught(
+        folder, directory, objectives={"distill": config}, **values
     )
     return found["distill"], tokenizer
 
@@ -225,7 +236,7 @@ def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_devi
 
     def refused(said, directory=f"{folder}/run"):
         with pytest.raises(UserError, match=said):
-            inputs.prepare(run, None, directory, one_device)
+            inputs.prepare(Start(run, directory, one_device))
         assert not tf.io.gfile.exists(f"{directory}/vocab.txt")
 
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
@@ -340,7 +351,9 @@ def test_a_run_keeps_the_basis_of_its_first_start(folder):
     config.init_words = True
 
     def later(**values):
-        return prepare(folder, config, begins=False, **values)[0].teacher.directions()
+        begun = toys.run_config(f"{folder}/text.txt")
+        data, _ = prepare(folder, config, begun=begun, **values)
+        return data.teacher.directions()
 
     np.testing.assert_array_equal(later(), first)
     np.testing.assert_array_equal(later(writes=False), first)
@@ -368,9 +381,7 @@ def prepare_both(folder, distill, bitext):
     (folder / "pairs.tsv").write_text("\n".join(more))
     bitext.train_data.input_path = f"{folder}/pairs.tsv"
     objectives = {"distill": distill, "distill_bitext": bitext}
-    data = {name: each.load_data(str(folder)) for name, each in objectives.items()}
-    tokenizer = WordPiece(str(folder / "vocab.txt"))
-    found = teachers.prepare(objectives, data, tokenizer, str(folder / "run"))
+    found, _ = taught(folder, objectives=objectives)
     return found["distill"].teacher, found["distill_bitext"].teacher
 
 
@@ -403,7 +414,8 @@ def test_the_stages_of_a_run_share_text_and_vectors(folder, one_device):
     run.vocabulary.max_unknown_share = 1
     run.task.cmlm.weight, run.task.distill = 0.0, settings(folder)
     stage = f"{folder}/run/stages/1-layers"
-    data, _ = inputs.prepare(run, None, stage, one_device, whole=f"{folder}/run")
+    start = Start(run, stage, one_device, whole=f"{folder}/run")
+    data, _ = inputs.prepare(start)
     assert data["distill"].teacher.directory == f"{folder}/run/teacher"
     assert os.listdir(stage) == ["vocab.txt", "vocab.txt.json"]
 
@@ -430,16 +442,18 @@ def test_word_embeddings_need_the_width_of_the_teacher(folder, one_device):
     run.task.cmlm.weight = 0.0
     run.task.distill = settings(folder, init_words=True, projection="linear")
 
+    start = Start(run, f"{folder}/run", one_device)
+
     def refused():
         with pytest.raises(UserError, match="init_words is True; allowed: false"):
-            inputs.prepare(run, None, f"{folder}/run", one_device)
+            inputs.prepare(start)
 
     refused()
     assert not (folder / "run" / "teacher").exists()
-    prepare(folder, run.task.distill)
+    prepare(folder, settings(folder, init_words=True))
     refused()
     run.task.distill.init_words = False
-    inputs.prepare(run, None, f"{folder}/run", one_device)
+    inputs.prepare(start)
 
 
 def test_a_teacher_must_be_named():

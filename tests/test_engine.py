@@ -22,6 +22,7 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.training import agreement, engine, inputs, metrics_log
 from cmlm.training.finite import NonFiniteError
+from cmlm.training.start import Start
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -480,31 +481,34 @@ def test_the_engine_checks_the_folder_of_a_new_run(tmp_path, caplog):
     assert "not of a run: notes.txt; the run writes" in caplog.text
 
 
-def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path):
+def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path, one_device):
     """A run without a vocabulary learns one; a file of the same tokens may stay."""
     given, own = tmp_path / "given.txt", tmp_path / "folder" / "vocab.txt"
     own.parent.mkdir()
     given.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
     own.write_text(given.read_text())
     config = toys.run_config(text)
-    data = inputs.prepare_data(config, str(own.parent))
+    start = Start(config, str(own.parent), one_device)
+    data = inputs.prepare_data(config, start.directory)
     said = f"{own} was there before the run, .*; allowed: .*--vocab_file={own}"
     with pytest.raises(UserError, match=said):
-        inputs.prepare_vocabulary(config, None, data, str(own.parent))
+        inputs.prepare_vocabulary(start, data)
     assert own.read_text() == given.read_text()
     config.vocabulary.file, config.model.vocab_size = str(given), 0
-    taken = inputs.prepare_vocabulary(config, None, data, str(own.parent))
+    taken = inputs.prepare_vocabulary(start, data)
     assert taken == str(own) and own.read_text() == given.read_text()
 
 
-def test_a_vocabulary_that_another_run_wrote_is_not_replaced(text, tmp_path):
+def test_a_vocabulary_that_another_run_wrote_is_not_replaced(
+    text, tmp_path, one_device
+):
     """Its record is no sign of this run. A killed run begins again."""
 
     def prepare(run: Path, **settings) -> str:
         config = toys.run_config(text, **settings)
         run.mkdir(exist_ok=True)
         data = inputs.prepare_data(config, str(run))
-        inputs.prepare_vocabulary(config, None, data, str(run))
+        inputs.prepare_vocabulary(Start(config, str(run), one_device), data)
         return (run / "vocab.txt").read_text()
 
     own, copy = tmp_path / "own", tmp_path / "copy"
@@ -642,8 +646,9 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
         config.runtime.mixed_precision_dtype = "auto"
         config.runtime.override(runtime)
         monkeypatch.setattr(distributed, "_cpu_flags", lambda: frozenset(flags))
-        begun = model_dir.begun_config(str(tmp_path))
-        agreement.choose_precision(config, begun, one_device)
+        directory = str(tmp_path)
+        begun = model_dir.begun_config(directory)
+        agreement.choose_precision(Start(config, directory, one_device, begun))
         return config.runtime.mixed_precision_dtype
 
     assert precision({"avx512f", "avx512_bf16"}) == "bfloat16"

@@ -14,7 +14,7 @@ import toys
 
 from cmlm.common import distributed
 from cmlm.common.keras import keras
-from cmlm.config import recipes
+from cmlm.config import experiment, recipes
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.scored import ScoredDataConfig
@@ -23,6 +23,7 @@ from cmlm.modeling import checkpoints
 from cmlm.objectives import OBJECTIVES
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import engine, metrics_log, teachers
+from cmlm.training.start import Start
 from cmlm.training.trainer import Trainer
 
 BATCH, SEQ, LEARNING_RATE = 8, 32, 0.1
@@ -130,12 +131,11 @@ class Case:
         self.config = OBJECTIVES[name].config_class()
         configure(self.config, name, data)
         self.tokenizer = WordPiece(str(data / "vocab.txt"))
-        self.found = teachers.prepare(
-            {name: self.config},
-            {name: self.config.load_data(str(data))},
-            self.tokenizer,
-            str(data),
-        )[name]
+        run = experiment.ExperimentConfig()
+        setattr(run.task, name, self.config)
+        found = {name: self.config.load_data(str(data))}
+        start = Start(run, str(data), None)
+        self.found = teachers.prepare(start, found, self.tokenizer)[name]
         whole = tf.distribute.InputContext(1, 0, 1)
         pipeline = OBJECTIVES[name](**self.arguments(), static_shapes=True)
         self.batches = list(pipeline.train_dataset(whole).take(2))

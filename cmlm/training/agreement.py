@@ -16,6 +16,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.modeling.foreign import modules, tensors, tf_hub
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
+from cmlm.training.start import Start
 
 # These decide how a vocabulary is learnt, once, before the first checkpoint.
 _OF_LEARNING = {
@@ -103,49 +104,29 @@ def check_folder(directory: str) -> None:
         )
 
 
-def choose_precision(
-    config: ExperimentConfig,
-    begun: ExperimentConfig | None,
-    strategy: tf.distribute.Strategy,
-) -> None:
-    """Replaces the precision `auto` by that of the run so far, or of worker 0.
-
-    Args:
-        config: the configuration of the command, the same on every worker; changed in
-            place.
-        begun: the result of `model_dir.begun_config`, here and in the next functions;
-            here, that of the stage before if the run has no checkpoint.
-        strategy: the run's strategy.
-    """
-    runtime = config.runtime
+def choose_precision(start: Start) -> None:
+    """Replaces the precision `auto` by that of the run so far, or of worker 0."""
+    runtime = start.config.runtime
     if runtime.mixed_precision_dtype != distributed.AUTO:
         return
 
     def choose():
-        if begun is None:
+        before = start.begun
+        if before is None and start.stacked_on:
+            before = model_dir.begun_config(start.stacked_on)
+        if before is None:
             return distributed.fast_precision(runtime)
         # A run does not change its precision on the way from machine to machine.
-        return begun.runtime.mixed_precision_dtype or "float32"
+        return before.runtime.mixed_precision_dtype or "float32"
 
     # The machines of the workers may differ.
-    runtime.mixed_precision_dtype = workers.on_chief(strategy, choose)
+    runtime.mixed_precision_dtype = workers.on_chief(start.strategy, choose)
 
 
-def check_begun(
-    config: ExperimentConfig,
-    begun: ExperimentConfig | None,
-    directory: str,
-    writes: bool,
-) -> str:
+def check_begun(start: Start) -> str:
     """Checks that a command can go on with the run in a model_dir.
 
     These checks need neither text nor vocabulary, so they come before both are read.
-
-    Args:
-        config: the configuration of the command.
-        begun: the configuration of the run, or None if it has no checkpoint.
-        directory: the model_dir.
-        writes: whether the command trains; a validation may name another teacher.
 
     Returns:
         The `init_checkpoint` of the run, see `begun_start`.
@@ -153,30 +134,30 @@ def check_begun(
     Raises:
         UserError: the command asks for another run.
     """
-    start = begun_start(config, begun, directory)
+    config, begun, directory = start.config, start.begun, start.directory
+    source = begun_start(config, begun, directory)
     if begun is not None:
-        if writes:
+        # A validation may name another teacher.
+        if start.writes:
             _refuse_other_teacher(config, begun, directory)
         _refuse_other_optimizer(config, begun, directory)
         _refuse_new_objectives(config, begun, directory)
-    return start
+    return source
 
 
-def refuse_other_model(
-    config: ExperimentConfig, begun: ExperimentConfig | None, directory: str
-) -> None:
+def refuse_other_model(start: Start) -> None:
     """Raises UserError if a model_dir holds checkpoints of a model of another shape.
 
     The error names the setting. Without this check, restoring would fail on the shape
     of a weight.
     """
-    if begun is None:
+    if start.begun is None:
         return
-    before = begun.model.as_dict()
-    for field, value in config.model.as_dict().items():
+    before = start.begun.model.as_dict()
+    for field, value in start.config.model.as_dict().items():
         if before[field] != value and field != "preset":
             raise UserError(
-                f"--model_dir={directory} holds a model with {field}="
+                f"--model_dir={start.directory} holds a model with {field}="
                 f"{before[field]!r}, this command asks for {value!r}; "
                 "use another --model_dir"
             )

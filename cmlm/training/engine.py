@@ -36,6 +36,7 @@ from cmlm.training.evals import Evals
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.reporting import Pace, Reporter
 from cmlm.training.signals import Signals, Stopped
+from cmlm.training.start import Start
 from cmlm.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -94,46 +95,35 @@ def build(
         UserError: configuration, text, vocabulary and checkpoint do not fit each other,
             the workers have different configurations, or a worker is lost.
     """
-    # Every check of this start has this one reading of params.yaml.
+    # params.yaml is read once, here, for all checks of this start.
     begun = model_dir.begun_config(directory)
     # TensorFlow must not run an operation before the workers of a cluster have found
     # each other.
     strategy = strategy or distributed.build_strategy(config.runtime)
+    start = Start(config, directory, strategy, begun, stacked_on, whole, writes)
     with workers.lost_workers(strategy):
-        return _build(config, begun, directory, stacked_on, whole, strategy, writes)
+        return _build(start)
 
 
-def _build(config, begun, directory, stacked_on, whole, strategy, writes) -> Run:
-    """The part of `build` that fails if a worker is lost; arguments as there."""
+def _build(start: Start) -> Run:
+    """The part of `build` that fails if a worker is lost."""
+    config, directory, strategy = start.config, start.directory, start.strategy
     agreement.refuse_other_settings(config, strategy)
-    before = begun
-    if begun is None and stacked_on:
-        before = model_dir.begun_config(stacked_on)
-    agreement.choose_precision(config, before, strategy)
+    agreement.choose_precision(start)
     distributed.set_precision(config.runtime.mixed_precision_dtype)
     on_chief = functools.partial(workers.on_chief, strategy)
-    if writes:
+    if start.writes:
         on_chief(lambda: agreement.check_folder(directory))
-    config.init_checkpoint = on_chief(
-        lambda: agreement.check_begun(config, begun, directory, writes)
-    )
+    config.init_checkpoint = on_chief(lambda: agreement.check_begun(start))
     tasks = Evals(config, strategy)
-    if stacked_on:
+    if start.stacked_on:
         # Only a finished stage shows whether its vocabulary is a tokenizer.json.
-        path = vocabulary_file.find(stacked_on)
+        path = vocabulary_file.find(start.stacked_on)
         # A run that has begun has its own copy, and needs the stage no more.
-        if begun is None or tf.io.gfile.exists(path):
+        if start.begun is None or tf.io.gfile.exists(path):
             config.vocabulary.file = path
-    data, tokenizer = inputs.prepare(
-        config,
-        begun,
-        directory,
-        strategy,
-        whole=whole,
-        begins=begun is None and not stacked_on,
-        writes=writes,
-    )
-    on_chief(lambda: agreement.refuse_other_model(config, begun, directory))
+    data, tokenizer = inputs.prepare(start)
+    on_chief(lambda: agreement.refuse_other_model(start))
     trainer = _build_trainer(config, data, tokenizer, strategy)
     with strategy.scope():
         manager = Checkpoints(
@@ -146,16 +136,16 @@ def _build(config, begun, directory, stacked_on, whole, strategy, writes) -> Run
             [*trainer.model.variables, *trainer.optimizer.variables()],
             directory,
             max_to_keep=config.trainer.max_to_keep,
-            writes=writes,
+            writes=start.writes,
         )
-        _set_weights(trainer, manager, stacked_on, config.init_checkpoint)
-    if writes:
+        _set_weights(trainer, manager, start)
+    if start.writes:
         agreement.refuse_fewer_steps(config, directory, trainer.step)
     is_over = config.trainer.is_over(trainer.step)
     # This comes last: params.yaml marks a model_dir whose run could be built. It keeps
     # the settings that the run was trained with.
-    if writes and workers.is_chief(strategy):
-        agreement.log_other_settings(config, begun, is_over)
+    if start.writes and workers.is_chief(strategy):
+        agreement.log_other_settings(config, start.begun, is_over)
         if not is_over:
             model_dir.write_config(directory, config)
     encoder = opening.live(trainer.model, tokenizer, config.longest_sentence)
@@ -200,16 +190,13 @@ def _build_trainer(
         )
 
 
-def _set_weights(
-    trainer: Trainer, manager: Checkpoints, stacked_on: str | None, start: str
-) -> None:
+def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
     """Restores the latest checkpoint, or gives a new run its first weights.
 
     Args:
         trainer: model, objectives, optimizer; changed in place.
         manager: the checkpoints of the run.
-        stacked_on: see `build`.
-        start: `init_checkpoint`, or "".
+        start: the stage before, or `init_checkpoint`.
 
     Raises:
         UserError: the weights do not fit the model, or an objective needs more of them.
@@ -222,17 +209,17 @@ def _set_weights(
             optimizer=trainer.optimizer,
             batches_seen=trainer.batches_seen,
         )
-    elif stacked_on:
-        layers = stacking.stack(model, stacked_on)
+    elif start.stacked_on:
+        layers = stacking.stack(model, start.stacked_on)
         found = counted(layers, "layer")
-        logger.info("weights: %s of %s, repeated", found, stacked_on)
-    elif start:
-        parts = checkpoints.initialize(model, start)
+        logger.info("weights: %s of %s, repeated", found, start.stacked_on)
+    elif source := start.config.init_checkpoint:
+        parts = checkpoints.initialize(model, source)
         for objective in objectives:
-            objective.check_start(start, parts)
+            objective.check_start(source, parts)
         new = ", ".join(name for name in model.parts if name not in parts)
         logger.info(
-            "weights: %s from %s%s", ", ".join(parts), start, new and f"; new: {new}"
+            "weights: %s from %s%s", ", ".join(parts), source, new and f"; new: {new}"
         )
     else:
         for objective in objectives:

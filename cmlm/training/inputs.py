@@ -20,6 +20,7 @@ from cmlm.objectives import Data, ObjectiveConfig
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 from cmlm.training import teachers, warm_start
+from cmlm.training.start import Start
 from cmlm.vocabulary import of_run
 
 # The longest wait until shared storage shows a file of worker 0 to another worker.
@@ -57,12 +58,7 @@ def _origin(objective: ObjectiveConfig) -> tuple:
     return objective.train_data.origin, objective.validation_data
 
 
-def prepare_vocabulary(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig | None,
-    data: Mapping[str, Data],
-    directory: str,
-) -> str:
+def prepare_vocabulary(start: Start, data: Mapping[str, Data]) -> str:
     """Writes the vocabulary into the model_dir, and its rules into the configuration.
 
     A warm start takes the vocabulary of its source, unless the user names a file.
@@ -73,9 +69,11 @@ def prepare_vocabulary(
     Raises:
         UserError: the vocabulary cannot be used.
     """
-    settings = warm_start.vocabulary_settings(config, begun)
+    config, directory = start.config, start.directory
+    settings = warm_start.vocabulary_settings(config, start.begun)
     target = vocabulary_file.find(directory)
-    if begun is not None and not settings.file and not tf.io.gfile.exists(target):
+    has_weights = start.begun is not None
+    if has_weights and not settings.file and not tf.io.gfile.exists(target):
         raise UserError(
             f"{target} is missing, and the checkpoints in {directory} need it: put it "
             "back, name it with --vocab_file, or use another --model_dir"
@@ -85,34 +83,18 @@ def prepare_vocabulary(
         languages.merge(entry.train for entry in data.values()),
         directory,
         config.model.vocab_size,
-        has_weights=begun is not None,
-        is_new=begun is None and not model_dir.is_model_dir(directory),
+        has_weights=has_weights,
+        is_new=not has_weights and not model_dir.is_model_dir(directory),
     )
     config.vocabulary.adopt_rules(settings.rules().as_dict())
     return path
 
 
-def prepare(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig | None,
-    directory: str,
-    strategy: tf.distribute.Strategy,
-    *,
-    whole: str = "",
-    begins: bool = True,
-    writes: bool = True,
-) -> tuple[dict[str, Data], Tokenizer]:
+def prepare(start: Start) -> tuple[dict[str, Data], Tokenizer]:
     """Prepares data and vocabulary on worker 0; the other workers read its files.
 
     Args:
-        config: the run's configuration; size and rules of the vocabulary are filled in.
-        begun: the configuration of the run in `directory`, or None if it has no
-            checkpoint.
-        directory: the model_dir, the same for every worker.
-        strategy: the run's strategy.
-        whole: the model_dir of the whole run, if this one is a stage; its stages share
-            text and teacher's vectors.
-        begins, writes: see `teachers.prepare`.
+        start: size and rules of the vocabulary are filled into its configuration.
 
     Returns:
         The data of every enabled objective, and the tokenizer of the vocabulary.
@@ -121,13 +103,8 @@ def prepare(
         UserError: data or vocabulary cannot be used, the vocabulary does not fit, or
             a worker does not see the files of worker 0.
     """
-
-    found = workers.on_chief(
-        strategy,
-        lambda: _prepare_files(
-            config, begun, directory, whole or directory, begins, writes
-        ),
-    )
+    config, strategy = start.config, start.strategy
+    found = workers.on_chief(strategy, lambda: _prepare_files(start))
     data = {name: _data_of(values) for name, values in found["data"].items()}
     path = found["vocabulary"]
     if not workers.is_chief(strategy):
@@ -138,7 +115,7 @@ def prepare(
     config.model.vocab_size = tokenizer.vocab_size
 
     def check_coverage():
-        if begun is None:
+        if start.begun is None:
             text = languages.merge(entry.train for entry in data.values())
             of_run.check_coverage(config.vocabulary, tokenizer, text)
 
@@ -146,26 +123,14 @@ def prepare(
     return data, tokenizer
 
 
-def _prepare_files(
-    config: experiment.ExperimentConfig,
-    begun: experiment.ExperimentConfig | None,
-    directory: str,
-    whole: str,
-    begins: bool,
-    writes: bool,
-) -> dict[str, Any]:
+def _prepare_files(start: Start) -> dict[str, Any]:
     """Prepares data and vocabulary, and describes them in values that JSON can hold."""
-    tf.io.gfile.makedirs(directory)
-    objectives = config.task.enabled()
-    data = prepare_data(config, whole)
-    teachers.refuse_others(objectives, whole)
-    path = prepare_vocabulary(config, begun, data, directory)
-    tokenizer = config.vocabulary.tokenizer(path)
-    is_new = not config.init_checkpoint and begun is None
-    encoder = config.model if is_new else None
-    data = teachers.prepare(
-        objectives, data, tokenizer, whole, encoder, begins=begins, writes=writes
-    )
+    config = start.config
+    tf.io.gfile.makedirs(start.directory)
+    data = prepare_data(config, start.shared_directory)
+    teachers.refuse_others(start)
+    path = prepare_vocabulary(start, data)
+    data = teachers.prepare(start, data, config.vocabulary.tokenizer(path))
     return {
         "data": {name: dataclasses.asdict(entry) for name, entry in data.items()},
         "vocabulary": path,

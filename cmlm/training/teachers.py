@@ -19,11 +19,10 @@ from cmlm.data import teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
-from cmlm.modeling.encoder import EncoderConfig
 from cmlm.objectives import Data
-from cmlm.objectives.base import ObjectiveConfig
 from cmlm.objectives.distill import DistillConfig, word_of
 from cmlm.tokenization.base import Tokenizer
+from cmlm.training.start import Start
 
 # Texts that the teacher encodes in one call: enough for batches of similar length.
 _AT_ONCE = 4_096
@@ -32,14 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(
-    objectives: Mapping[str, ObjectiveConfig],
-    data: Mapping[str, Data],
-    tokenizer: Tokenizer,
-    directory: str,
-    new_encoder: EncoderConfig | None = None,
-    *,
-    begins: bool = True,
-    writes: bool = True,
+    start: Start, data: Mapping[str, Data], tokenizer: Tokenizer
 ) -> dict[str, Data]:
     """Gives the data of every objective with a teacher the vectors of its texts.
 
@@ -47,23 +39,19 @@ def prepare(
     are complete, the teacher is not opened.
 
     Args:
-        objectives: the enabled objectives.
-        data: the data of each of them.
+        start: the start of the run.
+        data: the data of every enabled objective.
         tokenizer: its vocabulary is encoded too, for `init_words`.
-        directory: the model_dir.
-        new_encoder: the encoder, if it begins without weights.
-        begins: whether the run has no checkpoint, and no stage before it.
-        writes: whether the run trains; if not, it keeps no basis.
 
     Raises:
         UserError: the teacher cannot be opened, its vectors are not finite or do not
             fit the new encoder, the cache belongs to another teacher, or two teachers
             do not fit one linear map.
     """
+    objectives = _taught(start)
     found = {
-        name: _vectors(name, objective, data[name], tokenizer, directory, new_encoder)
+        name: _vectors(start, name, objective, data[name], tokenizer)
         for name, objective in objectives.items()
-        if isinstance(objective, DistillConfig)
     }
     mapped = [name for name in found if objectives[name].projection == "linear"]
     if len({found[name].dim for name in mapped}) > 1:
@@ -73,15 +61,24 @@ def prepare(
             "allowed: teachers of one width, or projection=pca"
         )
     projected = {name: found[name] for name in found if name not in mapped}
-    found |= _with_bases(projected, directory, begins, writes)
+    found |= _with_bases(start, projected)
     return data | {
         name: dataclasses.replace(data[name], teacher=vectors)
         for name, vectors in found.items()
     }
 
 
+def _taught(start: Start) -> dict[str, DistillConfig]:
+    """The enabled objectives that learn a teacher's vectors."""
+    return {
+        name: objective
+        for name, objective in start.config.task.enabled().items()
+        if isinstance(objective, DistillConfig)
+    }
+
+
 def _with_bases(
-    found: dict[str, TeacherVectors], directory: str, begins: bool, writes: bool
+    start: Start, found: dict[str, TeacherVectors]
 ) -> dict[str, TeacherVectors]:
     """Gives all objectives with one teacher the basis of the run's first start.
 
@@ -89,8 +86,8 @@ def _with_bases(
     it. A run of an earlier version has kept none, and keeps that of its next start.
 
     Args:
+        start: the start of the run; one that only validates keeps no basis.
         found: the vectors of each objective.
-        directory, begins, writes: see `prepare`.
     """
     teachers = {
         name: teacher_vectors.fingerprint(vectors.directory)
@@ -101,8 +98,8 @@ def _with_bases(
     for name in sorted(found, key=lambda name: -found[name].rows):
         bases.setdefault(teachers[name], found[name].basis)
     for teacher, basis in bases.items():
-        kept = os.path.join(directory, model_dir.BASES, teacher[:16])
-        if writes and (begins or not tf.io.gfile.exists(kept)):
+        kept = os.path.join(start.shared_directory, model_dir.BASES, teacher[:16])
+        if start.writes and (start.is_first or not tf.io.gfile.exists(kept)):
             with files.atomic_file(kept) as temporary:
                 tf.io.gfile.copy(basis, temporary, overwrite=True)
         if tf.io.gfile.exists(kept):
@@ -113,31 +110,28 @@ def _with_bases(
     }
 
 
-def refuse_others(objectives: Mapping[str, ObjectiveConfig], directory: str) -> None:
+def refuse_others(start: Start) -> None:
     """Refuses a cache of another teacher before the run computes anything.
 
     A teacher of the name in the cache may have changed all the same. `prepare` notices
     that if it needs the teacher.
 
-    Args:
-        objectives, directory: see `prepare`.
-
     Raises:
         UserError: a cache is remote, is damaged or belongs to another teacher, or a
             teacher cannot be opened.
     """
-    for objective in objectives.values():
-        if isinstance(objective, DistillConfig):
-            cache = _cache(objective, directory)
-            known = teacher_vectors.teacher_of(cache).get("model")
-            if known not in (None, objective.teacher):
-                teacher, about = _open(objective)
-                teacher_vectors.refuse_other(cache, about, teacher.dim)
+    for objective in _taught(start).values():
+        cache = _cache(start, objective)
+        known = teacher_vectors.teacher_of(cache).get("model")
+        if known not in (None, objective.teacher):
+            teacher, about = _open(objective)
+            teacher_vectors.refuse_other(cache, about, teacher.dim)
 
 
-def _cache(objective: DistillConfig, directory: str) -> str:
+def _cache(start: Start, objective: DistillConfig) -> str:
     """Raises UserError for a remote path: TensorFlow maps the vectors to memory."""
-    path = objective.teacher_cache or os.path.join(directory, model_dir.TEACHER)
+    own = os.path.join(start.shared_directory, model_dir.TEACHER)
+    path = objective.teacher_cache or own
     if not locks.is_local(path):
         raise UserError(
             f"--teacher_cache is {path}; allowed: a local directory that every worker "
@@ -208,15 +202,14 @@ def _warn_of_other_files(cache: str, model: str) -> None:
 
 
 def _vectors(
+    start: Start,
     name: str,
     objective: DistillConfig,
     data: Data,
     tokenizer: Tokenizer,
-    directory: str,
-    new_encoder: EncoderConfig | None,
 ) -> TeacherVectors:
-    """Finds the vectors of one objective, or computes them; arguments as `prepare`."""
-    cache = _cache(objective, directory)
+    """Finds the vectors of one objective, or computes them."""
+    cache = _cache(start, objective)
     words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
     texts = _identity(objective, data, words)
     found = teacher_vectors.find(cache, objective.teacher, texts)
@@ -226,9 +219,9 @@ def _vectors(
     else:
         teacher, about = _open(objective)
         dim = teacher.dim
-    if new_encoder is not None:
+    if start.is_untrained:
         # A wrong width is refused before the teacher reads the texts.
-        objective.check_words(name, dim, new_encoder)
+        objective.check_words(name, dim, start.config.model)
     if not found:
         with teacher_vectors.opened(cache, about, dim) as writer:
             _refuse_changed(cache, about)
