@@ -12,9 +12,10 @@ from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, optimization
-from cmlm.training import metrics_log, reporting, validation
+from cmlm.training import metrics_log, reporting
 from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
+from cmlm.training.totals import means
 from cmlm.training.trainer import Trainer
 from cmlm.training.validation import Validator
 
@@ -457,7 +458,7 @@ def test_a_best_metric_that_validation_lacks_is_said(one_device, batches, tmp_pa
 
 def test_a_metric_over_nothing_has_no_mean():
     totals = {"scored/order": [0.0, 0.0], "scored/loss": [3.0, 2.0]}
-    assert validation.means(totals) == {"scored/loss": 1.5}
+    assert means(totals) == {"scored/loss": 1.5}
 
 
 def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):

@@ -34,7 +34,8 @@ from cmlm.training import agreement, hold_out, inputs, metrics_log
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
 from cmlm.training.finite import NonFiniteError
-from cmlm.training.reporting import Pace, Reporter
+from cmlm.training.pace import Pace
+from cmlm.training.reporting import Reporter
 from cmlm.training.signals import Signals, Stopped
 from cmlm.training.start import Start
 from cmlm.training.trainer import Trainer

@@ -11,45 +11,14 @@ from collections.abc import Mapping
 from cmlm.common import distributed, progress
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
-from cmlm.training import metrics_log, validation
+from cmlm.training import metrics_log
+from cmlm.training.totals import add_totals, means
 from cmlm.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
 # The most metrics in the log line after a validation.
 _MOST_TOLD = 40
-
-
-class Pace:
-    """Chooses the number of steps until the next look at the clock and at signals.
-
-    Args:
-        settings: the intervals.
-        step: the number of updates so far.
-
-    Attributes:
-        steps: number of steps that take about a second.
-    """
-
-    def __init__(self, settings: experiment.TrainerConfig, step: int):
-        self._settings = settings
-        self._loop_began, self._loop_step = time.monotonic(), step
-        self.steps = 1
-
-    def next_loop(self, step: int) -> int:
-        """Returns the steps of the next loop, which never crosses an interval."""
-        settings = self._settings
-        self._loop_began, self._loop_step = time.monotonic(), int(step)
-        steps = self.steps
-        for interval in (settings.summary_interval, settings.checkpoint_interval):
-            steps = min(steps, interval - int(step) % interval)
-        return steps
-
-    def looped(self, step: int) -> None:
-        """Sets `steps` to the steps that take about a second. Call it after a loop."""
-        seconds = max(time.monotonic() - self._loop_began, 1e-9)
-        in_a_second = int((step - self._loop_step) / seconds)
-        self.steps = min(self._settings.steps_per_loop, max(1, in_a_second))
 
 
 class Reporter:
@@ -102,7 +71,7 @@ class Reporter:
         shown |= {**self._gains, "lr": trainer.learning_rate}
         self._line.update(step, shown, examples)
 
-        validation.add_totals(self._totals, trainer.totals)
+        add_totals(self._totals, trainer.totals)
         done = step >= settings.train_steps
         if step % settings.summary_interval == 0 or done:
             self._write_row()
@@ -116,8 +85,7 @@ class Reporter:
     def _write_row(self) -> None:
         step, rate = self._trainer.step, self._trainer.learning_rate
         seconds = max(time.monotonic() - self._row_start, 1e-9)
-        means = validation.means(self._totals)
-        row = {f"train/{key}": value for key, value in means.items()}
+        row = {f"train/{key}": value for key, value in means(self._totals).items()}
         row["train/learning_rate"] = rate
         examples = self._trainer.examples_seen - self._row_examples
         row["train/examples_per_second"] = examples / seconds

@@ -25,7 +25,8 @@ from cmlm.objectives import Objective
 from cmlm.training import finite
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.gradients import ReplicaGradients
-from cmlm.training.validation import Validator, add_totals, means
+from cmlm.training.totals import add_totals, means
+from cmlm.training.validation import Validator
 
 
 class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):

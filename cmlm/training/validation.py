@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from cmlm.common import distributed, iterators
 from cmlm.objectives import EmbeddingObjective, Objective
+from cmlm.training.totals import add_totals, means
 
 
 class Validator:
@@ -158,24 +159,6 @@ class Validator:
             parallel_iterations=1,
         )
         return totals
-
-
-def add_totals(
-    totals: dict[str, list[float]], more: Mapping[str, Iterable[float]]
-) -> None:
-    """Adds the (sum, count) of each metric to `totals`, in place."""
-    for key, (total, count) in more.items():
-        entry = totals.setdefault(key, [0.0, 0.0])
-        entry[0] += float(total)
-        entry[1] += float(count)
-
-
-def means(totals: Mapping[str, list[float]]) -> dict[str, float]:
-    """Returns the mean of each metric from its (sum, count).
-
-    A metric without a count is left out: `scored/order` of one pair compares nothing.
-    """
-    return {key: total / count for key, (total, count) in totals.items() if count}
 
 
 def _stacked(metrics) -> dict[str, tf.Tensor]:
