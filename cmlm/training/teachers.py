@@ -215,15 +215,12 @@ def _vectors(
     found = teacher_vectors.find(cache, objective.teacher, texts)
     if found:
         _warn_of_other_files(cache, objective.teacher)
-        dim = found.dim
+        _check_words(start, name, objective, found.dim)
     else:
         teacher, about = _open(objective)
-        dim = teacher.dim
-    if start.is_untrained:
         # A wrong width is refused before the teacher reads the texts.
-        objective.check_words(name, dim, start.config.model)
-    if not found:
-        with teacher_vectors.opened(cache, about, dim) as writer:
+        _check_words(start, name, objective, teacher.dim)
+        with teacher_vectors.opened(cache, about, teacher.dim) as writer:
             _refuse_changed(cache, about)
             logger.info(
                 "teacher: reads the texts; a stopped run resumes with its vectors in "
@@ -234,6 +231,12 @@ def _vectors(
             found = writer.finish(texts)
     logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
     return found
+
+
+def _check_words(start: Start, name: str, objective: DistillConfig, dim: int) -> None:
+    """Refuses word embeddings of another width than the teacher's, in a new encoder."""
+    if start.is_untrained:
+        objective.check_words(name, dim, start.config.model)
 
 
 def _write(
