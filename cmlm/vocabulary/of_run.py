@@ -51,40 +51,69 @@ def prepare(
     """
     if config.dotless_i is None:
         config.dotless_i = config.lower_case and rules.has_dotless_i(files)
-    target = vocabulary_file.find(model_dir)
-    present = tf.io.gfile.exists(target)
+    own = vocabulary_file.find(model_dir)
+    present = tf.io.gfile.exists(own)
     # The name of its run tells a vocabulary of this run from a copy of another one.
     mark = {_RUN: os.path.basename(os.path.abspath(model_dir))}
     if is_new and present:
-        _refuse_foreign(config, files, target, mark)
+        _refuse_foreign(config, files, own, mark)
     if config.file:
-        tokens = vocabulary_file.load(config.file)
-        _refuse_other_size(config.file, tokens, model_size)
-        if present and has_weights:
-            if not vocabulary_file.same(config.file, target):
-                raise UserError(
-                    f"{config.file} differs from the run's vocabulary, {target}; "
-                    "allowed: that file, or another --model_dir"
-                )
-        else:
-            name = vocabulary_file.name_of(config.file)
-            target = os.path.join(model_dir, name)
-            if name == vocabulary_file.FILE_NAME:
-                made_of = {"file": config.file} | mark
-                learning.write(tokens, target, config.rules(), made_of)
-            else:
-                vocabulary_file.copy(config.file, model_dir)
-            _remove_others(target)
-    elif not present or (not has_weights and _left_behind(config, files, target)):
-        if present:
-            logger.info(
-                "%s was learnt with other text or settings: learning a new one", target
+        _refuse_other_size(config.file, model_size)
+        path = _given(config, model_dir, has_weights, mark)
+    elif present and (has_weights or not _left_behind(config, files, own)):
+        path = own
+    else:
+        path = _learnt(config, files, model_dir, mark)
+    _refuse_other_size(path, model_size)
+    return path
+
+
+def _given(
+    config: VocabularyConfig, model_dir: str, has_weights: bool, mark: Mapping[str, str]
+) -> str:
+    """Copies `config.file` into a model_dir, unless its weights have a vocabulary.
+
+    Args:
+        config, model_dir, has_weights: as for `prepare`.
+        mark: see `_refuse_foreign`.
+
+    Raises:
+        UserError: the weights have another vocabulary.
+    """
+    own = vocabulary_file.find(model_dir)
+    if has_weights and tf.io.gfile.exists(own):
+        if not vocabulary_file.same(config.file, own):
+            raise UserError(
+                f"{config.file} differs from the run's vocabulary, {own}; "
+                "allowed: that file, or another --model_dir"
             )
-        target = os.path.join(model_dir, vocabulary_file.FILE_NAME)
-        learning.learn(files, config, target, mark)
-        _remove_others(target)
-    _refuse_other_size(target, vocabulary_file.load(target), model_size)
-    return target
+        return own
+    path = os.path.join(model_dir, vocabulary_file.name_of(config.file))
+    if vocabulary_file.is_json(path):
+        vocabulary_file.copy(config.file, model_dir)
+    else:
+        tokens = vocabulary_file.load(config.file)
+        learning.write(tokens, path, config.rules(), {"file": config.file} | mark)
+    _remove_others(path)
+    return path
+
+
+def _learnt(
+    config: VocabularyConfig,
+    files: Mapping[str, list[str]],
+    model_dir: str,
+    mark: Mapping[str, str],
+) -> str:
+    """Learns a vocabulary from text; see `prepare` and `_refuse_foreign`."""
+    own = vocabulary_file.find(model_dir)
+    if tf.io.gfile.exists(own):
+        logger.info(
+            "%s was learnt with other text or settings: learning a new one", own
+        )
+    path = os.path.join(model_dir, vocabulary_file.FILE_NAME)
+    learning.learn(files, config, path, mark)
+    _remove_others(path)
+    return path
 
 
 def _remove_others(path: str) -> None:
@@ -138,7 +167,9 @@ def _left_behind(
     )
 
 
-def _refuse_other_size(path: str, tokens: list[str], model_size: int) -> None:
+def _refuse_other_size(path: str, model_size: int) -> None:
+    """Raises UserError if a vocabulary is unusable, or does not fit the model."""
+    tokens = vocabulary_file.load(path)
     if model_size not in (0, len(tokens)):
         raise UserError(
             f"model.vocab_size is {model_size}, {path} has {len(tokens)} entries"
