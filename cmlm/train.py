@@ -234,7 +234,8 @@ def _announce(config, strategy) -> None:
     from cmlm.data import builtin
 
     print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
-    texts = {task.train_data.input_path for task in config.task.enabled().values()}
+    objectives = config.task.enabled().values()
+    texts = {objective.train_data.input_path for objective in objectives}
     if builtin.PYTHON_DOCS in texts:
         print(
             f"training on {builtin.PYTHON_DOCS}, the English texts in this Python "

@@ -428,7 +428,7 @@ def test_linear_map_is_trained_and_not_part_of_the_encoder(folder):
 
 def test_word_embeddings_begin_as_the_teachers_vectors(folder):
     objective = student(folder, settings(folder, init_words=True), 8)
-    objective.begin()
+    objective.set_initial_weights()
     vectors = unit(np.load(folder / "taught.npy")[len(TEXTS) :])
     table = objective.model.encoder.embedding_table.numpy()
     np.testing.assert_allclose(table @ table.T, vectors @ vectors.T, atol=2e-3)

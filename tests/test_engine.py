@@ -300,7 +300,7 @@ def test_an_update_that_is_not_finite_is_never_saved(text, tmp_path):
 def test_a_program_that_cannot_assert_is_checked_after_its_steps(
     text, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    monkeypatch.setattr(distributed, "is_tpu", lambda strategy: True)
     run = engine.build(toys.run_config(text), str(tmp_path))
     kernel = run.trainer.model.projection().weights[4]
     kernel.assign(tf.fill(kernel.shape, np.nan))

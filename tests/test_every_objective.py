@@ -303,7 +303,7 @@ def in_one_program(function, *inputs):
 @each_in_a_graph
 def test_a_tpu_can_compile_it(case, monkeypatch):
     """A step and a validation, in micro-batches; the case ran eagerly."""
-    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    monkeypatch.setattr(distributed, "is_tpu", lambda strategy: True)
     one_device = tf.distribute.OneDeviceStrategy("CPU:0")
     trainer = case.build(one_device, micro_batch_size=4)
     objective = trainer.objectives[case.name]

@@ -48,12 +48,12 @@ def test_a_small_text_holds_out_more(small, tmp_path, caplog):
 def test_batches_of_one_shape_hold_out_a_whole_batch(small, tmp_path, monkeypatch):
     """A TPU drops a smaller batch, so it would validate by nothing."""
     values = {FRACTION: 0.02, "task.cmlm.train_data.global_batch_size": 32}
-    monkeypatch.setattr(distributed, "is_static", lambda strategy: False)
+    monkeypatch.setattr(distributed, "is_tpu", lambda strategy: False)
     run = build(small, tmp_path / "any", **values)
     objective = run.trainer.objectives["cmlm"]
     held_out = list(objective.held_out_examples())
     assert 0 < len(held_out) < 32
-    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    monkeypatch.setattr(distributed, "is_tpu", lambda strategy: True)
     run = build(small, tmp_path / "static", **values)
     objective = run.trainer.objectives["cmlm"]
     held_out = list(objective.held_out_examples())
@@ -136,7 +136,7 @@ def test_only_the_objective_that_cannot_validate_is_named(
         "task.mlm.train_data.global_batch_size": 4,
         "task.mlm.train_data.seq_length": 16,
     }
-    monkeypatch.setattr(distributed, "is_static", lambda strategy: True)
+    monkeypatch.setattr(distributed, "is_tpu", lambda strategy: True)
     task = build(small, tmp_path / "run", **values).config.task
     assert said_by(caplog, "too little is held out to validate cmlm by") == "WARNING"
     shares = {part.train_data.hold_out_fraction for part in (task.cmlm, task.mlm)}

@@ -184,8 +184,8 @@ def sum_over_replicas(value):
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
-def is_static(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether all batches must have one shape, as compiled TPU programs need."""
+def is_tpu(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether the replicas are TPUs, for which XLA compiles every step."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 

@@ -304,7 +304,7 @@ def sort_by_length(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     }
 
 
-def with_columns(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def at_least_one_column(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Gives a column of padding to tensors without any.
 
     The last batch of a validation may leave a replica without rows. Its tensors are

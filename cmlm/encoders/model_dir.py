@@ -182,31 +182,31 @@ def _start(
     Raises:
         UserError: the start cannot be repeated, or its weights are gone.
     """
-    name, start = f"untrained:{model_dir}", config.init_checkpoint
+    asked, start = f"untrained:{model_dir}", config.init_checkpoint
     stages = os.path.join(model_dir, STAGES)
     if tf.io.gfile.isdir(stages):
         raise UserError(
-            f"{name}: the run started from the layers of its stage before; allowed: a "
+            f"{asked}: the run started from the layers of its stage before; allowed: a "
             f"folder in {stages}, or untrained: and the first of them"
         )
     if start:
         if not any(tf.io.gfile.exists(start + end) for end in ("", ".index")):
             raise UserError(
-                f"{name}: the run started from {start}, which is not there; allowed: "
+                f"{asked}: the run started from {start}, which is not there; allowed: "
                 f"{model_dir}, best: or bow: before it, or --model=PATH of those "
                 "weights"
             )
         try:
             parts = checkpoints.initialize(model, start)
         except UserError as error:
-            raise UserError(f"{name}: {error}") from error
-        logger.info("%s: %s from %s", name, ", ".join(parts), start)
+            raise UserError(f"{asked}: {error}") from error
+        logger.info("%s: %s from %s", asked, ", ".join(parts), start)
         return
-    for task, objective in config.task.enabled().items():
-        setting = objective.begins_by()
+    for name, objective in config.task.enabled().items():
+        setting = objective.initial_weights_setting()
         if setting:
             raise UserError(
-                f"{name}: task.{task}.{setting} set the weights that the run started "
+                f"{asked}: task.{name}.{setting} set the weights that the run started "
                 f"from; allowed: {model_dir}, best: or bow: before it, or an encoder "
                 "of another run"
             )

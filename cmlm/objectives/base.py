@@ -91,8 +91,8 @@ class ObjectiveConfig(hyperparams.Config):
     def check_data(self, data: Data) -> None:
         """Raises UserError if this objective needs more or other data."""
 
-    def begins_by(self) -> str:
-        """The setting by which `Objective.begin` changes initial weights, or ""."""
+    def initial_weights_setting(self) -> str:
+        """The setting by which an objective sets initial weights, or ""."""
         return ""
 
     def is_active(self, step: int) -> bool:
@@ -223,10 +223,11 @@ class Objective(tf.Module, abc.ABC):
             parts: names of the model's parts in these weights.
         """
 
-    def begin(self) -> None:
-        """Changes the initial weights of a run without a warm start.
+    def set_initial_weights(self) -> None:
+        """Sets weights of a run that starts from the initial weights of its seed.
 
-        The configuration's `begins_by` names the setting that does so.
+        The configuration's `initial_weights_setting` names the setting that asks for
+        it.
         """
 
     @abc.abstractmethod
@@ -313,9 +314,9 @@ class Objective(tf.Module, abc.ABC):
         """Drops columns that are padding in every row of a micro-batch."""
         return batch if self.static_shapes else batches.trim(batch)
 
-    def with_columns(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Gives columns to the batch of a replica without rows."""
-        return batch if self.static_shapes else batches.with_columns(batch)
+    def at_least_one_column(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Gives a column of padding to the batch of a replica without rows."""
+        return batch if self.static_shapes else batches.at_least_one_column(batch)
 
     @abc.abstractmethod
     def compute(

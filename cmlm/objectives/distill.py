@@ -75,7 +75,7 @@ class DistillConfig(ObjectiveConfig):
                 f"the word embeddings {encoder.embedding_width}",
             )
 
-    def begins_by(self) -> str:
+    def initial_weights_setting(self) -> str:
         return "init_words" if self.init_words else ""
 
     def taught_texts(self, files: list[str]) -> tf.data.Dataset:
@@ -115,7 +115,7 @@ class DistillObjective(EmbeddingObjective):
     def trained_parts(self) -> list[str]:
         return [*super().trained_parts, *(["teacher_map"] if self._map else [])]
 
-    def begin(self) -> None:
+    def set_initial_weights(self) -> None:
         """Gives the word embeddings of a new encoder the teacher's word vectors."""
         if not self.config.init_words:
             return

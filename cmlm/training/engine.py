@@ -173,7 +173,8 @@ def _build_trainer(
                 model,
                 tokenizer=tokenizer,
                 data=data[name],
-                static_shapes=distributed.is_static(strategy),
+                # XLA compiles a program for each shape of a batch.
+                static_shapes=distributed.is_tpu(strategy),
             )
             for name, objective in config.task.enabled().items()
         }
@@ -224,7 +225,7 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
         )
     else:
         for objective in objectives:
-            objective.begin()
+            objective.set_initial_weights()
 
 
 def _count_steps(

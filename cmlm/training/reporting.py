@@ -47,7 +47,7 @@ class Reporter:
         self._loop_step, self._loop_examples = start, trainer.examples_seen
         self._gains: dict[str, float] = {}
         # A TPU program cannot call back into Python.
-        if not distributed.is_static(trainer.strategy):
+        if not distributed.is_tpu(trainer.strategy):
             several = len(trainer.gradients) > 1
             for name, gradients in trainer.gradients.items():
                 gradients.on_micro_batch = functools.partial(

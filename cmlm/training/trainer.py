@@ -187,7 +187,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                 f"{what} is not finite in step {self.step + 1}"
             ) from error
         found = dict(zip(keys, totals.tolist(), strict=True))
-        if distributed.is_static(self.strategy):
+        if distributed.is_tpu(self.strategy):
             finite.refuse_totals(found, self.step - num_steps + 1, self.step)
         return found
 
@@ -279,7 +279,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             row += len(self.objectives[name].train_metrics)
         values["the gradient"] = norm
         # XLA drops assertions, and cannot compile their text.
-        compiled = distributed.is_static(self.strategy)
+        compiled = distributed.is_tpu(self.strategy)
         checks = [] if compiled else [finite.assert_finite(values)]
         with tf.control_dependencies(checks):
             limit = self.settings.optimizer.clip_norm

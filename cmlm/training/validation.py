@@ -104,7 +104,7 @@ class Validator:
 
     def _metrics(self, objective: Objective, batch) -> dict[str, tf.Tensor]:
         """The metrics of a replica's share: name to [sum, count], float32 [2]."""
-        batch = objective.with_columns(batch)
+        batch = objective.at_least_one_column(batch)
 
         def rows_metrics(rows):
             return _stacked(objective.evaluate(rows))
