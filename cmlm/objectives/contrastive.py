@@ -149,7 +149,7 @@ class Pool:
         self,
         embeddings: tf.Tensor,
         batch: dict[str, tf.Tensor],
-        cross_replica: bool = True,
+        cross_replica: bool,
     ):
         self._gather = distributed.gather_replicas if cross_replica else tf.identity
         self._pairs = tf.stack([batch["source_hash"], batch["target_hash"]], axis=1)
