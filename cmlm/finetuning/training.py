@@ -17,7 +17,7 @@ from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
 from cmlm.finetuning.examples import Examples
 from cmlm.finetuning.tasks import Task
-from cmlm.modeling import optimization
+from cmlm.modeling import layers, optimization
 from cmlm.modeling.encoder import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
@@ -205,8 +205,7 @@ class SentenceClassifier:
         head = self.model.parts[HEAD]
         if self._task.head == "vectors":
             vectors = tf.cast(outputs["default"], tf.float32)
-            u, v = vectors[0::2], vectors[1::2]
-            pair = tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
+            pair = layers.pair_features(vectors[0::2], vectors[1::2])
             return tf.cast(head(pair), tf.float32)
         logits = head(outputs["sequence_output"], training=training)
         return tf.cast(logits, tf.float32)

@@ -185,6 +185,19 @@ class MaskedLM(nlp_layers.MaskedLM):
         return tf.nn.bias_add(logits, self.bias)
 
 
+def pair_features(u: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+    """Returns what a classifier reads of two sentence vectors: [u, v, |u - v|, u * v].
+
+    Args:
+        u: [..., dim].
+        v: of the same shape.
+
+    Returns:
+        [..., 4 dim].
+    """
+    return tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
+
+
 class Classifier(nlp_layers.ClassificationHead):
     """Model Garden's head of a sequence; a training step adds its biases exactly."""
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork, activation
-from cmlm.modeling.layers import Classifier, MaskedLM, ViewProjection
+from cmlm.modeling.layers import Classifier, MaskedLM, ViewProjection, pair_features
 
 # The name of the part that holds QuickThought's second encoder.
 SECOND_ENCODER = "second_encoder"
@@ -121,7 +121,7 @@ class SentenceModel(tf.Module):
         return self.parts[name]
 
     def pair_classifier(self, name: str, num_classes: int) -> keras.layers.Dense:
-        """A softmax layer over the features of two sentence vectors.
+        """A softmax layer over the `layers.pair_features` of two sentence vectors.
 
         Args:
             name: the name of the part.
@@ -131,7 +131,8 @@ class SentenceModel(tf.Module):
             layer = keras.layers.Dense(
                 num_classes, kernel_initializer=self._initializer(), name=name
             )
-            layer.build((None, 4 * self.config.hidden_size))
+            vectors = tf.zeros([1, self.config.hidden_size])
+            layer.build(pair_features(vectors, vectors).shape)
             self.parts[name] = layer
         return self.parts[name]
 

@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.data import nli, pair_pipelines
-from cmlm.modeling import fused
+from cmlm.modeling import fused, layers
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Objective, ObjectiveConfig, side_vectors
 
@@ -72,7 +72,7 @@ class NliObjective(Objective):
         v = side_vectors(batch, "hypothesis", encoder, training)[:, tf.newaxis]
         # Every premise meets every hypothesis.
         u, v = u + tf.zeros_like(v), v + tf.zeros_like(u)
-        features = tf.concat([u, v, tf.abs(u - v), u * v], axis=-1)
+        features = layers.pair_features(u, v)
         logits = tf.cast(fused.dense(self.classifier, features), tf.float32)
         label = tf.broadcast_to(
             batch["nli_label"][:, tf.newaxis, tf.newaxis], tf.shape(logits)[:-1]
