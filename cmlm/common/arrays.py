@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -34,6 +35,21 @@ def npy_writer(path: str, shape: tuple[int, int]):
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(header.getvalue())
             yield lambda rows: file.write(rows.astype("<f4").tobytes())
+
+
+def cut_incomplete_rows(row_bytes: Mapping[str, int]) -> None:
+    """Cuts off the rows that a killed run has not written to all files of a store.
+
+    Args:
+        row_bytes: the paths of local files that grow together, each with the bytes of
+            a row. A missing file is created.
+    """
+    for path in row_bytes:
+        with open(path, "ab"):
+            pass
+    rows = min(os.path.getsize(path) // size for path, size in row_bytes.items())
+    for path, size in row_bytes.items():
+        os.truncate(path, rows * size)
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:

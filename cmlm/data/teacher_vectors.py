@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import checksums, files, json_files, locks
+from cmlm.common import arrays, checksums, files, json_files, locks
 from cmlm.errors import UserError, advised
 
 _ABOUT, _VECTORS, _KEYS, _TEXTS = "teacher.json", "vectors", "keys", "texts.json"
@@ -178,16 +178,10 @@ class Writer:
         return np.linalg.eigh(total)[1][:, ::-1]
 
     def _load(self) -> np.ndarray:
-        """Reads the keys, and cuts off the incomplete rows of a killed run."""
-        sizes = {_KEYS: 8, _VECTORS: 2 * self._dim}
-        for name in sizes:
-            with open(self._path(name), "ab"):
-                pass
-        complete = min(
-            os.path.getsize(self._path(name)) // size for name, size in sizes.items()
+        """Reads the keys of the rows that are complete."""
+        arrays.cut_incomplete_rows(
+            {self._path(_KEYS): 8, self._path(_VECTORS): 2 * self._dim}
         )
-        for name, size in sizes.items():
-            os.truncate(self._path(name), complete * size)
         return np.fromfile(self._path(_KEYS), "<i8").astype(np.int64)
 
     def _path(self, name: str) -> str:

@@ -192,7 +192,7 @@ class Store:
             file.write(content)
 
     def _load(self) -> None:
-        """Reads the keys, and cuts off the incomplete rows of a killed run."""
+        """Reads the keys of the rows that are complete."""
         if not os.path.exists(self._path("keys")):
             for name in ("vectors", "shape.json", checksums.FILE_NAME):
                 with contextlib.suppress(FileNotFoundError):
@@ -209,13 +209,9 @@ class Store:
             self.dim = json_files.field(
                 json_files.read(path), "dim", int, path, at_least=1
             )
-            row_bytes = 4 * self.dim
-            complete = min(
-                os.path.getsize(self._path("keys")) // _KEY_BYTES,
-                os.path.getsize(self._path("vectors")) // row_bytes,
+            arrays.cut_incomplete_rows(
+                {self._path("keys"): _KEY_BYTES, self._path("vectors"): 4 * self.dim}
             )
-            os.truncate(self._path("keys"), complete * _KEY_BYTES)
-            os.truncate(self._path("vectors"), complete * row_bytes)
             with open(self._path("keys"), "rb") as file:
                 keys = file.read()
         except UserError as error:
