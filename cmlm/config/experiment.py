@@ -86,7 +86,9 @@ class TrainerConfig(hyperparams.Config):
     seed: int = fields.ranged(0, at_least=0, below=2**32)
 
     def is_over(self, step: int) -> bool:
-        """Whether a run has taken all of its steps; those of `epochs` must be counted.
+        """Whether a run has taken all of its steps.
+
+        With `epochs`, call it only after the engine has set `train_steps`.
 
         Args:
             step: the updates so far.

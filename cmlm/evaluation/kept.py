@@ -1,7 +1,7 @@
 """Stores the scores of each task, and vectors, so that a stopped command resumes.
 
-Every file lies under all that its content depends on. A changed data set, model, seed
-or library therefore finds nothing, and nothing needs to be deleted.
+The path of a file has a hash of all that its content depends on. A changed data set,
+model, seed or library therefore finds nothing, and nothing needs to be deleted.
 """
 
 from __future__ import annotations

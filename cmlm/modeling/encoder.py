@@ -81,9 +81,10 @@ class EncoderConfig(hyperparams.Config):
         prompts: the prompts of the Hugging Face folder that the weights come from, each
             as NAME=TEXT. This project does not apply them; a folder that is written for
             Hugging Face keeps them.
-        seq_length: where the encoder cuts sentences, in tokens: the limit that a folder
-            to start from states, or the longest sentence of a run to start from, at
-            least that of the own training. 0: the longest sequence of the objectives.
+        seq_length: the encoder cuts sentences to this number of tokens. A run that
+            starts from other weights sets it: to the limit of their folder, or to the
+            longest sequence of their run or of its own objectives. 0: the longest
+            sequence of the objectives.
         sentence_vector: `pooled`, or `projected` for CMLM's ablation `proj` (section
             5.1): the mean of the N projected vectors.
     """
