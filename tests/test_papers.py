@@ -202,6 +202,17 @@ def test_a_flagfile_opens_with_its_row_and_its_command(path):
     assert "Not run yet." in said
 
 
+def test_a_printed_run_names_its_vocabulary_or_its_start():
+    # Otherwise each row would learn a vocabulary of its own.
+    flagfiles = {argument for words in PRINTED for argument in words[1:2]}
+    headers = [words for path in MODELS for words in of_header(path)]
+    headers = [words for words in headers if words[1] in flagfiles]
+    for words in PRINTED + headers:
+        if words[0] == "cmlm.train":
+            given = {word.partition("=")[0] for word in words}
+            assert given & {"--vocab_file", "--init_checkpoint"}, words
+
+
 # The settings of each row that its paper prints, under `task.`, `model.` or `trainer.`.
 _BASE = {"model.preset": "base", "trainer.train_steps": 1_000_000}
 _MIRROR = {
