@@ -71,9 +71,9 @@ def mean_of(
 ) -> dict[str, Any]:
     """The mean over runs of one recipe, with deviations.
 
-    CMLM's table 1 averages five runs, and table 11 prints their deviations. SST and
-    SICK have fixed splits, so with the classifier `logistic` only the encoder's
-    training seed changes their scores.
+    CMLM's table 1 averages five runs. Table 11 prints their "performance variances",
+    which we read as standard deviations. SST and SICK have fixed splits, so with the
+    classifier `logistic` only the encoder's training seed changes their scores.
 
     Args:
         models: the results of each run, as `ModelScores.as_dict` returns them.

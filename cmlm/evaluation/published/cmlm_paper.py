@@ -226,7 +226,7 @@ DEVIATION_ROWS = table(
     CMLM base, deviation | 0.2 0.4 0.1 0.3 0.2 0.8 0.6 0.3 0.4
     CMLM large, deviation | 0.2 0.3 0.2 0.3 0.1 0.7 1.0 0.5 0.4
     """,
-    note="of five runs",
+    note="of five runs; printed as variances, read here as standard deviations",
 )
 ROWS = [
     *SENTEVAL_ROWS,
