@@ -6,7 +6,8 @@ Arora et al., 2017). PCR turns a vector v of that language into
 
     v' = v - (v . c) c
 
-The paper's formula omits the last c. With k components, PCR removes all of them.
+This is the paper's "the projection of v onto c is removed". Its formula, a misprint,
+is v - (v . c) / |v|. With k components, PCR removes all of them.
 """
 
 from __future__ import annotations
