@@ -16,7 +16,7 @@ from cmlm.encoders import opening
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
-from cmlm.finetuning import catalogue, examples, glue, tasks, training
+from cmlm.finetuning import catalogue, examples, glue, report, tasks, training
 from cmlm.finetuning import run as finetuning
 from cmlm.finetuning.glue import Row
 from cmlm.tokenization.base import Tokenizer
@@ -381,6 +381,20 @@ def test_several_tasks_have_glues_average_and_a_report(directory, tmp_path):
     # Published: BERT base on the development sets, over the same two parts.
     assert "glue (2 of 9)" in text and "ULR-BERT base" in text
     assert "ULR-BERT base" in (output / "report.html").read_text()
+
+
+def test_a_report_tells_test_sets_from_development_sets(tmp_path):
+    reviews = {"accuracy/dev": 80.0, "accuracy/en": 79.0, "accuracy/fr": 70.0}
+    for scores, tests in (
+        ({"rte": {"accuracy": 60.0}, "amazon": reviews}, True),
+        ({"rte": {"accuracy": 60.0}, "wnli": {"accuracy": 50.0}}, False),
+    ):
+        report.write_summary(str(tmp_path), scores, report.table("mine", scores))
+        for name in ("report.md", "report.html"):
+            text = (tmp_path / name).read_text()
+            note = " Test sets: amazon accuracy/en, amazon accuracy/fr."
+            assert "Ours: mean over the seeds, development sets; x 100." in text
+            assert (note in text) == tests
 
 
 @pytest.mark.large

@@ -15,6 +15,7 @@ from typing import Any
 from cmlm.common import files, versions
 from cmlm.evaluation import averages, layout, published, report, tables
 from cmlm.evaluation.published import ulr
+from cmlm.finetuning import catalogue
 from cmlm.finetuning.run import Outcome
 
 # MNLI counts twice in the average, WNLI not at all.
@@ -101,5 +102,14 @@ def _page(made: tables.Table) -> str:
 
 
 def _notes(made: tables.Table) -> list[str]:
+    heldout = {
+        (task.name, f"{figure}/{part}")
+        for task in catalogue.TASKS.values()
+        for figure in task.figures
+        for part, _ in task.heldout
+    }
     ours = "Ours: mean over the seeds, development sets; x 100."
+    tests = [" ".join(column) for column in made.columns if column in heldout]
+    if tests:
+        ours += f" Test sets: {', '.join(tests)}."
     return [ours, *tables.notes_of_averages(made)]
