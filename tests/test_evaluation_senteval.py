@@ -80,9 +80,10 @@ def test_mean_and_deviation_over_seeds():
     assert senteval.over_seeds([{"accuracy": 60.0}]) == {"accuracy": 60}
 
 
-def test_xeval_is_scored_by_language(tmp_path):
-    for language in ("de", "en"):
-        folder = tmp_path / "xeval" / language / "SST" / "binary"
+@pytest.mark.parametrize("english", ["xeval/en", "senteval", "."])
+def test_xeval_is_scored_by_language(tmp_path, english):
+    for language in ("xeval/de", english):
+        folder = tmp_path / language / "SST" / "binary"
         folder.mkdir(parents=True)
         for part in ("train", "dev", "test"):
             rows = [f"{word} {'x' * n}\t{n % 2}" for n in range(8) for word in "ab"]

@@ -2,11 +2,13 @@
 
 Yang et al., 2020, https://arxiv.org/abs/2012.14388, section 4.5.1 and appendix D:
 SentEval in English and 14 other languages. The folder `xeval/LANGUAGE/` holds each
-language in SentEval's own layout; translations are UTF-8.
+language in SentEval's own layout; translations are UTF-8. Without `xeval/en/`, English
+is SentEval in its own place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Iterable
@@ -45,7 +47,12 @@ class XevalTask(base.PartedTask[Parts]):
     def find_parts(self, source: reading.DataDir) -> dict[str, str]:
         paths = source.matching(os.path.join("xeval", "*", self._folder))
         folders = [path.removesuffix(self._folder).rstrip(os.sep) for path in paths]
-        return {os.path.basename(folder): folder for folder in folders}
+        found = {os.path.basename(folder): folder for folder in folders}
+        if "en" not in found:
+            with contextlib.suppress(reading.MissingData):
+                path = source.matching(self._folder, within="senteval")[0]
+                found["en"] = path.removesuffix(self._folder)
+        return found
 
     def read_part(self, source: reading.DataDir, part: str, where: str) -> Parts:
         source = source.inside(where)
