@@ -213,7 +213,9 @@ def test_a_printed_run_names_its_vocabulary_or_its_start():
             assert given & {"--vocab_file", "--init_checkpoint"}, words
 
 
-# The settings of each row that its paper prints, under `task.`, `model.` or `trainer.`.
+# The settings of each row, under `task.`, `model.` or `trainer.`. The papers print most
+# of them. Of CMLM's baselines, the share of masked tokens, the optimizer and the steps
+# are our choice.
 _BASE = {"model.preset": "base", "trainer.train_steps": 1_000_000}
 _MIRROR = {
     "model.dropout_rate": 0.1,
