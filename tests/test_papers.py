@@ -227,7 +227,8 @@ _MIRROR = {
 _NO_DROPOUT = {"model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0}
 _WORD = {"model.pooling": "cls", "trainer.epochs": 2}
 _DUAL = {"task.bitext.margin": 0.3, "task.bitext.train_data.global_batch_size": 4096}
-_PRE_TRAINED, _FROM_SCRATCH = ({"trainer.train_steps": n} for n in (50_000, 500_000))
+_PRE_TRAINED = {"trainer.train_steps": 50_000, "model.seq_length": 128}
+_FROM_SCRATCH = {"trainer.train_steps": 500_000}
 _ULR = {"trainer.train_steps": 156_250, "trainer.optimizer.learning_rate": 5e-5}
 SETTINGS = {
     **{

@@ -220,6 +220,20 @@ def test_a_second_stage_on_short_texts_does_not_shorten_the_encoder(start, tmp_p
         assert config.longest_sentence == max(begun, own)
 
 
+def test_labse_cuts_texts_at_128_tokens_after_a_longer_pre_training(start, tmp_path):
+    longer = str(tmp_path / "longer")
+    shutil.copytree(start, longer)
+    begun = model_dir.read_config(longer)
+    begun.model.max_position_embeddings = begun.model.seq_length = 512
+    model_dir.write_config(longer, begun)
+    config, _ = configure(
+        f"--flagfile={ROOT}/configs/labse.flags",
+        f"--init_checkpoint={longer}",
+        "--bitext_data=en-de=a.tsv",
+    )
+    assert begun.longest_sentence > config.longest_sentence == 128
+
+
 def test_a_second_stage_resolves_without_a_directory(start):
     config, model_dir = configure(f"--init_checkpoint={start}")
     assert model_dir is None
