@@ -163,11 +163,10 @@ class Tatoeba(Retrieval):
 class UnCorpus(base.PartedTask[Bitext]):
     """Retrieval in the United Nations Parallel Corpus, through a mining index.
 
-    Ziemski et al., 2016; LaBSE, section 4.1: 11.3 million sentences a side in 86,000
+    Ziemski et al., 2016; LaBSE, section 4.1: 11.3 million aligned pairs in 86,000
     documents. The files `un/NAME.en`, `un/NAME.fr` and so on are aligned line by line,
     plain or packed: the corpus's own `UNv1.0.6way.*`, or a part of it. A language has
-    one NAME, as in LaBSE's corpus of one file a language. A line that is blank on one
-    side is left out.
+    one NAME, as in these files. A line that is blank on one side is left out.
 
     Equal sentences count as one candidate: an answer is right if its text is the
     translation. Up to 10**10 cosines (100,000 sentences a side) the search is exact; a
