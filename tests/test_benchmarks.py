@@ -186,6 +186,20 @@ def test_a_seed_changes_the_order_of_the_data(program, flags, objectives, tmp_pa
     assert {"trainer.seed=7", *wanted} <= set(last.split())
 
 
+def test_misad_has_an_arm_in_the_papers_form(tmp_path):
+    *_, last = _dry("misad_claims", tmp_path, "--arms=misad_paper", "--seeds=0")
+    # A later setting replaces an earlier one.
+    settings = dict(setting.split("=", 1) for setting in last.split())
+    wanted = {
+        "task.misad.form": "paper",
+        "task.misad.choice": "model",
+        "task.misad.misad_weight": "1",
+        "model.pooling": "cls",
+        "trainer.optimizer.learning_rate": "5e-5",
+    }
+    assert wanted.items() <= settings.items()
+
+
 def test_nli_has_its_own_steps(tmp_path):
     flags = ("--arms=nli", "--seeds=0", "--steps=20", "--nli_steps=10")
     lines = _dry("multilingual_stages", tmp_path, *flags)
