@@ -9,8 +9,9 @@ alphabetical order, one `n-gram TAB score` a line. --marked_output receives a co
 the text. In this copy, the selected n-grams of a sentence follow the sentence.
 
 The command counts n-grams in the whole corpus and selects the --top best n-grams of
-each document. A larger --min_count gives shorter n-grams. The authors' released code
-counts each document separately: --form=released --counts=document --min_count=1.
+each document. A --min_count that is too small lets rare, long n-grams win; the best
+number depends on the text. The authors' released code counts each document separately:
+--form=released --counts=document --min_count=1.
 
 Counting needs little memory for any corpus; sorted runs go to TMPDIR. Words are split
 at white space and punctuation, and each Chinese character is a word. Thai, Japanese and
