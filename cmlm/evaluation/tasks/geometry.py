@@ -7,8 +7,9 @@ The default strings are the first 10,000 distinct sentences of STS-B's training 
 most of the sample that the paper published is among them. `geometry:FILE` takes a list
 of strings, such as that sample, one a line.
 
-The printed formula does not give the printed IS. For raw vectors the first eigenvector
-alone gives exp(-2 MVN), about 1e-12 for the paper's MVN of 13.79, but the paper prints
+The printed formula does not give the printed IS. For raw vectors the two signs of the
+first eigenvector alone give about exp(-2 MVN), 1e-12 for the paper's MVN of 13.79. One
+sign, against the other eigenvectors, would give about exp(-MVN), 1e-6. The paper prints
 0.043. MVN is comparable. `isotropy_unit` and `mean_vector_norm_unit` are the same
 scores of vectors scaled to length 1.
 """
