@@ -22,6 +22,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from cmlm.common import files
 from cmlm.encoders.model_server import DEFAULT_MODEL
 from cmlm.errors import UserError
+from cmlm.modeling.foreign import tf_hub
 
 MODELS_CONFIG = "models.config"
 BATCHING = "batching_parameters.txt"
@@ -95,18 +96,13 @@ def refuse_other_versions(directory: str, version: int) -> None:
     Raises:
         UserError: there are other versions.
     """
-    names = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
-    versions = sorted(int(name.strip("/")) for name in names if _is_version(name))
+    versions = sorted(map(int, tf_hub.versions(directory)))
     others = ", ".join(str(found) for found in versions if found != version)
     if others:
         raise UserError(
             f"--version is {version}; {directory} holds {others}, which --overwrite "
             "would remove; allowed: another --export_dir"
         )
-
-
-def _is_version(name: str) -> bool:
-    return name.isascii() and name.strip("/").isdecimal()
 
 
 def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:

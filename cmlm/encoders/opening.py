@@ -377,11 +377,8 @@ def _find_saved_model(
     """
     candidates = [directory.rstrip("/") or directory]
     for parent in (directory, os.path.join(directory, folder)):
-        if tf.io.gfile.isdir(parent):
-            names = [name.rstrip("/") for name in tf.io.gfile.listdir(parent)]
-            versions = [name for name in names if name.isascii() and name.isdecimal()]
-            versions.sort(key=int, reverse=True)
-            candidates += [os.path.join(parent, version) for version in versions]
+        versions = tf_hub.versions(parent)
+        candidates += [os.path.join(parent, version) for version in versions]
     for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, description)):
             if tf.io.gfile.exists(os.path.join(directory, "config.json")):

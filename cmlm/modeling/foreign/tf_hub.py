@@ -30,6 +30,18 @@ _PREPROCESSOR, _ASSETS = "preprocessor", "assets"
 _MAX_WORD_BYTES = 100
 
 
+def versions(folder: str) -> list[str]:
+    """The names of the versions of a model in a folder, the newest first.
+
+    Model servers take every folder whose name is a number for a version.
+    """
+    if not tf.io.gfile.isdir(folder):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    numbers = [name for name in names if name.isascii() and name.isdecimal()]
+    return sorted(numbers, key=int, reverse=True)
+
+
 def read(folder: str) -> base.Source:
     """Reads an encoder that follows the TF Hub text API.
 
