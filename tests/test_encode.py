@@ -22,6 +22,7 @@ from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.mining import encoded
+from cmlm.modeling import foreign
 from cmlm.modeling.model import SentenceModel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -346,6 +347,24 @@ def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path):
         with pytest.raises(UserError, match=said):
             work(str(tmp_path))
     assert opening.find_export(f"{tmp_path}/serving") == f"{tmp_path}/serving/1"
+
+
+def test_an_export_with_a_version_of_another_model_is_refused(exported, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    version = shutil.copytree(copy / "serving" / "1", copy / "serving" / "2")
+    path = version / opening.PROVENANCE
+    about = json.loads(path.read_text())
+    opening.check(str(copy))
+    path.write_text(json.dumps({**about, "fingerprint": "another"}))
+    works = (opening.check, opening.find_export, opening.open_trained, foreign.find)
+    said = f"^{copy} holds two models; allowed: {version}, or {copy}/encoder$"
+    for work in works:
+        with pytest.raises(UserError, match=said):
+            work(f"{copy}/")
+    foreign.find(f"{copy}/encoder")
+    (version / opening.PROVENANCE).unlink()
+    foreign.find(str(copy))
 
 
 def test_a_language_with_two_models_is_refused():

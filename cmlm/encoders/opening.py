@@ -32,8 +32,8 @@ from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.tokenization.base import Tokenizer
 
-# The description of an export inside its SavedModel; servers ignore this folder.
-PROVENANCE = os.path.join("assets.extra", tf_hub.EXPORT)
+# The description of an export inside its SavedModel.
+PROVENANCE = tf_hub.PROVENANCE
 CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
 # The description of a tuned model of `cmlm.finetune` inside its SavedModel.
 TUNED_TASK = os.path.join("assets.extra", "task.json")
@@ -373,7 +373,8 @@ def _find_saved_model(
         description: the file that a SavedModel of this kind contains.
 
     Raises:
-        UserError: the directory is also the encoder of another program.
+        UserError: the directory is also the encoder of another program, or holds two
+            models.
     """
     candidates = [directory.rstrip("/") or directory]
     for parent in (directory, os.path.join(directory, folder)):
@@ -387,6 +388,7 @@ def _find_saved_model(
                     f"{directory} holds weights of another program and an export; "
                     f"allowed: {candidate}, or a folder without it"
                 )
+            tf_hub.refuse_two_models(candidates[0])
             for newer in candidates[1:place]:
                 # A command looks for its export several times.
                 once.warn(

@@ -44,14 +44,15 @@ def find(path: str) -> Optional[Source]:
         which `cmlm.modeling.checkpoints` reads.
 
     Raises:
-        UserError: the format is unknown, or the files are damaged or hold another
-            architecture.
+        UserError: the format is unknown, or the files are damaged, hold another
+            architecture, or are an export with two models.
     """
     path = path.rstrip("/") or path
     if not tf.io.gfile.isdir(path):
         return _file(path)
     for folder in (path, os.path.join(path, "encoder")):
         if tf.io.gfile.exists(os.path.join(folder, tf_hub.FILE_NAME)):
+            tf_hub.refuse_two_models(path)
             return tf_hub.read(folder)
     for name in (huggingface.CONFIG, modules.FILE_NAME):
         if tf.io.gfile.exists(os.path.join(path, name)):

@@ -24,6 +24,8 @@ from cmlm.tokenization.rules import MAX_WORD_BYTES
 FILE_NAME = "saved_model.pb"
 # The file beside every encoder that this project exports.
 EXPORT = "export.json"
+# The same description inside a version; servers ignore this folder.
+PROVENANCE = os.path.join("assets.extra", EXPORT)
 _PREPROCESSOR, _ASSETS = "preprocessor", "assets"
 # The longest word in bytes, by tf-text's default, which published preprocessors use.
 # Longer words are [UNK].
@@ -40,6 +42,29 @@ def versions(folder: str) -> list[str]:
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
     numbers = [name for name in names if name.isascii() and name.isdecimal()]
     return sorted(numbers, key=int, reverse=True)
+
+
+def refuse_two_models(export: str) -> None:
+    """Refuses an export whose newest version for servers has other weights.
+
+    `encoder/` gives the weights of an export and `serving/` gives its vectors.
+
+    Raises:
+        UserError: a version of another model was moved into the export.
+    """
+    folder = os.path.join(export, "serving")
+    paths = [os.path.join(folder, version) for version in versions(folder)]
+    newest = next((path for path in paths if json_files.optional(path, PROVENANCE)), "")
+    if not newest:
+        return
+    own = json_files.optional(export, EXPORT).get("fingerprint")
+    served = json_files.optional(newest, PROVENANCE).get("fingerprint")
+    # Exports of early versions lack fingerprints.
+    if own and served and own != served:
+        raise UserError(
+            f"{export} holds two models; allowed: {newest}, or "
+            f"{os.path.join(export, 'encoder')}"
+        )
 
 
 def read(folder: str) -> base.Source:
