@@ -338,11 +338,12 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
             opening.open_encoder(model)
 
 
-def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path):
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "bert_model.index"])
+def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path, name):
     (tmp_path / "serving").symlink_to(exported / "serving")
     opening.check(str(tmp_path))
-    (tmp_path / "config.json").write_text("{}")
-    said = f"{tmp_path} holds weights of another program and an export; allowed: "
+    (tmp_path / name).write_text("{}")
+    said = f"{tmp_path} holds an export beside other weights; allowed: "
     for work in (opening.check, opening.open_encoder, opening.find_export):
         with pytest.raises(UserError, match=said):
             work(str(tmp_path))

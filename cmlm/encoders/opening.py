@@ -373,8 +373,7 @@ def _find_saved_model(
         description: the file that a SavedModel of this kind contains.
 
     Raises:
-        UserError: the directory is also the encoder of another program, or holds two
-            models.
+        UserError: the directory holds other weights, too.
     """
     candidates = [directory.rstrip("/") or directory]
     for parent in (directory, os.path.join(directory, folder)):
@@ -382,11 +381,11 @@ def _find_saved_model(
         candidates += [os.path.join(parent, version) for version in versions]
     for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, description)):
-            if tf.io.gfile.exists(os.path.join(directory, "config.json")):
+            if foreign.holds_weights(directory):
                 # The graph of a SavedModel can read and write files, weights cannot.
                 raise UserError(
-                    f"{directory} holds weights of another program and an export; "
-                    f"allowed: {candidate}, or a folder without it"
+                    f"{directory} holds an export beside other weights; allowed: "
+                    f"{candidate}, or a folder without it"
                 )
             tf_hub.refuse_two_models(candidates[0])
             for newer in candidates[1:place]:

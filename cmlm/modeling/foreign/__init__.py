@@ -20,7 +20,7 @@ from cmlm.errors import UserError
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
 from cmlm.modeling.foreign.base import BINDING, Source
 
-__all__ = ["ACCEPTED", "BINDING", "Source", "find"]
+__all__ = ["ACCEPTED", "BINDING", "Source", "find", "holds_weights"]
 
 ACCEPTED = (
     "an export, a model_dir or a checkpoint of this project, an original or Model "
@@ -54,14 +54,23 @@ def find(path: str) -> Optional[Source]:
         if tf.io.gfile.exists(os.path.join(folder, tf_hub.FILE_NAME)):
             tf_hub.refuse_two_models(path)
             return tf_hub.read(folder)
-    for name in (huggingface.CONFIG, modules.FILE_NAME):
-        if tf.io.gfile.exists(os.path.join(path, name)):
-            return huggingface.read(path)
-    prefix = _only_checkpoint(path)
-    if prefix:
-        return _checkpoint(prefix)
+    if _is_huggingface(path):
+        return huggingface.read(path)
+    prefixes = _checkpoints(path)
+    if len(prefixes) > 1:
+        raise UserError(
+            f"{path} has {len(prefixes)} checkpoints; allowed: one of them, such as "
+            f"{prefixes[0]}"
+        )
+    if prefixes:
+        return _checkpoint(prefixes[0])
     tensors.refuse_pickle(path)
     raise UserError(f"{path} holds no weights; allowed: {ACCEPTED}")
+
+
+def holds_weights(folder: str) -> bool:
+    """Whether a directory holds weights that `find` reads, SavedModels left out."""
+    return _is_huggingface(folder) or bool(_checkpoints(folder))
 
 
 def _file(path: str) -> Optional[Source]:
@@ -89,18 +98,18 @@ def _download(path: str) -> str:
     )
 
 
-def _only_checkpoint(folder: str) -> Optional[str]:
-    """Returns the latest checkpoint of a directory, or its only one."""
+def _is_huggingface(folder: str) -> bool:
+    names = (huggingface.CONFIG, modules.FILE_NAME)
+    return any(tf.io.gfile.exists(os.path.join(folder, name)) for name in names)
+
+
+def _checkpoints(folder: str) -> list[str]:
+    """Returns the latest checkpoint of a directory, or all if none is the latest."""
     latest = tf.train.latest_checkpoint(folder)
     if latest:
-        return latest
-    found = sorted(tf.io.gfile.glob(os.path.join(files.escaped(folder), "*.index")))
-    if len(found) > 1:
-        raise UserError(
-            f"{folder} has {len(found)} checkpoints; allowed: one of them, such as "
-            f"{found[0].removesuffix('.index')}"
-        )
-    return found[0].removesuffix(".index") if found else None
+        return [latest]
+    found = tf.io.gfile.glob(os.path.join(files.escaped(folder), "*.index"))
+    return sorted(path.removesuffix(".index") for path in found)
 
 
 def _checkpoint(prefix: str) -> Optional[Source]:
