@@ -20,6 +20,7 @@ from cmlm.common import distributed, workers
 from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
+from cmlm.tokenization import rules
 from cmlm.training import agreement, engine, inputs, metrics_log
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.start import Start
@@ -497,6 +498,19 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path, one_devi
     config.vocabulary.file, config.model.vocab_size = str(given), 0
     taken = inputs.prepare_vocabulary(start, data)
     assert taken == str(own) and own.read_text() == given.read_text()
+    # The user's record stays, so a start without the file does not learn over it.
+    rules.write(str(own), config.vocabulary.rules(), {"size": 6})
+    record = Path(rules.path_of(str(own)))
+    content = record.read_text()
+    config.vocabulary.file = str(own)
+    inputs.prepare_vocabulary(config, None, data, str(own.parent))
+    assert record.read_text() == content
+    config.vocabulary.file = ""
+    with pytest.raises(UserError, match=said):
+        inputs.prepare_vocabulary(config, None, data, str(own.parent))
+    config.vocabulary.file, config.vocabulary.lower_case = str(given), False
+    with pytest.raises(UserError, match=said):
+        inputs.prepare_vocabulary(config, None, data, str(own.parent))
 
 
 def test_a_vocabulary_that_another_run_wrote_is_not_replaced(

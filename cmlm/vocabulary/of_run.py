@@ -71,7 +71,7 @@ def prepare(
 def _given(
     config: VocabularyConfig, model_dir: str, has_weights: bool, mark: Mapping[str, str]
 ) -> str:
-    """Copies `config.file` into a model_dir, unless its weights have a vocabulary.
+    """Copies `config.file` into a model_dir, unless its vocabulary is there already.
 
     Args:
         config, model_dir, has_weights: as for `prepare`.
@@ -81,12 +81,13 @@ def _given(
         UserError: the weights have another vocabulary.
     """
     own = vocabulary_file.find(model_dir)
-    if has_weights and tf.io.gfile.exists(own):
-        if not vocabulary_file.same(config.file, own):
-            raise UserError(
-                f"{config.file} differs from the run's vocabulary, {own}; "
-                "allowed: that file, or another --model_dir"
-            )
+    present = tf.io.gfile.exists(own)
+    if present and has_weights and not vocabulary_file.same(config.file, own):
+        raise UserError(
+            f"{config.file} differs from the run's vocabulary, {own}; "
+            "allowed: that file, or another --model_dir"
+        )
+    if present and (has_weights or _is_given(config, own)):
         return own
     path = os.path.join(model_dir, vocabulary_file.name_of(config.file))
     if vocabulary_file.is_json(path):
@@ -143,7 +144,7 @@ def _refuse_foreign(
     if record is not None and mark.items() <= record.origin.items():
         return
     if config.file:
-        stays = vocabulary_file.same(config.file, path)
+        stays = _is_given(config, path)
     else:
         stays = not _left_behind(config, files, path)
     if not stays:
@@ -151,6 +152,15 @@ def _refuse_foreign(
             f"{path} was there before the run, which would replace it; allowed: a new "
             f"--model_dir, with --vocab_file={path} to train with this vocabulary"
         )
+
+
+def _is_given(config: VocabularyConfig, path: str) -> bool:
+    """Whether a vocabulary has the tokens and the rules of `config.file`."""
+    if not vocabulary_file.same(config.file, path):
+        return False
+    # A tokenizer.json holds its rules.
+    record = None if vocabulary_file.is_json(path) else rules.read(path)
+    return record is None or record.rules.items() <= config.rules().as_dict().items()
 
 
 def _left_behind(
