@@ -22,7 +22,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         """The state of the model `upgraded`."""
-        known = self.path == "/v1/models/upgraded"
+        known = self.path == "/v1/models/upgraded" and self.version
         states = [(str(self.version), "AVAILABLE"), (str(self.version + 1), "LOADING")]
         rows = [{"version": version, "state": state} for version, state in states]
         self.send_response(200 if known else 404)
@@ -42,8 +42,11 @@ class Server(http.server.BaseHTTPRequestHandler):
             "words": texts,
             "infinite": [[float("inf"), 1.0] for _ in rows],
             "growing": [[1.0] * len(texts[0]) for _ in rows],
+            "upgraded": rows,
             f"upgraded/versions/{self.version}": rows,
         }
+        if not self.version:
+            outputs = {}
         name = self.path.removeprefix("/v1/models/").removesuffix(":predict")
         found = name in outputs
         answer = {"error": "Servable not found"}
@@ -118,6 +121,32 @@ def test_vectors_of_two_models_are_not_mixed(server, monkeypatch):
     encoder.encode(["two"])
     with pytest.raises(UserError, match="default has the width 5, and had 3 before"):
         encoder.encode(["three"])
+
+
+def test_a_server_that_starts_tells_its_version_later(server, monkeypatch):
+    encoder = model_server.connect(server, "upgraded")
+    # No model is loaded.
+    monkeypatch.setattr(Server, "version", 0)
+    with pytest.raises(UserError, match="model upgraded: Servable not found"):
+        encoder.encode(["a"])
+    monkeypatch.setattr(Server, "version", 1)
+    encoder.encode(["a"])
+    monkeypatch.setattr(Server, "version", 2)
+    with pytest.raises(UserError, match="model upgraded: Servable not found"):
+        encoder.encode(["a"])
+
+
+def test_a_silent_server_is_asked_once(server, monkeypatch):
+    asked = []
+
+    def silent(request, timeout):
+        asked.append(request)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("urllib.request.urlopen", silent)
+    with pytest.raises(UserError, match="model toy: cannot be reached: timed out"):
+        model_server.connect(server, "toy").encode(["a"])
+    assert len(asked) == 1
 
 
 def test_an_error_whose_text_does_not_come_is_one_line(server):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import base64
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -222,37 +223,17 @@ class ModelServer(abc.ABC):
 class RestServer(ModelServer):
     """The REST interface; it needs only Python and numpy."""
 
-    _asked_version = False
+    _has_answered = False
 
     def predict(self, signature, inputs):
         name = urllib.parse.quote(self._model, safe="")
         model = f"{self._address}/v1/models/{name}"
-        if self._version is None and not self._asked_version:
-            self._version = self._newest(model)
-            self._asked_version = True
-        version = "" if self._version is None else f"/versions/{self._version}"
-        request = urllib.request.Request(
-            f"{model}{version}:predict",
-            data=rest_body(signature, inputs),
-            headers={"Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as response:
-                outputs = json.load(response)["outputs"]
-        except urllib.error.HTTPError as error:
-            raise self._refused(_error_of(error)) from error
-        except (OSError, http.client.HTTPException) as error:
-            # A refused connection, an unknown host name or a timeout.
-            reason = f"cannot be reached: {error}"
-            is_closed = isinstance(error, http.client.RemoteDisconnected)
-            if isinstance(error, http.client.BadStatusLine) and not is_closed:
-                # The text of this error is the bytes that came.
-                reason = f"no answer in HTTP; {_PORTS}"
-            raise self._refused(reason) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._refused(
-                f"no valid answer of a model server: {error}"
-            ) from error
+        with self._reaching():
+            version = self._version
+            if version is None and not self._has_answered:
+                version = self._newest(model)
+            outputs = self._outputs(model, version, rest_body(signature, inputs))
+        self._version, self._has_answered = version, True
         output = TEXT_SIGNATURES[signature].output
         if not isinstance(outputs, dict):
             # The server omits the name of a single output.
@@ -275,8 +256,40 @@ class RestServer(ModelServer):
             loaded = [row["version"] for row in states if row["state"] == "AVAILABLE"]
             return max(map(int, loaded), default=None)
         # The request for vectors tells what is wrong.
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        except (urllib.error.HTTPError, ValueError, KeyError, TypeError):
             return None
+
+    def _outputs(self, model: str, version: int | None, body: bytes):
+        """Sends a request for vectors and returns the outputs, as they came."""
+        place = "" if version is None else f"/versions/{version}"
+        request = urllib.request.Request(
+            f"{model}{place}:predict",
+            data=body,
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                return json.load(response)["outputs"]
+        except urllib.error.HTTPError as error:
+            raise self._refused(_error_of(error)) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._refused(
+                f"no valid answer of a model server: {error}"
+            ) from error
+
+    @contextlib.contextmanager
+    def _reaching(self):
+        """Turns an error of the connection into a UserError."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            # A refused connection, an unknown host name or a timeout.
+            reason = f"cannot be reached: {error}"
+            is_closed = isinstance(error, http.client.RemoteDisconnected)
+            if isinstance(error, http.client.BadStatusLine) and not is_closed:
+                # The text of this error is the bytes that came.
+                reason = f"no answer in HTTP; {_PORTS}"
+            raise self._refused(reason) from error
 
 
 def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
