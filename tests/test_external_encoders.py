@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from cmlm.common import tasks
 from cmlm.encoders import external, model_server, opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
@@ -234,6 +235,13 @@ def test_mining_goes_on_with_vectors_of_the_same_model_only(
         UserError, match="run .model: the vectors of its server changed"
     ):
         encode(served, "served")
+    # A process of its own may meet another model than the first process did.
+    job = (lines, opening.open_encoder(served), tasks.Workers(number=2))
+    reopen = vectors.opened(*job, lambda: opening.open_encoder(served))[1]
+    reopen()
+    monkeypatch.setattr(Server, "last", 3.0)
+    with pytest.raises(UserError, match="models/toy changed while its vectors were"):
+        reopen()
     # A directory of version 0.1.0 has no probe.
     about = tmp_path / "served" / "about.json"
     former = json.loads(about.read_text())

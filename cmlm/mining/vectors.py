@@ -164,10 +164,28 @@ def describe(texts: Texts, encoder: DescribedEncoder, width: int) -> dict:
 def opened(
     texts: Texts, encoder: DescribedEncoder, workers: Workers, reopen: Reopen | None
 ) -> tuple[Callable[[], Texts], Reopen]:
-    """Returns functions that open a text and its model where the workers are."""
+    """Returns functions that open a text and its model where the workers are.
+
+    The second one raises UserError if it opens another model: a server may have loaded
+    a new version meanwhile.
+    """
     if workers.are_here:
         return (lambda: texts), (lambda: encoder)
-    return functools.partial(Texts, texts.directory, texts.name), reopen
+    return (
+        functools.partial(Texts, texts.directory, texts.name),
+        functools.partial(_reopened, reopen, identity.of(encoder)),
+    )
+
+
+def _reopened(reopen: Reopen, expected: dict) -> DescribedEncoder:
+    encoder = reopen()
+    changed = identity.difference(expected, identity.of(encoder))
+    if changed:
+        raise UserError(
+            f"{name_of(encoder)} changed while its vectors were computed ({changed}); "
+            "allowed: the same model in every process"
+        )
+    return encoder
 
 
 def _encoding(open_texts: Callable[[], Texts], reopen: Reopen) -> Make:
