@@ -249,6 +249,8 @@ def _run_pipeline() -> None:
     print(report.summary(stats))
     for damage in stats["damaged_files"]:
         print(f"damaged, read up to the damage: {damage}")
+    for reason in stats["files_left_out"]:
+        print(f"left out: {reason}")
     ending = "*.tsv.gz" if settings.is_bitext else "*.txt.gz"
     folder = files.pattern(FLAGS.output)
     named = ",".join(

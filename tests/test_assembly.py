@@ -15,6 +15,7 @@ from cmlm.preparation import (
     assembly,
     deduplication,
     documents,
+    dumps,
     raw_lines,
     report,
     spilling,
@@ -381,7 +382,17 @@ def test_a_later_file_of_another_layout_is_left_out_and_named(tmp_path):
     found, stats = prepare(chosen, output, readers=4)
     assert texts(found) == [["One here."]]
     said = "is not of layout json: line 1 has no text 'text'; its fields: body"
-    assert stats["damaged_files"] == [f"{paths[1]} {said}"]
+    assert stats["files_left_out"] == [f"{paths[1]} {said}"]
+    assert stats["damaged_files"] == []
+
+
+def test_a_later_file_in_utf16_is_refused_before_the_work(tmp_path, monkeypatch):
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
+    paths[0].write_text("One here.\n")
+    paths[1].write_bytes(gzip.compress("Two here.\n".encode("utf-16")))
+    monkeypatch.setattr(beam_runner, "run", None)
+    with pytest.raises(UserError, match="b.txt.gz is UTF-16; allowed: UTF-8, as"):
+        dumps.run(settings(paths), str(tmp_path / "output"), False, "", 1)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import tempfile
 from collections.abc import Sequence
+from concurrent import futures
 
 from cmlm.common import beam_files, beam_runner, choices, files, machine
 from cmlm.common.counts import counted
@@ -21,6 +23,8 @@ _INPUT_BYTES_A_BUCKET = 64 << 20
 _MIN_BUCKETS = 64
 # The assumed number of workers on a cluster.
 _READERS_ELSEWHERE = 16
+# Files in a cloud take long to open.
+_OPEN_AT_ONCE = 16
 
 
 def size_of(paths: Sequence[str]) -> int:
@@ -57,7 +61,11 @@ def run(
         UserError: no document is left, or a file or option is wrong.
     """
     # A wrong layout or field shows here and not at the end of a long run.
-    sources.check_beginning(settings.paths[0], settings.layout, settings.text_field)
+    first, *others = settings.paths
+    sources.check_beginning(first, settings.layout, settings.text_field)
+    with futures.ThreadPoolExecutor(_OPEN_AT_ONCE) as pool:
+        check = functools.partial(sources.check_encoding, layout=settings.layout)
+        list(pool.map(check, others))
     guarded = _check_guard(settings)
     local = beam_runner.is_local(beam_options)
     readers = (workers or machine.processors()) if local else _READERS_ELSEWHERE

@@ -22,7 +22,8 @@ def statistics(counts: collections.Counter, settings: Settings) -> dict:
     Returns:
         `languages` (documents, sentences and characters kept), `steps` (documents and
         lines in and out), `dropped` (by step, unit, language and reason), `source`
-        (files and the readers' counts), `damaged_files` and `settings`, ready for JSON.
+        (files and the readers' counts), `damaged_files`, `files_left_out` and
+        `settings`, ready for JSON.
     """
     stats: dict = {
         "languages": {},
@@ -30,6 +31,7 @@ def statistics(counts: collections.Counter, settings: Settings) -> dict:
         "dropped": {},
         "source": {"files": 0},
         "damaged_files": [],
+        "files_left_out": [],
         "settings": dataclasses.asdict(settings),
     }
     for name, amount in sorted(counts.items()):
@@ -46,6 +48,8 @@ def statistics(counts: collections.Counter, settings: Settings) -> dict:
             stats["source"]["files"] = amount
         elif reason.startswith(sources.DAMAGED):
             stats["damaged_files"].append(reason.removeprefix(sources.DAMAGED))
+        elif reason.startswith(sources.LEFT_OUT):
+            stats["files_left_out"].append(reason.removeprefix(sources.LEFT_OUT))
         else:
             stats["source"][reason] = amount
     return stats

@@ -30,6 +30,8 @@ from cmlm.preparation.raw_lines import Counts
 _MAX_PAGE = 4 * raw_lines.MAX_BYTES
 # Begins the count of a file that is read up to its damage.
 DAMAGED = "damaged file: "
+# Begins the count of a file that is not read.
+LEFT_OUT = "file left out: "
 # A bitext is not divided into documents, so this many pairs form one.
 _PAIRS_A_DOCUMENT = 1000
 
@@ -81,12 +83,8 @@ def read(
     of_file: Counts = collections.Counter()
     with _opened(path) as raw:
         unpacked = raw_lines.Unpacked(raw, path, None if part else progress)
-        # The reader of web archives unpacks gzip under any name.
-        if layout != "wet" or packing.kind(unpacked.begin) != "gzip":
-            packing.refuse_other(path, unpacked.begin)
-        lines = raw_lines.Lines(unpacked, path, of_file)
+        lines = _lines(unpacked, path, layout, of_file)
         try:
-            utf8.refuse_utf16(path, lines.stream.peek(2))
             documents = LAYOUTS[layout](lines, text_field, of_file)
             for position, document in enumerate(documents):
                 if position % parts == part:
@@ -104,6 +102,18 @@ def read(
         of_file[f"{DAMAGED}{path}: {damage}"] += 1
     if not part:
         counts.update(of_file)
+
+
+def _lines(
+    unpacked: raw_lines.Unpacked, path: str, layout: str, counts: Counts
+) -> raw_lines.Lines:
+    """The lines of a file; raises UserError for UTF-16 and another packing."""
+    # The reader of web archives unpacks gzip under any name.
+    if layout != "wet" or packing.kind(unpacked.begin) != "gzip":
+        packing.refuse_other(path, unpacked.begin)
+    lines = raw_lines.Lines(unpacked, path, counts)
+    utf8.refuse_utf16(path, lines.stream.peek(2))
+    return lines
 
 
 def _without_nul(lines: list[str], counts: Counts) -> list[str]:
@@ -125,6 +135,20 @@ def check_beginning(path: str, layout: str, text_field: str = "text") -> None:
             is packed in another way than its name says.
     """
     next(read(path, layout, collections.Counter(), text_field), None)
+
+
+def check_encoding(path: str, layout: str) -> None:
+    """Reads the first bytes of a file.
+
+    Args:
+        path, layout: as for `read`.
+
+    Raises:
+        UserError: the file is UTF-16, or packed in another way than its name says.
+    """
+    with _opened(path) as raw:
+        unpacked = raw_lines.Unpacked(raw, path, None)
+        _lines(unpacked, path, layout, collections.Counter())
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class ReadDocuments(beam_runner.CountingDoFn):
                 yield Document(documents.number(file, position), self._language, lines)
         except sources.OtherLayoutError as error:
             # The first file was checked before: one of the others must not cost hours.
-            told[f"{sources.DAMAGED}{error}"] += 1
+            told[f"{sources.LEFT_OUT}{error}"] += 1
         if self._progress:
             self._progress.flush()
         self.counts[count_name("source", "read", "files")] += part == 0
