@@ -40,7 +40,7 @@ from tensorflow_serving.apis import (
     predict_pb2,
     prediction_service_pb2_grpc,
 )
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from werkzeug.routing import BaseConverter, Map, Rule
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
@@ -204,6 +204,11 @@ class Server:
                 response = _json(
                     {"error": f"Servable not found for request: {request.path}"}, 404
                 )
+        except RequestEntityTooLarge:
+            size = request.content_length
+            reason = f"the request has {counted(size, 'byte') if size else 'more'}"
+            reason += f"; allowed: at most {_MOST_BYTES:,} bytes in a request"
+            response = _json({"error": reason}, 413)
         except HTTPException as error:
             reason = f"Malformed request: {request.method} {request.path}"
             response = _json({"error": reason}, error.code or 500)

@@ -236,7 +236,9 @@ def test_a_request_that_is_too_long_or_stalls_ends(server, monkeypatch):
     monkeypatch.setattr(dev_server, "_MOST_BYTES", 100)
     model = f"{server.rest}/v1/models/cmlm:predict"
     assert ask(model, b'{"instances": ["a"]}')[0] == 200
-    assert ask(model, json.dumps({"instances": ["a" * 100]}).encode())[0] == 413
+    code, answer = ask(model, json.dumps({"instances": ["a" * 100]}).encode())
+    said = "the request has 119 bytes; allowed: at most 100 bytes in a request"
+    assert (code, answer) == (413, {"error": said})
     monkeypatch.setattr(dev_server._Handler, "timeout", 0.2)
     with socket.create_connection(("localhost", server.port), timeout=60) as stalled:
         stalled.sendall(b"POST /v1/models/cmlm:predict HTTP/1.1\r\nContent-Length: 9")
