@@ -61,6 +61,8 @@ _NAME = "[^/:]+"
 # The bytes of a request's body, and the seconds that a client may stay silent.
 _MOST_BYTES = 64 << 20
 _SILENCE = 60
+# The values of a tensor that states one value for many places.
+_MOST_VALUES = 16 << 20
 
 
 def check_name(name: str) -> None:
@@ -400,18 +402,23 @@ def _signatures(model: SessionModel) -> get_model_metadata_pb2.SignatureDefMap:
 
 
 def _array(name: str, proto) -> np.ndarray:
-    """The array of a TensorProto.
+    """The array of a TensorProto, which repeats its last value up to its shape.
 
     Raises:
-        ValueError: it has fewer values than its shape; TensorFlow would repeat the last
-            one, even if the result did not fit into memory.
+        ValueError: its shape has a negative size, or it has fewer values than its shape
+            and the result might not fit into memory.
         TypeError: its type is unknown.
     """
     shape = [axis.size for axis in proto.tensor_shape.dim]
     fields = proto.ListFields()
     held = sum(len(found) for field, found in fields if field.name.endswith("_val"))
-    if not proto.tensor_content and held != math.prod(shape):
-        raise ValueError(f"{name} has {counted(held, 'value')} for the shape {shape}")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{name} has the shape {shape}; allowed: sizes from 0")
+    if not proto.tensor_content and max(held, _MOST_VALUES) < math.prod(shape):
+        raise ValueError(
+            f"{name} has {counted(held, 'value')} for the shape {shape}; allowed: a "
+            f"shape of at most {_MOST_VALUES:,} values"
+        )
     return tf.make_ndarray(proto)
 
 

@@ -21,6 +21,7 @@ import commands
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     predict_pb2,
@@ -220,16 +221,22 @@ def test_numbers_are_neither_rounded_nor_wrapped_around(server, number, reason):
     assert code == 400 and answer["error"].startswith(reason)
 
 
-def test_a_tensor_with_fewer_values_than_its_shape_is_refused(server):
-    inputs = {"text": [b""]}
-    request = model_server.grpc_request("cmlm", None, "serving_default", inputs)
+def test_the_last_value_of_a_tensor_fills_its_shape_within_memory(server):
+    texts = {"text": [b"a", b"a"]}
+    request = model_server.grpc_request("cmlm", None, "serving_default", texts)
+    del request.inputs["text"].string_val[1:]
     with grpc.insecure_channel(server.grpc.removeprefix("grpc://")) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        assert len(stub.Predict(request).outputs["default"].tensor_shape.dim) == 2
-        request.inputs["text"].tensor_shape.dim[0].size = 1 << 40
-        with pytest.raises(grpc.RpcError, match="text has 1 value for the shape") as e:
-            stub.Predict(request)
-    assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        vectors = tf.make_ndarray(stub.Predict(request).outputs["default"])
+        assert vectors.shape[0] == 2 and np.isfinite(vectors).all()
+        for size, said in (
+            (1 << 40, "text has 1 value for the shape .*; allowed: a shape of at most"),
+            (-1, r"text has the shape \[-1\]; allowed: sizes from 0"),
+        ):
+            request.inputs["text"].tensor_shape.dim[0].size = size
+            with pytest.raises(grpc.RpcError, match=said) as error:
+                stub.Predict(request)
+            assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_request_that_is_too_long_or_stalls_ends(server, monkeypatch):
