@@ -328,6 +328,8 @@ def test_list_items_go_and_the_prose_around_them_stays(markup, paragraphs):
         ("[[wikt:hive|hives]]", "hives"),
         ("[[:fr:Ruche|hives]]", "hives"),
         ("[[Bild:a.jpg|mini|A nest.]]", ""),
+        ("[[Bild:a.SVG |mini]]", ""),
+        ("[[:en:Amazon.com|Amazon]]", "Amazon"),
     ],
 )
 def test_links_to_pages_of_other_kinds_go(tmp_path, link, text):

@@ -16,7 +16,11 @@ _NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "c
 # name before it is a namespace of the wiki.
 _PREFIX = re.compile(r"\s*:?\s*[^\W\d_][\w ]*:(?! )")
 # Dumps do not list the other names of a namespace, such as `Bild` for `Datei`.
-_FILE = re.compile(r"\.[A-Za-z]\w{2,3}\s*$")
+_FILE = re.compile(
+    r"\.(bmp|djvu|flac|gif|jpe?g|midi?|mp[34]|mpe?g|og[agv]|opus|pdf|png|stl|svg|tiff?"
+    r"|wav|web[mp]|xcf)\s*$",
+    re.IGNORECASE,
+)
 _NAMESPACES = frozenset(("file", "image", "category", "media"))
 
 
