@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -466,6 +467,8 @@ def test_analogy_files(tmp_path):
     vectors = {"a": [1, 0], "b": [0, 1], "c": [1, 0.1], "d": [0.1, 1], "e": [-1, -1]}
     scores = task.score(data, Table(vectors).encode)
     assert scores["accuracy"] == scores["accuracy/word"] == 100
+    shutil.rmtree(tmp_path / "ulr-analogy" / "semantic")
+    assert set(read("ulr-analogy", tmp_path)[1]) == {"sentence-syntactic"}
     # Other sets in the folder are not taken for analogies.
     mrpc = tmp_path / "other" / "senteval" / "MRPC" / "msr_paraphrase_test.txt"
     write(mrpc, ["a\tb\tc\td\te"])

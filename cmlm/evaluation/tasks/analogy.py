@@ -54,8 +54,10 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
         groups: dict[str, list[list[str]]] = {}
         paths = []
         for kind in ("semantic", "syntactic"):
-            pattern = os.path.join(kind, "*", "*.txt")
-            paths += source.matching(pattern, within="ulr-analogy")
+            with source.part(kind):
+                pattern = os.path.join(kind, "*", "*.txt")
+                paths += source.matching(pattern, within="ulr-analogy")
+        source.check_found(paths)
         for path in paths:
             kind, level = path.split(os.sep)[-3:-1]
             group = groups.setdefault(f"{level}-{kind}", [])
