@@ -277,6 +277,13 @@ def test_a_warm_start_fills_the_first_stage_of_stacking(start, tmp_path):
     model_dir.write_config(str(tmp_path / "run"), begun)
     gone = f"--init_checkpoint={tmp_path}/gone"
     assert layers(4, f"--model_dir={tmp_path}/run", gone) == 4
+    # Nor the flag.
+    config, _ = configure(
+        f"--model_dir={tmp_path}/run",
+        "--params_override=trainer.stacking_steps=[5]",
+    )
+    assert config.model.num_layers == 4
+    assert config.model.hidden_size == 16
 
 
 @pytest.mark.parametrize(
