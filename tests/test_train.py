@@ -287,6 +287,24 @@ def test_a_warm_start_fills_the_first_stage_of_stacking(start, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "setting, said",
+    [
+        ("num_layers=3", "num_layers is 3; allowed: multiples of 2, as trainer.stack"),
+        ("preset=huge", "model.preset is 'huge'; allowed: tiny, "),
+        ("preset=base", "has 1 layer, the first stage of trainer.stacking_steps 6; "),
+        # Its layers are those of the last stage.
+        ("preset=tiny", "preset is 'tiny', which has hidden_size=128; allowed: "),
+    ],
+)
+def test_the_stages_divide_the_layers_of_flags_or_preset(start, setting, said):
+    with pytest.raises(UserError, match=said):
+        configure(
+            f"--init_checkpoint={start}",
+            f"--params_override=model.{setting},trainer.stacking_steps=[5]",
+        )
+
+
+@pytest.mark.parametrize(
     "name",
     [
         *("adapt_mirror", "adapt_cmlm", "adapt_distill", "adapt_pairs"),

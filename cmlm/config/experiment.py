@@ -95,6 +95,22 @@ class TrainerConfig(hyperparams.Config):
         """
         return step == self.train_steps
 
+    def layers_of_stages(self, layers: int) -> list[int]:
+        """The layers of each stage of a run; the last one has all of its layers.
+
+        Raises:
+            UserError: the stages of `stacking_steps` do not divide the layers.
+        """
+        stages = len(self.stacking_steps)
+        if layers % 2**stages:
+            raise fields.refused(
+                "model.num_layers",
+                layers,
+                f"multiples of {2**stages}, as trainer.stacking_steps has {stages} "
+                "stages",
+            )
+        return [layers // 2**later for later in range(stages, -1, -1)]
+
     def check_together(self, prefix: str) -> None:
         """Raises UserError if values do not fit each other."""
         if self.evals and not self.evals_data_dir:
@@ -161,15 +177,8 @@ class ExperimentConfig(hyperparams.Config):
             raise UserError(
                 "every objective has weight 0; set one, such as task.cmlm.weight=1"
             )
-        stages = len(self.trainer.stacking_steps)
-        if self.model.num_layers % 2**stages:
-            raise fields.refused(
-                "model.num_layers",
-                self.model.num_layers,
-                f"multiples of {2**stages}, as trainer.stacking_steps has {stages} "
-                "stages",
-            )
-        if self.trainer.epochs and (len(enabled) > 1 or stages):
+        stages = self.trainer.layers_of_stages(self.model.num_layers)
+        if self.trainer.epochs and (len(enabled) > 1 or len(stages) > 1):
             raise fields.refused(
                 "trainer.epochs",
                 self.trainer.epochs,

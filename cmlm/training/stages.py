@@ -61,10 +61,11 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         directory: the model_dir.
     """
     steps = config.trainer.stacking_steps
+    layers = config.trainer.layers_of_stages(config.model.num_layers)
     planned: list[Stage] = []
     for number, train_steps in enumerate([*steps, config.trainer.train_steps]):
         own = config.replace()
-        own.model.num_layers = config.model.num_layers // 2 ** (len(steps) - number)
+        own.model.num_layers = layers[number]
         own.trainer.train_steps = train_steps
         own.trainer.stacking_steps = ()
         before = planned[-1].directory if planned else None
@@ -73,7 +74,7 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
             own.init_checkpoint = ""
         where = directory
         if number < len(steps):
-            layers = f"{own.model.num_layers}-layers"
-            where = os.path.join(directory, model_dir.STAGES, layers)
+            name = f"{own.model.num_layers}-layers"
+            where = os.path.join(directory, model_dir.STAGES, name)
         planned.append(Stage(where, own, directory, before))
     return planned

@@ -67,25 +67,48 @@ def adopt_for_run(
             if f"vocabulary.{field}" not in given:
                 setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
         return
-    stacked, start = len(config.trainer.stacking_steps), config.init_checkpoint
-    if stacked:
-        preset = encoder.PRESETS.get(config.model.preset, (0,))
-        layers = config.model.num_layers or preset[0]
-        given = set(given) - {"model.num_layers"}
-        first = config.model.num_layers = layers // 2**stacked
-    if (source := foreign.find(start)) is not None:
+    source = foreign.find(config.init_checkpoint)
+    layers = config.model.num_layers
+    if config.trainer.stacking_steps:
+        # Preset and flags say how many layers the last stage has.
+        given = {*given, "model.num_layers"}
+        config.model.num_layers = _layers_of_first_stage(config, source)
+    if source is not None:
         kept = {*given, *(f"model.{name}" for name in _TRAINING)}
         pretrained.adopt(config, source, kept, pooling=takes_pooling)
     else:
         _adopt_shape(config, given, takes_pooling)
-    if stacked:
-        if config.model.num_layers != first:
-            raise UserError(
-                f"{start} has {counted(config.model.num_layers, 'layer')}, the first "
-                f"stage of trainer.stacking_steps {first}; allowed: {first} in the "
-                "weights, or trainer.stacking_steps=[]"
-            )
+    if config.trainer.stacking_steps:
         config.model.num_layers = layers
+
+
+def _layers_of_first_stage(
+    config: experiment.ExperimentConfig, source: foreign.Source | None
+) -> int:
+    """The layers of the first stage of a run, which are those of its weights.
+
+    Raises:
+        UserError: the weights have another number of layers, or the run has a number
+            that its stages do not divide.
+    """
+    model, start = config.model, config.init_checkpoint
+    last = encoder.EncoderConfig(preset=model.preset, num_layers=model.num_layers)
+    last.resolve()
+    first = config.trainer.layers_of_stages(last.num_layers)[0]
+    if source is not None:
+        found = source.model["num_layers"]
+    elif folder := _own_run(start):
+        found = model_dir.read_config(folder).model.num_layers
+    else:
+        # A checkpoint alone: `checkpoints.initialize` counts its layers.
+        found = first
+    if found != first:
+        raise UserError(
+            f"{start} has {counted(found, 'layer')}, the first stage of "
+            f"trainer.stacking_steps {first}; allowed: {first} in the weights, or "
+            "trainer.stacking_steps=[]"
+        )
+    return first
 
 
 def refuse_missing(config: experiment.ExperimentConfig) -> None:
