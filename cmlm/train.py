@@ -297,7 +297,10 @@ def _stages_to_train(planned, strategy):
     from cmlm.common import workers
     from cmlm.training import stages
 
-    number_done = workers.on_chief(strategy, lambda: stages.count_done(planned))
+    validates = FLAGS.mode == "train_and_eval"
+    number_done = workers.on_chief(
+        strategy, lambda: stages.count_done(planned, validates)
+    )
     for place, stage in enumerate(planned, 1):
         is_done = place <= number_done and stage is not planned[-1]
         if len(planned) > 1:
@@ -354,7 +357,8 @@ def _train(stage, strategy) -> int | None:
         strategy=strategy,
     )
     print(_describe(run), file=sys.stderr)
-    if run.is_over:
+    # A stage before the last may be built only to make up for its validation.
+    if run.is_over and stage.directory == stage.whole:
         length = "epochs" if run.config.trainer.epochs else "train_steps"
         print(
             f"the run has all of its {run.trainer.step:,} steps; with a larger "

@@ -114,6 +114,11 @@ def test_a_stage_owes_its_validation_until_the_next_one_begins(text, tmp_path):
 
     save(first, 1)
     assert stages.count_done(planned) == 0
+    # Unless the command does not validate, or nothing is held out.
+    assert stages.count_done(planned, validates=False) == 1
+    first.config.task.cmlm.train_data.hold_out_fraction = 0.0
+    assert stages.count_done(planned) == 1
+    first.config.task.cmlm.train_data.hold_out_fraction = 0.1
     metrics = Path(first.directory) / model_dir.METRICS
     metrics.write_text('{"step": 1, "validation/cmlm/loss": 2.0}\n')
     assert stages.count_done(planned) == 1

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import types
 from pathlib import Path
 
 import commands
@@ -302,6 +303,24 @@ def test_the_stages_divide_the_layers_of_flags_or_preset(start, setting, said):
             f"--init_checkpoint={start}",
             f"--params_override=model.{setting},trainer.stacking_steps=[5]",
         )
+
+
+@pytest.mark.parametrize("directory", ["run", "run/stages/1-layers"])
+def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, capsys):
+    stage = stages.Stage(directory, None, "run")
+    built = types.SimpleNamespace(
+        config=toys.run_config("text.txt"),
+        trainer=types.SimpleNamespace(step=20),
+        is_over=True,
+    )
+    monkeypatch.setattr(engine, "build", lambda *_, **__: built)
+    monkeypatch.setattr(engine, "train", lambda *_, **__: None)
+    monkeypatch.setattr(train, "_describe", lambda _: "")
+    with flagsaver.flagsaver():
+        flags.FLAGS(["train"])
+        train._train(stage, None)
+    said = "with a larger trainer.train_steps it goes on" in capsys.readouterr().err
+    assert said == (directory == "run")
 
 
 @pytest.mark.parametrize(

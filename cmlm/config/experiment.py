@@ -154,6 +154,14 @@ class ExperimentConfig(hyperparams.Config):
         longest = self.model.seq_length or self.task.longest_sequence()
         return min(longest, self.model.token_positions)
 
+    @property
+    def has_validation(self) -> bool:
+        """Whether a validation has something to measure."""
+        return bool(self.trainer.evals) or any(
+            each.validation_data or each.train_data.hold_out_fraction
+            for each in self.task.enabled().values()
+        )
+
     def validate(self) -> None:
         """Checks every value, and fills in the shape of the model.
 

@@ -38,18 +38,26 @@ class Stage:
         agreement.begun_start(self.config, begun, self.directory)
 
 
-def count_done(planned: Sequence[Stage]) -> int:
+def count_done(planned: Sequence[Stage], validates: bool = True) -> int:
     """Returns the number of stages that are done, the first ones of a plan.
 
     A stage is done if it has a checkpoint and a validation of its last step, or a later
     one has begun: that one needs it no more.
     """
     for number, stage in reversed(list(enumerate(planned))):
+
+    Args:
+        planned: the stages in order.
+        validates: whether the command validates; if not, no stage needs a validation.
+            Nor does a stage that has nothing to measure.
         step = latest.step(stage.directory)
         if step:
             metrics = os.path.join(stage.directory, model_dir.METRICS)
-            is_over = stage.config.trainer.is_over(step)
-            return number + int(is_over and metrics_log.has_validation(metrics, step))
+            owes_one = validates and stage.config.has_validation
+            is_done = stage.config.trainer.is_over(step) and (
+                not owes_one or metrics_log.has_validation(metrics, step)
+            )
+            return number + int(is_done)
     return 0
 
 
