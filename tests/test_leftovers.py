@@ -135,3 +135,11 @@ def test_data_without_any_index_is_kept_for_the_user(run):
     with pytest.raises(UserError, match="held checkpoints, and none of them is whole"):
         leftovers.remove(str(run))
     assert len(list(run.glob("ckpt-*.data-*"))) == 2
+
+
+def test_a_stage_that_has_lost_its_checkpoints_does_not_stop_the_run(run):
+    stage = run / "stages" / "1-layers"
+    stage.mkdir(parents=True)
+    shutil.copy(run / "checkpoint", stage)
+    leftovers.remove(str(run))
+    assert (stage / "checkpoint").exists()

@@ -127,6 +127,21 @@ def test_a_stage_owes_its_validation_until_the_next_one_begins(text, tmp_path):
     assert stages.count_done(planned) == 1
 
 
+def test_the_start_of_a_stage_is_known_without_its_checkpoints(text, tmp_path):
+    config = toys.run_config(
+        text, **{"model.num_layers": 2, "trainer.stacking_steps": "[1]"}
+    )
+    first, _ = stages.plan(config, str(tmp_path / "run"))
+    model_dir.write_config(first.directory, first.config)
+    (Path(first.directory) / "checkpoint").write_text(
+        'model_checkpoint_path: "ckpt-1"\n'
+    )
+    first.check_start()
+    first.config.init_checkpoint = "bert"
+    with pytest.raises(UserError, match="started without --init_checkpoint"):
+        first.check_start()
+
+
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
 def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):

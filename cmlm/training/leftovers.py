@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
 from cmlm.common import locks, outputs
 from cmlm.encoders import model_dir
+from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.tokenization import rules, vocabulary_file
 
@@ -30,20 +32,30 @@ def remove(directory: str) -> None:
     """
     if not locks.is_local(directory):
         return
-    runs = [directory]
+    is_run = model_dir.is_model_dir(directory)
+    _remove_from(directory, is_run)
     earlier = os.path.join(directory, model_dir.STAGES)
-    if os.path.isdir(earlier):
-        runs += [os.path.join(earlier, name) for name in sorted(os.listdir(earlier))]
-    for run in runs:
-        if not (model_dir.is_model_dir(directory) or model_dir.is_model_dir(run)):
-            for name in _FIRST_FILES:
-                outputs.tidy(os.path.join(run, name))
-            continue
-        for folder in (run, os.path.join(run, model_dir.BEST)):
-            if os.path.isdir(folder):
-                # It refuses a directory whose checkpoints have all lost their index.
-                latest.repair(folder)
-                outputs.remove(_unfinished(folder))
+    names = sorted(os.listdir(earlier)) if os.path.isdir(earlier) else ()
+    for run in (os.path.join(earlier, name) for name in names):
+        # A stage before a begun one may be lost; `stages.count_done` refuses others.
+        with contextlib.suppress(UserError):
+            _remove_from(run, is_run or model_dir.is_model_dir(run))
+
+
+def _remove_from(run: str, is_run: bool) -> None:
+    """Removes the unfinished files of a run, or of a stage.
+
+    Raises:
+        UserError: its checkpoints have all lost their index.
+    """
+    if not is_run:
+        for name in _FIRST_FILES:
+            outputs.tidy(os.path.join(run, name))
+        return
+    for folder in (run, os.path.join(run, model_dir.BEST)):
+        if os.path.isdir(folder):
+            latest.repair(folder)
+            outputs.remove(_unfinished(folder))
 
 
 def _unfinished(folder: str) -> list[str]:

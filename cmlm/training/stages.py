@@ -34,8 +34,10 @@ class Stage:
 
     def check_start(self) -> None:
         """Raises UserError if the stage began with other weights than `config` says."""
-        begun = model_dir.begun_config(self.directory)
-        agreement.begun_start(self.config, begun, self.directory)
+        # The checkpoints of a stage before a begun one may be gone.
+        if model_dir.is_model_dir(self.directory):
+            begun = model_dir.read_config(self.directory)
+            agreement.begun_start(self.config, begun, self.directory)
 
 
 def count_done(planned: Sequence[Stage], validates: bool = True) -> int:
@@ -43,13 +45,13 @@ def count_done(planned: Sequence[Stage], validates: bool = True) -> int:
 
     A stage is done if it has a checkpoint and a validation of its last step, or a later
     one has begun: that one needs it no more.
-    """
-    for number, stage in reversed(list(enumerate(planned))):
 
     Args:
         planned: the stages in order.
         validates: whether the command validates; if not, no stage needs a validation.
             Nor does a stage that has nothing to measure.
+    """
+    for number, stage in reversed(list(enumerate(planned))):
         step = latest.step(stage.directory)
         if step:
             metrics = os.path.join(stage.directory, model_dir.METRICS)
