@@ -123,9 +123,10 @@ class BestCheckpoint:
         path = self._manager.latest_checkpoint
         # A run that begins, perhaps again, has no best value.
         if self._metric and path and trainer.step:
-            stored = tf_checkpoints.open_file(path)
-            has_metric = stored.has_tensor(_CHOSEN_BY)
-            if not has_metric or stored.get_tensor(_CHOSEN_BY) == chosen_by.encode():
+            before = tf.Variable(chosen_by, trainable=False)
+            if tf_checkpoints.open_file(path).has_tensor(_CHOSEN_BY):
+                checkpoints.restore(path, chosen_by=before)
+            if before.numpy().decode() == chosen_by:
                 checkpoints.restore(path, best_value=self._value)
 
     def offer(self, metrics: Mapping[str, float]) -> str:
