@@ -3,8 +3,8 @@
 A row has the arm, its seed, its scores and its cost. A program that is started again
 skips the rows that its file holds, and goes on with the runs that --output holds. The
 cost of a row is the cost of the arm's own run: all its starts, and neither the run that
-it began from nor the scoring. A row has no cost if one of the starts is not known: this
-program was killed in it, or the run is of a program before these records.
+it began from nor the scoring. A row has no cost if this program was killed in one of
+the starts.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def train(
         The model_dir.
 
     Raises:
-        UserError: the folder holds a run with other flags.
+        UserError: the folder holds a run with other flags, or with more steps.
     """
     directory = os.path.join(FLAGS.output, name)
     overrides = [*overrides, f"runtime.mixed_precision_dtype={FLAGS.precision}"]
@@ -149,17 +149,34 @@ def _record(directory: str, command: list[str]) -> dict:
     """The record of a run before a start of it.
 
     Raises:
-        UserError: the folder holds a run with other flags.
+        UserError: the folder holds a run with other or unknown flags, or with more
+            steps.
     """
     new = {"command": command, "finished": False, "seconds": [0, 0]}
-    if not glob.glob(os.path.join(glob.escape(directory), "ckpt-*.index")):
-        return new
+    begun = glob.glob(os.path.join(glob.escape(directory), "ckpt-*.index"))
     path = os.path.join(directory, _RECORD)
     if not os.path.exists(path):
-        return new | {"seconds": None}
+        if begun:
+            raise UserError(
+                f"{directory} holds a run without {_RECORD}, so its flags are not "
+                "known; allowed: another --output"
+            )
+        return new
     with open(path) as file:
         old = json.load(file)
-    before, now = _but_steps(old["command"]), _but_steps(command)
+    if not begun and (old["finished"] or old["command"] != command):
+        # Its checkpoints are gone, or it never had one.
+        return new
+    if old["command"] == command:
+        return old
+    _refuse_other_flags(directory, old["command"], command)
+    # More steps than those of a finished run have a cost of their own.
+    return new if old["finished"] else old | {"command": command}
+
+
+def _refuse_other_flags(directory: str, old: list[str], new: list[str]) -> None:
+    """Raises UserError for flags other than those of a run, except for more steps."""
+    (steps_before, before), (steps, now) = map(_steps_and_others, (old, new))
     if before != now:
         differences = (
             " ".join(sorted(a - b)) for a, b in ((before, now), (now, before))
@@ -168,13 +185,20 @@ def _record(directory: str, command: list[str]) -> dict:
             "{} holds a run with other flags ({}) than this start ({}); allowed: the "
             "same flags, or another --output".format(directory, *differences)
         )
-    # The cost of more steps than before begins at zero.
-    return old if old["command"] == command else new
+    if steps < steps_before:
+        raise UserError(
+            f"trainer.train_steps is {steps}, and {directory} holds a run of "
+            f"{steps_before} steps; allowed: at least {steps_before}, or another "
+            "--output"
+        )
 
 
-def _but_steps(command: Sequence[str]) -> set[str]:
-    steps = "--params_override=trainer.train_steps="
-    return {flag for flag in command if not flag.startswith(steps)}
+def _steps_and_others(command: Sequence[str]) -> tuple[int, set[str]]:
+    """The steps that a command names, 0 if none, and its other flags."""
+    setting = "--params_override=trainer.train_steps="
+    named = [flag for flag in command if flag.startswith(setting)]
+    steps = int(named[-1].removeprefix(setting)) if named else 0
+    return steps, set(command) - set(named)
 
 
 @contextlib.contextmanager

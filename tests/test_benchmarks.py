@@ -124,14 +124,14 @@ def test_a_row_has_the_cost_of_all_starts(claims, tmp_path):
     assert (record.parent / "starts").read_text() == "..."
 
 
-@pytest.mark.parametrize("lost", ["the record", "the end of a start"])
-def test_an_unknown_cost_is_left_out(claims, lost):
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_an_unknown_cost_is_left_out(claims, checkpoints):
+    """This program was killed in a start, perhaps before the first checkpoint."""
     record = Path(_train(claims)) / ".claim.json"
-    if lost == "the record":
-        record.unlink()
-    else:
-        known = json.loads(record.read_text())
-        record.write_text(json.dumps(known | {"finished": False, "seconds": None}))
+    known = json.loads(record.read_text())
+    record.write_text(json.dumps(known | {"finished": False, "seconds": None}))
+    if not checkpoints:
+        (record.parent / "ckpt-1.index").unlink()
     assert claims._cost(_train(claims)) == {}
 
 
@@ -143,6 +143,24 @@ def test_a_run_with_other_flags_is_refused(claims):
     claims.FLAGS.precision = "float32"
     with pytest.raises(UserError, match="rate=1"):
         _train(claims, "rate=1")
+    # A run of a program that kept no record of its flags.
+    (record,) = Path(claims.FLAGS.output).glob("*/.claim.json")
+    record.unlink()
+    with pytest.raises(UserError, match="run holds a run without .claim.json"):
+        _train(claims)
+    # Without a checkpoint, it begins again.
+    (record.parent / "ckpt-1.index").unlink()
+    _train(claims, "rate=1")
+
+
+def test_fewer_steps_than_those_of_a_run_are_refused(claims):
+    record = Path(_train(claims, "trainer.train_steps=20")) / ".claim.json"
+    before = record.read_text()
+    with pytest.raises(
+        UserError, match="steps is 9, .* of 20 steps; allowed: at least"
+    ):
+        _train(claims, "trainer.train_steps=9")
+    assert record.read_text() == before
 
 
 # Prints the cases and settings of a program's arms, and trains nothing.
