@@ -344,7 +344,7 @@ def test_projection_keeps_the_teachers_cosines(folder, width):
     )
 
 
-def test_a_run_keeps_the_basis_of_its_first_start(folder):
+def test_a_run_keeps_the_basis_of_its_first_start(folder, caplog):
     """More texts would turn it, and the student has learnt vectors in it."""
     config = settings(folder)
     first = prepare(folder, config)[0].teacher.directions()
@@ -372,7 +372,9 @@ def test_a_run_keeps_the_basis_of_its_first_start(folder):
     np.save(folder / "other.npy", np.load(folder / "taught.npy")[:, ::-1])
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
     config.teacher_cache = str(folder / "cache")
+    assert "bases" not in caplog.text
     assert np.abs(later(writes=False) - first).max() > 1e-3
+    assert f"{folder}/run/teacher_bases holds the bases of other teach" in caplog.text
 
 
 def prepare_both(folder, distill, bitext):

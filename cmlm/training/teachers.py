@@ -97,8 +97,17 @@ def _with_bases(
     # The objective with the most vectors has those of the other ones, too.
     for name in sorted(found, key=lambda name: -found[name].rows):
         bases.setdefault(teachers[name], found[name].basis)
+    folder = os.path.join(start.shared_directory, model_dir.BASES)
+    others = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     for teacher, basis in bases.items():
-        kept = os.path.join(start.shared_directory, model_dir.BASES, teacher[:16])
+        kept = os.path.join(folder, teacher[:16])
+        if others and not (start.is_first or tf.io.gfile.exists(kept)):
+            logger.warning(
+                "teacher: %s holds the bases of other teachers, and the run goes on in "
+                "a new one, which its student has not learnt; another path or address "
+                "makes another teacher",
+                folder,
+            )
         if start.writes and (start.is_first or not tf.io.gfile.exists(kept)):
             with files.atomic_file(kept) as temporary:
                 tf.io.gfile.copy(basis, temporary, overwrite=True)
