@@ -96,10 +96,11 @@ LEFT = [
     "checkpoint.tmp0123456789abcdef0123456789abcdef",
     "ckpt-3.data-00000-of-00001",
     "best/checkpoint.tmp0123456789abcdef0123456789abcdef",
+    "teacher_bases/0123456789abcdef.tmp-0123abcd",
     "lock",
     "stages/1-layers/ckpt-2_temp/part-00000-of-00001.data-00000-of-00001",
 ]
-THEIRS = ["notes.tmp", "ckpt-notes_temp", "ckpt-3.txt"]
+THEIRS = ["notes.tmp", "ckpt-notes_temp", "ckpt-3.txt", "teacher_bases/" + "0" * 16]
 
 
 def test_what_a_kill_left_goes_and_a_lost_state_is_no_new_run(run, caplog):

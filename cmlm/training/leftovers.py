@@ -34,6 +34,10 @@ def remove(directory: str) -> None:
         return
     is_run = model_dir.is_model_dir(directory)
     _remove_from(directory, is_run)
+    bases = os.path.join(directory, model_dir.BASES)
+    if os.path.isdir(bases):
+        # The name of a basis is the begin of a hash.
+        outputs.tidy_within(bases, ["[0-9a-f]" * 16])
     earlier = os.path.join(directory, model_dir.STAGES)
     names = sorted(os.listdir(earlier)) if os.path.isdir(earlier) else ()
     for run in (os.path.join(earlier, name) for name in names):
