@@ -178,7 +178,7 @@ def begun_start(
     if begun is None:
         return now
     before = begun.init_checkpoint
-    if not now or (before and same_path(before, now)):
+    if not now or (before and _same_path(before, now)):
         return before
     started, allowed = "without --init_checkpoint", "no --init_checkpoint"
     if before:
@@ -205,7 +205,7 @@ def _refuse_other_teacher(
     for name, objective in config.task.enabled().items():
         now = getattr(objective, "teacher", None)
         before = getattr(objectives.get(name), "teacher", None)
-        if now and before and not same_path(before, now):
+        if now and before and not _same_path(before, now):
             raise UserError(
                 f"--teacher is {now}, and the run in --model_dir={directory} has all of"
                 f" its {steps:,} steps; allowed: {before}, a larger"
@@ -290,7 +290,7 @@ def log_other_settings(
         logger.info("%s: %s", said, ", ".join(changed))
 
 
-def same_path(a: str, b: str) -> bool:
+def _same_path(a: str, b: str) -> bool:
     """Whether two paths lead to one place; links and relative parts count for that."""
     if locks.is_local(a) and locks.is_local(b):
         return os.path.realpath(a) == os.path.realpath(b)
