@@ -155,7 +155,7 @@ def configure():
         # A resumed run need not name the weights that it started from.
         config.init_checkpoint = begun.init_checkpoint
     warm_start.adopt_vocabulary(config, given, begun, FLAGS.model_dir)
-    # The last stage of stacking may have a shape from weights that it does not name.
+    # In an earlier version, the last stage of stacking did not name the run's weights.
     has_shape = begun is not None and config.trainer.stacking_steps
     if config.init_checkpoint or has_shape:
         warm_start.adopt_for_run(config, given, begun)

@@ -503,14 +503,14 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path, one_devi
     record = Path(rules.path_of(str(own)))
     content = record.read_text()
     config.vocabulary.file = str(own)
-    inputs.prepare_vocabulary(config, None, data, str(own.parent))
+    inputs.prepare_vocabulary(start, data)
     assert record.read_text() == content
     config.vocabulary.file = ""
     with pytest.raises(UserError, match=said):
-        inputs.prepare_vocabulary(config, None, data, str(own.parent))
+        inputs.prepare_vocabulary(start, data)
     config.vocabulary.file, config.vocabulary.lower_case = str(given), False
     with pytest.raises(UserError, match=said):
-        inputs.prepare_vocabulary(config, None, data, str(own.parent))
+        inputs.prepare_vocabulary(start, data)
 
 
 def test_a_vocabulary_that_another_run_wrote_is_not_replaced(

@@ -233,3 +233,15 @@ def test_a_stage_takes_tokenizer_json_and_precision_from_the_stage_before(
         "tokenizer.json"
     ]
     assert built.config.model.vocab_size == len(tokens)
+    if source == "vocab_file":
+        return
+    # The last stage is known to start from these weights, also without the first.
+    start, asked = config.init_checkpoint, last.config.replace(init_checkpoint="bert")
+    built.manager.save(0)
+    with pytest.raises(UserError, match=f"started from {start}, .* names bert"):
+        engine.build(asked, last.directory, last.stacked_on)
+    # In an earlier version, it named none.
+    begun = model_dir.read_config(last.directory)
+    model_dir.write_config(last.directory, begun.replace(init_checkpoint=""))
+    engine.build(last.config, last.directory, last.stacked_on)
+    assert model_dir.read_config(last.directory).init_checkpoint == start

@@ -70,7 +70,7 @@ def prepare_vocabulary(start: Start, data: Mapping[str, Data]) -> str:
         UserError: the vocabulary cannot be used.
     """
     config, directory = start.config, start.directory
-    settings = warm_start.vocabulary_settings(config, start.begun)
+    settings = warm_start.vocabulary_settings(config, start.is_first)
     target = vocabulary_file.find(directory)
     has_weights = start.begun is not None
     if has_weights and not settings.file and not tf.io.gfile.exists(target):

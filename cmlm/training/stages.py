@@ -79,9 +79,6 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         own.trainer.train_steps = train_steps
         own.trainer.stacking_steps = ()
         before = planned[-1].directory if planned else None
-        if before:
-            # Weights and vocabulary come from the stage before, see `engine.build`.
-            own.init_checkpoint = ""
         where = directory
         if number < len(steps):
             name = f"{own.model.num_layers}-layers"

@@ -196,22 +196,21 @@ def _own_run(path: str) -> str | None:
 
 
 def vocabulary_settings(
-    config: experiment.ExperimentConfig, begun: experiment.ExperimentConfig | None
+    config: experiment.ExperimentConfig, begins: bool
 ) -> VocabularyConfig:
     """The vocabulary settings of a run; a warm start takes its source's vocabulary.
 
     Args:
         config: the run's configuration. If the run starts from another run of this
             project, the rules of its vocabulary are taken over in place.
-        begun: the configuration of the run in the model_dir, or None if it has no
-            checkpoint. A run that was killed before its first checkpoint begins anew,
-            from its source.
+        begins: whether the run has no checkpoint, and no stage before it. A run that
+            was killed before its first checkpoint begins anew, from its source.
 
     Raises:
         UserError: the vocabulary does not fit the weights.
     """
     settings, start = config.vocabulary, config.init_checkpoint
-    if not start or begun is not None:
+    if not (start and begins):
         return settings
     source = foreign.find(start)
     if source is not None:
