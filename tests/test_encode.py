@@ -358,7 +358,7 @@ def test_an_export_with_a_version_of_another_model_is_refused(exported, tmp_path
     about = json.loads(path.read_text())
     opening.check(str(copy))
     path.write_text(json.dumps({**about, "fingerprint": "another"}))
-    works = (opening.check, opening.find_export, opening.open_trained, foreign.find)
+    works = (opening.check, opening.find_export, opening.open_weights, foreign.find)
     said = f"^{copy} holds two models; allowed: {version}, or {copy}/encoder$"
     for work in works:
         with pytest.raises(UserError, match=said):
