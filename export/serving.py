@@ -34,7 +34,7 @@ from cmlm.encoders import batching
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.signatures import SIGNATURES, Signature
-from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.encoder_config import EncoderConfig
 
 _INDEX = "language_index"
 

@@ -8,7 +8,8 @@ from oracles import bert, masked_lm_loss, pool, project_views, weights_by_name
 
 from cmlm.modeling import predictions
 from cmlm.modeling.conditional import ConditionalMaskedLM
-from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
+from cmlm.modeling.encoder import EncoderNetwork
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 
 

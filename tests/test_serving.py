@@ -12,7 +12,7 @@ from cmlm.common import arrays
 from cmlm.common import components as components_lib
 from cmlm.encoders import batching
 from cmlm.encoders.graph import SentenceGraph
-from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.tokenization.word_pieces import WordPiece
 from export import serving
 

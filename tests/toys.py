@@ -11,7 +11,7 @@ import tensorflow as tf
 from cmlm.common import iterators
 from cmlm.common.keras import keras
 from cmlm.config import experiment, recipes
-from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Objective
 from cmlm.training.trainer import Trainer

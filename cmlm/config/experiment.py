@@ -10,7 +10,7 @@ from official.modeling import hyperparams
 from cmlm.common import fields
 from cmlm.errors import UserError
 from cmlm.modeling import fused
-from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import TaskConfig
 from cmlm.vocabulary.settings import VocabularyConfig

@@ -15,7 +15,7 @@ from cmlm.config.experiment import ExperimentConfig, TrainerConfig
 from cmlm.config.overrides import override
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
-from cmlm.modeling.encoder import SOURCE_POOLING, EncoderConfig
+from cmlm.modeling.encoder_config import SOURCE_POOLING, EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import OBJECTIVES, TaskConfig
 from cmlm.objectives.masked_text import MaskedTextConfig

@@ -7,7 +7,7 @@ import dataclasses
 from cmlm.common import choices, fields
 from cmlm.errors import UserError
 from cmlm.modeling import pooling
-from cmlm.modeling.encoder import SENTENCE_VECTORS
+from cmlm.modeling.encoder_config import SENTENCE_VECTORS
 from cmlm.modeling.model import SentenceModel
 
 

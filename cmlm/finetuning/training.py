@@ -18,7 +18,7 @@ from cmlm.finetuning import examples as examples_lib
 from cmlm.finetuning.examples import Examples
 from cmlm.finetuning.tasks import Task
 from cmlm.modeling import layers, optimization
-from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
 # The name of the head among the parts of the model.

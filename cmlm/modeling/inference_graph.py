@@ -26,7 +26,8 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.modeling import layers, pooling, weights
-from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
+from cmlm.modeling.encoder import EncoderNetwork
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.layers import ViewProjection
 from cmlm.modeling.padding import RealTokens
 

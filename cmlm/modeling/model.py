@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common.keras import keras
-from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork, activation
+from cmlm.modeling.encoder import EncoderNetwork, activation
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.layers import Classifier, MaskedLM, ViewProjection, pair_features
 
 # The name of the part that holds QuickThought's second encoder.
@@ -61,7 +62,7 @@ class SentenceModel(tf.Module):
 
         Args:
             mode: a key of `pooling.POOLINGS`.
-            sentence_vector: one of `encoder.SENTENCE_VECTORS`.
+            sentence_vector: one of `encoder_config.SENTENCE_VECTORS`.
         """
         self.config.pooling, self.config.sentence_vector = mode, sentence_vector
         projected = sentence_vector == "projected"

@@ -31,7 +31,8 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.errors import UserError, shown
 from cmlm.modeling import layers, pooling
-from cmlm.modeling.encoder import EncoderConfig, EncoderNetwork
+from cmlm.modeling.encoder import EncoderNetwork
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 
 WORDS = "word_embeddings/embeddings"

@@ -10,7 +10,7 @@ import tensorflow as tf
 from cmlm.common import distributed, fields
 from cmlm.data import bitext, pair_pipelines, streams
 from cmlm.data.teacher_vectors import TeacherVectors
-from cmlm.modeling.encoder import EncoderConfig
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
 

@@ -12,7 +12,7 @@ from cmlm.common.counts import counted
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, pretrained
 from cmlm.errors import UserError
-from cmlm.modeling import encoder, foreign
+from cmlm.modeling import encoder_config, foreign
 from cmlm.tokenization import rules, vocabulary_file
 from cmlm.vocabulary.settings import VocabularyConfig
 
@@ -21,7 +21,7 @@ from cmlm.vocabulary.settings import VocabularyConfig
 _TRAINING = ("dropout_rate", "attention_dropout_rate", "initializer_range")
 # The fields of `EncoderConfig` that trained weights fix.
 _SHAPE = (
-    *encoder.SHAPE_FIELDS,
+    *encoder_config.SHAPE_FIELDS,
     "embedding_size",
     "relative_positions",
     "hidden_activation",
@@ -56,7 +56,7 @@ def adopt_for_run(
         UserError: a given setting contradicts the source, or the first stage has
             another number of layers.
     """
-    takes_pooling = config.model.pooling == encoder.SOURCE_POOLING
+    takes_pooling = config.model.pooling == encoder_config.SOURCE_POOLING
     if takes_pooling:
         given = set(given) - {"model.pooling"}
     if begun is not None:
@@ -92,7 +92,9 @@ def _layers_of_first_stage(
             that its stages do not divide.
     """
     model, start = config.model, config.init_checkpoint
-    last = encoder.EncoderConfig(preset=model.preset, num_layers=model.num_layers)
+    last = encoder_config.EncoderConfig(
+        preset=model.preset, num_layers=model.num_layers
+    )
     last.resolve()
     first = config.trainer.layers_of_stages(last.num_layers)[0]
     if source is not None:
@@ -114,7 +116,7 @@ def _layers_of_first_stage(
 def refuse_missing(config: experiment.ExperimentConfig) -> None:
     """Raises UserError if the recipe adapts weights and the run names none."""
     missing = "--init_checkpoint is not given, and"
-    if config.model.pooling == encoder.SOURCE_POOLING:
+    if config.model.pooling == encoder_config.SOURCE_POOLING:
         raise UserError(
             f"{missing} model.pooling is 'source', the pooling of these weights; "
             "allowed: weights to start from, or another pooling"
@@ -175,7 +177,7 @@ def _adopt_shape(
         own, theirs = getattr(config.model, name), getattr(before, name)
         if f"model.{name}" not in given:
             setattr(config.model, name, theirs)
-        elif name in encoder.SHAPE_FIELDS and own != theirs:
+        elif name in encoder_config.SHAPE_FIELDS and own != theirs:
             raise UserError(
                 f"model.{name} is {own}; allowed: {theirs}, as {folder} says"
             )
