@@ -5,7 +5,7 @@ import oracles
 import pytest
 import tensorflow as tf
 
-from cmlm.modeling import fused
+from cmlm.modeling import step_mode
 from cmlm.objectives import losses
 
 
@@ -15,7 +15,7 @@ def test_masked_lm_by_hand(compiled):
     logits = tf.math.log([[0.75, 0.25], [0.5, 0.5], [0.1, 0.9]])
     labels = tf.constant([0, 1, 0])
     weights = tf.constant([1.0, 1.0, 0.0])
-    with fused.training(compiled):
+    with step_mode.fusing(compiled):
         loss, right = losses.masked_lm(logits, labels, weights)
     np.testing.assert_allclose(loss, -np.log(0.75) - np.log(0.5), rtol=1e-6)
     assert float(right) == 1.0

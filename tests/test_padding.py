@@ -6,7 +6,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.keras import keras
-from cmlm.modeling import fused, predictions
+from cmlm.modeling import predictions, step_mode
 from cmlm.modeling.padding import Padding, RealTokens, Unpadding, padding_of
 from cmlm.training.gradients import ReplicaGradients
 
@@ -126,7 +126,11 @@ def test_vectors_and_gradients_are_the_same(values):
     results = []
     for enabled in (False, True):
         model.reset_dropout(tf.constant(1, tf.int64))
-        with fused.training(), fused.unpadding(enabled), tf.GradientTape() as tape:
+        with (
+            step_mode.fusing(),
+            step_mode.unpadding(enabled),
+            tf.GradientTape() as tape,
+        ):
             padding = padding_of(inputs["input_mask"], 2)
             assert type(padding) is [Padding, Unpadding][enabled]
             vectors = model.encoder(inputs, training=True)["default"]
@@ -150,7 +154,11 @@ def test_cmlm_is_the_same(skip):
     results = []
     for enabled in (False, True):
         model.reset_dropout(tf.constant(1, tf.int64))
-        with fused.training(), fused.unpadding(enabled), tf.GradientTape() as tape:
+        with (
+            step_mode.fusing(),
+            step_mode.unpadding(enabled),
+            tf.GradientTape() as tape,
+        ):
             loss, _ = made.loss(batch)
         variables = [*model.encoder.trainable_variables]
         results.append([loss, *tape.gradient(loss, variables)])
@@ -169,7 +177,7 @@ def test_most_predictions_of_padding_are_left_out():
         "masked_lm_weights": weights,
     }
     every = predictions.of_batch(batch)
-    with fused.unpadding():
+    with step_mode.unpadding():
         few = predictions.of_batch(batch)
     assert len(every.labels) == 32 * 8
     assert int(tf.reduce_sum(few.weights)) == 61
@@ -208,7 +216,7 @@ def test_each_replica_leaves_out_padding_in_all_its_passes(two_replicas):
     embed_side, seen = made.embed_side, []
 
     def spy(*args, **values):
-        seen.append((fused.unpads(), fused.recomputes()))
+        seen.append((step_mode.unpads(), step_mode.recomputes()))
         return embed_side(*args, **values)
 
     made.embed_side = spy
@@ -223,11 +231,11 @@ def test_each_replica_leaves_out_padding_in_all_its_passes(two_replicas):
 
         return two_replicas.run(of_replica, args=(batches,))
 
-    with fused.training():
+    with step_mode.fusing():
         step(batches)
     # Two sides, in two passes, of two replicas.
     assert seen == [(True, True)] * 8
-    assert not fused.unpads() and not fused.recomputes()
+    assert not step_mode.unpads() and not step_mode.recomputes()
 
 
 def test_controlled_dropout_computes_padding():

@@ -8,7 +8,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.keras import keras
-from cmlm.modeling import fused, layers
+from cmlm.modeling import fused, layers, step_mode
 from cmlm.training.trainer import Trainer
 
 BATCH = 8
@@ -51,7 +51,7 @@ def test_the_fused_step_equals_the_plain_one_on_two_replicas(one_device, two_rep
     for key in want:
         np.testing.assert_allclose(got[key], want[key], rtol=1e-5)
     np.testing.assert_allclose(weights(trainer), weights(plain), atol=2e-6)
-    assert not fused.active()
+    assert not step_mode.fuses()
     assert np.abs(weights(plain) - before).max() > 1e-3
 
 
@@ -92,7 +92,7 @@ def test_other_forms_are_those_of_the_layers(values):
     for enabled in (False, True):
         model.reset_dropout(tf.constant(1, tf.int64))
         batch = toys.pair_batch()
-        with fused.training(enabled), tf.GradientTape() as tape:
+        with step_mode.fusing(enabled), tf.GradientTape() as tape:
             vectors = encoder(batch, training=True)["default"]
         gradients = tape.gradient(vectors, encoder.trainable_variables)
         results.append([vectors, *(g for g in gradients if g is not None)])
@@ -133,7 +133,7 @@ def test_pieces_equal_their_formulas():
         return (total - mean) / tf.sqrt(variance + 1e-3) * gamma + beta
 
     def recomputed(*values):
-        with fused.recomputing():
+        with step_mode.recomputing():
             return fused.gelu_product(*values)
 
     def formula_of_product(x, bias, kernel):
@@ -187,7 +187,7 @@ def test_bfloat16_sums_over_many_rows():
     layer = keras.layers.Dense(3, dtype="mixed_bfloat16")
     layer.build([None, 2])
     for shape in ([5000, 2], [50, 100, 2]):
-        with fused.training(), tf.GradientTape() as tape:
+        with step_mode.fusing(), tf.GradientTape() as tape:
             y = fused.dense(layer, tf.ones(shape, tf.bfloat16))
         assert y.shape == (*shape[:-1], 3)
         want = layer(tf.ones([1, 2]))[0]
@@ -204,7 +204,7 @@ def test_the_biases_of_a_classifier_are_summed_over_many_rows():
     finally:
         keras.mixed_precision.set_global_policy("float32")
     head.out_proj.set_weights([np.array([[1, 2], [3, -1]]), np.zeros(2)])
-    with fused.training(), tf.GradientTape() as tape:
+    with step_mode.fusing(), tf.GradientTape() as tape:
         logits = head(tf.ones([5000, 1, 2], tf.bfloat16))
     weights = [head.dense.trainable_weights[1], head.out_proj.trainable_weights[1]]
     inner, outer = tape.gradient(logits, weights, tf.ones_like(logits))
@@ -254,7 +254,7 @@ def test_graphs_outside_of_the_step_are_plain():
     # Exports and validation are built like this.
     for training in (False, True):
         assert not compiled(graph(training))
-        with fused.training():
+        with step_mode.fusing():
             assert compiled(graph(training))
 
 
@@ -266,7 +266,7 @@ def test_a_step_can_encode_without_dropout(values):
     model.build_dropout(seed=1)
     batch = toys.pair_batch()
     want = model.encoder(batch, training=False)["default"]
-    with fused.training():
+    with step_mode.fusing():
         got = model.encoder(batch, training=False)["default"]
         dropped = model.encoder(batch, training=True)["default"]
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -283,7 +283,7 @@ def test_the_output_of_attention_has_the_dropout_of_outputs(enabled):
         value = block._attention_layer._value_dense
         value.set_weights([np.zeros_like(array) for array in value.get_weights()])
     batch = toys.pair_batch()
-    with fused.training(enabled):
+    with step_mode.fusing(enabled):
         kept, dropped = (
             model.encoder(batch, training=training)["default"]
             for training in (False, True)
@@ -309,7 +309,7 @@ def test_reading_some_tokens_equals_reading_all(unpads):
     variables = [w for w in encoder.trainable_variables if "pooler" not in w.name]
     results = []
     for enabled in (False, True):
-        with fused.training(enabled), fused.unpadding(enabled and unpads):
+        with step_mode.fusing(enabled), step_mode.unpadding(enabled and unpads):
             with tf.GradientTape(persistent=True) as tape:
                 found = list(outputs())
                 sums = [tf.reduce_sum(each * factors) for each in found]
@@ -324,9 +324,9 @@ def test_reading_some_tokens_equals_reading_all(unpads):
 
 
 def test_auto_takes_wide_models_on_processors():
-    width = fused.LEAST_WIDTH
-    assert fused.wanted("auto", width, on_cpu=True)
-    assert not fused.wanted("auto", width - 1, on_cpu=True)
-    assert not fused.wanted("auto", width, on_cpu=False)
-    assert not fused.wanted("never", width, on_cpu=True)
-    assert fused.wanted("always", 16, on_cpu=False)
+    width = step_mode.LEAST_WIDTH
+    assert step_mode.wants_fusing("auto", width, on_cpu=True)
+    assert not step_mode.wants_fusing("auto", width - 1, on_cpu=True)
+    assert not step_mode.wants_fusing("auto", width, on_cpu=False)
+    assert not step_mode.wants_fusing("never", width, on_cpu=True)
+    assert step_mode.wants_fusing("always", 16, on_cpu=False)

@@ -9,7 +9,7 @@ from official.modeling import hyperparams
 
 from cmlm.common import fields
 from cmlm.errors import UserError
-from cmlm.modeling import fused
+from cmlm.modeling import step_mode
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.optimization import OptimizerConfig
 from cmlm.objectives import TaskConfig
@@ -69,7 +69,7 @@ class TrainerConfig(hyperparams.Config):
     epochs: int = fields.ranged(0, at_least=0)
     schedule: str = fields.one_of("joint", SCHEDULES)
     micro_batch_size: int = fields.ranged(0, at_least=0)
-    fused_layers: str = fields.one_of("auto", fused.CHOICES)
+    fused_layers: str = fields.one_of("auto", step_mode.CHOICES)
     steps_per_loop: int = fields.ranged(100, at_least=1)
     summary_interval: int = fields.ranged(100, at_least=1)
     validation_interval: int = fields.ranged(10_000, at_least=1)

@@ -8,7 +8,14 @@ import tensorflow as tf
 from official.nlp.modeling import networks
 
 from cmlm.common.keras import keras
-from cmlm.modeling import fused, layers, pooling, predictions, training_graph
+from cmlm.modeling import (
+    fused,
+    layers,
+    pooling,
+    predictions,
+    step_mode,
+    training_graph,
+)
 from cmlm.modeling.encoder_config import EncoderConfig
 
 # What `ConditionalBertEncoder` reads beside the three tensors of tokens.
@@ -52,7 +59,7 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
 
     def call(self, inputs, training=None):
         read = inputs.get("read_tokens")
-        if not fused.active():
+        if not step_mode.fuses():
             outputs = super().call(inputs)
             if read is None:
                 return outputs

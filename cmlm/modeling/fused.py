@@ -5,117 +5,20 @@ each of them passes over memory. Here XLA compiles each piece to one or two loop
 for its values and once for its gradient, and the gradient keeps no more than it needs.
 Values are computed in float32, whatever the precision of inputs and outputs.
 
-The pieces stand in for Keras' layers only while `training` is on, which the trainer
-switches on as it builds its step. Exports, validation and inference are built without
-it and hold plain operations.
+The pieces stand in for Keras' layers only within `step_mode.fusing`.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
-import logging
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Optional
 
 import tensorflow as tf
 
-from cmlm.common import native_log
-
-logger = logging.getLogger(__name__)
-
-CHOICES = ("auto", "always", "never")
-# XLA compiles every piece anew for each shape of a batch, in about half a second for
-# all of them. A narrower model is done before that pays.
-LEAST_WIDTH = 128
-
-
-class _OfStep:
-    """What holds for all replicas, whose threads build one step."""
-
-    training = False
-
-
-class _OfReplica(threading.local):
-    """What a replica sets within its step, while other replicas build theirs."""
-
-    recomputing = False
-    unpadding = False
-
-
-_step, _replica = _OfStep(), _OfReplica()
-
-
-def wanted(choice: str, width: int, on_cpu: bool) -> bool:
-    """Whether a run uses the pieces.
-
-    Args:
-        choice: one of `CHOICES`. `auto` takes them on processors, for layers of at
-            least `LEAST_WIDTH`.
-        width: the model's hidden size.
-        on_cpu: whether the replicas are processors.
-    """
-    if choice == "never" or (choice == "auto" and (width < LEAST_WIDTH or not on_cpu)):
-        return False
-    return _compiler_works()
-
-
-@functools.cache
-def _compiler_works() -> bool:
-    try:
-        double = tf.function(lambda x: x + x, jit_compile=True)
-        # XLA says that it compiles, once in a process.
-        with native_log.dropped():
-            return bool(double(tf.constant(1.0)).numpy() == 2.0)
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        logger.warning(
-            "XLA does not work here, so the step uses plain operations: %s",
-            str(error).split("\n")[0],
-        )
-        return False
-
-
-def training(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Within the body, layers of a training step are built from these pieces."""
-    return _within(_step, "training", enabled)
-
-
-def recomputing() -> contextlib.AbstractContextManager[None]:
-    """Within the body, steps are built that take less memory and a little more time."""
-    return _within(_replica, "recomputing", True)
-
-
-def unpadding(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Within the body, encoders of a training step leave out most of the padding."""
-    return _within(_replica, "unpadding", enabled)
-
-
-@contextlib.contextmanager
-def _within(state: object, name: str, value: bool) -> Iterator[None]:
-    before = getattr(state, name)
-    setattr(state, name, value)
-    try:
-        yield
-    finally:
-        setattr(state, name, before)
-
-
-def active() -> bool:
-    """Whether the step that is built now uses the pieces."""
-    return _step.training
-
-
-def recomputes() -> bool:
-    """Whether the step that is built now takes less memory and more time."""
-    return _replica.recomputing
-
-
-def unpads() -> bool:
-    """Whether encoders that are built now leave out most of the padding."""
-    return _replica.unpadding
+from cmlm.modeling import step_mode
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
@@ -169,7 +72,7 @@ def dense(layer, x: tf.Tensor) -> tf.Tensor:
     Returns:
         [..., units].
     """
-    if not active():
+    if not step_mode.fuses():
         return layer(x)
     rows = tf.reshape(tf.cast(x, layer.compute_dtype), [-1, x.shape[-1]])
     y = tf.matmul(rows, tf.cast(read(layer.kernel), rows.dtype))
@@ -215,9 +118,9 @@ def gelu(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 def gelu_product(x: tf.Tensor, bias: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """gelu(x + bias) @ kernel.
 
-    The gradient of the kernel needs the value of GELU. Within `recomputing` it is
-    computed again, in the pass that differentiates it: of a block's activations, a
-    fifth is not kept.
+    The gradient of the kernel needs the value of GELU. Within `step_mode.recomputing`
+    it is computed again, in the pass that differentiates it: of a block's activations,
+    a fifth is not kept.
 
     Args:
         x: float [rows, width].
@@ -227,7 +130,7 @@ def gelu_product(x: tf.Tensor, bias: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     Returns:
         [rows, units], in the type of x.
     """
-    if recomputes():
+    if step_mode.recomputes():
         return _gelu_product(x, bias, kernel)
     return tf.matmul(gelu(x, bias), kernel)
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
 from cmlm.common.keras import keras
-from cmlm.modeling import fused
+from cmlm.modeling import fused, step_mode
 
 
 class AttentionDropout(keras.layers.Layer):
@@ -180,7 +180,7 @@ class MaskedLM(nlp_layers.MaskedLM):
         """Predicts words: float [predictions, dim] to logits [predictions, words]."""
         x = self.layer_norm(fused.dense(self.dense, outputs))
         logits = tf.matmul(x, self.embedding_table, transpose_b=True)
-        if fused.active():
+        if step_mode.fuses():
             return fused.add_bias(logits, fused.read(self.bias))
         return tf.nn.bias_add(logits, self.bias)
 

@@ -7,7 +7,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from cmlm.modeling import fused
+from cmlm.modeling import step_mode
 
 
 def padding_of(mask: tf.Tensor, heads: int) -> Padding:
@@ -17,7 +17,7 @@ def padding_of(mask: tf.Tensor, heads: int) -> Padding:
         mask: int32 [batch, seq], 1 for a real token.
         heads: number of attention heads.
     """
-    return Unpadding(mask, heads) if fused.unpads() else Padding(mask, heads)
+    return Unpadding(mask, heads) if step_mode.unpads() else Padding(mask, heads)
 
 
 class Padding:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from cmlm.modeling import fused, padding
+from cmlm.modeling import padding, step_mode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def of_batch(batch: Mapping[str, tf.Tensor]) -> Predictions:
     tokens = all_tokens(batch["masked_lm_positions"])
     labels = tf.reshape(batch["masked_lm_ids"], [-1])
     weights = tf.reshape(batch["masked_lm_weights"], [-1])
-    if fused.unpads():
+    if step_mode.unpads():
         real, _ = padding.real_first(weights > 0)
         tokens, labels, weights = (
             tf.gather(values, real) for values in (tokens, labels, weights)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from cmlm.modeling import fused
+from cmlm.modeling import fused, step_mode
 
 # The forms of the loss `misad`.
 MISAD_FORMS = ("paper", "released")
@@ -27,7 +27,7 @@ def masked_lm(
     Returns:
         The summed loss and the number of correct predictions, float32 scalars.
     """
-    if fused.active():
+    if step_mode.fuses():
         loss, right = fused.cross_entropy(logits, labels)
     else:
         logits = tf.cast(logits, tf.float32)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.modeling import fused
+from cmlm.modeling import step_mode
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import EmbeddingObjective, Objective
 
@@ -67,11 +67,11 @@ class ReplicaGradients:
         Returns:
             The gradients, dense, and the train metrics, float32 [metrics, 2].
         """
-        with fused.unpadding(self._objective.unpads):
+        with step_mode.unpadding(self._objective.unpads):
             if self.micro_batches == 1:
                 return self._at_once(batch, scale, variables)
             # Micro-batches save memory, and so does this, for 2 % of the time.
-            with fused.recomputing():
+            with step_mode.recomputing():
                 if isinstance(self._objective, EmbeddingObjective):
                     return self._cached(batch, scale, variables)
                 return self._summed(batch, scale, variables)

@@ -19,7 +19,7 @@ from tensorflow.python.eager import context
 from cmlm.common import distributed, iterators
 from cmlm.config import experiment
 from cmlm.errors import UserError
-from cmlm.modeling import fused
+from cmlm.modeling import step_mode
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import Objective
 from cmlm.training import finite
@@ -68,7 +68,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         self.optimizer = optimizer
         self.strategy = strategy
         self.settings = settings
-        self.fused = fused.wanted(
+        self.fused = step_mode.wants_fusing(
             settings.fused_layers,
             model.config.hidden_size,
             distributed.on_processors(strategy),
@@ -233,7 +233,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                 batches = {name: next(batches_of[name]) for name in names}
                 # The step enters this context once: each replica runs in a thread of
                 # its own, and the first one to leave it would end it for all.
-                with fused.training(self.fused):
+                with step_mode.fusing(self.fused):
                     results = self.strategy.run(self._replica_step, args=(batches,))
                 # All-reduced: every replica holds the same numbers.
                 totals += self.strategy.experimental_local_results(results)[0]
