@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from absl import app, flags
 from absl import logging as absl_logging
 
-from cmlm.common import flagfiles, native_log
+from cmlm.common import flagfiles, native_log, path_names
 from cmlm.errors import UserError, needing, shown
 
 # With "1" TensorFlow takes the weights of every fused layer for constant: a trained
@@ -195,7 +195,7 @@ def _message_of_the_system(error: Exception) -> str | None:
             return None
     # The parts of a checkpoint that is being written, and the sign of two outputs.
     message = re.sub(r"_temp/part-[-.\w]+|\.naming(?=: )", "", message)
-    return re.sub(r"\.tmp-?[0-9a-f]{8,32}", "", message)
+    return path_names.with_final_names(message)
 
 
 def _message_of_tensorflow(error: Exception) -> str | None:

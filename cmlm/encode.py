@@ -140,7 +140,7 @@ def _encode_lines() -> None:
 def _fill_folder() -> None:
     """Writes distinct lines and their vectors, or what a stopped run left of them."""
     with cli.quiet_imports():
-        from cmlm.common import files, locks, outputs
+        from cmlm.common import files, leftovers, locks, outputs, path_names
         from cmlm.encoders import opening
         from cmlm.mining import encoded
 
@@ -149,7 +149,7 @@ def _fill_folder() -> None:
         {"--input": FLAGS.input, "--model": FLAGS.model},
         kept={"--output": FLAGS.output},
     )
-    if not locks.is_local(FLAGS.output):
+    if not path_names.is_local(FLAGS.output):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a folder that every worker mounts"
         )
@@ -157,7 +157,7 @@ def _fill_folder() -> None:
     reading = reading_flags.reading()
     with locks.held(FLAGS.output):
         encoded.refuse_others(FLAGS.output)
-        outputs.tidy_within(FLAGS.output, encoded.NAMES)
+        leftovers.tidy_within(FLAGS.output, encoded.NAMES)
         cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
         texts, vectors = encoded.write(

@@ -150,7 +150,7 @@ def main(_) -> None:
     groups = groups_of(FLAGS.group)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import outputs
+        from cmlm.common import leftovers, outputs
         from cmlm.evaluation import layout, report, results, run, tables
 
     named = run.named(FLAGS.model)
@@ -176,7 +176,7 @@ def main(_) -> None:
         print(f"sentences  {FLAGS.sentences}  {counted(count, 'line')}")
 
     written = None
-    with outputs.work_directory(work_dir if tasks else None) as work_dir:
+    with leftovers.work_directory(work_dir if tasks else None) as work_dir:
         models = score_models(named, tasks, work_dir, failed) if tasks else {}
         if named and not models:
             # The vectors stay in the work directory for another try.

@@ -258,10 +258,10 @@ def new_folders(output: str | None) -> Iterator[tuple[str | None, str | None]]:
         The folder of the output, and the directory for the finished seeds of a stopped
         run; None for each that there is not.
     """
-    from cmlm.common import files, outputs
+    from cmlm.common import files, leftovers
 
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(outputs.work_directory(work_of(output)))
+        work = stack.enter_context(leftovers.work_directory(work_of(output)))
         begun = files.atomic_directory(output, FLAGS.overwrite) if output else None
         yield begun and stack.enter_context(begun), work
 

@@ -166,13 +166,13 @@ _READ_BY = {
 def main(_) -> None:
     _check_flags()
     with cli.quiet_imports():
-        from cmlm.common import files, locks, outputs
+        from cmlm.common import files, leftovers, locks
 
     work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
     inputs = _inputs(work_dir)
-    outputs.tidy(work_dir)
+    leftovers.tidy(work_dir)
     with locks.held(work_dir):
-        outputs.tidy_within(work_dir, _ENTRIES)
+        leftovers.tidy_within(work_dir, _ENTRIES)
         job = _job(work_dir)
         try:
             mine = _read_bitext if FLAGS.bitext else _mine_pairs
@@ -182,10 +182,10 @@ def main(_) -> None:
             folder = pathlib.Path(work_dir)
             is_begun = any(any(folder.glob(name)) for name in _COMPUTED)
             if not FLAGS.work_dir and not is_begun:
-                outputs.discard(work_dir)
+                leftovers.discard(work_dir)
             raise
         if not FLAGS.work_dir:
-            outputs.discard(work_dir)
+            leftovers.discard(work_dir)
     print("\n".join(told))
     output = shlex.quote(files.pattern(FLAGS.output))
     print(
@@ -245,10 +245,10 @@ def _inputs(work_dir: str) -> dict:
             needed and not given.
     """
     with cli.quiet_imports("mine"):
-        from cmlm.common import files, locks, outputs
+        from cmlm.common import files, outputs, path_names
         from cmlm.mining import encoded, jobs
 
-    if not locks.is_local(work_dir):
+    if not path_names.is_local(work_dir):
         raise UserError(
             f"--work_dir is {work_dir}; allowed: a directory that every worker mounts"
         )

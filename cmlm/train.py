@@ -275,13 +275,13 @@ def inputs_of(config) -> dict[str, list[str]]:
 def _train_stages(planned, strategy) -> int | None:
     """Trains all stages. Returns the exit code if a signal stopped one."""
     from cmlm.common import locks, workers
-    from cmlm.training import leftovers
+    from cmlm.training import unfinished
 
     with contextlib.ExitStack() as stack:
         # Worker 0 holds the lock, and the others hear whether it got it.
         lock = locks.held(FLAGS.model_dir)
         workers.on_chief(strategy, lambda: stack.enter_context(lock))
-        workers.on_chief(strategy, lambda: leftovers.remove(FLAGS.model_dir))
+        workers.on_chief(strategy, lambda: unfinished.remove(FLAGS.model_dir))
         for stage in _stages_to_train(planned, strategy):
             code = _train(stage, strategy)
             if code:

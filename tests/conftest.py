@@ -42,7 +42,7 @@ ON_ONE_STACK = {
     *("test_docs", "test_files", "test_stacking", "test_streams"),
     *("test_evaluation_own", "test_evaluation_report", "test_evaluation_tasks"),
     *("test_examples", "test_experiments", "test_filters", "test_finetuning_own"),
-    *("test_finetuning_reviews", "test_hold_out", "test_leftovers"),
+    *("test_finetuning_reviews", "test_hold_out", "test_unfinished"),
     *("test_masked_pipelines", "test_mine", "test_mining", "test_mirror"),
     *("test_misad", "test_nli"),
     *("test_pair_pipelines", "test_papers", "test_precision", "test_prepare"),

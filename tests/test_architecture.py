@@ -43,6 +43,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "locks",
         "machine",
         "outputs",
+        "path_names",
         "progress",
         "protocols",
         "scratch",

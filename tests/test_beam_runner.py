@@ -74,7 +74,7 @@ def test_nothing_to_count_is_an_empty_file(tmp_path):
     [
         ("bad", "^'bad' is not a line: allowed are others$"),
         ("full", "^the disk is full: no space left on device$"),
-        ("gone", "^/dev/null/o: Not a directory$"),
+        ("gone", "^/dev/null/o/part: Not a directory$"),
     ],
 )
 def test_a_mistake_in_a_transform_is_one_line(tmp_path, line, message):

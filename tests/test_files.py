@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm import cli
-from cmlm.common import checksums, files, outputs, scratch
+from cmlm.common import checksums, files, leftovers, scratch
 from cmlm.data import line_files
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
@@ -394,11 +394,11 @@ def test_writers_of_one_file_and_those_who_tidy_up_beside_it_lose_nothing(tmp_pa
 
     def work(number):
         for _ in range(100):
-            outputs.tidy(path)
+            leftovers.tidy(path)
             with files.atomic_file(path) as temporary:
                 Path(temporary).write_text(str(number))
             with files.atomic_directory(f"{path}-{number}", overwrite=True) as made:
-                outputs.tidy(f"{path}-{number}")
+                leftovers.tidy(f"{path}-{number}")
                 (Path(made) / "file").touch()
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

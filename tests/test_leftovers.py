@@ -1,146 +1,109 @@
-"""A model_dir after kills, beside other runs, and without its files."""
+"""What killed runs left is named and removed; what living runs write stays."""
 
+import multiprocessing
 import os
-import shutil
+import signal
 from pathlib import Path
 
 import pytest
-import toys
-from absl import flags
-from absl.testing import flagsaver
 
-from cmlm import train
-from cmlm.common import locks
-from cmlm.config import overrides
-from cmlm.errors import UserError
-from cmlm.training import leftovers
-
-pytestmark = pytest.mark.usefixtures("eager")
+from cmlm.common import files, leftovers
 
 
-def main(directory: Path, *arguments: str):
-    """`python -m cmlm.train` in this process."""
-    config = directory.parent / "train.yaml"
-    with flagsaver.flagsaver():
-        flags.FLAGS(
-            ["train", f"--config_file={config}", f"--model_dir={directory}", *arguments]
-        )
-        return train.main([])
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """The model_dir of a finished run of four steps."""
-    directory = tmp_path_factory.mktemp("trained")
-    text = toys.write_corpus(directory / "corpus.txt")
-    settings = {
-        "trainer.train_steps": 4,
-        "trainer.checkpoint_interval": 2,
-        "trainer.validation_interval": 4,
-    }
-    config = toys.run_config(text, **settings)
-    (directory / "train.yaml").write_text(overrides.to_yaml(config))
-    with toys.eagerly():
-        assert main(directory / "run") is None
-    return directory / "run"
-
-
-@pytest.fixture
-def run(trained, tmp_path) -> Path:
-    """A copy of that model_dir."""
-    shutil.copy(trained.parent / "train.yaml", tmp_path)
-    return Path(shutil.copytree(trained, tmp_path / "run"))
-
-
-def files_of(directory: Path) -> dict[str, int]:
-    return {
-        str(path.relative_to(directory)): path.stat().st_mtime_ns
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
-def test_a_finished_run_holds_no_lock_and_no_leftover(trained):
-    names = {path.name for path in trained.iterdir()}
-    assert "lock" not in names
-    assert not [name for name in names if "tmp" in name or "temp" in name]
-
-
-def test_a_finished_run_says_how_it_goes_on(run, capsys):
-    main(run)
-    said = "the run has all of its 4 steps; with a larger trainer.train_steps it goes"
-    assert said in capsys.readouterr().err
-
-
-def test_a_model_dir_in_use_is_refused_and_may_be_validated(run, capsys):
-    with locks.held(str(run)):
-        before = files_of(run)
-        with pytest.raises(UserError, match=f"in use by process {os.getpid()} on"):
-            main(run)
-        main(run, "--mode=eval")
-        assert "cmlm/loss\t" in capsys.readouterr().out
-        assert files_of(run) == before
-
-
-def test_a_missing_vocabulary_is_not_learnt_again(run):
-    (run / "vocab.txt").unlink()
-    with pytest.raises(UserError, match="vocab.txt is missing, and .* need it"):
-        main(run, "--params_override=trainer.train_steps=6")
-    assert not (run / "vocab.txt").exists()
-    assert not list(run.glob("ckpt-6*"))
-
-
-LEFT = [
-    "ckpt-6_temp/part-00000-of-00001.data-00000-of-00001",
-    "vocab.txt.tmp-0123abcd",
-    "checkpoint.tmp0123456789abcdef0123456789abcdef",
-    "ckpt-3.data-00000-of-00001",
-    "best/checkpoint.tmp0123456789abcdef0123456789abcdef",
-    "teacher_bases/0123456789abcdef.tmp-0123abcd",
-    "lock",
-    "stages/1-layers/ckpt-2_temp/part-00000-of-00001.data-00000-of-00001",
-]
-THEIRS = ["notes.tmp", "ckpt-notes_temp", "ckpt-3.txt", "teacher_bases/" + "0" * 16]
-
-
-def test_what_a_kill_left_goes_and_a_lost_state_is_no_new_run(run, caplog):
-    numbers = toys.stored(run / "ckpt-4")
-    for name in [*LEFT, *THEIRS]:
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).touch()
-    (run / "checkpoint").unlink()
-    assert main(run) is None
-    assert not [name for name in LEFT if (run / name).exists()]
-    assert all((run / name).exists() for name in THEIRS)
-    for name in ("ckpt-6_temp", "vocab.txt.tmp-0123abcd", "ckpt-3.data"):
-        assert f"removed {run}/{name}" in caplog.text
-    assert f"{run}/checkpoint is missing; {run}/ckpt-4 is the newest" in caplog.text
-    assert (run / "checkpoint").exists()
-    again = toys.stored(run / "ckpt-4")
-    assert all((numbers[name] == again[name]).all() for name in numbers)
-    assert {path.stem for path in run.glob("*.index")} == {"ckpt-2", "ckpt-4"}
-
-
-def test_in_a_folder_of_the_user_only_parts_of_first_files_go(tmp_path):
-    theirs = ["english.old-0a1b2c3d", "notes.txt.tmp-0a1b2c3d", "ckpt-1_temp"]
-    for name in ["vocab.txt.tmp-0a1b2c3d", "params.yaml.tmp-0a1b2c3d", *theirs]:
+def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
+    target = str(tmp_path / "o.npy")
+    left = ["o.npy.tmp-0a1b2c3d", "o.npy.tmp-0a1b2c3e.words.tsv"]
+    other = ["o.npy.tmp-mine", "x.npy.tmp-0a1b2c3d", "o.npy.tmp-0a1b2c3d4"]
+    for name in [*left, *other]:
         (tmp_path / name).touch()
-    leftovers.remove(str(tmp_path))
-    assert sorted(os.listdir(tmp_path)) == sorted(theirs)
+    (tmp_path / "o.npy.tmp-ffffffff").mkdir()
+    (tmp_path / "o.npy.tmp-ffffffff" / "part").touch()
+    leftovers.tidy(target)
+    assert sorted(os.listdir(tmp_path)) == sorted(other)
+    named = [message.split()[1].strip(",") for message in caplog.messages]
+    assert named == [f"{tmp_path}/{name}" for name in [*left, "o.npy.tmp-ffffffff"]]
 
 
-def test_data_without_any_index_is_kept_for_the_user(run):
-    (run / "checkpoint").unlink()
-    for path in run.glob("*.index"):
-        path.unlink()
-    with pytest.raises(UserError, match="held checkpoints, and none of them is whole"):
-        leftovers.remove(str(run))
-    assert len(list(run.glob("ckpt-*.data-*"))) == 2
+def test_within_a_directory_only_the_commands_own_leftovers_go(tmp_path):
+    left = ["own.tmp-0a1b2c3d", "own/a.npy.old-0a1b2c3d", "own/b/c.tmp-0a1b2c3d"]
+    other = ["export.old-0a1b2c3d", "other/a.npy.tmp-0a1b2c3d", "own/b/c.tmp-mine"]
+    for name in [*left, *other]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    leftovers.tidy_within(str(tmp_path), ("own", "cosines"))
+    assert not any((tmp_path / name).exists() for name in left)
+    assert all((tmp_path / name).exists() for name in other)
 
 
-def test_a_stage_that_has_lost_its_checkpoints_does_not_stop_the_run(run):
-    stage = run / "stages" / "1-layers"
-    stage.mkdir(parents=True)
-    shutil.copy(run / "checkpoint", stage)
-    leftovers.remove(str(run))
-    assert (stage / "checkpoint").exists()
+@pytest.mark.parametrize("kind", ["file", "directory", "working"])
+def test_what_a_living_run_writes_stays(tmp_path, caplog, kind):
+    target = str(tmp_path / "o")
+    making = {
+        "file": files.atomic_file,
+        "directory": files.atomic_directory,
+        "working": files.working_path,
+    }[kind](target)
+    with making as temporary:
+        if kind == "working":
+            Path(f"{temporary}.totals.json").touch()
+        before = sorted(os.listdir(tmp_path))
+        leftovers.tidy(target)
+        assert sorted(os.listdir(tmp_path)) == before and len(before) > 0
+        assert "delete it if no run is writing it" in caplog.messages[0]
+        if kind == "file":
+            Path(temporary).write_text("x")
+        if kind == "working":
+            os.remove(f"{temporary}.totals.json")
+    assert sorted(os.listdir(tmp_path)) == ([] if kind == "working" else ["o"])
+
+
+def _replace(target, moment):
+    """Replaces a directory and dies at the given rename of the two."""
+    import tensorflow as tf
+
+    rename, count = tf.io.gfile.rename, [0]
+
+    def dying(*arguments):
+        count[0] += 1
+        if count[0] == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(*arguments)
+
+    tf.io.gfile.rename = dying
+    leftovers.remove_directory = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+    with files.atomic_directory(target, overwrite=True) as temporary:
+        Path(temporary, "new").touch()
+
+
+@pytest.mark.parametrize(
+    ("moment", "content"), [(1, ["old"]), (2, ["old"]), (3, ["new"])]
+)
+def test_a_kill_between_the_two_renames_of_an_export_loses_nothing(
+    tmp_path, caplog, moment, content
+):
+    target = tmp_path / "o"
+    target.mkdir()
+    (target / "old").touch()
+    process = multiprocessing.get_context("fork").Process(
+        target=_replace, args=(str(target), moment)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert target.exists() == (moment != 2)
+    leftovers.tidy(str(target))
+    assert os.listdir(tmp_path) == ["o"] and os.listdir(target) == content
+    assert ("is restored" in caplog.text) == (moment == 2)
+
+
+def test_a_work_directory_stays_after_a_failure_and_goes_after_success(tmp_path):
+    path = tmp_path / "o.work"
+    with pytest.raises(ZeroDivisionError):
+        with leftovers.work_directory(str(path)) as directory:
+            Path(directory, "kept").touch()
+            raise ZeroDivisionError
+    with leftovers.work_directory(str(path)) as directory:
+        assert "kept" in os.listdir(directory)
+    assert os.listdir(tmp_path) == []
+    with leftovers.work_directory(None) as directory:
+        assert directory is None

@@ -1,9 +1,7 @@
-"""Outputs never damage inputs; what killed runs left is removed; locks end by kill."""
+"""Outputs never damage inputs; locks end by kill."""
 
-import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmlm import cli
-from cmlm.common import files, locks, outputs
+from cmlm.common import locks, outputs
 from cmlm.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,93 +139,7 @@ def test_an_existing_output_is_replaced_only_on_request(place):
     outputs.check({}, {}, kept={"--work_dir": "D"})
 
 
-# -------------------------------------------------------------------- leftovers
-
-
-def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
-    target = str(tmp_path / "o.npy")
-    left = ["o.npy.tmp-0a1b2c3d", "o.npy.tmp-0a1b2c3e.words.tsv"]
-    other = ["o.npy.tmp-mine", "x.npy.tmp-0a1b2c3d", "o.npy.tmp-0a1b2c3d4"]
-    for name in [*left, *other]:
-        (tmp_path / name).touch()
-    (tmp_path / "o.npy.tmp-ffffffff").mkdir()
-    (tmp_path / "o.npy.tmp-ffffffff" / "part").touch()
-    outputs.tidy(target)
-    assert sorted(os.listdir(tmp_path)) == sorted(other)
-    named = [message.split()[1].strip(",") for message in caplog.messages]
-    assert named == [f"{tmp_path}/{name}" for name in [*left, "o.npy.tmp-ffffffff"]]
-
-
-def test_within_a_directory_only_the_commands_own_leftovers_go(tmp_path):
-    left = ["own.tmp-0a1b2c3d", "own/a.npy.old-0a1b2c3d", "own/b/c.tmp-0a1b2c3d"]
-    other = ["export.old-0a1b2c3d", "other/a.npy.tmp-0a1b2c3d", "own/b/c.tmp-mine"]
-    for name in [*left, *other]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    outputs.tidy_within(str(tmp_path), ("own", "cosines"))
-    assert not any((tmp_path / name).exists() for name in left)
-    assert all((tmp_path / name).exists() for name in other)
-
-
-@pytest.mark.parametrize("kind", ["file", "directory", "working"])
-def test_what_a_living_run_writes_stays(tmp_path, caplog, kind):
-    target = str(tmp_path / "o")
-    making = {
-        "file": files.atomic_file,
-        "directory": files.atomic_directory,
-        "working": files.working_path,
-    }[kind](target)
-    with making as temporary:
-        if kind == "working":
-            Path(f"{temporary}.totals.json").touch()
-        before = sorted(os.listdir(tmp_path))
-        outputs.tidy(target)
-        assert sorted(os.listdir(tmp_path)) == before and len(before) > 0
-        assert "delete it if no run is writing it" in caplog.messages[0]
-        if kind == "file":
-            Path(temporary).write_text("x")
-        if kind == "working":
-            os.remove(f"{temporary}.totals.json")
-    assert sorted(os.listdir(tmp_path)) == ([] if kind == "working" else ["o"])
-
-
-def _replace(target, moment):
-    """Replaces a directory and dies at the given rename of the two."""
-    import tensorflow as tf
-
-    rename, count = tf.io.gfile.rename, [0]
-
-    def dying(*arguments):
-        count[0] += 1
-        if count[0] == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        rename(*arguments)
-
-    tf.io.gfile.rename = dying
-    outputs.remove_directory = lambda path: os.kill(os.getpid(), signal.SIGKILL)
-    with files.atomic_directory(target, overwrite=True) as temporary:
-        Path(temporary, "new").touch()
-
-
-@pytest.mark.parametrize(
-    ("moment", "content"), [(1, ["old"]), (2, ["old"]), (3, ["new"])]
-)
-def test_a_kill_between_the_two_renames_of_an_export_loses_nothing(
-    tmp_path, caplog, moment, content
-):
-    target = tmp_path / "o"
-    target.mkdir()
-    (target / "old").touch()
-    process = multiprocessing.get_context("fork").Process(
-        target=_replace, args=(str(target), moment)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert target.exists() == (moment != 2)
-    outputs.tidy(str(target))
-    assert os.listdir(tmp_path) == ["o"] and os.listdir(target) == content
-    assert ("is restored" in caplog.text) == (moment == 2)
+# ------------------------------------------------------------------------ pairs
 
 
 def test_half_of_a_pair_may_be_replaced_by_the_same_command(tmp_path):
@@ -319,16 +231,3 @@ def test_a_lock_leaves_no_empty_directory(tmp_path):
     with pytest.raises(ZeroDivisionError), locks.held(str(tmp_path / "run")):
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
-
-
-def test_a_work_directory_stays_after_a_failure_and_goes_after_success(tmp_path):
-    path = tmp_path / "o.work"
-    with pytest.raises(ZeroDivisionError):
-        with outputs.work_directory(str(path)) as directory:
-            Path(directory, "kept").touch()
-            raise ZeroDivisionError
-    with outputs.work_directory(str(path)) as directory:
-        assert "kept" in os.listdir(directory)
-    assert os.listdir(tmp_path) == []
-    with outputs.work_directory(None) as directory:
-        assert directory is None

@@ -10,7 +10,7 @@ from typing import BinaryIO, TextIO
 
 from apache_beam.io import filesystem, filesystems
 
-from cmlm.common import locks, packing
+from cmlm.common import packing, path_names
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def atomic_text(path: str) -> Iterator[TextIO]:
     A worker that dies leaves `PATH.tmp-...`. The worker that repeats its bundle writes
     a new temporary file, and the last rename wins.
     """
-    temporary = locks.temporary(path)
+    temporary = path_names.temporary(path)
     uncompressed = filesystem.CompressionTypes.UNCOMPRESSED
     try:
         with (
@@ -59,7 +59,7 @@ def make_directory(path: str) -> None:
 
 def _only(path: str) -> str:
     """Returns the glob that matches nothing but a path."""
-    if locks.is_local(path):
+    if path_names.is_local(path):
         # Beam lists the folder above the first special character: a path needs one.
         path = os.path.abspath(path)
     return glob.escape(path)
@@ -72,5 +72,6 @@ def match(path: str, pattern: str = "") -> list[filesystem.FileMetadata]:
 
 def tidy(directory: str, *paths: str) -> None:
     """Deletes the given files and the temporary files of dead workers."""
-    left = [file.path for file in match(directory, "/**.tmp-*")]
+    found = [file.path for file in match(directory, "/**")]
+    left = [path for path in found if path_names.is_temporary(path)]
     filesystems.FileSystems.delete([_only(path) for path in (*paths, *left)])

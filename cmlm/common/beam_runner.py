@@ -39,7 +39,7 @@ from apache_beam import pvalue
 from apache_beam.options import pipeline_options
 from apache_beam.utils import windowed_value
 
-from cmlm.common import beam_files, machine
+from cmlm.common import beam_files, machine, path_names
 from cmlm.common.progress import Bar
 from cmlm.errors import UserError, did_you_mean
 
@@ -265,9 +265,8 @@ def _message_of(failure: Exception) -> str | None:
         message = "the disk is full: no space left on device"
     elif found := re.findall(r"\[Errno \d+\] ([^:\n\[]+)(?:: '(.*?)')?", text):
         reason, path = found[-1]
-        # A temporary file counts as the output that it becomes.
-        path = re.sub(r"\.tmp-[0-9a-f]{8}(/.*)?$", "", path)
         message = f"{path}: {reason.strip()}".removeprefix(": ")
+        message = path_names.with_final_names(message)
     elif isinstance(failure, UserError):
         message = text
     elif found := re.findall(

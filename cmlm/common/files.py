@@ -19,7 +19,7 @@ from typing import BinaryIO, TextIO
 
 import tensorflow as tf
 
-from cmlm.common import locks, outputs, packing, utf8
+from cmlm.common import leftovers, locks, outputs, packing, path_names, utf8
 from cmlm.errors import UserError
 
 # A longer line is not a sentence, and would have to fit into memory.
@@ -300,7 +300,7 @@ def atomic_file(path: str) -> Iterator[str]:
         OSError: the file cannot be written; the error names a path.
     """
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    temporary = locks.temporary(path)
+    temporary = path_names.temporary(path)
     try:
         with locks.in_work(temporary):
             yield temporary
@@ -314,14 +314,14 @@ def atomic_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def working_path(path: str) -> Iterator[str]:
-    """Yields a prefix for temporary files beside `path`; `outputs.tidy` knows them."""
+    """Yields a prefix for temporary files beside `path`, as `leftovers.tidy` knows."""
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    prefix = locks.temporary(path)
+    prefix = path_names.temporary(path)
     with locks.in_work(prefix):
         try:
             yield prefix
         finally:
-            if locks.is_local(prefix):
+            if path_names.is_local(prefix):
                 os.remove(prefix)
 
 
@@ -342,7 +342,7 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     """Yields a new directory to fill; it moves to `path` when the block succeeds.
 
     A process that is killed between the last two renames leaves the old directory as
-    `PATH.old-*`; `outputs.tidy` gives it its name back.
+    `PATH.old-*`; `leftovers.tidy` gives it its name back.
 
     Args:
         path: the directory to create; an empty directory may exist there. If it is a
@@ -354,8 +354,8 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
         UserError: `path` exists and `overwrite` is not set, or `path` cannot be
             created.
     """
-    path = outputs.followed(path.rstrip("/"))
-    temporary, replaced = locks.temporary(path), locks.temporary(path, "old")
+    path = path_names.followed(path.rstrip("/"))
+    temporary, replaced = path_names.temporary(path), path_names.temporary(path, "old")
     if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
         raise UserError(f"{path} is a file: name a directory to write")
     outputs.refuse_existing(path, overwrite)
@@ -375,13 +375,13 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
             tf.io.gfile.rename(temporary, path)
         except BaseException as error:
             if tf.io.gfile.exists(temporary):
-                outputs.remove_directory(temporary)
+                leftovers.remove_directory(temporary)
             if tf.io.gfile.exists(replaced) and not tf.io.gfile.exists(path):
                 tf.io.gfile.rename(replaced, path)
             _name(error, path)
             raise
         if tf.io.gfile.exists(replaced):
-            outputs.remove_directory(replaced)
+            leftovers.remove_directory(replaced)
 
 
 @contextlib.contextmanager

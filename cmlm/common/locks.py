@@ -12,19 +12,14 @@ import fcntl
 import logging
 import os
 import socket
-import uuid
 from collections.abc import Iterator
 
+from cmlm.common import path_names
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "lock"
-
-
-def is_local(path: str) -> bool:
-    """Whether the operating system itself opens the path."""
-    return "://" not in path
 
 
 @contextlib.contextmanager
@@ -38,7 +33,7 @@ def held(directory: str) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock.
     """
-    if not is_local(directory):
+    if not path_names.is_local(directory):
         logger.info(
             "%s is not locked, as its file system has no locks: let one run at a time "
             "write there",
@@ -100,16 +95,6 @@ def _lock(handle: int, path: str) -> bool:
     return True
 
 
-def temporary(path: str, kind: str = "tmp") -> str:
-    """Returns a new name beside an output; `outputs.tidy` knows such names.
-
-    Args:
-        path: the output.
-        kind: `tmp` for an unfinished output, `old` for one that is being replaced.
-    """
-    return f"{path}.{kind}-{uuid.uuid4().hex[:8]}"
-
-
 @contextlib.contextmanager
 def in_work(
     path: str, is_directory: bool = False, is_private: bool = False
@@ -124,7 +109,7 @@ def in_work(
     Raises:
         OSError: the path cannot be created.
     """
-    if not is_local(path):
+    if not path_names.is_local(path):
         yield
         return
     mode = 0o777 if is_directory else 0o666
@@ -166,7 +151,7 @@ def abandoned(path: str) -> Iterator[bool]:
     While the block runs, nothing else can mark or remove the path.
     """
     handle = None
-    if is_local(path):
+    if path_names.is_local(path):
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY)
     try:

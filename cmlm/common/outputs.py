@@ -1,4 +1,4 @@
-"""Checks the paths that a command writes: apart from its inputs, without leftovers.
+"""Checks the paths that a command writes: apart from its inputs, free, writable.
 
 Every command that writes calls `check` before it touches anything.
 """
@@ -6,22 +6,17 @@ Every command that writes calls `check` before it touches anything.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import logging
 import os
-import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
-from cmlm.common import locks
+from cmlm.common import leftovers, path_names
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# The names of `locks.temporary`. The counts of Beam have further letters behind.
-_LEFTOVER = re.compile(r"((.+)\.(tmp|old)-[0-9a-f]{8})(\..+)?")
 # The ends of the names of packed files.
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _APART = "allowed: a path apart from the inputs"
@@ -79,7 +74,7 @@ def check(
     for flag, output in kept.items():
         _refuse_unwritable(flag, output, _absolute(output))
     for output in [*replaced.values(), *kept.values()]:
-        tidy(followed(output))
+        leftovers.tidy(path_names.followed(output))
     # A killed run had these outputs to itself, and has named some of them.
     for output in [path for path in replaced.values() if _exists(_sign(path))]:
         logger.warning("%s is replaced: a run was killed while it named this", output)
@@ -103,7 +98,7 @@ def refuse_existing(path: str, overwrite: bool) -> None:
 
 
 def _absolute(output: str) -> str:
-    return os.path.abspath(followed(output))
+    return os.path.abspath(path_names.followed(output))
 
 
 def _refuse_unwritable(flag: str, output: str, place: str) -> None:
@@ -114,7 +109,7 @@ def _refuse_unwritable(flag: str, output: str, place: str) -> None:
         output: its value.
         place: the folder that gets new files; it may not exist yet.
     """
-    if not locks.is_local(output):
+    if not path_names.is_local(output):
         return
     while not os.path.lexists(place):
         place = os.path.dirname(place)
@@ -179,7 +174,7 @@ def _named(text: str) -> list[str]:
         if not part or part in found:
             continue
         found[part] = None
-        if locks.is_local(part):
+        if path_names.is_local(part):
             _, *rest = part.split(":")
             waiting += [*rest, ":".join(rest), part.partition("=")[2]]
     paths: dict[str, None] = {}
@@ -203,7 +198,7 @@ def _exists(path: str) -> bool:
 
 def _real(path: str) -> str:
     """The path without links and relative parts; a remote path as it is."""
-    return os.path.realpath(path) if locks.is_local(path) else path.rstrip("/")
+    return os.path.realpath(path) if path_names.is_local(path) else path.rstrip("/")
 
 
 def _lies_in(path: str, directory: str) -> bool:
@@ -217,9 +212,9 @@ def _is_in(path: str, directory: str) -> bool:
     Links, hard links, mounts and file systems that ignore case are looked through.
     """
     path, directory = _real(path), _real(directory)
-    if _lies_in(path, directory) or not locks.is_local(directory):
+    if _lies_in(path, directory) or not path_names.is_local(directory):
         return _lies_in(path, directory)
-    if not locks.is_local(path) or not os.path.exists(directory):
+    if not path_names.is_local(path) or not os.path.exists(directory):
         return False
     own = os.stat(directory)
     while True:
@@ -246,139 +241,3 @@ def _refuse_overlap(flag: str, output: str, name: str, path: str) -> None:
         raise UserError(f"{flag}={output} contains {path} of {name}; {_APART}")
     if inside:
         raise UserError(f"{flag}={output} lies in {path} of {name}; {_APART}")
-
-
-# -------------------------------------------------------------------- leftovers
-
-
-def tidy(path: str) -> None:
-    """Removes the leftovers of killed runs beside an output: `PATH.{tmp,old}-*`.
-
-    If a run was killed while it replaced a directory, the old one gets its name back.
-    What another process is writing stays, and so does everything on remote storage,
-    which has no locks; the log names it.
-    """
-    path = path.rstrip("/")
-    unfinished, replaced = _leftovers(path)
-    with contextlib.ExitStack() as stack:
-        is_abandoned = {
-            owner: stack.enter_context(locks.abandoned(owner))
-            for owner in sorted({owner for _, owner in unfinished})
-        }
-        # An output that has ended since then has left no file.
-        unfinished = [(left, owner) for left, owner in unfinished if _exists(left)]
-        living = [left for left, owner in unfinished if not is_abandoned[owner]]
-        for left in living:
-            logger.warning("%s is unfinished: delete it if no run is writing it", left)
-        remove(left for left, _ in unfinished if left not in living)
-    if living or not replaced:
-        return
-    if not tf.io.gfile.exists(path):
-        newest = max(replaced, key=lambda left: tf.io.gfile.stat(left).mtime_nsec)
-        tf.io.gfile.rename(newest, path)
-        replaced.remove(newest)
-        logger.warning(
-            "%s is restored: a run was killed while it replaced this output", path
-        )
-    remove(replaced)
-
-
-def tidy_within(directory: str, names: Iterable[str]) -> None:
-    """Removes the leftovers of a killed run from a locked local directory.
-
-    Args:
-        directory: the directory, which may hold other files of the user.
-        names: the command's own entries there, as patterns.
-    """
-    for entry in sorted(os.listdir(directory)):
-        path, own = os.path.join(directory, entry), without_mark(entry)
-        if not any(fnmatch.fnmatchcase(own, name) for name in names):
-            continue
-        if own != entry:
-            remove([path])
-            continue
-        for folder, folders, files in os.walk(path):
-            left = [name for name in [*folders, *files] if without_mark(name) != name]
-            remove(os.path.join(folder, name) for name in left)
-            folders[:] = [name for name in folders if name not in left]
-
-
-def without_mark(name: str) -> str:
-    """The name of the output that a leftover belongs to; any other name as it is."""
-    match = _LEFTOVER.fullmatch(name)
-    return match[2] if match else name
-
-
-def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """The unfinished and the replaced outputs beside a path.
-
-    Each unfinished one comes with the file or directory that its process marks.
-    """
-    directory, name = os.path.split(path)
-    unfinished, replaced = [], []
-    where = directory or "."
-    entries = tf.io.gfile.listdir(where) if tf.io.gfile.isdir(where) else ()
-    for entry in sorted(entries):
-        match = _LEFTOVER.fullmatch(entry.rstrip("/"))
-        if not match or match[2] != name:
-            continue
-        left, owner = (os.path.join(directory, part) for part in (match[0], match[1]))
-        if match[3] == "old":
-            replaced.append(left)
-        else:
-            unfinished.append((left, owner if _exists(owner) else left))
-    return unfinished, replaced
-
-
-@contextlib.contextmanager
-def work_directory(path: str | None) -> Iterator[str | None]:
-    """Locks a directory whose files the next run of a killed command finds again.
-
-    The directory goes when the block succeeds, and stays when it fails.
-
-    Args:
-        path: the directory, created if missing. None or a remote path gives None.
-    """
-    if not path or not locks.is_local(path):
-        yield None
-        return
-    tidy(path)
-    with locks.held(path):
-        yield path
-        discard(path)
-
-
-def discard(directory: str) -> None:
-    """Removes a local directory; `tidy` removes the rest of it after a kill."""
-    removed = locks.temporary(directory.rstrip("/"))
-    os.rename(directory, removed)
-    shutil.rmtree(removed)
-
-
-def followed(path: str) -> str:
-    """The path that a link leads to; any other path as it is.
-
-    A directory that is written there leaves the link in its place.
-    """
-    if locks.is_local(path) and os.path.islink(path):
-        return os.path.realpath(path)
-    return path
-
-
-def remove_directory(path: str) -> None:
-    """Removes a directory and the links in it, but nothing that they lead to."""
-    if locks.is_local(path):
-        # TensorFlow's rmtree empties the directories that links lead to.
-        shutil.rmtree(path)
-    else:
-        tf.io.gfile.rmtree(path)
-
-
-def remove(paths: Iterable[str]) -> None:
-    """Removes files and directories that a killed run left, and names them."""
-    for path in paths:
-        if tf.io.gfile.isdir(path) and followed(path) == path:
-            remove_directory(path)
-        else:
-            tf.io.gfile.remove(path)
-        logger.warning("removed %s, left by a run that was killed", path)

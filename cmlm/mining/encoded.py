@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Sequence
 
-from cmlm.common import json_files, locks, outputs
+from cmlm.common import json_files, locks, path_names
 from cmlm.common.counts import counted
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.common.tasks import HERE, Workers
@@ -35,7 +35,7 @@ def refuse_others(directory: str) -> None:
     The leftovers of a killed run may lie there.
     """
     for entry in sorted(os.listdir(directory)):
-        if outputs.without_mark(entry) not in (*NAMES, locks.FILE_NAME):
+        if path_names.final(entry) not in (*NAMES, locks.FILE_NAME):
             raise UserError(
                 f"{directory} holds {entry}; allowed: a new folder, or a former output"
             )

@@ -9,7 +9,7 @@ import time
 
 import tensorflow as tf
 
-from cmlm.common import files, locks
+from cmlm.common import files, path_names
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def _would_stay(state) -> bool:
 
 
 def _folder(path: str) -> str:
-    return os.path.abspath(path) if locks.is_local(path) else path.rstrip("/")
+    return os.path.abspath(path) if path_names.is_local(path) else path.rstrip("/")
 
 
 def _is_whole(path: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import distributed, locks, workers
+from cmlm.common import distributed, locks, path_names, workers
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -292,7 +292,7 @@ def log_other_settings(
 
 def _same_path(a: str, b: str) -> bool:
     """Whether two paths lead to one place; links and relative parts count for that."""
-    if locks.is_local(a) and locks.is_local(b):
+    if path_names.is_local(a) and path_names.is_local(b):
         return os.path.realpath(a) == os.path.realpath(b)
     return a.rstrip("/") == b.rstrip("/")
 

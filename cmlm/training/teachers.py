@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import arrays, files, identity, locks
+from cmlm.common import arrays, files, identity, path_names
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import teacher_vectors
@@ -141,7 +141,7 @@ def _cache(start: Start, objective: DistillConfig) -> str:
     """Raises UserError for a remote path: TensorFlow maps the vectors to memory."""
     own = os.path.join(start.shared_directory, model_dir.TEACHER)
     path = objective.teacher_cache or own
-    if not locks.is_local(path):
+    if not path_names.is_local(path):
         raise UserError(
             f"--teacher_cache is {path}; allowed: a local directory that every worker "
             "mounts"

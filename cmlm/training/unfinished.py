@@ -6,14 +6,14 @@ import contextlib
 import os
 import re
 
-from cmlm.common import locks, outputs
+from cmlm.common import leftovers, path_names
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.tokenization import rules, vocabulary_file
 
-# TensorFlow writes `ckpt-N_temp/` and `checkpoint.tmpHEX`, this project `NAME.tmp-HEX`.
-_UNFINISHED = re.compile(r"ckpt-\d+_temp.*|.+\.tmp-?[0-9a-f]{8,32}")
+# TensorFlow writes the parts of a checkpoint to `ckpt-N_temp/`.
+_PARTS = re.compile(r"ckpt-\d+_temp.*")
 _DATA = re.compile(r"(ckpt-\d+)\.data-\d{5}-of-\d{5}(\.tempstate\d+)?")
 # What a run writes until params.yaml marks its folder.
 _FIRST_FILES = (
@@ -30,14 +30,14 @@ def remove(directory: str) -> None:
     writes the index last and deletes it first. A folder without params.yaml may be the
     user's, so only parts of the first files of a run go there.
     """
-    if not locks.is_local(directory):
+    if not path_names.is_local(directory):
         return
     is_run = model_dir.is_model_dir(directory)
     _remove_from(directory, is_run)
     bases = os.path.join(directory, model_dir.BASES)
     if os.path.isdir(bases):
         # The name of a basis is the begin of a hash.
-        outputs.tidy_within(bases, ["[0-9a-f]" * 16])
+        leftovers.tidy_within(bases, ["[0-9a-f]" * 16])
     earlier = os.path.join(directory, model_dir.STAGES)
     names = sorted(os.listdir(earlier)) if os.path.isdir(earlier) else ()
     for run in (os.path.join(earlier, name) for name in names):
@@ -54,12 +54,12 @@ def _remove_from(run: str, is_run: bool) -> None:
     """
     if not is_run:
         for name in _FIRST_FILES:
-            outputs.tidy(os.path.join(run, name))
+            leftovers.tidy(os.path.join(run, name))
         return
     for folder in (run, os.path.join(run, model_dir.BEST)):
         if os.path.isdir(folder):
             latest.repair(folder)
-            outputs.remove(_unfinished(folder))
+            leftovers.remove(_unfinished(folder))
 
 
 def _unfinished(folder: str) -> list[str]:
@@ -67,6 +67,7 @@ def _unfinished(folder: str) -> list[str]:
     names = set(os.listdir(folder))
     for name in sorted(names):
         data = _DATA.fullmatch(name)
-        if _UNFINISHED.fullmatch(name) or (data and f"{data[1]}.index" not in names):
+        lacks_index = data and f"{data[1]}.index" not in names
+        if path_names.is_temporary(name) or _PARTS.fullmatch(name) or lacks_index:
             found.append(os.path.join(folder, name))
     return found

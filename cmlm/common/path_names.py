@@ -1,0 +1,69 @@
+"""Names of paths: local or remote, final or not yet.
+
+An output is written as `NAME.tmp-HEX` and renamed; a directory that it replaces is
+called `NAME.old-HEX` in between.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+
+# The names of `temporary`. The counts of Beam have further letters behind.
+_LEFTOVER = re.compile(
+    r"(?P<marked>(?P<output>.+)\.(?P<kind>tmp|old)-[0-9a-f]{8})(\..+)?"
+)
+# TensorFlow's names have no hyphen.
+_TEMPORARY = re.compile(r"\.tmp-?[0-9a-f]{8,32}")
+
+
+def is_local(path: str) -> bool:
+    """Whether the operating system itself opens the path."""
+    return "://" not in path
+
+
+def followed(path: str) -> str:
+    """The path that a link leads to; any other path as it is.
+
+    A directory that is written there leaves the link in its place.
+    """
+    if is_local(path) and os.path.islink(path):
+        return os.path.realpath(path)
+    return path
+
+
+def temporary(path: str, kind: str = "tmp") -> str:
+    """Returns a new name beside an output; `leftovers.tidy` knows such names.
+
+    Args:
+        path: the output.
+        kind: `tmp` for an unfinished output, `old` for one that is being replaced.
+    """
+    return f"{path}.{kind}-{uuid.uuid4().hex[:8]}"
+
+
+def leftover(name: str) -> re.Match | None:
+    """Recognises a file or directory that a killed run may have left.
+
+    Returns:
+        None for any other name; else `output`, the name of the output, `kind` as in
+        `temporary`, and `marked`, the name that the run's process marks as in use.
+    """
+    return _LEFTOVER.fullmatch(name)
+
+
+def final(name: str) -> str:
+    """The name of the output that a leftover belongs to; any other name as it is."""
+    match = leftover(name)
+    return match["output"] if match else name
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name is one of an unfinished file, of this project or TensorFlow's."""
+    return re.fullmatch(rf".+{_TEMPORARY.pattern}", name) is not None
+
+
+def with_final_names(message: str) -> str:
+    """A message that names outputs instead of their unfinished files."""
+    return _TEMPORARY.sub("", message)
