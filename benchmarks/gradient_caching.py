@@ -53,14 +53,14 @@ def _measure(arm: str) -> dict:
         import tensorflow as tf
 
         from cmlm.common.keras import keras
-        from cmlm.config import recipes
+        from cmlm.config import loading
         from cmlm.modeling import optimization
         from cmlm.modeling.model import SentenceModel
         from cmlm.objectives import OBJECTIVES
         from cmlm.training.trainer import Trainer
 
     keras.backend.experimental.enable_tf_random_generator()
-    config = recipes.load("labse/dual_encoder", (), [f"model.preset={FLAGS.preset}"])
+    config = loading.load("labse/dual_encoder", (), [f"model.preset={FLAGS.preset}"])
     config.model.vocab_size = FLAGS.vocab_size
     config.model.resolve()
     settings = config.task.bitext

@@ -59,14 +59,14 @@ def main(_) -> None:
         import tensorflow as tf
 
         from cmlm.common.keras import keras
-        from cmlm.config import recipes
+        from cmlm.config import loading
         from cmlm.modeling import optimization
         from cmlm.modeling.model import SentenceModel
         from cmlm.objectives import OBJECTIVES
         from cmlm.training.trainer import Trainer
 
     keras.backend.experimental.enable_tf_random_generator()
-    config = recipes.load(
+    config = loading.load(
         "cmlm/english",
         (),
         [

@@ -37,7 +37,7 @@ def main(_) -> None:
 
         from cmlm.common import distributed
         from cmlm.common.keras import keras
-        from cmlm.config import recipes
+        from cmlm.config import loading
         from cmlm.modeling import optimization
         from cmlm.modeling.model import SentenceModel
         from cmlm.objectives import OBJECTIVES
@@ -48,7 +48,7 @@ def main(_) -> None:
     keras.backend.experimental.enable_tf_random_generator()
     distributed.set_precision(FLAGS.precision)
     size = f"model.vocab_size={FLAGS.vocab_size}"
-    config = recipes.load("cmlm/english", (), [*FLAGS.params_override, size])
+    config = loading.load("cmlm/english", (), [*FLAGS.params_override, size])
     config.validate()
 
     def tokens(columns):

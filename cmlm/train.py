@@ -134,11 +134,11 @@ FLAGS = flags.FLAGS
 def configure():
     """Returns the ExperimentConfig that the flags describe, complete and checked."""
     with cli.quiet_imports():
-        from cmlm.config import recipes
+        from cmlm.config import loading
         from cmlm.encoders import model_dir
         from cmlm.training import warm_start
 
-    config, given = recipes.load_given(
+    config, given = loading.load_given(
         FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
     )
     for objective in config.task.enabled().values():

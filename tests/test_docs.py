@@ -23,7 +23,7 @@ from test_architecture import COMMANDS, SOURCES, _imports
 from walk import __main__ as walk_program
 from walk import pages as walk
 
-from cmlm.config import recipes
+from cmlm.config import loading, recipes
 from cmlm.evaluation import catalogue
 from cmlm.objectives import OBJECTIVES
 
@@ -214,7 +214,7 @@ def test_training_commands_make_a_configuration(page):
             elif flag == "--params_override":
                 overrides.append(value)
         # Raises UserError for a setting or a value that does not exist.
-        recipes.load(experiment, overrides=overrides)
+        loading.load(experiment, overrides=overrides)
 
 
 @each_page
@@ -224,7 +224,7 @@ def test_settings_that_are_named_exist(page):
         r"`((?:task|trainer|model|runtime|vocabulary)\.[\w.]+)(?:=[^`]*)?`", text
     )
     for name in named:
-        node = recipes.load("cmlm/english")
+        node = loading.load("cmlm/english")
         for key in name.replace("NAME", "cmlm").split("."):
             fields = {field.name for field in dataclasses.fields(node)}
             assert key in fields, f"{_name(page)} names {name}"
@@ -334,7 +334,7 @@ EXERCISES = {
 }
 _AFTER_THEM = """
 import tensorflow as tf
-from cmlm.config import recipes
+from cmlm.config import loading
 from cmlm.encoders.signatures import SIGNATURES
 from cmlm.evaluation import catalogue
 from cmlm.modeling import pooling
@@ -343,7 +343,7 @@ from export import serving
 print(float(pooling.pool("sqrt", tf.ones([1, 4, 1]), tf.ones([1, 4]))[0, 0]))
 print({row.output for row in SIGNATURES.values()} == set(serving.OUTPUTS))
 print([task.name for task in catalogue.select(["sick-r-trial", "entailment"])])
-print(list(recipes.load("simcse/unsupervised").task.enabled()))
+print(list(loading.load("simcse/unsupervised").task.enabled()))
 """
 
 

@@ -14,7 +14,7 @@ import toys
 
 from cmlm.common import distributed
 from cmlm.common.keras import keras
-from cmlm.config import experiment, recipes
+from cmlm.config import experiment, loading
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.scored import ScoredDataConfig
@@ -367,7 +367,7 @@ def run_config(data: Path, names, **values):
         "trainer.optimizer.warmup_steps": 2,
         **values,
     }
-    config = recipes.load(
+    config = loading.load(
         "cmlm/multilingual", (), [f"{key}={value}" for key, value in settings.items()]
     )
     for name in OBJECTIVES:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from campaign import mutations
 
-from cmlm.config import overrides, recipes
+from cmlm.config import loading, overrides, recipes
 from cmlm.errors import UserError
 from cmlm.modeling import optimization
 from cmlm.objectives import OBJECTIVES
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_recipes_are_valid_and_round_trip(name, tmp_path):
-    config = recipes.load(name)
+    config = loading.load(name)
     for objective in config.task.enabled().values():
         objective.train_data.input_path = "given-by-the-user"
     config.validate()
@@ -26,7 +26,7 @@ def test_recipes_are_valid_and_round_trip(name, tmp_path):
 
 
 def test_english_cmlm_has_the_papers_numbers():
-    config = recipes.load("cmlm/english")
+    config = loading.load("cmlm/english")
     config.validate()
     cmlm, optimizer = config.task.cmlm, config.trainer.optimizer
     assert config.model.num_layers == 12 and config.model.hidden_size == 768
@@ -46,7 +46,7 @@ def test_english_cmlm_has_the_papers_numbers():
 
 
 def test_multilingual_cmlm_has_the_papers_numbers():
-    config = recipes.load("cmlm/multilingual")
+    config = loading.load("cmlm/multilingual")
     bitext = config.task.bitext
     assert set(config.task.enabled()) == {"cmlm", "bitext"}
     assert (bitext.weight, bitext.margin, bitext.similarity) == (0.2, 0.3, "dot")
@@ -54,13 +54,13 @@ def test_multilingual_cmlm_has_the_papers_numbers():
     assert config.vocabulary.size == 501_153 and not config.vocabulary.lower_case
     assert config.vocabulary.sampling_exponent == 0.3
     assert config.trainer.train_steps == 2_000_000
-    english = recipes.load("cmlm/english")
+    english = loading.load("cmlm/english")
     assert config.trainer.optimizer.as_dict() == english.trainer.optimizer.as_dict()
     assert config.task.cmlm.masking.predictions(256) == 80
 
 
 def test_labse_has_the_papers_numbers():
-    config = recipes.load("labse/pretrain")
+    config = loading.load("labse/pretrain")
     assert set(config.task.enabled()) == {"mlm", "tlm"}
     assert config.task.tlm.train_data.seq_length == 512
     assert config.task.mlm.masking.max_predictions == 80
@@ -74,7 +74,7 @@ def test_labse_has_the_papers_numbers():
     assert sum(batches) == 8192
     optimizer = config.trainer.optimizer
     assert (optimizer.type, optimizer.learning_rate) == ("lamb", 1e-3)
-    dual = recipes.load("labse/dual_encoder")
+    dual = loading.load("labse/dual_encoder")
     assert dual.model.pooling == "cls"
     assert highest_rate(dual.trainer) == pytest.approx(1e-3)
     bitext = dual.task.bitext
@@ -94,13 +94,13 @@ def highest_rate(trainer) -> float:
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_rate_reaches_what_its_recipe_says(name):
-    trainer = recipes.load(name).trainer
+    trainer = loading.load(name).trainer
     want = trainer.optimizer.learning_rate
     assert highest_rate(trainer) == pytest.approx(want, rel=2e-3)
 
 
 def test_mirror_bert_has_the_papers_numbers():
-    sentence, word = (recipes.load(f"mirror/{name}") for name in ("sentence", "word"))
+    sentence, word = (loading.load(f"mirror/{name}") for name in ("sentence", "word"))
     for config in (sentence, word):
         optimizer = config.trainer.optimizer
         assert (optimizer.type, optimizer.learning_rate) == ("adamw", 2e-5)
@@ -123,7 +123,7 @@ def test_mirror_bert_has_the_papers_numbers():
 
 
 def test_ulr_has_the_papers_numbers():
-    config = recipes.load("ulr/misad")
+    config = loading.load("ulr/misad")
     trainer, misad = config.trainer, config.task.misad
     assert trainer.train_steps * misad.train_data.global_batch_size == 10_000_000
     assert trainer.optimizer.warmup_steps == trainer.train_steps // 10
@@ -147,11 +147,11 @@ def test_ulr_has_the_papers_numbers():
 )
 def test_what_does_not_fit_is_named(override, message):
     with pytest.raises(UserError, match=message):
-        recipes.load("cmlm/english", (), [override]).validate()
+        loading.load("cmlm/english", (), [override]).validate()
 
 
 def test_an_empty_value_is_an_empty_text():
-    config = recipes.load("cmlm/english", (), ["trainer.best_checkpoint_metric="])
+    config = loading.load("cmlm/english", (), ["trainer.best_checkpoint_metric="])
     config.validate()
     assert config.trainer.best_checkpoint_metric == ""
 
@@ -161,35 +161,35 @@ def test_a_number_of_masks_takes_effect_or_is_refused(number):
     """CMLM's appendix B: so many of 256; the limit alone would mask 80 of them."""
     name, rate = "task.cmlm.masking.max_predictions", number / 256
     if number == 80:
-        config = recipes.load("cmlm/english", (), [f"{name}={number}"])
+        config = loading.load("cmlm/english", (), [f"{name}={number}"])
     else:
         with pytest.raises(UserError, match=f"masking.rate={rate:g} masks {number} of"):
-            recipes.load("cmlm/english", (), [f"{name}={number}"])
-        config = recipes.load(
+            loading.load("cmlm/english", (), [f"{name}={number}"])
+        config = loading.load(
             "cmlm/english", (), [f"{name}={number},task.cmlm.masking.rate={rate}"]
         )
     assert config.task.cmlm.masking.predictions(256) == number
     # LaBSE's limit stays a limit, and a file that is read back is not refused.
-    old = recipes.load("cmlm/english")
+    old = loading.load("cmlm/english")
     old.task.cmlm.masking.max_predictions, old.task.cmlm.train_data.seq_length = 80, 64
     assert old.task.cmlm.masking.predictions(64) == 20
-    assert recipes.load("labse/pretrain").task.mlm.masking.predictions(512) == 80
+    assert loading.load("labse/pretrain").task.mlm.masking.predictions(512) == 80
 
 
 def test_steps_or_epochs_whichever_is_named():
-    assert recipes.load("mirror/sentence").trainer.epochs == 1
-    steps = recipes.load("mirror/sentence", (), ["trainer.train_steps=70"]).trainer
+    assert loading.load("mirror/sentence").trainer.epochs == 1
+    steps = loading.load("mirror/sentence", (), ["trainer.train_steps=70"]).trainer
     assert (steps.epochs, steps.train_steps) == (0, 70)
-    assert recipes.load("mirror/sentence", (), ["trainer.epochs=2"]).trainer.epochs == 2
+    assert loading.load("mirror/sentence", (), ["trainer.epochs=2"]).trainer.epochs == 2
     both = ["trainer.epochs=2", "task.mlm.weight=1"]
     with pytest.raises(UserError, match="trainer.epochs is 2; allowed: 0"):
-        recipes.load("mirror/sentence", (), both).validate()
+        loading.load("mirror/sentence", (), both).validate()
 
 
 def test_later_overrides_win_and_files_come_first(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("trainer:\n  train_steps: 5\nmodel:\n  preset: tiny\n")
-    config = recipes.load(
+    config = loading.load(
         "cmlm/english",
         [str(path)],
         [
@@ -204,7 +204,7 @@ def test_later_overrides_win_and_files_come_first(tmp_path):
 
 
 def test_a_size_beside_a_preset_wins():
-    config = recipes.load("cmlm/english", (), ["model.preset=tiny,model.num_layers=3"])
+    config = loading.load("cmlm/english", (), ["model.preset=tiny,model.num_layers=3"])
     config.validate()
     assert (config.model.num_layers, config.model.hidden_size) == (3, 128)
 
@@ -283,7 +283,7 @@ def test_a_size_beside_a_preset_wins():
 )
 def test_mistakes_are_named(override, message):
     with pytest.raises(UserError) as error:
-        recipes.load("cmlm/english", (), [override]).validate()
+        loading.load("cmlm/english", (), [override]).validate()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -294,14 +294,14 @@ def test_a_value_in_the_place_of_settings_is_named_at_once(tmp_path):
     path.write_text("trainer:\n  optimizer: 5\n")
     message = "trainer.optimizer is 5; allowed: settings, such as trainer.optimizer."
     with pytest.raises(UserError, match=message):
-        recipes.load("cmlm/english", [str(path)], ["trainer.optimizer.type=adamw"])
+        loading.load("cmlm/english", [str(path)], ["trainer.optimizer.type=adamw"])
 
 
 def test_a_recipe_with_changes_names_the_changed_settings(tmp_path):
     path = tmp_path / "part.yaml"
     path.write_text("model: {preset: tiny}\ntask: {cmlm: {masking: {rate: 0.2}}}\n")
     settings = ["trainer.seed=1,model.num_views=2", "{trainer: {evals: [stsb-dev]}}"]
-    config, given = recipes.load_given("cmlm/english", [str(path)], settings)
+    config, given = loading.load_given("cmlm/english", [str(path)], settings)
     assert given == {
         "model.preset",
         "model.num_views",
@@ -309,19 +309,19 @@ def test_a_recipe_with_changes_names_the_changed_settings(tmp_path):
         "trainer.evals",
         "trainer.seed",
     }
-    same = recipes.load("cmlm/english", [str(path)], settings)
+    same = loading.load("cmlm/english", [str(path)], settings)
     assert config.as_dict() == same.as_dict()
 
 
 def test_unknown_recipes_and_files_are_named(tmp_path):
     with pytest.raises(UserError, match="'cmlm/klingon'; allowed: cmlm/english"):
-        recipes.load("cmlm/klingon")
+        loading.load("cmlm/klingon")
     with pytest.raises(UserError, match="nothere.yaml cannot be read"):
-        recipes.load("cmlm/english", [str(tmp_path / "nothere.yaml")])
+        loading.load("cmlm/english", [str(tmp_path / "nothere.yaml")])
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [1,\n")
     with pytest.raises(UserError, match="bad.yaml is not YAML"):
-        recipes.load("cmlm/english", [str(bad)])
+        loading.load("cmlm/english", [str(bad)])
 
 
 @pytest.mark.parametrize(
@@ -336,11 +336,11 @@ def test_a_setting_that_stands_twice_in_a_file_is_refused(tmp_path, text, messag
     path = tmp_path / "twice.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=f"twice.yaml is not YAML: .*{message}"):
-        recipes.load("cmlm/english", [str(path)])
+        loading.load("cmlm/english", [str(path)])
 
 
 def test_data_is_asked_for_by_its_flag():
-    config = recipes.load("cmlm/multilingual", (), ["task.nli.weight=1"])
+    config = loading.load("cmlm/multilingual", (), ["task.nli.weight=1"])
     config.validate()
     config.task.cmlm.train_data.input_path = "a.txt"
     message = "task.bitext.train_data.input_path is ''; allowed: .*--bitext_data"
@@ -356,13 +356,13 @@ def test_recipes_are_registered_where_model_garden_looks():
 
     for name in recipes.names():
         assert (
-            exp_factory.get_exp_config(name).as_dict() == recipes.load(name).as_dict()
+            exp_factory.get_exp_config(name).as_dict() == loading.load(name).as_dict()
         )
 
 
 @pytest.mark.parametrize("recipe", recipes.names())
 def test_every_objective_has_its_place_in_every_recipe(recipe):
-    task = recipes.load(recipe).task
+    task = loading.load(recipe).task
     (length,) = {
         objective.train_data.seq_length for objective in task.enabled().values()
     }
@@ -379,7 +379,7 @@ def test_a_file_that_is_no_plain_yaml_ends_in_one_line(tmp_path):
     for text in ("a: &x [1]\nb: *x\n", "[" * 100_000, *(f"a: {tag}" for tag in tags)):
         path.write_text(text)
         with pytest.raises(UserError, match="bad.yaml is not YAML: ") as error:
-            recipes.load("cmlm/english", [str(path)])
+            loading.load("cmlm/english", [str(path)])
         assert "\n" not in str(error.value)
 
 
@@ -408,7 +408,7 @@ def test_a_file_that_is_no_plain_yaml_ends_in_one_line(tmp_path):
 def test_what_no_memory_holds_is_refused_before_anything_is_built(override, said):
     start = time.process_time()
     with pytest.raises(UserError, match=said) as error:
-        recipes.load("cmlm/english", (), [override]).validate()
+        loading.load("cmlm/english", (), [override]).validate()
     assert time.process_time() - start < 1
     assert "\n" not in str(error.value)
 
@@ -418,5 +418,5 @@ def test_a_short_file_of_aliases_does_not_fill_the_memory(tmp_path):
     path.write_text(mutations.BOMB)
     start = time.process_time()
     with pytest.raises(UserError, match="has an alias"):
-        recipes.load("cmlm/english", [str(path)])
+        loading.load("cmlm/english", [str(path)])
     assert time.process_time() - start < 1

@@ -21,7 +21,7 @@ import toys
 from oracles import gelu, layer_norm, softmax
 
 from cmlm.common.keras import keras
-from cmlm.config import recipes
+from cmlm.config import loading
 from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -934,7 +934,7 @@ def run_settings(tmp_path, folder, more=()):
         "vocabulary.max_unknown_share=1",
         *more,
     ]
-    config, given = recipes.load_given("cmlm/english", (), settings)
+    config, given = loading.load_given("cmlm/english", (), settings)
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
     begun = model_dir.begun_config(str(tmp_path / "run"))
@@ -969,7 +969,7 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
 def test_a_run_has_the_shape_of_the_run_that_it_starts_from(tmp_path, setting, said):
     """The command says so before it builds a model of the wrong shape."""
     source = model_dirs.write(tmp_path / "source", **{"model.num_layers": 1})
-    config, given = recipes.load_given("labse/dual_encoder", (), [setting])
+    config, given = loading.load_given("labse/dual_encoder", (), [setting])
     config.init_checkpoint = source
     if said is None:
         warm_start.adopt_for_run(config, given, None)
@@ -1044,14 +1044,14 @@ def test_a_warm_start_keeps_the_pooling_of_the_recipe(
     pool = {f"pooling_mode_{name}": True}
     write_modules(folder, ("Pooling", "1_Pooling", pool))
     assert opening.open_weights(str(folder)).config.model.pooling == source_pooling
-    load = recipes.load_given
+    load = loading.load_given
 
     def load_given(*args):
         config, given = load(*args)
         config.model.pooling = recipe_pooling
         return config, given
 
-    monkeypatch.setattr(recipes, "load_given", load_given)
+    monkeypatch.setattr(loading, "load_given", load_given)
     with caplog.at_level(logging.INFO, logger="cmlm"):
         config = run_settings(tmp_path, folder)
     assert config.model.pooling == recipe_pooling
@@ -1141,7 +1141,7 @@ def test_a_round_trip_keeps_length_pooling_scaling_and_prompts(tmp_path):
 
 
 def test_a_run_without_a_source_pools_by_mean(tmp_path):
-    config = recipes.load("adapt/pairs")
+    config = loading.load("adapt/pairs")
     config.validate()
     assert config.model.pooling == "mean"
 

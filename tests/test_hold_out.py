@@ -5,7 +5,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.common import distributed
-from cmlm.config import recipes
+from cmlm.config import loading
 from cmlm.data import inspection, languages
 from cmlm.errors import UserError
 from cmlm.objectives import OBJECTIVES
@@ -197,7 +197,7 @@ def test_pairs_are_told_if_an_objective_reads_them(task, tells, tmp_path, caplog
     caplog.set_level("INFO", "cmlm")
     text = tmp_path / "text.txt"
     text.write_text("the small boat .\n" * 1000)
-    config = recipes.load(
+    config = loading.load(
         "cmlm/english",
         (),
         [f"{k}={v}" for k, v in {"task.cmlm.weight": 0, **task}.items()],
@@ -219,6 +219,6 @@ def test_many_documents_without_a_pair_of_passages_are_refused(tmp_path):
 
 
 def test_forgotten_data_is_asked_for():
-    config = recipes.load("cmlm/english")
+    config = loading.load("cmlm/english")
     with pytest.raises(UserError, match="or builtin:python-docs .--train_data"):
         config.require_data()

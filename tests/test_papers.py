@@ -26,7 +26,7 @@ from absl.testing import flagsaver
 from test_train import kind
 
 from cmlm import train
-from cmlm.config import recipes
+from cmlm.config import loading
 from cmlm.training import engine, stages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -359,7 +359,7 @@ def test_a_flagfile_has_the_settings_of_its_row(name, monkeypatch):
     with flagsaver.flagsaver():
         flags.FLAGS(["train", f"--flagfile=configs/{name}.flags"])
         given = flags.FLAGS.experiment, (), flags.FLAGS.params_override
-        config = recipes.load(*given)
+        config = loading.load(*given)
     config.validate()
     found = {
         key: functools.reduce(getattr, key.split("."), config) for key in SETTINGS[name]

@@ -15,7 +15,7 @@ import toys
 import cmlm
 from cmlm import __main__ as console
 from cmlm.common import flagfiles
-from cmlm.config import listing, overrides, recipes
+from cmlm.config import listing, loading, overrides
 from cmlm.encoders import comparing
 from cmlm.encoders.encoder import Encoder
 from cmlm.errors import UserError, naming_arguments
@@ -327,7 +327,7 @@ def test_settings_are_listed_with_type_default_and_meaning(monkeypatch, capsys):
 
 def test_every_setting_has_a_meaning():
     found = {each.name: each for each in listing.settings()}
-    flat = set(overrides._paths(recipes.load("cmlm/english").as_dict()))
+    flat = set(overrides._paths(loading.load("cmlm/english").as_dict()))
     assert {name for name in flat if not name.startswith("runtime.")} <= set(found)
     # The fields of `runtime` are Model Garden's.
     silent = [n for n, each in found.items() if not each.meaning and "runtime" not in n]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cmlm.common import iterators
 from cmlm.common.keras import keras
-from cmlm.config import experiment, recipes
+from cmlm.config import experiment, loading
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Objective
@@ -252,7 +252,7 @@ def run_config(text: str, **values) -> experiment.ExperimentConfig:
         "trainer.optimizer.warmup_steps": 2,
         **values,
     }
-    config = recipes.load(
+    config = loading.load(
         "cmlm/english", (), [f"{key}={value}" for key, value in settings.items()]
     )
     config.task.cmlm.train_data.input_path = text
