@@ -29,14 +29,14 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
         batches,
         corpus,
         inspection,
-        languages,
         masked_pipelines,
         masking,
+        settings,
     )
     from cmlm.tokenization import word_pieces
 
     tokenizer = word_pieces.WordPiece(vocab_file)
-    config = corpus.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)
+    config = settings.TextDataConfig(input_path="-", global_batch_size=BATCH_SIZE)
     report = inspection.inspect(files, max_bytes=1 << 40)
 
     def read(skip_batches):
@@ -45,7 +45,7 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
                 batches.Feed(
                     config,
                     tokenizer,
-                    languages.Corpus({"": files}, {"": report.sentences}),
+                    corpus.Corpus({"": files}, {"": report.sentences}),
                     batch_size=BATCH_SIZE,
                     part="train",
                     skip_batches=skip_batches,
@@ -81,11 +81,11 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
 
 def prepare(input_path: str, work: str) -> dict[str, object]:
     """Makes the corpus and a vocabulary for it."""
-    from cmlm.data import corpus, inspection
+    from cmlm.data import inspection, settings
     from cmlm.vocabulary import of_run
     from cmlm.vocabulary.settings import VocabularyConfig
 
-    config = corpus.TextDataConfig(input_path=input_path, global_batch_size=1)
+    config = settings.TextDataConfig(input_path=input_path, global_batch_size=1)
     (files,) = config.load(work).files.values()
     vocab_file = of_run.prepare(VocabularyConfig(size=8000), {"": files}, work)
     n_bytes = inspection.inspect(files, max_bytes=1 << 40).bytes

@@ -7,7 +7,7 @@ from texts import make_corpus, neighbours, write
 
 from cmlm.common import fields
 from cmlm.data import inspection, streams
-from cmlm.data.corpus import TextDataConfig
+from cmlm.data.settings import TextDataConfig
 from cmlm.errors import UserError
 
 

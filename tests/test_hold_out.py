@@ -6,7 +6,8 @@ import toys
 
 from cmlm.common import distributed
 from cmlm.config import loading
-from cmlm.data import inspection, languages
+from cmlm.data import inspection
+from cmlm.data.corpus import Corpus
 from cmlm.errors import UserError
 from cmlm.objectives import OBJECTIVES
 from cmlm.objectives.base import Data
@@ -98,7 +99,7 @@ def test_examples_that_are_compared_are_held_out_together(
     """A pair alone always finds its partner, and its score has no order."""
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(line.format(n, n % 4, n // 10) for n in range(160)))
-    corpus = languages.Corpus({"": [str(path)]}, {"": 160})
+    corpus = Corpus({"": [str(path)]}, {"": 160})
     config = OBJECTIVES[name].config_class(weight=1.0)
     objective = OBJECTIVES[name](name, config, toys.model(), None, Data(corpus))
 

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from cmlm.data import languages
-from cmlm.data.corpus import TextDataConfig
+from cmlm.data.corpus import mix
+from cmlm.data.settings import TextDataConfig
 from cmlm.errors import UserError
 
 
@@ -79,7 +80,7 @@ def test_mixing_keeps_to_the_shares_and_draws_the_same_again():
     }
 
     def draw(seed):
-        mixed = languages.mix(datasets, {"en": 0.8, "de": 0.2}, seed)
+        mixed = mix(datasets, {"en": 0.8, "de": 0.2}, seed)
         return [int(x) for x in mixed.take(2000)]
 
     assert 0.17 < np.mean(draw(1)) < 0.23
@@ -91,7 +92,7 @@ def test_mixing_a_pass_loses_nothing():
         "en": tf.data.Dataset.range(100),
         "de": tf.data.Dataset.range(100, 103),
     }
-    mixed = languages.mix(datasets, {"en": 0.5, "de": 0.5}, 0)
+    mixed = mix(datasets, {"en": 0.5, "de": 0.5}, 0)
     assert sorted(int(x) for x in mixed) == list(range(103))
 
 

@@ -9,9 +9,10 @@ import tensorflow as tf
 from texts import word_piece
 
 from cmlm.data import batches as batches_lib
-from cmlm.data import languages, masked_pipelines
-from cmlm.data.corpus import TextDataConfig
+from cmlm.data import masked_pipelines
+from cmlm.data.corpus import Corpus
 from cmlm.data.masking import MaskingConfig
+from cmlm.data.settings import TextDataConfig
 from cmlm.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("unconverted")
@@ -50,7 +51,7 @@ def build(data, make="conditional_pairs", *, masking=None, batch_size=8, **kwarg
             **{name: kwargs.pop(name) for name in names if name in kwargs},
         },
     )
-    corpus = languages.Corpus({"": files}, {"": len(files)})
+    corpus = Corpus({"": files}, {"": len(files)})
     feed = batches_lib.Feed(
         config,
         tokenizer,
@@ -270,7 +271,7 @@ def test_passages_have_the_masks_of_full_sequences(data, caplog):
     config = TextDataConfig(
         input_path="-", global_batch_size=8, seq_length=32, hold_out_fraction=0.0
     )
-    corpus = languages.Corpus({"": files}, {"": len(files)})
+    corpus = Corpus({"": files}, {"": len(files)})
     feed = batches_lib.Feed(config, tokenizer, corpus, 8, "train")
     full = rows = 0
     for batch in take(

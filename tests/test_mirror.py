@@ -6,9 +6,10 @@ import tensorflow as tf
 from texts import word_piece
 
 from cmlm.common import fields
-from cmlm.data import batches, languages, pair_pipelines
-from cmlm.data.corpus import DataConfig
+from cmlm.data import batches, pair_pipelines
+from cmlm.data.corpus import Corpus
 from cmlm.data.masking import SpanConfig
+from cmlm.data.settings import DataConfig
 from cmlm.errors import UserError
 from cmlm.objectives.mirror import MirrorConfig
 
@@ -53,7 +54,7 @@ def test_no_string_becomes_all_mask(tmp_path):
     feed = batches.Feed(
         DataConfig(input_path="-", global_batch_size=4, seq_length=16),
         tokenizer,
-        languages.Corpus({"": [str(tmp_path / "text.txt")]}, {"": 4}),
+        Corpus({"": [str(tmp_path / "text.txt")]}, {"": 4}),
         4,
         "all",
     )

@@ -11,15 +11,15 @@ from texts import word_piece
 
 from cmlm.common import fields, iterators
 from cmlm.data import (
-    languages,
     masked_pipelines,
     ngram_files,
     ngram_table,
     spans,
 )
 from cmlm.data.batches import Feed
-from cmlm.data.corpus import DataConfig
+from cmlm.data.corpus import Corpus
 from cmlm.data.masking import MaskingConfig
+from cmlm.data.settings import DataConfig
 from cmlm.errors import UserError
 from cmlm.objectives import losses, misad, misad_inputs
 from cmlm.objectives.base import Data
@@ -69,7 +69,7 @@ def feed(path, tokenizer, part="all", skip_batches=0, **values) -> Feed:
         shuffle_buffer_size=50,
         hold_out_fraction=0.0,
     )
-    corpus = languages.Corpus({"": [path]}, {"": 120})
+    corpus = Corpus({"": [path]}, {"": 120})
     return Feed(
         config, tokenizer, corpus, BATCH, part, skip_batches=skip_batches, **values
     )
@@ -537,7 +537,7 @@ def test_text_of_which_nothing_can_be_taken_is_refused(
         entities_file=str(tmp_path / "names.txt"),
     )
     paths = {"": [str(tmp_path / "text.txt")]}
-    data = Data(languages.Corpus(paths, {"": 3}))
+    data = Data(Corpus(paths, {"": 3}))
     model = toys.model(num_layers=1)
 
     def build():

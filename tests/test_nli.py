@@ -11,7 +11,8 @@ from texts import word_piece
 
 from cmlm.common import fields
 from cmlm.common.keras import keras
-from cmlm.data import batches, languages, nli, pair_pipelines, streams
+from cmlm.data import batches, nli, pair_pipelines, streams
+from cmlm.data.corpus import Corpus
 from cmlm.data.nli import NliDataConfig
 from cmlm.errors import UserError
 from cmlm.objectives.nli import NliConfig, NliObjective
@@ -52,7 +53,7 @@ def feed(files, tokenizer, part, **values) -> batches.Feed:
         hold_out_fraction=0.2,
     )
     sizes = {language: 60 for language in files}
-    corpus = languages.Corpus(files, sizes)
+    corpus = Corpus(files, sizes)
     return batches.Feed(config, tokenizer, corpus, 8, part, **values)
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.data import languages
+from cmlm.data.corpus import Corpus
 from cmlm.errors import UserError
 from cmlm.objectives import TaskConfig
 from cmlm.objectives.base import Data
@@ -96,13 +96,13 @@ def test_mirror_ranks_each_view_among_all_other_views(one_device):
 
 @pytest.mark.parametrize("name", ["cmlm", "quickthought", "nsp", "sop", "mlm", "misad"])
 def test_sentences_without_neighbours_will_do_where_none_is_read(name):
-    text = languages.Corpus(
+    text = Corpus(
         {"en": ["en.txt"], "de": ["a.txt", "b.txt"]},
         {"en": 5, "de": 3},
         {"en": 4, "de": 0},
     )
     config = getattr(TaskConfig(), name)
-    for data in (Data(text), Data(languages.Corpus({}, {"": 9}, {"": 8}), text)):
+    for data in (Data(text), Data(Corpus({}, {"": 9}, {"": 8}), text)):
         if name in ("mlm", "misad"):
             config.check_data(data)
         else:
@@ -114,7 +114,7 @@ def test_sentences_without_neighbours_will_do_where_none_is_read(name):
 @pytest.mark.parametrize("name", ["bitext", "mirror"])
 def test_one_text_has_none_to_be_told_from(name):
     config = getattr(TaskConfig(), name)
-    config.check_data(Data(languages.Corpus({}, {"en": 1, "de": 1}, {"en": 0})))
+    config.check_data(Data(Corpus({}, {"en": 1, "de": 1}, {"en": 0})))
     config.train_data.input_path = "a.txt"
     with pytest.raises(UserError, match="a.txt has one example; allowed: at least two"):
-        config.check_data(Data(languages.Corpus({}, {"": 1})))
+        config.check_data(Data(Corpus({}, {"": 1})))

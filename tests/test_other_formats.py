@@ -7,7 +7,7 @@ import pytest
 from texts import write
 
 from cmlm.data import other_formats
-from cmlm.data.corpus import TextDataConfig
+from cmlm.data.settings import TextDataConfig
 from cmlm.preparation import plain
 
 PROSE = [

@@ -9,15 +9,15 @@ from texts import word_piece
 
 from cmlm.data import (
     batches,
-    languages,
     masked_pipelines,
     masking,
     pair_pipelines,
     streams,
 )
 from cmlm.data.bitext import BitextDataConfig
-from cmlm.data.corpus import DataConfig
+from cmlm.data.corpus import Corpus
 from cmlm.data.masking import MaskingConfig, SpanConfig
+from cmlm.data.settings import DataConfig
 from cmlm.tokenization.word_pieces import WordPiece
 
 pytestmark = pytest.mark.usefixtures("unconverted")
@@ -57,7 +57,7 @@ def feed(files, tokenizer, part="all", seq_length=24, **values) -> batches.Feed:
         hold_out_fraction=0.0,
         length_buckets=values.pop("length_buckets", True),
     )
-    corpus = languages.Corpus({"": files}, {"": N})
+    corpus = Corpus({"": files}, {"": N})
     return batches.Feed(config, tokenizer, corpus, 8, part, **values)
 
 
@@ -108,7 +108,7 @@ def test_sorted_bitext_is_shuffled_as_a_whole(tmp_path, tokenizer):
     lines = (f"e{i * N // n_pairs}\ty" for i in range(n_pairs))
     (tmp_path / "sorted.tsv").write_text("\n".join(lines))
     config = BitextDataConfig(input_path="-", global_batch_size=64, seq_length=8)
-    corpus = languages.Corpus({"": [str(tmp_path / "sorted.tsv")]}, {"": n_pairs})
+    corpus = Corpus({"": [str(tmp_path / "sorted.tsv")]}, {"": n_pairs})
     reads = batches.Feed(config, tokenizer, corpus, 64, "train")
     first = next(iter(pair_pipelines.bitext_pairs(reads).as_numpy_iterator()))
     drawn = first["source_word_ids"][:, 1] - tokenizer.vocab.index("e0")
@@ -180,7 +180,7 @@ def test_translations_carry_hard_negatives_and_fingerprints(bitext, tokenizer, s
 
 def test_languages_of_a_bitext_are_mixed(tmp_path, bitext, tokenizer):
     (tmp_path / "other.tsv").write_text("\n".join(f"n{i}\td{i}\tx" for i in range(N)))
-    corpus = languages.Corpus(
+    corpus = Corpus(
         {"en-de": bitext, "xx-de": [str(tmp_path / "other.tsv")]},
         {"en-de": N, "xx-de": N},
     )
@@ -196,7 +196,7 @@ def test_languages_with_and_without_hard_negatives_mix(
     tmp_path, bitext, tokenizer, make
 ):
     (tmp_path / "other.tsv").write_text("\n".join(f"n{i}\td{i}" for i in range(N)))
-    corpus = languages.Corpus(
+    corpus = Corpus(
         {"en-de": bitext, "xx-de": [str(tmp_path / "other.tsv")]},
         {"en-de": N, "xx-de": N},
     )

@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import languages, streams
-from cmlm.data.corpus import DataConfig
+from cmlm.data import streams
+from cmlm.data.corpus import Corpus, mix
+from cmlm.data.settings import DataConfig
 from cmlm.errors import UserError
 from cmlm.tokenization.base import Tokenizer
 
@@ -85,7 +86,7 @@ class Feed:
 
     config: DataConfig
     tokenizer: Tokenizer
-    corpus: languages.Corpus
+    corpus: Corpus
     batch_size: int
     part: str
     input_context: tf.distribute.InputContext | None = None
@@ -180,7 +181,7 @@ def _examples(
     if feed.unbatched:
         return functools.reduce(tf.data.Dataset.concatenate, datasets.values())
     if not feed.is_training:
-        return languages.mix(datasets, feed.corpus.probabilities(1.0), config.seed)
+        return mix(datasets, feed.corpus.probabilities(1.0), config.seed)
     for dataset in datasets.values():
         # Repeating an empty dataset would hang the run.
         if not any(True for _ in dataset.take(1)):
@@ -204,7 +205,7 @@ def _examples(
         ).repeat()
         for language, dataset in datasets.items()
     }
-    return languages.mix(endless, shares, config.seed)
+    return mix(endless, shares, config.seed)
 
 
 def _windows(dataset: tf.data.Dataset, feed: Feed) -> tuple[tf.data.Dataset, int]:

@@ -21,8 +21,8 @@ from cmlm.common import fields
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import languages, line_files, streams
-from cmlm.data.corpus import DataConfig, Inspected
 from cmlm.data.inspection import share_read, warn_of_carriage_return
+from cmlm.data.settings import DataConfig, Inspected
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,9 @@
-"""Corpora by language: their syntax on the command line and their sampling shares."""
+"""Names of languages: their syntax on the command line, and their sampling shares."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -14,26 +13,6 @@ from cmlm.errors import UserError
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)=(.+)")
 # A language without script (`Hant`) and region (`BR`).
 _PRIMARY = re.compile(r"[a-z]{2,3}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """Files in the training format, by language.
-
-    Attributes:
-        files: language to paths. A corpus without named languages has the language "".
-        sizes: language to its number of examples, possibly an estimate.
-        neighbours: language to the number of counted sentences that follow another
-            sentence of their document; empty for data other than running text.
-    """
-
-    files: Mapping[str, list[str]]
-    sizes: Mapping[str, int]
-    neighbours: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-    def probabilities(self, exponent: float) -> dict[str, float]:
-        """Returns sampling probabilities, p_l = n_l^exponent / sum_k n_k^exponent."""
-        return smoothed_shares(self.sizes, exponent)
 
 
 def split(input_path: str, name: str = "input_path") -> dict[str, str]:
@@ -87,34 +66,3 @@ def smoothed_shares(sizes: Mapping[str, float], exponent: float) -> dict[str, fl
     powers = {key: size**exponent if size else 0.0 for key, size in sizes.items()}
     total = sum(powers.values())
     return {key: power / total for key, power in powers.items()}
-
-
-def mix(
-    datasets: Mapping[str, tf.data.Dataset], shares: Mapping[str, float], seed: int
-) -> tf.data.Dataset:
-    """Draws from several datasets at random until all are exhausted.
-
-    Every iteration repeats the same draws.
-
-    Args:
-        datasets: language to dataset.
-        shares: language to the probability of a draw, until its dataset is exhausted.
-        seed: seed of the draws.
-    """
-    if len(datasets) == 1:
-        return next(iter(datasets.values()))
-    return tf.data.Dataset.sample_from_datasets(
-        list(datasets.values()),
-        [shares[language] for language in datasets],
-        seed=seed,
-        stop_on_empty_dataset=False,
-    )
-
-
-def merge(corpora: Iterable[Corpus]) -> dict[str, list[str]]:
-    """Returns the files of several corpora by language, each path once."""
-    merged: dict[str, dict[str, None]] = {}
-    for corpus in corpora:
-        for language, files in corpus.files.items():
-            merged.setdefault(language, {}).update(dict.fromkeys(files))
-    return {language: list(files) for language, files in merged.items()}

@@ -15,8 +15,9 @@ import tensorflow as tf
 from cmlm.common import files as files_lib
 from cmlm.common import iterators
 from cmlm.common.counts import counted
-from cmlm.data import languages, line_files, streams
-from cmlm.data.corpus import DataConfig, Inspected
+from cmlm.data import line_files, streams
+from cmlm.data.corpus import Corpus
+from cmlm.data.settings import DataConfig, Inspected
 from cmlm.errors import UserError
 
 LABELS = ("entailment", "neutral", "contradiction")
@@ -39,7 +40,7 @@ class NliDataConfig(DataConfig):
     flag, validation_flag = "nli_data", "nli_validation_data"
     accepted = "files, as en=train-en.tsv,de=train-de.tsv"
 
-    def load(self, work_dir, reads_documents=True) -> languages.Corpus:
+    def load(self, work_dir, reads_documents=True) -> Corpus:
         found = super().load(work_dir, reads_documents)
         if len(set(found.sizes.values())) > 1:
             lengths = ", ".join(

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import bitext, features, languages, masking, nli, streams
+from cmlm.data import bitext, features, masking, nli, streams
 from cmlm.data.batches import Feed, batches
+from cmlm.data.corpus import Corpus
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.teacher_vectors import hash_of
 
@@ -202,6 +203,6 @@ def nli_pairs(feed: Feed, same_language: bool = False) -> tf.data.Dataset:
         }
 
     # The files of all languages are read together, so they are one corpus here.
-    together = languages.Corpus({"": feed.corpus.files}, {"": 1})
+    together = Corpus({"": feed.corpus.files}, {"": 1})
     source = functools.partial(nli.rows, same_language=same_language)
     return batches(source, to_features, dataclasses.replace(feed, corpus=together))

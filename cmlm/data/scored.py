@@ -13,7 +13,7 @@ import numpy as np
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data.bitext import BitextDataConfig
-from cmlm.data.corpus import Inspected
+from cmlm.data.settings import Inspected
 from cmlm.errors import UserError
 
 # What tf.strings.to_number reads: Python's float reads more.

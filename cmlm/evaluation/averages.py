@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.evaluation import languages
+from cmlm.evaluation import tatoeba_codes
 
 # (task, metric) of a score.
 Key = tuple[str, str]
@@ -216,8 +216,8 @@ _WITHOUT_LASER = set(
     "ang arq arz ast awa ceb cha csb cym dsb fao fry gla gsw hsb jav max mon nno nov "
     "orv pam pms swg tuk tzl war xho yid".split()
 )
-TATOEBA = [languages.short(code) for code in _TATOEBA]
-LASER = [languages.short(code) for code in _TATOEBA if code not in _WITHOUT_LASER]
+TATOEBA = [tatoeba_codes.short(code) for code in _TATOEBA]
+LASER = [tatoeba_codes.short(code) for code in _TATOEBA if code not in _WITHOUT_LASER]
 
 
 def _tatoeba(name: str, parts: list[str], about: str, end: str = "") -> Group:

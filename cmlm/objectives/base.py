@@ -12,7 +12,9 @@ import tensorflow as tf
 from official.modeling import hyperparams
 
 from cmlm.common import fields
-from cmlm.data import batches, corpus, inspection, languages
+from cmlm.data import batches, inspection
+from cmlm.data.corpus import Corpus
+from cmlm.data.settings import DataConfig, TextDataConfig
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.model import SentenceModel
@@ -41,9 +43,7 @@ class ObjectiveConfig(hyperparams.Config):
     weight: float = fields.ranged(0.0, at_least=0)
     start_step: int = fields.ranged(0, at_least=0)
     end_step: Optional[int] = None
-    train_data: corpus.DataConfig = dataclasses.field(
-        default_factory=corpus.TextDataConfig
-    )
+    train_data: DataConfig = dataclasses.field(default_factory=TextDataConfig)
     validation_data: str = ""
 
     # Texts of one sequence; each has its own segment.
@@ -114,12 +114,12 @@ class Data:
         teacher: the vectors of all texts, for objectives with a teacher.
     """
 
-    train: languages.Corpus
-    validation: Optional[languages.Corpus] = None
+    train: Corpus
+    validation: Optional[Corpus] = None
     teacher: Optional[TeacherVectors] = None
 
     @property
-    def corpora(self) -> list[languages.Corpus]:
+    def corpora(self) -> list[Corpus]:
         """The training data, and separate validation data if there is any."""
         return (
             [self.train] if self.validation is None else [self.train, self.validation]

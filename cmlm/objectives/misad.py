@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.data import (
-    languages,
     masked_pipelines,
     masking,
     ngram_files,
@@ -18,6 +17,7 @@ from cmlm.data import (
     spans,
     streams,
 )
+from cmlm.data.corpus import Corpus
 from cmlm.errors import UserError
 from cmlm.modeling import predictions
 from cmlm.modeling.model import SentenceModel
@@ -152,7 +152,7 @@ class MisadObjective(MaskedTextObjective):
                 f"task.{self.name}.new_masked_lm=true"
             )
 
-    def _look_for_candidates(self, corpus: languages.Corpus) -> None:
+    def _look_for_candidates(self, corpus: Corpus) -> None:
         """Warns if the first sentences have no candidate.
 
         Raises:

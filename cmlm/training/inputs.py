@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cmlm.common import checksums, workers
 from cmlm.config import experiment
-from cmlm.data import languages
+from cmlm.data.corpus import Corpus, merge
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -80,7 +80,7 @@ def prepare_vocabulary(start: Start, data: Mapping[str, Data]) -> str:
         )
     path = of_run.prepare(
         settings,
-        languages.merge(entry.train for entry in data.values()),
+        merge(entry.train for entry in data.values()),
         directory,
         config.model.vocab_size,
         has_weights=has_weights,
@@ -116,7 +116,7 @@ def prepare(start: Start) -> tuple[dict[str, Data], Tokenizer]:
 
     def check_coverage():
         if start.begun is None:
-            text = languages.merge(entry.train for entry in data.values())
+            text = merge(entry.train for entry in data.values())
             of_run.check_coverage(config.vocabulary, tokenizer, text)
 
     workers.on_chief(strategy, check_coverage)
@@ -143,8 +143,8 @@ def _data_of(values: Mapping[str, Any]) -> Data:
     """Makes the data of an objective from the plain values of `dataclasses.asdict`."""
     validation, teacher = values["validation"], values["teacher"]
     return Data(
-        languages.Corpus(**values["train"]),
-        validation and languages.Corpus(**validation),
+        Corpus(**values["train"]),
+        validation and Corpus(**validation),
         teacher and TeacherVectors(**teacher),
     )
 
@@ -159,7 +159,7 @@ def await_data(data: Mapping[str, Data]) -> None:
         UserError: a file does not appear, or is shorter than on worker 0.
     """
     corpora = [corpus for entry in data.values() for corpus in entry.corpora]
-    for paths in languages.merge(corpora).values():
+    for paths in merge(corpora).values():
         for path in paths:
             _await_file(path)
     for teacher in filter(None, (entry.teacher for entry in data.values())):

@@ -25,7 +25,7 @@ from cmlm.common import arrays
 from cmlm.common.components import without_component
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import averages, languages, metrics, reading, search
+from cmlm.evaluation import averages, metrics, reading, search, tatoeba_codes
 from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 4
@@ -127,7 +127,7 @@ class Tatoeba(Retrieval):
             re.fullmatch(r"(.*tatoeba\.(\w+)-eng)\.(\w+)(\.gz)?", p) for p in paths
         ]
         return {
-            languages.short(stem[2]): stem[1]
+            tatoeba_codes.short(stem[2]): stem[1]
             for stem in found
             if stem and stem[3] in ("eng", stem[2])
         }

@@ -1,4 +1,4 @@
-"""Language codes: maps LASER's three-letter codes to two-letter codes."""
+"""Languages of LASER's Tatoeba: maps three-letter codes to two-letter codes."""
 
 from __future__ import annotations
 
