@@ -6,7 +6,7 @@ import tensorflow as tf
 from texts import word_piece
 
 from cmlm.common import fields
-from cmlm.data import masking
+from cmlm.data import masking, span_masking
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
 
@@ -178,8 +178,8 @@ def test_a_span_goes_into_each_text_that_is_long_enough(tokenizer, unit):
         for start, left in enumerate(before)
     }
     texts = tf.constant([long, short] * 100)
-    span = masking.SpanConfig(length=2, unit=unit, shortest=len(units))
-    rows = masking.mask_span(texts, tokenizer, span, tf.constant([1, 2])).to_list()
+    span = span_masking.SpanConfig(length=2, unit=unit, shortest=len(units))
+    rows = span_masking.mask_span(texts, tokenizer, span, tf.constant([1, 2])).to_list()
     assert {tuple(row) for row in rows[::2]} == possible and len(possible) >= 5
     assert rows[1::2] == [tokens(short)] * 100
 

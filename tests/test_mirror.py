@@ -8,8 +8,8 @@ from texts import word_piece
 from cmlm.common import fields
 from cmlm.data import batches, pair_pipelines
 from cmlm.data.corpus import Corpus
-from cmlm.data.masking import SpanConfig
 from cmlm.data.settings import DataConfig
+from cmlm.data.span_masking import SpanConfig
 from cmlm.errors import UserError
 from cmlm.objectives.mirror import MirrorConfig
 

@@ -14,7 +14,7 @@ from cmlm.data import (
     masked_pipelines,
     ngram_files,
     ngram_table,
-    spans,
+    removable_spans,
 )
 from cmlm.data.batches import Feed
 from cmlm.data.corpus import Corpus
@@ -182,7 +182,8 @@ def test_random_spans_have_geometric_lengths(tokenizer):
     ids = tf.repeat(
         tokenizer.encode(tf.constant(text), SEQ).to_tensor(PAD), 400, axis=0
     )
-    ends = spans.RandomSpans(tokenizer)(ids, None, tf.constant([1, 2])).numpy()
+    find = removable_spans.RandomSpans(tokenizer)
+    ends = find(ids, None, tf.constant([1, 2])).numpy()
     lengths = np.where(ends > 0, ends - np.arange(ends.shape[1]), 0)
     lengths = lengths.reshape(5, 400, -1)
     assert not lengths[0].any() and lengths[1].max() == 1 and lengths[2].max() == 2
@@ -199,7 +200,8 @@ def test_random_spans_hold_no_special_token(tokenizer):
     text = [f"{WORDS[0]} unknown unknown " + " ".join(WORDS[1:5])]
     ids = tokenizer.encode(tf.constant(text), SEQ).to_tensor(PAD)
     ids = tf.repeat(ids, 400, axis=0)
-    ends = spans.RandomSpans(tokenizer)(ids, None, tf.constant([1, 2])).numpy()
+    find = removable_spans.RandomSpans(tokenizer)
+    ends = find(ids, None, tf.constant([1, 2])).numpy()
     rows, starts = np.nonzero(ends)
     found = set(zip(starts.tolist(), ends[rows, starts].tolist(), strict=True))
     # [CLS] w ? ? w w w w [SEP]: each run of words that leaves one out.
@@ -211,7 +213,7 @@ def test_drawn_spans_are_some_of_those_found():
     ends = tf.constant([[0, 3, 4, 0, 6], [0] * 5, [0, 0, 3, 0, 0]])
     seen = set()
     for seed in range(20):
-        drawn = spans.draw(ends, 2, tf.constant([0, seed]))
+        drawn = removable_spans.draw(ends, 2, tf.constant([0, seed]))
         start, end, mask = (
             drawn[f"span_{k}"].numpy() for k in ("start", "end", "mask")
         )

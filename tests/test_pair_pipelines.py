@@ -10,14 +10,15 @@ from texts import word_piece
 from cmlm.data import (
     batches,
     masked_pipelines,
-    masking,
     pair_pipelines,
+    span_masking,
     streams,
 )
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.corpus import Corpus
-from cmlm.data.masking import MaskingConfig, SpanConfig
+from cmlm.data.masking import MaskingConfig
 from cmlm.data.settings import DataConfig
+from cmlm.data.span_masking import SpanConfig
 from cmlm.tokenization.word_pieces import WordPiece
 
 pytestmark = pytest.mark.usefixtures("unconverted")
@@ -322,12 +323,12 @@ def test_one_span_of_the_copy_becomes_one_mask(text, tokenizer, unit):
 def test_a_span_of_characters_may_cut_a_word(tokenizer):
     texts = tf.repeat(["e5 x x x x x x x x x"], 200)
     span = SpanConfig(length=2, shortest=2)
-    masked = masking.mask_span(texts, tokenizer, span, tf.constant([1, 2]))
+    masked = span_masking.mask_span(texts, tokenizer, span, tf.constant([1, 2]))
     kinds = {tuple(row) for row in masked.to_list()}
     # `e5` whole, cut in front of or behind the span, or swallowed by it.
     assert {row[0] for row in kinds} >= {MASK, 7 + 5, UNK}
     assert all(row.count(MASK) == 1 for row in kinds)
-    whole = masking.mask_span(
+    whole = span_masking.mask_span(
         texts, tokenizer, SpanConfig(length=0), tf.constant([1, 2])
     )
     assert {row.count(MASK) for row in map(tuple, whole.to_list())} == {0}

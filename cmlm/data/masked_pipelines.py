@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cmlm.data import bitext, features, ngram_table, spans, streams
+from cmlm.data import bitext, features, ngram_table, removable_spans, streams
 from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
@@ -196,7 +196,7 @@ def ordered_pairs(
 def sentences_with_spans(
     feed: Feed,
     masking_config: MaskingConfig,
-    find: spans.SpanFinder,
+    find: removable_spans.SpanFinder,
     n_spans: int,
     draws: int,
 ) -> tf.data.Dataset:
@@ -213,16 +213,17 @@ def sentences_with_spans(
     Returns:
         Dataset of dicts: `input_word_ids`, `input_mask` int32 [batch, length],
         unmasked; `span_start`, `span_end`, `span_mask` int32 [batch, n_spans], see
-        `spans.draw`; `input_order`, `input_replacements` int32 [batch, draws, length]
-        and `masked_lm_weights` float32 [batch, predictions], see `spans.prepare_masks`.
+        `removable_spans.draw`; `input_order`, `input_replacements` int32 [batch, draws,
+        length] and `masked_lm_weights` float32 [batch, predictions], see
+        `removable_spans.prepare_masks`.
     """
 
     def to_features(seed, text):
         sentence, marks = ngram_table.split_marks(text)
         ids = features.encode(sentence, feed)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-        drawn = spans.draw(find(ids, marks, seeds[0]), n_spans, seeds[1])
-        masks = spans.prepare_masks(
+        drawn = removable_spans.draw(find(ids, marks, seeds[0]), n_spans, seeds[1])
+        masks = removable_spans.prepare_masks(
             ids,
             drawn,
             feed.tokenizer,

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.data.ngram_files import MARK
-from cmlm.data.spans import MAX_TOKENS
+from cmlm.data.removable_spans import MAX_TOKENS
 from cmlm.errors import UserError
 from cmlm.tokenization.base import Tokenizer
 

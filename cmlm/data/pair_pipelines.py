@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import bitext, features, masking, nli, streams
+from cmlm.data import bitext, features, masking, nli, span_masking, streams
 from cmlm.data.batches import Feed, batches
 from cmlm.data.corpus import Corpus
 from cmlm.data.masking import MaskingConfig
+from cmlm.data.span_masking import SpanConfig
 from cmlm.data.teacher_vectors import hash_of
 
 
@@ -129,7 +130,7 @@ def taught_pairs(
     return batches(functools.partial(bitext.rows, columns=2), to_features, feed)
 
 
-def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Dataset:
+def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:
     """Returns random batches of sentences and masked copies: Mirror-BERT's two views.
 
     Each distinct string is read once (section 2.1: "a set of non-duplicated strings");
@@ -170,7 +171,7 @@ def copies(feed: Feed, span: masking.SpanConfig, mask_rate: float) -> tf.data.Da
         span_seed, source_seed, target_seed = tf.unstack(
             tf.random.experimental.stateless_split(seed, 3)
         )
-        changed = masking.mask_span(text, tokenizer, span, span_seed)
+        changed = span_masking.mask_span(text, tokenizer, span, span_seed)
         return {
             **view("source", text, tokenizer.tokenize(text), source_seed),
             **view("target", text, changed, target_seed),

@@ -8,7 +8,8 @@ import functools
 import tensorflow as tf
 
 from cmlm.common import fields
-from cmlm.data import masking, pair_pipelines
+from cmlm.data import pair_pipelines
+from cmlm.data.span_masking import SpanConfig
 from cmlm.objectives import losses
 from cmlm.objectives.contrastive import (
     ContrastiveConfig,
@@ -35,7 +36,7 @@ class MirrorConfig(ContrastiveConfig):
 
     margin: float = fields.ranged(0.0, at_least=0)
     scale: float = fields.ranged(25.0, above=0)
-    span: masking.SpanConfig = dataclasses.field(default_factory=masking.SpanConfig)
+    span: SpanConfig = dataclasses.field(default_factory=SpanConfig)
     mask_rate: float = fields.ranged(0.0, at_least=0, at_most=1)
     controlled_dropout: bool = False
 

@@ -14,7 +14,7 @@ from cmlm.data import (
     masking,
     ngram_files,
     ngram_table,
-    spans,
+    removable_spans,
     streams,
 )
 from cmlm.data.corpus import Corpus
@@ -108,11 +108,11 @@ class MisadObjective(MaskedTextObjective):
         if self.data is not None:
             self._look_for_candidates(self.data.train)
 
-    def _open_finder(self) -> spans.SpanFinder:
+    def _open_finder(self) -> removable_spans.SpanFinder:
         """Returns what finds the spans that may be removed."""
         config, prefix = self.config, f"task.{self.name}."
         if config.candidates == "spans":
-            return spans.RandomSpans(self.tokenizer)
+            return removable_spans.RandomSpans(self.tokenizer)
         if not isinstance(self.tokenizer, word_pieces.WordPiece):
             raise UserError(
                 f"{prefix}candidates is {config.candidates}, which needs a WordPiece "
@@ -238,7 +238,7 @@ class MisadObjective(MaskedTextObjective):
         inside = (column >= start) & (column < end)
         masked = tf.where(inside, self.tokenizer.mask_id, words)
         mask = tf.repeat(batch["input_mask"], n_spans, axis=0)
-        positions = start + tf.range(spans.MAX_TOKENS)
+        positions = start + tf.range(removable_spans.MAX_TOKENS)
         used = tf.cast(positions < end, tf.float32)
         positions = tf.minimum(positions, tf.shape(ids)[1] - 1)
         tokens = predictions.all_tokens(positions)

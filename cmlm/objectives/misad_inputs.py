@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from cmlm.data.spans import MAX_TOKENS
+from cmlm.data.removable_spans import MAX_TOKENS
 from cmlm.tokenization.base import Tokenizer
 
 
