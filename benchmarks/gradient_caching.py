@@ -52,6 +52,7 @@ def _measure(arm: str) -> dict:
         import numpy as np
         import tensorflow as tf
 
+        from cmlm.common import fields
         from cmlm.common.keras import keras
         from cmlm.config import loading
         from cmlm.modeling import optimization
@@ -62,7 +63,7 @@ def _measure(arm: str) -> dict:
     keras.backend.experimental.enable_tf_random_generator()
     config = loading.load("labse/dual_encoder", (), [f"model.preset={FLAGS.preset}"])
     config.model.vocab_size = FLAGS.vocab_size
-    config.model.resolve()
+    fields.check(config.model, "model.")
     settings = config.task.bitext
     is_cached = arm == "cached"
     size = FLAGS.global_batch if is_cached else FLAGS.micro_batch

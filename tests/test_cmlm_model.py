@@ -6,6 +6,7 @@ import tensorflow as tf
 import toys
 from oracles import bert, masked_lm_loss, pool, project_views, weights_by_name
 
+from cmlm.common import fields
 from cmlm.modeling import predictions
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.encoder import EncoderNetwork
@@ -166,7 +167,7 @@ def test_golden_vector_of_a_seeded_model():
 def test_presets_have_berts_size(preset, million):
     """Turc et al., 2019, table 1, and Devlin et al.: 4.4, 29.1 and 110 M."""
     config = EncoderConfig(preset=preset, vocab_size=30_522)
-    config.resolve()
+    fields.check(config)
     h, layers = config.hidden_size, config.num_layers
     # Counted from the shapes alone: base takes seconds and a gigabyte to build.
     table = (config.vocab_size + config.max_position_embeddings + 2) * h + 2 * h

@@ -75,6 +75,17 @@ def test_a_part_that_is_switched_off_needs_right_types_only():
     assert "share is nan" in message(Whole(part=Part(float("nan"), weight=0.0)))
 
 
+def test_open_fields_are_filled_in_before_the_rules_between_fields():
+    @dataclasses.dataclass
+    class Filled(Whole):
+        def fill_in(self):
+            self.size = self.size or 3
+
+    config = Filled(flag=True)
+    fields.check(config, "a.")
+    assert config.size == 3
+
+
 def test_what_yaml_has_read_as_another_type_is_put_right():
     config = Whole(form=None, limit=3.0, rate="1e-3", part=Part(steps=[1, 2.0]))
     fields.check(config)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import iterators
+from cmlm.common import fields, iterators
 from cmlm.common.keras import keras
 from cmlm.config import experiment, loading
 from cmlm.modeling.encoder_config import EncoderConfig
@@ -36,7 +36,7 @@ def encoder_config(**values) -> EncoderConfig:
     )
     for field, value in values.items():
         setattr(config, field, value)
-    config.resolve()
+    fields.check(config)
     return config
 
 

@@ -126,8 +126,9 @@ def check(config: Any, prefix: str = "") -> None:
     """Checks a configuration and all its parts.
 
     The function checks types first, then ranges, and then rules between several fields:
-    it calls `config.check_together(prefix)` if the class has this method. In a part
-    whose `is_enabled` is false, it checks only types. Every number must be finite.
+    it calls `config.fill_in()`, which may set fields that other fields determine, and
+    `config.check_together(prefix)`, if the class has these methods. In a part whose
+    `is_enabled` is false, it checks only types. Every number must be finite.
 
     A value that YAML has read as another type is converted in place: text to a number
     (`1e-3` has no dot), a list to a tuple, null to an empty text.
@@ -180,6 +181,8 @@ def check_ranges(config: Any, prefix: str = "") -> None:
         for each in value if isinstance(value, tuple) else (value,):
             if each not in allowed:
                 raise refused(path, value, allowed)
+    if hasattr(config, "fill_in"):
+        config.fill_in()
     if hasattr(config, "check_together"):
         config.check_together(prefix)
 

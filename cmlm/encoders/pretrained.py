@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Collection
 
-from cmlm.common import scratch
+from cmlm.common import fields, scratch
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders.opened_weights import OpenedWeights
@@ -167,7 +167,7 @@ def load_weights(
         raise UserError(f"{reading.given()}: {path} has no projection; CMLM trains one")
     config = experiment.ExperimentConfig(init_checkpoint=path)
     adopt(config, source)
-    config.model.resolve()
+    fields.check(config.model, "model.")
     vocab = vocabulary_path(source)
     # The seed fixes weights that the source lacks, such as the rows for conditions.
     keras.utils.set_random_seed(config.trainer.seed)

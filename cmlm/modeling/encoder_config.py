@@ -117,10 +117,6 @@ class EncoderConfig(hyperparams.Config):
         """The longest sequence of tokens: the positions but those of conditions."""
         return self.max_position_embeddings - self.num_views
 
-    def resolve(self) -> None:
-        """Checks every value and fills the shape from the preset, in place."""
-        fields.check(self, "model.")
-
     def refuse_other_preset(
         self, given: Collection[str], shape: Mapping[str, Any], path: str
     ) -> None:
@@ -142,8 +138,8 @@ class EncoderConfig(hyperparams.Config):
                     "says"
                 )
 
-    def check_together(self, prefix: str) -> None:
-        """Fills the shape from the preset; raises UserError if it does not fit."""
+    def fill_in(self) -> None:
+        """Sets what the given values leave open: the shape of the preset, a pooling."""
         if self.pooling == SOURCE_POOLING:
             self.pooling = "mean"
         for name, value in zip(SHAPE_FIELDS, PRESETS[self.preset], strict=True):
@@ -151,6 +147,9 @@ class EncoderConfig(hyperparams.Config):
                 setattr(self, name, value)
         if self.embedding_size == self.hidden_size:
             self.embedding_size = 0
+
+    def check_together(self, prefix: str) -> None:
+        """Raises UserError if values do not fit each other, or this machine."""
         for prompt in self.prompts:
             if "=" not in str(prompt):
                 raise fields.refused(f"{prefix}prompts", self.prompts, "NAME=TEXT")
