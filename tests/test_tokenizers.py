@@ -364,6 +364,18 @@ def test_special_tokens_of_one_text_and_of_a_pair(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", MADE)
+def test_segments_mark_the_second_text_and_no_padding(tmp_path, kind):
+    tokenizer = open_tokenizer(MADE[kind](tmp_path))
+    first, second = tf.constant(["the file"]), tf.constant(["das Haus"])
+    pair = tokenizer.encode_pair(first, second, 30).to_tensor(tokenizer.pad_id, [1, 30])
+    marked = tf.boolean_mask(pair, tokenizer.segments(pair) == 1).numpy().tolist()
+    (words,) = tokenizer.tokenize(second).to_list()
+    assert marked == [*words, tokenizer.sep_id]
+    alone = tokenizer.encode(first, 30).to_tensor(tokenizer.pad_id, [1, 30])
+    assert not tokenizer.segments(alone).numpy().any()
+
+
+@pytest.mark.parametrize("kind", MADE)
 def test_a_seed_leaves_the_tokenizer_as_it_is(tmp_path, kind):
     ours = open_tokenizer(MADE[kind](tmp_path))
     text = tf.constant(["the table"])

@@ -42,11 +42,8 @@ def masked_pair(first, second, feed, masking_config, seed) -> dict[str, tf.Tenso
     """Returns the features of two masked texts in one sequence, from strings [n]."""
     tokens = feed.tokenizer.encode_pair(first, second, feed.config.seq_length)
     ids = pad(tokens, first.shape[0], feed)
-    ends = tf.cumsum(
-        tf.cast(ids == feed.tokenizer.sep_id, tf.int32), axis=1, exclusive=True
-    )
     return {
-        "input_type_ids": tf.cast(ends == feed.tokenizer.pair_separators, tf.int32),
+        "input_type_ids": feed.tokenizer.segments(ids),
         **masked(ids, feed, masking_config, seed),
     }
 

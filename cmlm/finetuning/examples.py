@@ -99,32 +99,30 @@ def encode(
         labels, indices = alone.labels[::2], alone.indices[::2]
         return dataclasses.replace(alone, labels=labels, indices=indices, parts=2)
     rows = iter(rows)
-    ids, lengths, labels, indices, truncated = [], [], [], [], 0
+    ids, lengths, second, labels, indices, truncated = [], [], [], [], [], 0
     while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         texts = zip(*(row.texts for row in chunk), strict=True)
         columns = [tf.constant(column) for column in texts]
         if len(columns) == 1:
             tokens = tokenizer.encode(columns[0], seq_length)
-            separators_of_first, n_special = 1, 2
+            n_special = 2
         else:
             tokens = tokenizer.encode_pair(*columns, seq_length)
-            separators_of_first = tokenizer.pair_separators
-            n_special = separators_of_first + 2
+            n_special = 2 + tokenizer.pair_separators
         whole = sum(tokenizer.tokenize(column).row_lengths() for column in columns)
         truncated += int(np.sum(whole + n_special > seq_length))
         ids.append(tokens.values.numpy())
         lengths.append(tokens.row_lengths().numpy())
+        segments = tokenizer.segments(tokens.to_tensor(tokenizer.pad_id))
+        second.append(lengths[-1] - np.sum(segments, axis=1))
         labels += [np.nan if row.label is None else row.label for row in chunk]
         indices += [row.index for row in chunk]
     ids = np.concatenate(ids)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    # No text contains [SEP]: the tokenizer splits at brackets.
-    separators = np.flatnonzero(ids == tokenizer.sep_id)
-    first = separators[np.searchsorted(separators, starts[:-1])]
     return Examples(
         ids=ids,
         starts=starts,
-        second=(first + separators_of_first - starts[:-1]).astype(np.int32),
+        second=np.concatenate(second).astype(np.int32),
         labels=np.array(labels, np.float32),
         indices=indices,
         pad_id=tokenizer.pad_id,

@@ -105,10 +105,7 @@ def _head_outputs(
 
         def batch(rows, width):
             ids, mask = batching.padded(tokens, rows, width, tokenizer.pad_id)
-            ends = tf.cast(ids == tokenizer.sep_id, tf.int32)
-            before = tf.cumsum(ends, axis=1, exclusive=True)
-            is_second = before >= tokenizer.pair_separators
-            types = mask * tf.cast(is_second, tf.int32)
+            types = tokenizer.segments(ids)
             hidden = tf.tanh(compute(ids, mask, types) @ inner[0] + inner[1])
             return hidden @ outer[0] + outer[1]
 

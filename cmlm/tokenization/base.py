@@ -150,6 +150,21 @@ class Tokenizer(tf.Module):
         between = [sep] * self.pair_separators
         return tf.concat([cls, first, *between, second, sep], axis=1)
 
+    def segments(self, ids: tf.Tensor) -> tf.Tensor:
+        """Tells the two texts of `encode_pair` apart.
+
+        Args:
+            ids: int32 [n, length], padded.
+
+        Returns:
+            int32 [n, length]: 1 for the second text and the separator behind it, 0 for
+            all other tokens and padding; without a second text, 0 everywhere.
+        """
+        ends = tf.cast(ids == self.sep_id, tf.int32)
+        before = tf.cumsum(ends, axis=1, exclusive=True)
+        is_second = (before >= self.pair_separators) & (ids != self.pad_id)
+        return tf.cast(is_second, tf.int32)
+
 
 def word_borders(texts: Sequence[str], is_special: np.ndarray) -> np.ndarray:
     """Tells which tokens can join a word with the token before and the one after.
