@@ -6,7 +6,6 @@ project reads it too and gets the same bytes of weights.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from cmlm.common import json_files
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.modeling import layers, pooling, weights
@@ -114,10 +114,7 @@ def write(
 
 def _write_json(directory: str, name: str, values: Any) -> None:
     path = os.path.join(directory, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    json_files.write(path, values, indent=2, ensure_ascii=False)
 
 
 def _family(opened: OpenedWeights) -> str:

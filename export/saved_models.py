@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, checksums, files, scratch, versions
+from cmlm.common import arrays, checksums, json_files, scratch, versions
 from cmlm.encoders import fingerprints, opening
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
@@ -94,9 +93,7 @@ def write(
     # Written twice: for people, and inside the version folder, which may be moved
     # alone.
     for path in (tf_hub.EXPORT, os.path.join(version_folder, opening.PROVENANCE)):
-        with files.atomic_text(os.path.join(directory, path)) as file:
-            json.dump(provenance, file, indent=2)
-            file.write("\n")
+        json_files.write(os.path.join(directory, path), provenance, indent=2)
     # Without the warm-up requests and the model card, which users may change.
     for folder, path, names in (
         (os.path.join(directory, version_folder), opening.CHECKSUMS, _SERVED),

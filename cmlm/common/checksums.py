@@ -13,10 +13,11 @@ import math
 import os
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import json_files
 from cmlm.errors import UserError, one_line
 
 FILE_NAME = "checksums.json"
@@ -32,9 +33,7 @@ def write(directory: str, names: Iterable[str], path: str) -> None:
         path: the file to write.
     """
     found = {name: of_file(path) for name, path in _walk(directory, names)}
-    with files.atomic_text(path) as file:
-        json.dump(found, file, indent=1, sort_keys=True)
-        file.write("\n")
+    json_files.write(path, found, indent=1, sort_keys=True)
 
 
 def check(
@@ -123,3 +122,13 @@ def sha256(path: str) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def of_values(values: Any, **options: Any) -> str:
+    """Returns the SHA-256 of values as JSON.
+
+    Args:
+        values: what JSON can hold.
+        **options: of `json.dumps`.
+    """
+    return hashlib.sha256(json.dumps(values, **options).encode()).hexdigest()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import numpy as np
 
+from cmlm.common import checksums
 from cmlm.common.protocols import DescribedEncoder
 
 # The largest difference of numbers in unit vectors that counts as rounding.
@@ -34,8 +32,7 @@ def revision(encoder: DescribedEncoder) -> str:
     found = of(encoder)
     if "fingerprint" in found:
         return "-".join(map(str, found.values()))
-    text = json.dumps(found, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return checksums.of_values(found, sort_keys=True)
 
 
 def difference(there: dict, now: dict) -> str:

@@ -1,4 +1,4 @@
-"""JSON that another program wrote: read with its types, every mistake in one line."""
+"""JSON files: written whole; read with their types, every mistake in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from typing import Any
 
 import tensorflow as tf
 
+from cmlm.common import files
 from cmlm.errors import UserError, shown
+
+
+def write(path: str, values: Any, end: str = "\n", **options: Any) -> None:
+    """Writes values as JSON, whole or not at all.
+
+    Args:
+        path: the file.
+        values: what JSON can hold.
+        end: the text behind the values.
+        **options: of `json.dump`.
+    """
+    with files.atomic_text(path) as file:
+        json.dump(values, file, **options)
+        file.write(end)
 
 
 def read(path: str, kind: type = dict) -> dict | list[dict]:

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -153,8 +151,7 @@ class Writer:
             names = (_KEYS, _VECTORS, *_computed(rows))
             checksums.write(self._directory, names, sums)
         self._texts[texts] = rows
-        with files.atomic_text(self._path(_TEXTS)) as file:
-            json.dump(self._texts, file)
+        json_files.write(self._path(_TEXTS), self._texts, end="")
         return _finished(self._directory, rows, self._dim)
 
     def _write_computed(self) -> None:
@@ -273,8 +270,8 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
     """
     with locks.held(directory):
         if not _about(directory):
-            with files.atomic_text(os.path.join(directory, _ABOUT)) as file:
-                json.dump({"teacher": teacher, "dim": dim}, file)
+            about = {"teacher": teacher, "dim": dim}
+            json_files.write(os.path.join(directory, _ABOUT), about, end="")
         refuse_other(directory, teacher, dim)
         yield Writer(directory, dim)
 
@@ -293,7 +290,7 @@ def fingerprint(directory: str) -> str:
     """Returns a hash of the teacher of a directory, the same wherever that lies."""
     about = _about(directory)
     parts = [*_identity(about), about["teacher"].get("marks", {})]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return checksums.of_values(parts, sort_keys=True)
 
 
 def refuse_other(directory: str, teacher: dict, dim: int) -> None:

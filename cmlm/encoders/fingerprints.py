@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 
 import numpy as np
 
+from cmlm.common import checksums
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
@@ -43,7 +43,7 @@ def fingerprint(opened: OpenedWeights) -> str:
     parts = [sorted(weights), settings, opened.tokenizer.vocab]
     if opened.tokenizer.contents:
         parts.append(opened.tokenizer.contents)
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return checksums.of_values(parts)
 
 
 def check_fingerprint(value: object, path: str) -> None:

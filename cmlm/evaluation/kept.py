@@ -7,14 +7,12 @@ model, seed or library therefore finds nothing, and nothing needs to be deleted.
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 from typing import Any
 
-from cmlm.common import files, identity
+from cmlm.common import checksums, files, identity, json_files
 from cmlm.errors import UserError
-from cmlm.mining import storage
 
 _ABOUT = "about.json"
 
@@ -70,18 +68,18 @@ def _begin(directory: str, about: dict[str, Any]) -> str:
     """Makes the directory for the scores of a model."""
     own = os.path.join(directory, _digest(about))
     os.makedirs(own, exist_ok=True)
-    storage.write_json(os.path.join(own, _ABOUT), about)
+    path = os.path.join(own, _ABOUT)
+    json_files.write(path, about, end="", indent=1, sort_keys=True)
     return own
 
 
 def _read(path: str) -> dict[str, Any] | None:
     """Reads a file; None if it is missing or was cut off."""
     try:
-        return storage.read_json(path)
+        return json_files.read(path)
     except UserError:
         return None
 
 
 def _digest(about: Any) -> str:
-    text = json.dumps(about, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return checksums.of_values(about, sort_keys=True)[:32]

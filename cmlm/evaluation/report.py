@@ -6,12 +6,11 @@ import base64
 import csv
 import html
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cmlm.common import files
+from cmlm.common import files, json_files
 from cmlm.evaluation import layout, tables
 
 _STYLE = """
@@ -58,8 +57,7 @@ def save(output: str, results: Mapping[str, Any], overwrite: bool) -> str:
         The path of the file to look at.
     """
     if output.endswith(".json"):
-        with files.atomic_text(output) as file:
-            write_json(file, results)
+        _write_json(output, results)
         return output
     with files.atomic_directory(output, overwrite) as directory:
         write(directory, results)
@@ -75,8 +73,7 @@ def write(directory: str, results: Mapping[str, Any]) -> None:
     def create(name: str):
         return files.atomic_text(os.path.join(directory, name))
 
-    with create("results.json") as file:
-        write_json(file, results)
+    _write_json(os.path.join(directory, "results.json"), results)
     with create("scores.csv") as file:
         write_csv(file, results)
     with create("report.md") as file:
@@ -96,10 +93,9 @@ def write_csv(file, results: Mapping[str, Any]) -> None:
                 table.writerow([name, task, metric, part, value])
 
 
-def write_json(file, results: Mapping[str, Any]) -> None:
+def _write_json(path: str, results: Mapping[str, Any]) -> None:
     """Writes results.json; a number that is not finite raises ValueError."""
-    json.dump(results, file, indent=1, allow_nan=False, ensure_ascii=False)
-    file.write("\n")
+    json_files.write(path, results, indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def markdown(results: Mapping[str, Any]) -> str:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import datetime
 import html
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from cmlm.common import files, versions
+from cmlm.common import files, json_files, versions
 from cmlm.evaluation import averages, layout, published, report, tables
 from cmlm.evaluation.published import ulr
 from cmlm.finetuning import catalogue
@@ -60,9 +59,7 @@ def _write_json(directory: str, results: Mapping[str, Any]) -> None:
     """Writes a results.json with the date and the versions of the libraries."""
     now = datetime.datetime.now(datetime.UTC).isoformat("T", "seconds")
     content = {"date": now, **results, "versions": versions.installed()}
-    with files.atomic_text(os.path.join(directory, "results.json")) as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
+    json_files.write(os.path.join(directory, "results.json"), content, indent=2)
 
 
 def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table:

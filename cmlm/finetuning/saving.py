@@ -16,14 +16,13 @@ the folder `1`, because a model server takes a folder of versions.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import checksums, files, json_files
+from cmlm.common import checksums, json_files
 from cmlm.encoders import batching, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -73,9 +72,8 @@ def write(
     served.tokenizer = tokenizer
     tf.saved_model.save(served, directory, {"serving_default": serve})
     about = {**task.describe(), "seq_length": seq_length}
-    with files.atomic_text(os.path.join(directory, opening.TUNED_TASK)) as file:
-        json.dump(about, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    path = os.path.join(directory, opening.TUNED_TASK)
+    json_files.write(path, about, indent=2, ensure_ascii=False)
     checksums.write(directory, _SERVED, os.path.join(directory, opening.CHECKSUMS))
 
 

@@ -6,7 +6,6 @@ each file that it finds. Directories of version 0.1.0 have no checksums.
 
 from __future__ import annotations
 
-import json
 import os
 
 import numpy as np
@@ -108,6 +107,5 @@ def read_json(path: str) -> dict | None:
 
 
 def write_json(path: str, content: dict) -> None:
-    """Writes a JSON file atomically."""
-    with files.atomic_file(path) as temporary, open(temporary, "w") as file:
-        json.dump(content, file, indent=1, sort_keys=True)
+    """Writes the description of a directory."""
+    json_files.write(path, content, end="", indent=1, sort_keys=True)

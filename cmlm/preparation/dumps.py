@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import tempfile
 from collections.abc import Sequence
 from concurrent import futures
 
-from cmlm.common import beam_files, beam_runner, choices, files, machine
+from cmlm.common import beam_files, beam_runner, choices, files, json_files, machine
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.preparation import assembly, report, sources
@@ -104,8 +103,8 @@ def run(
             print(report.summary(stats))
             kind = "pair" if settings.is_bitext else "document"
             raise UserError(f"no {kind} of --input is left")
-        with files.atomic_text(os.path.join(directory, "stats.json")) as file:
-            json.dump(stats, file, indent=1, ensure_ascii=False)
+        path = os.path.join(directory, "stats.json")
+        json_files.write(path, stats, end="", indent=1, ensure_ascii=False)
         beam_files.tidy(directory, counts_path)
     return stats
 

@@ -6,12 +6,12 @@ describes the other tokenizers, see `tokenizer_file`.
 
 from __future__ import annotations
 
-import json
 import os
 
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
+from cmlm.common import json_files
 from cmlm.errors import UserError
 from cmlm.tokenization import tokenizer_file
 from cmlm.tokenization.tokenizer_file import MAX_TOKEN_CHARACTERS
@@ -58,9 +58,7 @@ def copy(path: str, folder: str) -> str:
 def write_json(values: dict, folder: str) -> str:
     """Writes a tokenizer.json into a folder, whole or not at all; returns its path."""
     path = os.path.join(folder, tokenizer_file.FILE_NAME)
-    with files_lib.atomic_text(path) as file:
-        json.dump(values, file, ensure_ascii=False)
-        file.write("\n")
+    json_files.write(path, values, ensure_ascii=False)
     return path
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -12,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import arrays, files, identity, path_names
+from cmlm.common import arrays, checksums, files, identity, path_names
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import teacher_vectors
@@ -192,7 +190,7 @@ def _files(model: str) -> str:
     except (UserError, tf.errors.OpError):
         # Complete vectors need no teacher.
         return ""
-    return hashlib.sha256(json.dumps(states).encode()).hexdigest() if states else ""
+    return checksums.of_values(states) if states else ""
 
 
 def _warn_of_other_files(cache: str, model: str) -> None:
@@ -294,8 +292,9 @@ def _fingerprint(info: Mapping) -> str:
 
     Their `marks` tell models of one address or path apart.
     """
-    described = json.dumps(info, sort_keys=True, default=str)
-    return info.get("fingerprint") or hashlib.sha256(described.encode()).hexdigest()
+    return info.get("fingerprint") or checksums.of_values(
+        info, sort_keys=True, default=str
+    )
 
 
 def _identity(objective: DistillConfig, data: Data, words: list[str]) -> str:
@@ -307,4 +306,4 @@ def _identity(objective: DistillConfig, data: Data, words: list[str]) -> str:
         for path in files_of_language
     ]
     parts = [files.states(paths), getattr(objective, "teacher_side", ""), words]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return checksums.of_values(parts)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import hashlib
-import json
 import logging
 import math
 import os
@@ -16,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from cmlm.common import checksums, outputs
 from cmlm.common import files as files_lib
-from cmlm.common import outputs
 from cmlm.data import languages
 from cmlm.errors import UserError
 from cmlm.tokenization import rules as rules_lib
@@ -51,7 +49,7 @@ def origin(config: VocabularyConfig, files: Mapping[str, list[str]]) -> dict[str
         "size": config.size,
         "sampling_exponent": config.sampling_exponent,
         "max_text_bytes": config.max_text_bytes,
-        "text": hashlib.sha256(json.dumps(text).encode()).hexdigest(),
+        "text": checksums.of_values(text),
     }
 
 
