@@ -116,7 +116,7 @@ def one_of(default: str, values: Iterable[str]) -> Any:
     return dataclasses.field(default=default, metadata={_RANGE: Choice(tuple(values))})
 
 
-def allowed(field: dataclasses.Field) -> str:
+def range_in_words(field: dataclasses.Field) -> str:
     """Returns the allowed values of a field in words; "" for any of its type."""
     found = field.metadata.get(_RANGE)
     return "" if found is None else str(found)

@@ -46,10 +46,10 @@ def check(
         packs: whether the command packs an output whose name ends in `.gz`.
 
     Raises:
-        UserError: the name of an output says that it is packed, and it would not be.
         UserError: an output is an input, contains one or lies in one; an output lies
-            in another output; an output exists and `overwrite` is not set; or this user
-            may not write an output.
+            in another output; an output exists and `overwrite` is not set; this user
+            may not write an output; or the name of an output says that it is packed,
+            and it would not be.
     """
     replaced = {flag: path.rstrip("/") for flag, path in outputs.items() if path}
     kept = {flag: path.rstrip("/") for flag, path in (kept or {}).items() if path}

@@ -72,7 +72,7 @@ def _walk(config: Any, prefix: str) -> Iterator[Setting]:
             name,
             _type_name(hints[field.name]),
             value,
-            fields.allowed(field),
+            fields.range_in_words(field),
             meanings.get(field.name, ""),
         )
 
