@@ -36,7 +36,7 @@ def encoder_config(**values) -> EncoderConfig:
     )
     for field, value in values.items():
         setattr(config, field, value)
-    fields.check(config)
+    fields.check(config, "model.")
     return config
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.common.counts import counted
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, pretrained
@@ -95,7 +96,7 @@ def _layers_of_first_stage(
     last = encoder_config.EncoderConfig(
         preset=model.preset, num_layers=model.num_layers
     )
-    last.resolve()
+    fields.check(last, "model.")
     first = config.trainer.layers_of_stages(last.num_layers)[0]
     if source is not None:
         found = source.model["num_layers"]
