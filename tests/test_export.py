@@ -213,12 +213,12 @@ def overwrite(source, out, *flags):
 
 @pytest.mark.parametrize("name", ["/elsewhere/evil", "../evil", "ab" * 31, 7])
 def test_a_fingerprint_that_could_be_a_path_is_refused(toy_export, tmp_path, name):
-    copied = shutil.copytree(toy_export.path, tmp_path / "export")
-    path = copied / "serving" / "1" / "assets.extra" / "export.json"
+    copied = shutil.copytree(Path(toy_export.path, "serving", "1"), tmp_path / "1")
+    path = copied / "assets.extra" / "export.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "fingerprint": name}))
     # Whoever changes the name can change the checksums too.
-    (copied / "serving" / "1" / opening.CHECKSUMS).unlink()
+    (copied / opening.CHECKSUMS).unlink()
     with pytest.raises(UserError, match="export.json.*fingerprint.*allowed"):
         opening.open_encoder(str(copied))
 
