@@ -124,7 +124,7 @@ flags.DEFINE_string(
     "list_tasks",
     None,
     "A language, such as tr, or all: list the tasks in it, and exit. With "
-    "--data_dir, list the available files too.",
+    "--data_dir, tell whether the files of each task are there.",
 )
 reading_flags.define()
 reading_flags.define_precision()

@@ -348,6 +348,11 @@ def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path, na
         with pytest.raises(UserError, match=said):
             work(str(tmp_path))
     assert opening.find_export(f"{tmp_path}/serving") == f"{tmp_path}/serving/1"
+    # The weights of an export lie in `encoder/`.
+    (tmp_path / "encoder").symlink_to(exported / "encoder")
+    with pytest.raises(UserError, match=f"{said}{tmp_path}/encoder, or"):
+        foreign.find(str(tmp_path))
+    foreign.find(f"{tmp_path}/encoder")
 
 
 def test_an_export_with_a_version_of_another_model_is_refused(exported, tmp_path):

@@ -381,12 +381,7 @@ def _find_saved_model(
         candidates += [os.path.join(parent, version) for version in versions]
     for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, description)):
-            if foreign.holds_weights(directory):
-                # The graph of a SavedModel can read and write files, weights cannot.
-                raise UserError(
-                    f"{directory} holds an export beside other weights; allowed: "
-                    f"{candidate}, or a folder without it"
-                )
+            foreign.refuse_other_weights(directory, candidate)
             tf_hub.refuse_two_models(candidates[0])
             for newer in candidates[1:place]:
                 # A command looks for its export several times.

@@ -20,7 +20,7 @@ from cmlm.errors import UserError
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
 from cmlm.modeling.foreign.base import BINDING, Source
 
-__all__ = ["ACCEPTED", "BINDING", "Source", "find", "holds_weights"]
+__all__ = ["ACCEPTED", "BINDING", "Source", "find", "refuse_other_weights"]
 
 ACCEPTED = (
     "an export, a model_dir or a checkpoint of this project, an original or Model "
@@ -45,13 +45,15 @@ def find(path: str) -> Optional[Source]:
 
     Raises:
         UserError: the format is unknown, or the files are damaged, hold another
-            architecture, or are an export with two models.
+            architecture, or are an export with two models or beside other weights.
     """
     path = path.rstrip("/") or path
     if not tf.io.gfile.isdir(path):
         return _file(path)
     for folder in (path, os.path.join(path, "encoder")):
         if tf.io.gfile.exists(os.path.join(folder, tf_hub.FILE_NAME)):
+            if folder != path:
+                refuse_other_weights(path, folder)
             tf_hub.refuse_two_models(path)
             return tf_hub.read(folder)
     if _is_huggingface(path):
@@ -68,9 +70,24 @@ def find(path: str) -> Optional[Source]:
     raise UserError(f"{path} holds no weights; allowed: {ACCEPTED}")
 
 
-def holds_weights(folder: str) -> bool:
-    """Whether a directory holds weights that `find` reads, SavedModels left out."""
-    return _is_huggingface(folder) or bool(_checkpoints(folder))
+def refuse_other_weights(directory: str, export: str) -> None:
+    """Refuses an export beside weights that `find` reads, SavedModels left out.
+
+    The graph of a SavedModel can read and write files, weights cannot. So a name must
+    not mean weights in one command and a graph in another.
+
+    Args:
+        directory: the directory of both.
+        export: the SavedModel of the export, in the directory.
+
+    Raises:
+        UserError: the directory holds other weights, too.
+    """
+    if _is_huggingface(directory) or _checkpoints(directory):
+        raise UserError(
+            f"{directory} holds an export beside other weights; allowed: {export}, or "
+            "a folder without it"
+        )
 
 
 def _file(path: str) -> Optional[Source]:
