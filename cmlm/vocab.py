@@ -69,8 +69,9 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer(
     "workers",
-    0,
-    "Processes on this machine that count with Beam; 0: count without Beam.",
+    None,
+    "Processes on this machine that count with Beam; 0: one per core. Default: count "
+    "without Beam.",
     lower_bound=0,
 )
 flags.DEFINE_string(
@@ -170,7 +171,7 @@ def learn(paths: dict[str, list[str]]) -> None:
         max_text_bytes=FLAGS.max_text_bytes,
     )
     fields.check(config, "--")
-    on_beam = FLAGS.workers or FLAGS.beam_options
+    on_beam = FLAGS.workers is not None or FLAGS.beam_options
     for of in paths.values():
         # Beam may read remote files, so only their beginning is inspected.
         inspection.inspect(of, _SAMPLE_BYTES if on_beam else FLAGS.max_text_bytes)
@@ -216,7 +217,7 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
             learning.learner_words(config.size),
             work_path,
             beam_options=FLAGS.beam_options,
-            workers=FLAGS.workers,
+            workers=FLAGS.workers or 0,
         )
     learning.learn_and_write(counts, totals, config, FLAGS.output, paths)
 

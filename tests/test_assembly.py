@@ -210,7 +210,7 @@ def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
     times = sum(d.count(secret) + d.count(two) for d in everything)
     assert times > 1
     assert not any({secret, two} & set(document) for document in texts(found))
-    dropped = stats["dropped"]["guard"]["lines"]["en"]
+    dropped = stats["dropped"]["guard"]["sentences"]["en"]
     assert dropped == {"sentence of the given files": times}
 
 

@@ -58,16 +58,22 @@ class ReadDocuments(beam_runner.CountingDoFn):
 
 
 class Step(beam_runner.CountingDoFn):
-    """Changes or drops a document. A subclass defines `name` and `apply`."""
+    """Changes or drops a document. A subclass defines `name` and `apply`.
+
+    Attributes:
+        name: of the step, in the statistics.
+        unit: the parts of a document that the step drops: lines, or sentences.
+    """
 
     name: str
+    unit = "lines"
 
     def apply(self, document: Document, dropped: collections.Counter) -> Document | str:
         """Processes one document.
 
         Args:
             document: the input.
-            dropped: receives the number of dropped lines (or sentences) by reason.
+            dropped: receives the number of dropped parts by reason.
 
         Returns:
             The changed document, or the reason to drop it.
@@ -83,7 +89,7 @@ class Step(beam_runner.CountingDoFn):
             result = "no line left"
         language = document.language if isinstance(result, str) else result.language
         for reason, amount in dropped.items():
-            name = count_name("dropped", self.name, "lines", language, reason)
+            name = count_name("dropped", self.name, self.unit, language, reason)
             self.counts[name] += amount
         if isinstance(result, str):
             name = count_name("dropped", self.name, "documents", language, result)
@@ -162,6 +168,7 @@ class Split(Step):
     """Splits lines into sentences, separated by tabs."""
 
     name = "split"
+    unit = "sentences"
 
     def apply(self, document, dropped):
         lines = []
@@ -201,6 +208,7 @@ class Guard(Step):
         self, paths: tuple[str, ...], whole_lines: bool, languages: tuple[str, ...]
     ):
         self._paths, self._whole_lines = paths, whole_lines
+        self.unit = "lines" if whole_lines else "sentences"
         self._languages = languages
 
     def setup(self):
