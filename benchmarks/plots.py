@@ -89,7 +89,8 @@ def conditioning_gain() -> Figure:
     titles = {"cmlm": "true neighbours", "shuffled": "shuffled neighbours"}
     for (arm, title), colour in zip(titles.items(), _COLOURS, strict=False):
         for row in _rows("cmlm_claims"):
-            if row["arm"] == arm:
+            # The wrong neighbour of the fourth start is another row of the batch.
+            if row["arm"] == arm and row.get("base") != "fourth":
                 gains = row["conditioning_gain"]
                 steps = [int(step) for step in gains]
                 axes.plot(steps, gains.values(), "o-", color=colour, label=title)
