@@ -1,10 +1,14 @@
 """SNLI and XNLI: their published layouts, and the classifier on known vectors."""
 
+import csv
+import io
+
 import numpy as np
 import pytest
+from encoders import Table
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, run
+from cmlm.evaluation import catalogue, reading, report, results, run, tables
 from cmlm.evaluation.tasks import inference
 
 LABELS = ("neutral", "entailment", "contradiction")
@@ -89,6 +93,36 @@ def test_xnli_learns_english_and_is_tested_on_all(tmp_path, layout):
     scores = task.score(data, Words().encode)
     assert scores["accuracy"] == scores["accuracy/de"] == scores["accuracy/en"] == 100
     assert scores["train_pairs"] == 30
+
+
+def test_a_deviation_over_seeds_is_not_a_language(tmp_path):
+    write_published(tmp_path)
+    tasks = catalogue.select(["xnli"], seeds=[1, 2])
+    for seed in (1, 2):
+        tasks += catalogue.select(["xnli"], seeds=[seed])
+    data = tasks[0].read(reading.DataDir(str(tmp_path)))
+    random = np.random.default_rng(0)
+    texts = sorted(set(tasks[0].sentences(data)))
+    vectors = Table({text: random.normal(size=4) for text in texts})
+    both, *single = (task.score(data, vectors.encode) for task in tasks)
+    values = [scores["accuracy/de"] for scores in single]
+    assert len(set(values)) == 2, "the seed matters"
+    assert both["accuracy/de"] == pytest.approx(np.mean(values))
+    assert both["accuracy_std/de"] == pytest.approx(np.std(values, ddof=1))
+    model = {"scores": {"xnli": both}}
+    models = {"first": model, "mean": results.mean_of([model, model])}
+    about = results.describe(run.TaskData(tasks[0], data, {}))
+    found = {"tasks": {"xnli": about}, "models": models, "groups": {}}
+    whole, languages = tables.tables(found)
+    assert whole.columns == [("xnli", "accuracy")]
+    assert languages.heads == ["en", "de"]
+    _, first, _ = tables.details(found)
+    assert [row.name for row in first.rows] == ["en", "de"]
+    assert first.heads == ["accuracy", "accuracy_std"]
+    file = io.StringIO()
+    report.write_csv(file, found)
+    parts = {row["part"] for row in csv.DictReader(io.StringIO(file.getvalue()))}
+    assert parts == {"", "en", "de"}
 
 
 def damage_german(directory, layout):

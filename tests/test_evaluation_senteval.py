@@ -9,7 +9,7 @@ from scipy import optimize, special, stats
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, perceptron, reading, relatedness, run
-from cmlm.evaluation.tasks import senteval, sts
+from cmlm.evaluation.tasks import senteval, senteval_files, sts, xeval
 
 TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
 
@@ -78,6 +78,10 @@ def test_mean_and_deviation_over_seeds():
     scores = senteval.over_seeds([{"accuracy": 60.0}, {"accuracy": 64.0}])
     assert scores == {"accuracy": 62, "accuracy_std": pytest.approx(8**0.5)}
     assert senteval.over_seeds([{"accuracy": 60.0}]) == {"accuracy": 60}
+    by_part = [{"parts": 2.0, "accuracy/fr": value} for value in (60.0, 64.0)]
+    assert senteval.over_seeds(by_part) == {
+        **{"parts": 2, "accuracy/fr": 62, "accuracy_std/fr": pytest.approx(8**0.5)}
+    }
 
 
 @pytest.mark.parametrize("english", ["xeval/en", "senteval", "."])
@@ -94,6 +98,19 @@ def test_xeval_is_scored_by_language(tmp_path, english):
     scores = task.score(data, WordCounts().encode)
     assert scores["accuracy"] == scores["accuracy/de"] == scores["accuracy/en"] >= 50
     assert "accuracy_std/de" in scores and scores["parts"] == 2
+
+    class Swings(senteval.ClassificationTask):
+        """The seed moves German up and English down, and their mean stays."""
+
+        def _score_seed(self, x, y, seed):
+            return {"accuracy": 50.0 + (seed if self.language == "de" else -seed)}
+
+    swings = xeval.XevalTask(Swings("sst2", senteval_files.sst2), "SST/binary")
+    swings.seeds = (1, 3)
+    scores = swings.score(data, WordCounts().encode)
+    assert (scores["accuracy"], scores["accuracy_std"]) == (50, 0)
+    assert (scores["accuracy/de"], scores["accuracy/en"]) == (52, 48)
+    assert scores["accuracy_std/de"] == scores["accuracy_std/en"] == np.sqrt(2)
     (german,) = catalogue.select(["xeval-sst2-de"])
     assert list(german.read(reading.DataDir(str(tmp_path)))) == ["de"]
     (trec,) = catalogue.select(["xeval-trec"])

@@ -110,13 +110,17 @@ class RelatednessTask(ClassificationTask):
 
 
 def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of each metric; with several seeds also `METRIC_std`."""
+    """The mean of each metric; with several seeds also `METRIC_std`.
+
+    The deviation of `METRIC/PART` is `METRIC_std/PART`. The number of parts has none.
+    """
     result = {}
     for metric in scores[0]:
         values = [score[metric] for score in scores]
         result[metric] = float(np.mean(values))
-        if len(values) > 1:
-            result[f"{metric}_std"] = float(np.std(values, ddof=1))
+        if len(values) > 1 and metric != "parts":
+            name, slash, part = metric.partition("/")
+            result[f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
     return result
 
 

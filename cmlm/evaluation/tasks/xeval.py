@@ -64,6 +64,15 @@ class XevalTask(base.PartedTask[Parts]):
     def part_sentences(self, data: Parts) -> Iterable[str]:
         return self._task.sentences(data)
 
+    def score(self, data: dict[str, Parts], vectors: base.Vectors) -> dict[str, float]:
+        """Scores all languages with each seed: `METRIC_std` is that of their mean."""
+        scores = []
+        for seed in self.seeds:
+            one = copy.copy(self)
+            one.seeds = (seed,)
+            scores.append(base.PartedTask.score(one, data, vectors))
+        return senteval.over_seeds(scores)
+
     def score_part(
         self, part: str, data: Parts, vectors: base.Vectors
     ) -> dict[str, float]:
