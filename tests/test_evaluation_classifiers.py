@@ -205,6 +205,7 @@ def test_the_strength_counts_and_a_seed_repeats():
 
 def test_reports_name_the_classifier():
     for kind, about in classifier.ABOUT.items():
-        for task in catalogue.select(["trec", "xeval-trec"], classifier=kind):
+        names = ("trec", "xeval-trec", "amazon", "xnli", "snli", "xnli-de")
+        for task in catalogue.select(names, classifier=kind):
             assert about in task.protocol
     assert "Pearson" in catalogue.select(["sick-r-trained"])[0].protocol

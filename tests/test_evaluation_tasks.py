@@ -14,7 +14,7 @@ from scipy.linalg import orthogonal_procrustes
 from sklearn.linear_model import LogisticRegression
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, run
+from cmlm.evaluation import catalogue, classifier, reading, run
 from cmlm.evaluation.tasks import (
     agnosticity,
     analogy,
@@ -622,6 +622,12 @@ def test_amazon_classifier_is_a_logistic_regression_on_four_features(tmp_path):
             best = (reached, 100 * model.score(x, labels))
     assert scores["dev_accuracy"] == pytest.approx(best[0])
     assert scores["accuracy/de"] == pytest.approx(best[1], abs=1)
+    task.classifier = "mlp"
+    dev_accuracy = classifier.validation_then_test(
+        x[train], labels[train], x[dev], labels[dev], x, 5, "mlp"
+    )[1]
+    assert task.score(data, Table(table).encode)["dev_accuracy"] == dev_accuracy
+    assert dev_accuracy != scores["dev_accuracy"]
 
 
 # ----------------------------------------------------------------- languages

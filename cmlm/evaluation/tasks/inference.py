@@ -50,10 +50,9 @@ class Xnli(_Inference):
     name = "xnli"
     # The paper's languages, which are those of XEVAL.
     languages = averages.XEVAL_LANGUAGES
-    protocol = (
-        "accuracy on [u, v, |u - v|, u * v], encoder frozen, trained on 90 % of the "
-        "English development set, C chosen on 10 %; mean over the other languages, "
-        "x 100"
+    setup = (
+        "premise and hypothesis, encoder frozen, trained on 90 % of the English "
+        "development set, regularization chosen on 10 %; mean over the other languages"
     )
 
     def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
@@ -77,9 +76,9 @@ class Snli(_Inference):
     """SentEval's layout of SNLI: `s1.PART`, `s2.PART` and `labels.PART`."""
 
     name = "snli"
-    protocol = (
-        "accuracy on [u, v, |u - v|, u * v], encoder frozen, trained on 90 % of the "
-        "training set, or of the development set without one, C chosen on 10 %; x 100"
+    setup = (
+        "premise and hypothesis, encoder frozen, trained on 90 % of the training set, "
+        "or of the development set without one, regularization chosen on 10 %"
     )
 
     def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:

@@ -9,8 +9,8 @@ English, French, German and Japanese.
 
 The paper does not define u and v. Here they are the vectors of the title (summary) and
 of the text of a review. The encoder is frozen; `cmlm.finetune --task=amazon` trains it
-too. The classifier is SentEval's logistic regression, with C chosen on the development
-part.
+too. The classifier is one of SentEval's, by default the logistic regression, and its
+regularization is chosen on the development part.
 """
 
 from __future__ import annotations
@@ -62,11 +62,18 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
 
     Attributes:
         trained_on: the metric that holds the number of training pairs.
+        setup: the part of the protocol that follows the features.
     """
 
     main_metric = "accuracy"
     not_ranked = ("train",)
     trained_on = "train_pairs"
+    setup: str
+
+    @property
+    def protocol(self) -> str:
+        about = classifier.ABOUT[self.classifier]
+        return f"accuracy of {about}, on [u, v, |u - v|, u * v] of {self.setup}, x 100"
 
     @abc.abstractmethod
     def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
@@ -124,6 +131,7 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
             labels[dev],
             np.concatenate([x[name] for name in languages]),
             seed,
+            self.classifier,
         )
         ends = np.cumsum([len(x[name]) for name in languages])[:-1]
         accuracies = {
@@ -147,9 +155,9 @@ class AmazonReviews(TransferTask):
     name = "amazon"
     languages = tuple(FOLDERS)
     trained_on = "train_reviews"
-    protocol = (
-        "accuracy on [u, v, |u - v|, u * v] of title and text, encoder frozen, trained "
-        "on 90 % of English, C chosen on 10 %; mean over the other languages, x 100"
+    setup = (
+        "title and text, encoder frozen, trained on 90 % of English, regularization "
+        "chosen on 10 %; mean over the other languages"
     )
 
     def read_languages(self, source: reading.DataDir) -> dict[str, Reviews]:
