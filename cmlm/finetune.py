@@ -26,11 +26,11 @@ BERT and ULR: 3 epochs in batches of 32 (8 to 64 are usual), AdamW 3e-5.
 
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of
-gluebenchmark.com. With several tasks it holds a folder for each task, and results.json,
-report.md and report.html with GLUE's average beside published rows. The folder appears
-at the end. Until then, the directory OUTPUT.work holds the finished seeds, and the same
-command resumes a run that was killed or diverged. It may add or leave out tasks and
-seeds.
+gluebenchmark.com. For public tasks, report.md and report.html show published rows and
+their sources beside yours. With several tasks the folder holds a folder for each task,
+and results.json and the report have GLUE's average. The folder appears at the end.
+Until then, the directory OUTPUT.work holds the finished seeds, and the same command
+resumes a run that was killed or diverged. It may add or leave out tasks and seeds.
 
 The row `constant` predicts the most frequent training label for every example: a small
 encoder may do no better.
@@ -182,7 +182,7 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
         scores = {item.task.name: item.results["mean"] for item in outcomes}
         table = report.table(FLAGS.model, scores)
         if several or table.sources:
-            print(layout.plain(table))
+            print(layout.plain(table, with_sources=True))
         if not directory:
             return
         # Several tasks have a folder each, one task has the output itself.
@@ -190,7 +190,8 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
         for folder, item in zip(folders, outcomes, strict=True):
             report.write(os.path.join(directory, folder), item)
         if several:
-            report.write_summary(directory, scores, table)
+            report.write_summary(directory, scores)
+        report.write_table(directory, table)
     print(f"results      {os.path.join(output, 'results.json')}")
     for folder, item in zip(folders, outcomes, strict=True):
         for answer in item.predictions:

@@ -296,7 +296,8 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     assert "rte: 40 in train.tsv, 20 in dev.tsv, 20 in test.tsv" in done.stderr
     assert "5 steps of 8" in done.stderr and "step 5/5" in done.stderr
     results = json.loads((output / "results.json").read_text())
-    assert sorted(path.name for path in output.iterdir()) == ["RTE.tsv", "results.json"]
+    names = ["RTE.tsv", "report.html", "report.md", "results.json"]
+    assert sorted(path.name for path in output.iterdir()) == names
     scores = [results["seeds"][seed]["accuracy"] for seed in ("3", "1")]
     assert results["mean"]["accuracy"] == pytest.approx(np.mean(scores))
     assert results["std"]["accuracy"] == pytest.approx(np.std(scores, ddof=1))
@@ -315,9 +316,18 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     assert 100 * np.mean(right) == pytest.approx(max(scores))
     for title in ("seed 3", "seed 1", "mean", "std", "constant"):
         assert any(line.startswith(title) for line in done.stdout.splitlines())
-    # A row of ULR's table 5 for this task, without an average.
-    table = [line.split() for line in done.stdout.splitlines()]
-    assert ["(NSP-BERT", "base)", "66.10"] in table
+    # Rows of ULR's tables 5 and 7 for this task, without an average, by test server
+    # and on the development set.
+    text = (output / "report.md").read_text()
+    for name, number, place in (
+        ("NSP-BERT base", "66.10", 1),
+        ("ULR-BERT base, random spans", "66.10", 2),
+    ):
+        assert re.search(rf"\({name}\) \[{place}\] +{number}", done.stdout)
+        assert f"| *{name}* [{place}] | {number} |" in text
+    for place, note in ((1, "GLUE's test server"), (2, "development sets")):
+        for shown in (done.stdout, text):
+            assert re.search(rf"^.*\[{place}\] Li & Zhao, .*; {note}$", shown, re.M)
 
     # What exists is not replaced; what is wrong leaves nothing.
     again = run(*arguments)
@@ -389,7 +399,7 @@ def test_a_report_tells_test_sets_from_development_sets(tmp_path):
         ({"rte": {"accuracy": 60.0}, "amazon": reviews}, True),
         ({"rte": {"accuracy": 60.0}, "wnli": {"accuracy": 50.0}}, False),
     ):
-        report.write_summary(str(tmp_path), scores, report.table("mine", scores))
+        report.write_table(str(tmp_path), report.table("mine", scores))
         for name in ("report.md", "report.html"):
             text = (tmp_path / name).read_text()
             note = " Test sets: amazon accuracy/en, amazon accuracy/fr."

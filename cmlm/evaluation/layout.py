@@ -25,14 +25,22 @@ def _turn(lines: list[list[str]]) -> list[list[str]]:
     return [list(line) for line in zip(*lines, strict=True)]
 
 
-def plain(table: tables.Table) -> str:
-    """Formats a table for a terminal: aligned numbers, without sources.
+def plain(table: tables.Table, with_sources: bool = False) -> str:
+    """Formats a table for a terminal: aligned numbers.
 
     A table that is too wide is turned. The models then have numbers, and their names
     follow the table.
+
+    Args:
+        table: the table.
+        with_sources: number the sources of published rows, and list them at the end.
     """
-    title = table.title
-    names = [f"({row.name})" if row.source else short(row.name) for row in table.rows]
+    title, sources = table.title, table.sources if with_sources else []
+    cited = {source: f" [{place}]" for place, source in enumerate(sources, 1)}
+    names = [
+        f"({row.name}){cited.get(row.source, '')}" if row.source else short(row.name)
+        for row in table.rows
+    ]
     rows = [[number_text(number) for number in row.numbers] for row in table.rows]
     text = _aligned(title, table.heads, names, rows)
     if _is_turned(table) or text.index("\n") > _WIDEST:
@@ -40,7 +48,8 @@ def plain(table: tables.Table) -> str:
         text = _aligned(title, marks, table.heads, _turn(rows))
         for mark, name in zip(marks, names, strict=True):
             text += f"\n{mark:>4}  {name}"
-    return text
+    said = (f"{mark:>4} {source}" for source, mark in cited.items())
+    return "\n".join([text, *said])
 
 
 def _aligned(

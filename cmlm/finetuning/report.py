@@ -1,6 +1,6 @@
-"""Writes results: of a task; and of several, a table with GLUE's average.
+"""Writes results of tasks, and a report: the fine-tuned model above published rows.
 
-The table shows the fine-tuned model above published rows.
+Several tasks also have GLUE's average.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ def write(directory: str, outcome: Outcome) -> None:
             outcome.task.write_predictions(file, indices, logits)
 
 
-def write_summary(directory: str, scores: averages.Scores, made: tables.Table) -> None:
-    """Writes the results of several tasks: results.json, report.md and report.html.
+def write_summary(directory: str, scores: averages.Scores) -> None:
+    """Writes results.json of several tasks.
 
     Args:
         directory: an existing directory.
         scores: metrics and their values (means over seeds), by task.
-        made: their `table`.
     """
     found = averages.cover(GLUE, scores)
     glue = {
@@ -50,6 +49,10 @@ def write_summary(directory: str, scores: averages.Scores, made: tables.Table) -
         "missing": list(found.missing),
     }
     _write_json(directory, {"scores": scores, "averages": {"glue": glue}})
+
+
+def write_table(directory: str, made: tables.Table) -> None:
+    """Writes a `table` as report.md and report.html."""
     for name, text in (("md", _markdown(made)), ("html", _page(made))):
         with files.atomic_text(os.path.join(directory, f"report.{name}")) as file:
             file.write(text)
