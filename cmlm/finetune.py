@@ -179,7 +179,7 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
             )
             outcomes.append(outcome)
             print_table(outcome.rows)
-        scores = {item.task.name: item.results["mean"] for item in outcomes}
+        scores = {item.task.name: report.scores_of(item.results) for item in outcomes}
         table = report.table(FLAGS.model, scores)
         if several or table.sources:
             print(layout.plain(table, with_sources=True))

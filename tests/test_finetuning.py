@@ -407,6 +407,31 @@ def test_a_report_tells_test_sets_from_development_sets(tmp_path):
             assert (note in text) == tests
 
 
+def test_several_seeds_stand_beside_ulrs_table_6(tmp_path):
+    """Deviation, mean and maximum of CoLA, RTE and MRPC."""
+    results = {
+        "mean": {"matthews": 50.0, "score": 50.0},
+        "std": {"matthews": 2.0, "score": 2.0},
+        "max": {"matthews": 52.0, "score": 52.0},
+    }
+    scores = report.scores_of(results)
+    assert scores["matthews_std"] == 2 and scores["matthews_max"] == 52
+    table = report.table("mine", {"cola": scores})
+    assert table.heads == ["cola matthews", "cola matthews_std", "cola matthews_max"]
+    rows = {(row.name, row.source): row.numbers for row in table.rows}
+    assert rows["mine", ""] == [50, 2, 52]
+    (source,) = (source for source in table.sources if "table 6" in source)
+    assert rows["BERT base", source] == [57.0, 1.51, 58.3]
+    report.write_table(str(tmp_path), table)
+    said = "METRIC_std and METRIC_max: deviation and maximum over the seeds."
+    assert said in (tmp_path / "report.md").read_text()
+    # A part's name stays at the end.
+    by_part = {"mean": {"accuracy/fr": 1.0}, "std": {"accuracy/fr": 2.0}}
+    assert report.scores_of(by_part) == {"accuracy/fr": 1, "accuracy_std/fr": 2}
+    alone = report.table("mine", {"cola": report.scores_of({"mean": results["mean"]})})
+    assert alone.heads == ["cola"] and len(alone.rows) > 10
+
+
 @pytest.mark.large
 def test_a_task_that_diverges_leaves_the_finished_tasks(directory, tmp_path):
     for name, folder, count in (("rte", "RTE", 8), ("wnli", "WNLI", 24)):

@@ -17,6 +17,8 @@ from cmlm.evaluation.published import ulr
 from cmlm.finetuning import catalogue
 from cmlm.finetuning.run import Outcome
 
+# The entries of results.json, beside the mean, if there are several seeds.
+SPREAD = ("std", "max")
 # MNLI counts twice in the average, WNLI not at all.
 COLUMNS = tuple(ulr.GLUE)
 GLUE = averages.Group(
@@ -35,12 +37,35 @@ def write(directory: str, outcome: Outcome) -> None:
             outcome.task.write_predictions(file, indices, logits)
 
 
+def scores_of(results: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a task, as ULR's table 6 prints them.
+
+    Args:
+        results: the content of the task's results.json.
+
+    Returns:
+        The means over the seeds; of several seeds also `METRIC_std` and `METRIC_max`,
+        for a part `METRIC_std/PART`.
+    """
+    scores = dict(results["mean"])
+    for end in SPREAD:
+        for metric, value in results.get(end, {}).items():
+            scores[_statistic(metric, end)] = value
+    return scores
+
+
+def _statistic(metric: str, end: str) -> str:
+    """`METRIC_end`, or `METRIC_end/PART` for a part."""
+    name, slash, part = metric.partition("/")
+    return f"{name}_{end}{slash}{part}"
+
+
 def write_summary(directory: str, scores: averages.Scores) -> None:
     """Writes results.json of several tasks.
 
     Args:
         directory: an existing directory.
-        scores: metrics and their values (means over seeds), by task.
+        scores: the `scores_of` each task.
     """
     found = averages.cover(GLUE, scores)
     glue = {
@@ -70,8 +95,7 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
 
     Args:
         model: the name of the fine-tuned model's row.
-        scores: metrics and their values (means over seeds), by task. Several tasks
-            have an average.
+        scores: the `scores_of` each task. Several tasks have an average.
     """
     found = averages.cover(GLUE, scores)
     columns = [key for keys in found.keys.values() for key in keys]
@@ -81,6 +105,12 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
         for metric in metrics
         if metric.partition("/")[0] == "accuracy"
         and task not in {name for name, _ in COLUMNS}
+    ]
+    columns = [
+        (task, shown)
+        for task, metric in columns
+        for shown in (metric, *(_statistic(metric, end) for end in SPREAD))
+        if shown in scores[task]
     ]
     groups = {"glue": found} if len(found.keys) > 1 and len(scores) > 1 else {}
     return tables.build(
@@ -112,4 +142,6 @@ def _notes(made: tables.Table) -> list[str]:
     tests = [" ".join(column) for column in made.columns if column in heldout]
     if tests:
         ours += f" Test sets: {', '.join(tests)}."
+    if any(metric.partition("/")[0].endswith("_std") for _, metric in made.columns):
+        ours += " METRIC_std and METRIC_max: deviation and maximum over the seeds."
     return [ours, *tables.notes_of_averages(made)]
