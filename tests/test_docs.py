@@ -330,19 +330,24 @@ EXERCISES = {
     "An export signature": 3,
     "An objective": 2,
     "An evaluation task": 2,
+    "A published row": 2,
+    "An average": 1,
     "A recipe": 2,
 }
 _AFTER_THEM = """
 import tensorflow as tf
 from cmlm.config import loading
 from cmlm.encoders.signatures import SIGNATURES
-from cmlm.evaluation import catalogue
+from cmlm.evaluation import averages, catalogue, published
 from cmlm.modeling import pooling
 from export import serving
 
 print(float(pooling.pool("sqrt", tf.ones([1, 4, 1]), tf.ones([1, 4]))[0, 0]))
 print({row.output for row in SIGNATURES.values()} == set(serving.OUTPUTS))
 print([task.name for task in catalogue.select(["sick-r-trial", "entailment"])])
+print([row.averages for row in published.ROWS if "BERT base, superv" in row.model])
+years = {f"sts{year}": {"spearman": float(year)} for year in range(12, 17)}
+print(averages.of(years)["sts/years"])
 print(list(loading.load("simcse/unsupervised").task.enabled()))
 """
 
@@ -381,6 +386,8 @@ def test_exercises_work_on_the_code_of_today(tmp_path):
         "2.0",
         "True",
         "['sick-r-trial', 'snli-auc']",
+        "[{'sts': 81.57}]",
+        "14.0",
         "['simcse']",
     ], done.stderr
 
