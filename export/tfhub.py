@@ -71,10 +71,11 @@ def main(_) -> None:
             f"{describe_cut(model, seq_length)}",
             file=sys.stderr,
         )
-        if seq_length > model.seq_length and FLAGS.model_dir:
+        trained = model.trained_seq_length
+        if trained and seq_length > trained:
             print(
-                f"note: trained with {model.seq_length} tokens; training has not "
-                f"changed the positions from there to {seq_length}",
+                f"note: trained with {trained} tokens; training has not changed the "
+                f"positions from there to {seq_length}",
                 file=sys.stderr,
             )
 

@@ -11,6 +11,7 @@ import math
 import re
 import shutil
 import time
+from pathlib import Path
 
 import model_dirs
 import numpy as np
@@ -20,9 +21,10 @@ import tensorflow as tf
 import toys
 from oracles import gelu, layer_norm, softmax
 
+from cmlm.common import json_files
 from cmlm.common.keras import keras
 from cmlm.config import loading
-from cmlm.encoders import model_dir, opening
+from cmlm.encoders import fingerprints, model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
@@ -30,7 +32,7 @@ from cmlm.modeling import pooling as pooling_lib
 from cmlm.modeling.foreign import modules, tf_hub
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine, warm_start
-from export import huggingface_folder
+from export import huggingface_folder, saved_models
 
 LAYERS, HIDDEN, HEADS, INNER, POSITIONS = 2, 16, 4, 32, 24
 VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat dog , . ##s".split()
@@ -898,6 +900,7 @@ def test_encoder_of_our_own_export_is_read_back(toy_export, caplog):
     assert again.config.model.as_dict() == {
         **trained.config.model.as_dict(),
         "preset": "base",
+        "seq_length": model_dirs.SEQ_LENGTH,
         # What a SavedModel does not say.
         **{
             name: again.config.model.as_dict()[name]
@@ -908,6 +911,41 @@ def test_encoder_of_our_own_export_is_read_back(toy_export, caplog):
     after = weights.read(again.encoder, again.config.model)
     for name, array in before.items():
         np.testing.assert_array_equal(array, after[name])
+
+
+@pytest.mark.large
+def test_a_start_from_an_export_equals_a_start_from_its_run(tmp_path):
+    prompts = ("query=a=b: ", "document=")
+    settings = {"model.num_layers": 1, "task.cmlm.train_data.seq_length": 20}
+    run = model_dirs.write(tmp_path / "source", **settings)
+    config = model_dir.read_config(run)
+    config.model.normalized, config.model.prompts = True, prompts
+    model_dir.write_config(run, config)
+    trained = opening.open_weights(run)
+    export = str(tmp_path / "export")
+    saved_models.write(trained, export, 24)
+
+    again = opening.open_weights(export)
+    assert (again.seq_length, again.trained_seq_length) == (24, 20)
+    assert again.config.model.normalized
+    assert tuple(again.config.model.prompts) == prompts
+    assert fingerprints.fingerprint(again) == fingerprints.fingerprint(trained)
+    about = json_files.read(f"{export}/export.json")
+    assert about["fingerprint"] == fingerprints.fingerprint(trained)
+    assert about["trained_seq_length"] == 20
+
+    about["seq_length"] = 20
+    json_files.write(f"{export}/export.json", about)
+    # The checksums are those of the file before.
+    Path(export, "checksums.json").unlink()
+    for own in (9, 30):
+        more = [f"task.cmlm.train_data.seq_length={own}"]
+        starts = [run_settings(tmp_path, path, more) for path in (run, export)]
+        before, after = (start.model.as_dict() for start in starts)
+        # The trainer fills in the rows of a run, and weights fill in the preset.
+        filled = {name: after[name] for name in ("preset", "vocab_size")}
+        assert after == before | filled
+        assert starts[1].longest_sentence == max(20, own)
 
 
 @pytest.mark.large

@@ -73,7 +73,7 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
         "pooling": opened.config.model.pooling,
         "sentence_vector": opened.config.model.sentence_vector,
         "seq_length": seq_length,
-        "trained_seq_length": opened.seq_length,
+        "trained_seq_length": opened.trained_seq_length or opened.seq_length,
         "vocab_size": opened.tokenizer.vocab_size,
         **opened.tokenizer.rules.as_dict(),
     }

@@ -165,6 +165,7 @@ def load_weights(
         vocab_file=vocab_file,
         seq_length=config.longest_sentence,
         run=model_dir,
+        trained_seq_length=config.longest_sentence,
     )
 
 

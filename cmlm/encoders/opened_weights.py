@@ -29,6 +29,8 @@ class OpenedWeights:
             limit that their source states, or 128.
         run: the model_dir of the run that trained the weights; None for weights of
             another program.
+        trained_seq_length: the length limit of that run, which an export of it states,
+            too; None for weights of another program.
     """
 
     encoder: EncoderNetwork
@@ -38,6 +40,7 @@ class OpenedWeights:
     vocab_file: str
     seq_length: int
     run: str | None = None
+    trained_seq_length: int | None = None
 
     @property
     def step(self) -> int:

@@ -70,6 +70,10 @@ def adopt(
                 theirs,
                 theirs,
             )
+    if source.trained_seq_length:
+        # As after a start from the run itself.
+        own = config.task.longest_sequence()
+        values["seq_length"] = max(source.seq_length, own)
     config.model.refuse_other_preset(given, values, source.path)
     binding, remark = list(foreign.BINDING), {}
     if source.own_positions:
@@ -190,4 +194,5 @@ def load_weights(
         seq_length=min(
             source.seq_length or DEFAULT_SEQ_LENGTH, config.model.token_positions
         ),
+        trained_seq_length=source.trained_seq_length,
     )

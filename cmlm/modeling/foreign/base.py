@@ -45,6 +45,8 @@ class Source:
         rules: the rules of its tokenizer by name, see `tokenization.rules.Rules`; a
             rule that the source does not state is missing.
         seq_length: the longest sentence in tokens; None if the source does not say.
+        trained_seq_length: the length limit of the run of this project that trained an
+            export, see `OpenedWeights`; None for any other source.
         own_positions: whether the position table has rows for CMLM's conditions.
         normalized: whether its last module scales the vectors to length 1.
         prompts: texts that may precede a text, by name; no name has a `=`.
@@ -61,6 +63,7 @@ class Source:
     tokenizer: Optional[dict[str, Any]] = None
     rules: dict[str, Any] = dataclasses.field(default_factory=dict)
     seq_length: Optional[int] = None
+    trained_seq_length: Optional[int] = None
     own_positions: bool = False
     normalized: bool = False
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)

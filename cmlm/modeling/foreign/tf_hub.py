@@ -86,7 +86,8 @@ def read(folder: str) -> base.Source:
         raise UserError(
             f"{folder} is a SavedModel of TensorFlow 1; allowed: of TensorFlow 2"
         )
-    settings = _own_settings(os.path.join(around, EXPORT))
+    description = os.path.join(around, EXPORT)
+    settings = _own_settings(description)
     found, unused = tf_checkpoints.garden_names(stored, folder)
     notes: list[str] = []
     model = tf_checkpoints.shapes(stored, found, folder)
@@ -111,6 +112,7 @@ def read(folder: str) -> base.Source:
         ),
         rules=rules | _rules(stored, vocab_name, vocab, notes),
         own_positions=bool(settings),
+        **(_beyond_graph(description, settings) if settings else {}),
         unused=unused,
         notes=notes,
     )
@@ -139,6 +141,27 @@ def _beyond_weights(
     if pooling is None:
         notes.append("the graph does not show the pooling: mean is assumed")
     return found | {"pooling": pooling or "mean"}
+
+
+def _beyond_graph(path: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `base.Source` that only the description of our own exports states.
+
+    Args:
+        path: the description, export.json.
+        settings: of the export, see `_own_settings`.
+    """
+    export = json_files.read(path)
+    seq_length = json_files.field(export, "seq_length", int, path, at_least=3)
+    trained = json_files.field(export, "trained_seq_length", int, path, seq_length)
+    # The checkpoint of a run lies in the run, weights of another program are its start.
+    is_run = export.get("checkpoint") != export["config"].get("init_checkpoint")
+    prompts = json_files.field(settings, "prompts", list, path, [])
+    return {
+        "seq_length": seq_length,
+        "trained_seq_length": trained if is_run else None,
+        "normalized": json_files.field(settings, "normalized", bool, path, False),
+        "prompts": dict(str(prompt).partition("=")[::2] for prompt in prompts),
+    }
 
 
 def _own_settings(path: str) -> dict[str, Any]:
