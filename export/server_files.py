@@ -19,8 +19,9 @@ from collections.abc import Mapping
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from cmlm.common import files
+from cmlm.common import files, json_files
 from cmlm.encoders.model_server import DEFAULT_MODEL
+from cmlm.encoders.signatures import SIGNATURES
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import tf_hub
 
@@ -84,6 +85,34 @@ def keep_configuration(former: str, directory: str) -> None:
         kept = os.path.join(former, name)
         if tf.io.gfile.exists(kept):
             tf.io.gfile.copy(kept, os.path.join(directory, name), overwrite=True)
+
+
+def changes(
+    former: str, precision: str, seq_length: int, has_components: bool
+) -> list[str]:
+    """Names what clients of a server will miss or see changed.
+
+    Args:
+        former: the folder `serving` of the export that is replaced; it may not exist.
+        precision, seq_length, has_components: of its successor.
+
+    Returns:
+        "KEY VALUE, now VALUE" for each change from the newest version in `former`.
+    """
+    newest = next(iter(tf_hub.versions(former)), "")
+    try:
+        before = json_files.optional(former, newest, tf_hub.PROVENANCE)
+    except UserError:
+        # It is damaged, and --overwrite replaces it.
+        return []
+    found = []
+    if before.get("pcr") and not has_components:
+        lost = [name for name, row in SIGNATURES.items() if row.with_components]
+        found.append(f"the signatures {' and '.join(lost)}, now without (--pcr)")
+    for name, now in (("precision", precision), ("seq_length", seq_length)):
+        if before.get(name, now) != now:
+            found.append(f"{name} {before[name]}, now {now} (--{name})")
+    return found
 
 
 def refuse_other_versions(directory: str, version: int) -> None:

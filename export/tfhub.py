@@ -78,6 +78,11 @@ def main(_) -> None:
                 f"positions from there to {seq_length}",
                 file=sys.stderr,
             )
+        changed = server_files.changes(
+            former, FLAGS.precision, seq_length, components is not None
+        )
+        if changed:
+            print(f"note: {FLAGS.export_dir} had {'; '.join(changed)}", file=sys.stderr)
 
         # ------------------------------------------------ writing, comparing
         # The card comes first: the run may lose its files while the graphs are traced.

@@ -169,6 +169,21 @@ def test_a_version_of_another_number_is_served_beside_the_first(toy_export, tmp_
     model_dirs.assert_same(opened.encode(["a"]), vectors)
 
 
+def test_what_clients_would_miss_is_named(toy_export, tmp_path):
+    former, length = f"{toy_export.path}/serving", model_dirs.SEQ_LENGTH
+    assert server_files.changes(former, "float32", length, True) == []
+    assert server_files.changes(former, "bfloat16", 9, False) == [
+        "the signatures pcr and pcr_tensors, now without (--pcr)",
+        "precision float32, now bfloat16 (--precision)",
+        f"seq_length {length}, now 9 (--seq_length)",
+    ]
+    assert server_files.changes(f"{tmp_path}/none", "float32", 9, False) == []
+    description = tmp_path / "1" / opening.PROVENANCE
+    description.parent.mkdir(parents=True)
+    description.write_text("{")
+    assert server_files.changes(str(tmp_path), "float32", 9, False) == []
+
+
 def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
     result = export_command(
         f"--model_dir={source}", f"--export_dir={tmp_path / 'out'}", "--seq_length=38"
