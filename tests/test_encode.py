@@ -206,6 +206,26 @@ def test_lengths_are_those_before_the_cut(encoder):
     assert encoder.lengths([]).shape == (0,)
 
 
+def test_tokens_are_those_after_the_cut(encoder, exported, tmp_path):
+    texts = ["", "The dogs zzz.", "the " * 100]
+    tokens = encoder.tokens(texts)
+    assert tokens[0] == ["[CLS]", "[SEP]"]
+    assert tokens[1] == ["[CLS]", "the", "dog", "##s", "[UNK]", ".", "[SEP]"]
+    assert tokens[2] == ["[CLS]", *["the"] * (encoder.seq_length - 2), "[SEP]"]
+    assert encoder.tokens([]) == []
+    for part in ("", "serving/1"):
+        assert opening.open_encoder(str(exported / part)).tokens(texts) == tokens
+    alone = tmp_path / "served" / "1"
+    shutil.copytree(exported / "serving" / "1", alone)
+    with pytest.raises(UserError, match=f"{alone} lies outside of its export"):
+        opening.open_encoder(str(alone)).tokens(texts)
+    (tmp_path / "a.txt").write_text("a\n")
+    np.save(tmp_path / "a.npy", np.ones([1, 2]))
+    stored = cmlm.load(f"vectors:{tmp_path}/a.txt:{tmp_path}/a.npy")
+    with pytest.raises(UserError, match="gives vectors and not tokens; allowed: the"):
+        stored.tokens(texts)
+
+
 # ---------------------------------------------------------------------- load
 
 

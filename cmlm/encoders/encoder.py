@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences, to_bytes
+from cmlm.tokenization.base import Tokenizer
 
 _LENGTHS_AT_ONCE = 4096
 
@@ -27,6 +29,7 @@ class Encoder(Comparing):
         seq_length: the longest sentence in tokens; a longer one is cut.
         info: a description for reports: checkpoint, pooling and so on.
         name: the name of the encoder in messages.
+        open_tokenizer: returns the tokenizer; `tokens` alone needs it.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Encoder(Comparing):
         seq_length: int,
         info: dict,
         name: str = "the model",
+        open_tokenizer: Callable[[], Tokenizer] | None = None,
     ):
         self._vectors = vectors
         self._lengths = lengths
@@ -44,6 +48,7 @@ class Encoder(Comparing):
         self.seq_length = seq_length
         self.info = info
         self.name = name
+        self._open_tokenizer = open_tokenizer
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name}: dim {self.dim}, seq_length {self.seq_length}>"
@@ -113,6 +118,26 @@ class Encoder(Comparing):
         check_sentences(sentences)
         forks.refuse(self.name)
         return self._count(to_bytes(sentences))
+
+    def tokens(self, sentences: Sequence[str]) -> list[list[str]]:
+        """The tokens of each sentence as `encode` reads them: after the cut.
+
+        Returns:
+            The tokens of each sentence, such as ["[CLS]", "token", "##s", "[SEP]"].
+
+        Raises:
+            UserError: the encoder is a version of an export without the rest of it.
+        """
+        check_sentences(sentences)
+        forks.refuse(self.name)
+        tokenizer = self._tokenizer
+        text = tf.constant(to_bytes(sentences), tf.string)
+        ids = tokenizer.encode(text, self.seq_length)
+        return [[tokenizer.vocab[number] for number in row] for row in ids.to_list()]
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return self._open_tokenizer()
 
     def _count(self, texts: list[bytes]) -> np.ndarray:
         counts = [

@@ -34,7 +34,7 @@ _SECONDS = 600
 
 
 class ExternalEncoder(Comparing, abc.ABC):
-    """An encoder outside this project: the interface of `Encoder` except `lengths`.
+    """An encoder outside this project: the interface of `Encoder` without `lengths`.
 
     Attributes:
         dim: the width of a vector.
@@ -81,6 +81,13 @@ class ExternalEncoder(Comparing, abc.ABC):
             self._encode(sentences), sentences, self.name, self.dim
         )
         return arrays.unit_length(encoded) if normalize else encoded
+
+    def tokens(self, sentences: Sequence[str]) -> list[list[str]]:
+        """Raises UserError: a server and a file give vectors alone."""
+        raise UserError(
+            f"{self.name} gives vectors and not tokens; allowed: the export, run or "
+            "folder of its encoder"
+        )
 
     @functools.cached_property
     @abc.abstractmethod

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import tensorflow as tf
@@ -262,7 +263,14 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     """
     graph = SentenceGraph(tokenizer, model.encoder, seq_length)
     width = model.config.hidden_size
-    return Encoder(graph.vectors, graph.lengths, width, seq_length, {})
+    return Encoder(
+        graph.vectors,
+        graph.lengths,
+        width,
+        seq_length,
+        info={},
+        open_tokenizer=lambda: tokenizer,
+    )
 
 
 def _from_weights(opened: OpenedWeights, reading: Reading, name: str) -> Encoder:
@@ -270,7 +278,22 @@ def _from_weights(opened: OpenedWeights, reading: Reading, name: str) -> Encoder
     precision = reading.precision or _trained_in(opened.config)
     graph = _lean_graph(opened, seq_length, precision)
     info = {**describe(opened, seq_length), "precision": precision}
-    return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
+    return _of_graph(graph, info, name)
+
+
+def _of_graph(
+    graph: SentenceGraph, info: dict, name: str, vectors: Callable | None = None
+) -> Encoder:
+    """Makes the encoder of a graph, or of other vectors of its tokens."""
+    return Encoder(
+        vectors or graph.vectors,
+        graph.lengths,
+        info["dim"],
+        graph.seq_length,
+        info,
+        name,
+        lambda: graph.tokenizer,
+    )
 
 
 def _lean_graph(
@@ -288,7 +311,7 @@ def _bag_of_words(opened: OpenedWeights, reading: Reading, name: str) -> Encoder
     info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
     info["dim"] = opened.config.model.embedding_width
     info["fingerprint"] = f"bow-{info['fingerprint']}"
-    return Encoder(graph.vectors, graph.lengths, info["dim"], seq_length, info, name)
+    return _of_graph(graph, info, name)
 
 
 def find_export(directory: str) -> str:
@@ -359,7 +382,7 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
         parts = [tf.math.l2_normalize(graph.vectors(text), axis=1) for graph in graphs]
         return tf.concat(parts, axis=1)
 
-    return Encoder(vectors, graphs[0].lengths, info["dim"], seq_length, info, name)
+    return _of_graph(graphs[0], info, name, vectors)
 
 
 def _find_saved_model(
@@ -424,5 +447,25 @@ def _from_export(path: str, name: str) -> Encoder:
         # The signature alone does not own its variables; `served` does.
         return signature(text=text)["default"]
 
+    open_tokenizer = functools.partial(_tokenizer_of_export, path, info)
     info = {key: value for key, value in info.items() if key != "config"}
-    return Encoder(vectors, lengths, dim, seq_length, info, name)
+    return Encoder(vectors, lengths, dim, seq_length, info, name, open_tokenizer)
+
+
+def _tokenizer_of_export(path: str, info: dict) -> Tokenizer:
+    """Opens the tokenizer of a version, whose graph does not show its tokens.
+
+    Args:
+        path: the folder of the version.
+        info: its description.
+
+    Raises:
+        UserError: the version is alone, or beside the files of another export.
+    """
+    whole = os.path.dirname(os.path.dirname(path))
+    if json_files.optional(whole, tf_hub.EXPORT) != info:
+        raise UserError(
+            f"{path} lies outside of its export, which has the vocabulary; allowed: "
+            "the folder of export.tfhub, whole"
+        )
+    return pretrained.open_tokenizer(foreign.find(whole))
