@@ -11,8 +11,8 @@ lines nearest to a sentence. Memory does not grow with the file.
 
 The third command encodes a text of any size; with --workers or --beam_options,
 processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/vectors
-their unit vectors in shards. The same command resumes a stopped run, and cmlm.mine
-reads the folder.
+their unit vectors in shards. The same command resumes a stopped run, and encodes the
+new lines of a text that grew at its end. cmlm.mine reads the folder.
 
 --pooling, --sentence_vector and --seq_length change the vectors of a model_dir or of
 another program's weights. They do not apply to an export.
@@ -138,7 +138,7 @@ def _encode_lines() -> None:
 
 
 def _fill_folder() -> None:
-    """Writes distinct lines and their vectors, or what a stopped run left of them."""
+    """Writes distinct lines and their vectors; those of a former run stay."""
     with cli.quiet_imports():
         from cmlm.common import files, leftovers, locks, outputs, path_names
         from cmlm.encoders import opening

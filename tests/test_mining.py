@@ -406,6 +406,107 @@ def test_a_folder_with_vectors_of_another_text_is_refused(tmp_path):
         encoded.read(str(folder), "--source")
 
 
+class Killed(BaseException):
+    """A kill of the process at some place."""
+
+
+def write_folder(directory, lines, encoder=None, workers=tasks.HERE):
+    source = directory.with_suffix(".txt")
+    source.write_text("".join(f"{line}\n" for line in lines))
+    encoder = encoder or Encoder()
+    arguments = ([str(source)], "--input", encoder, MEMORY, workers, Encoder)
+    encoded.write(str(directory), *arguments)
+    return encoder.asked
+
+
+def content(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*.*")
+    }
+
+
+@pytest.mark.parametrize("workers", [tasks.HERE, BEAM])
+def test_a_text_with_new_lines_is_encoded_as_one_at_once(
+    tmp_path, monkeypatch, workers
+):
+    monkeypatch.setattr(vectors, "SHARD_ROWS", 10)
+    grown, whole = tmp_path / "grown", tmp_path / "whole"
+    lines = [f"line {number % 25}" for number in range(30)]
+    write_folder(grown, lines)
+    # (new lines, calls of the model): repeated lines; a shard and a half; a full shard.
+    for more, asked in (
+        (["line 3", "line 24"], []),
+        ([f"line {number}" for number in range(20, 40)], [10, 10]),
+        (["line 40", "line 0", "line 41"], [2]),
+    ):
+        lines += more
+        encoder = Encoder()
+        write_folder(grown, lines, encoder, workers)
+        if workers is tasks.HERE:
+            assert encoder.asked == asked
+        shutil.rmtree(whole, ignore_errors=True)
+        write_folder(whole, lines)
+        assert content(grown) == content(whole)
+    text, _ = encoded.read(str(grown), "--source")
+    assert text.take(text.rows) == lines
+
+
+@pytest.mark.parametrize(
+    "module, name",
+    [
+        # Where the new text is there, and its vectors are those of the old one.
+        (vectors, "_grow"),
+        # Where the last shard of the old text is gone.
+        (storage, "write_json"),
+        # Where the first new shard is there.
+        (storage, "save"),
+    ],
+)
+def test_a_text_whose_growth_was_killed_goes_on(tmp_path, monkeypatch, module, name):
+    monkeypatch.setattr(vectors, "SHARD_ROWS", 10)
+    lines = [f"line {number}" for number in range(45)]
+    write_folder(tmp_path / "grown", lines[:15])
+    called = getattr(module, name)
+
+    def killed(path, *arguments):
+        if name == "save":
+            called(path, *arguments)
+        if name != "write_json" or "vectors" in path:
+            raise Killed
+
+        return called(path, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(module, name, killed)
+        write_folder(tmp_path / "grown", lines[:35])
+    with pytest.raises(UserError, match="run its cmlm.encode again"):
+        encoded.read(str(tmp_path / "grown"), "--source")
+    for number in (35, 45):
+        copy, whole = (tmp_path / f"{kind}{number}" for kind in ("copy", "whole"))
+        shutil.copytree(tmp_path / "grown", copy)
+        write_folder(copy, lines[:number])
+        write_folder(whole, lines[:number])
+        assert content(copy) == content(whole)
+
+
+def test_a_text_grows_behind_its_last_line_only(tmp_path):
+    folder, lines = tmp_path / "folder", ["a", "b", "a", "c"]
+    write_folder(folder, lines)
+    before = content(folder)
+    said = "holds another text than --input now, and lines may only be appended: name"
+    for other in (lines[:3], ["b", "a", "c", "d"], ["new", *lines], ["a", "b", "c"]):
+        with pytest.raises(UserError, match=said):
+            write_folder(folder, other)
+    with pytest.raises(UserError, match="another run .model: fingerprint a, now b"):
+        write_folder(folder, [*lines, "d"], Encoder(fingerprint="b"))
+    assert content(folder) == before
+    # Another text without the old one is another text all the same.
+    shutil.rmtree(folder / "texts")
+    with pytest.raises(UserError, match="holds vectors of another run .texts "):
+        write_folder(folder, ["b", "a", "c", "d"])
+
+
 def test_what_is_no_vector_is_named(tmp_path):
     class Broken(Encoder):
         def encode(self, sentences, progress):

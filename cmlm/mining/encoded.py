@@ -54,7 +54,7 @@ def write(
 
     Args:
         directory: the folder, created if missing; a folder of another text or model is
-            refused.
+            refused. The text may have new lines behind those of the folder.
         paths: the files of the text, one sentence a line.
         name: the text's name in messages.
         encoder: the model.
@@ -64,9 +64,15 @@ def write(
     Raises:
         UserError: the folder holds another text or vectors of another model.
     """
-    lines = functools.partial(texts.read_lines, paths)
+    # Another model must not get the text to grow.
+    vectors.check_model(os.path.join(directory, _VECTORS), encoder)
     found = texts.gather(
-        lines, os.path.join(directory, _TEXTS), name, memory, whole=directory
+        functools.partial(texts.read_lines, paths),
+        os.path.join(directory, _TEXTS),
+        name,
+        memory,
+        whole=directory,
+        grows=True,
     )
     encoded = vectors.encode(
         found,
@@ -92,15 +98,15 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
     encoded = Vectors(os.path.join(directory, _VECTORS))
     path = os.path.join(directory, _VECTORS, vectors.ABOUT)
     json_files.field(encoded.about, "model", dict, path)
+    if json_files.field(encoded.about, "texts", str, path) != found.digest:
+        raise UserError(
+            f"{directory} holds vectors of another text than its {_TEXTS}: run its "
+            f"cmlm.encode again, or delete {directory}"
+        )
     if len(encoded) != len(found):
         raise UserError(
             f"{path} has shape={list(encoded.shape)}; allowed: "
             f"[{len(found)}, {encoded.dim}], a vector for each distinct line"
-        )
-    if json_files.field(encoded.about, "texts", str, path) != found.digest:
-        raise UserError(
-            f"{directory} holds vectors of another text than its {_TEXTS}: delete "
-            f"{directory}"
         )
     missing = encoded.missing()
     if missing:

@@ -6,6 +6,7 @@ each file that it finds. Directories of version 0.1.0 have no checksums.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import numpy as np
@@ -53,6 +54,15 @@ def is_whole(path: str, delete: str = "") -> bool:
     with advised(f"delete {delete or path}"):
         checksums.check(os.path.dirname(path), _sums(path))
     return True
+
+
+def remove(path: str) -> None:
+    """Removes a file, if it is there, and its checksum."""
+    # After a kill in between, a file without its checksum is whole. The checksum alone
+    # would refuse the next file of this name.
+    for each in (_sums(path), path):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(each)
 
 
 def _sums(path: str) -> str:

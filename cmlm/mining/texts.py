@@ -25,6 +25,7 @@ _ROWS = "rows.npy"
 # Memory for one key and its position during the search for equal keys, with the sort.
 _KEY_BYTES = 80
 _BLOCK = 1 << 20
+_LINES_AT_ONCE = 65_536
 
 
 def read_lines(paths: Sequence[str]) -> Iterator[str]:
@@ -118,6 +119,20 @@ class Texts:
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
 
+    def begins(self, digest: str, distinct: int) -> bool:
+        """Whether some first lines have a hash, and a number of distinct lines."""
+        own, seen = hashlib.blake2b(), 0
+        for start in range(0, self.lines, _LINES_AT_ONCE):
+            rows = self.rows[start : start + _LINES_AT_ONCE]
+            for row, line in zip(rows.tolist(), self.take(rows), strict=True):
+                if row == distinct:
+                    return False
+                own.update(_key(line.encode()))
+                seen = max(seen, row + 1)
+                if seen == distinct and own.hexdigest() == digest:
+                    return True
+        return False
+
 
 def gather(
     lines: Callable[[], Iterable[str]],
@@ -125,6 +140,7 @@ def gather(
     name: str,
     memory: int,
     whole: str = "",
+    grows: bool = False,
 ) -> Texts:
     """Writes the distinct lines of a text in the order of their first occurrence.
 
@@ -136,6 +152,8 @@ def gather(
         memory: the memory limit in bytes.
         whole: the folder that holds the directory and other files of this text, for
             messages; "": the directory itself.
+        grows: whether the text may have new lines behind those of the directory. It is
+            then written anew; its distinct lines begin with those of the directory.
 
     Raises:
         UserError: the text is empty or changes while it is read, or the directory
@@ -144,14 +162,19 @@ def gather(
     known = _known(directory)
     if known is not None:
         digest = hashlib.blake2b()
-        count = sum(1 for _ in _hashed(lines(), digest, name, known[0]))
-        if (count, digest.hexdigest()) != known:
+        keys = _hashed(lines(), digest, name, known[0])
+        count = sum(1 for _ in itertools.islice(keys, known[0]))
+        same = (count, digest.hexdigest()) == known
+        has_more = same and next(keys, None) is not None
+        if not same or (has_more and not grows):
+            only = ", and lines may only be appended" if grows else ""
             raise UserError(
-                f"{whole or directory} holds another text than {name} now: name "
+                f"{whole or directory} holds another text than {name} now{only}: name "
                 "another directory or delete it"
             )
-        return Texts(directory, name)
-    with files.atomic_directory(directory) as temporary:
+        if not has_more:
+            return Texts(directory, name)
+    with files.atomic_directory(directory, overwrite=known is not None) as temporary:
         _write(lines, temporary, name, memory)
     return Texts(directory, name)
 

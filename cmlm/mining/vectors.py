@@ -135,6 +135,9 @@ def encode(
 ) -> Vectors:
     """Encodes distinct texts; existing shards are reused.
 
+    They may be shards of the text's first lines. The vectors then equal vectors that
+    are all encoded at once.
+
     Args:
         texts: the texts to encode.
         encoder: the model.
@@ -148,7 +151,42 @@ def encode(
     """
     about = describe(texts, encoder, encoder.dim)
     start = functools.partial(_encoding, *opened(texts, encoder, workers, reopen))
+    _grow(directory, about, texts)
     return fill(directory, about, start, f"encoding {texts.name}", workers)
+
+
+def check_model(directory: str, encoder: DescribedEncoder) -> None:
+    """Raises UserError if a directory holds vectors of another model."""
+    there = storage.read_json(os.path.join(directory, ABOUT))
+    if there is not None:
+        now = {**there, "model": identity.of(encoder)}
+        _refuse_others(directory, there, now)
+
+
+def _grow(directory: str, about: dict, texts: Texts) -> None:
+    """Makes shards of a text's first lines into shards of the text.
+
+    The model encodes the rows of a shard together, so a last shard that was not full
+    goes.
+
+    Args:
+        directory: the directory of the shards, which may be missing.
+        about: the description of the text's vectors.
+        texts: the text.
+    """
+    path = os.path.join(directory, ABOUT)
+    if not os.path.exists(path):
+        return
+    first = Vectors(directory)
+    grown = {**first.about, "texts": about["texts"], "shape": [len(texts), first.dim]}
+    before = first.about.get("texts")
+    if before == about["texts"] or identity.difference(grown, about):
+        return
+    if not texts.begins(before, len(first)):
+        return
+    if len(first) < len(texts):
+        storage.remove(first.path(len(first) // about["shard_rows"]))
+    storage.write_json(path, grown)
 
 
 def describe(texts: Texts, encoder: DescribedEncoder, width: int) -> dict:
@@ -216,12 +254,7 @@ def fill(
     """
     path = os.path.join(directory, ABOUT)
     there = storage.read_json(path)
-    changed = "" if there is None else identity.difference(there, about)
-    if changed and any(name.endswith(".npy") for name in os.listdir(directory)):
-        raise UserError(
-            f"{directory} holds vectors of another run ({changed}): name another "
-            "directory or delete it"
-        )
+    changed = "" if there is None else _refuse_others(directory, there, about)
     # Only a run that was stopped before its first shard leaves a description alone.
     if there is None or changed:
         os.makedirs(directory, exist_ok=True)
@@ -232,6 +265,21 @@ def fill(
     task = functools.partial(_filling, filled, start)
     workers.run(task, missing, what, len(filled), left)
     return filled
+
+
+def _refuse_others(directory: str, there: dict, about: dict) -> str:
+    """Refuses shards of another description.
+
+    Returns:
+        The difference of the descriptions, where the directory has no shard.
+    """
+    changed = identity.difference(there, about)
+    if changed and any(name.endswith(".npy") for name in os.listdir(directory)):
+        raise UserError(
+            f"{directory} holds vectors of another run ({changed}): name another "
+            "directory or delete it"
+        )
+    return changed
 
 
 def _filling(vectors: Vectors, start: Callable[[], Make]) -> Task:
