@@ -6,8 +6,9 @@
     python -m cmlm.encode --model=MODEL --input='en/*.gz' --output=FOLDER --workers=0
 
 The first command writes float32 [lines, dim], a vector for every line, empty lines
-included, in the order of the file; numpy.load reads it. The second command prints the
-lines nearest to a sentence. Memory does not grow with the file.
+included, in the order of the file; numpy.load reads it. vectors.npy.json names the
+encoder. The second command prints the lines nearest to a sentence. Memory does not grow
+with the file.
 
 The third command encodes a text of any size; with --workers or --beam_options,
 processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/vectors
@@ -90,11 +91,12 @@ def main(_) -> None:
 def _encode_lines() -> None:
     """Writes a vector for every line, and prints the lines nearest to each --query."""
     with cli.quiet_imports():
-        from cmlm.common import arrays, files, outputs, progress
-        from cmlm.encoders import comparing, opening
+        from cmlm.common import arrays, files, identity, outputs, progress
+        from cmlm.encoders import comparing, opening, vector_files
 
+    about = vector_files.path_of(FLAGS.output) if FLAGS.output else None
     outputs.check(
-        {"--output": FLAGS.output},
+        {"--output": FLAGS.output, "the description of --output": about},
         {"--input": FLAGS.input, "--model": FLAGS.model},
         FLAGS.overwrite,
     )
@@ -114,7 +116,11 @@ def _encode_lines() -> None:
         write = None
         if FLAGS.output:
             shape = (total, encoder.dim)
+            # The description gets its name first, and both are on disk before.
+            begin = stack.enter_context(outputs.named_together(FLAGS.output))
             write = stack.enter_context(arrays.npy_writer(FLAGS.output, shape))
+            record = stack.enter_context(files.atomic_file(about))
+            vector_files.describe(record, encoder, FLAGS.normalize, shape)
         bar = stack.enter_context(progress.bar(total))
         for lines in files.windows(paths):
             encoded = encoder.encode(lines, progress=False)
@@ -127,6 +133,8 @@ def _encode_lines() -> None:
             raise UserError(
                 f"{FLAGS.input} changed while the command read it; run it again"
             )
+        if write:
+            begin()
 
     # -------------------------------------------------------------- results
     for query, found in zip(FLAGS.query, nearest.found, strict=True):
@@ -134,7 +142,8 @@ def _encode_lines() -> None:
         for cosine, line in found:
             print(f"  {cosine:.3f}  {line}")
     if FLAGS.output:
-        print(f"{FLAGS.output}  float32 [{total}, {encoder.dim}]")
+        made_by = f"encoder {identity.revision(encoder)}"
+        print(f"{FLAGS.output}  float32 [{total}, {encoder.dim}], {made_by}")
 
 
 def _fill_folder() -> None:

@@ -15,9 +15,16 @@ import pytest
 import tensorflow as tf
 
 import cmlm
-from cmlm.common import arrays, checksums, files
+from cmlm.common import arrays, checksums, files, identity
 from cmlm.common.keras import keras
-from cmlm.encoders import batching, by_language, comparing, model_dir, opening
+from cmlm.encoders import (
+    batching,
+    by_language,
+    comparing,
+    model_dir,
+    opening,
+    vector_files,
+)
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -498,9 +505,16 @@ def test_command_writes_vectors_and_prints_neighbours(encoder, exported, tmp_pat
     lines = result.stdout.splitlines()
     assert lines[:2] == ["The cat sat on the mat.", "  1.000  The cat sat on the mat."]
     assert len(lines) == 4
-    assert lines[-1] == f"{output}  float32 [7, 16]"
+    revision = identity.revision(encoder)
+    assert lines[-1] == f"{output}  float32 [7, 16], encoder {revision}"
+    about = json.loads((tmp_path / "vectors.npy.json").read_text())
+    assert about == {
+        "model": identity.of(encoder),
+        "normalized": True,
+        "shape": [7, 16],
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("text.txt", "vectors.npy")
+        *("text.txt", "vectors.npy", "vectors.npy.json")
     ]
 
 
@@ -570,6 +584,30 @@ def test_a_vector_that_cannot_be_right_is_refused_with_its_text(tmp_path, value,
         with pytest.raises(UserError, match=said):
             bag.encode(["the cat", "a dog", "dog"], normalize)
     assert np.isfinite(bag.encode(["the cat"])).all()
+
+
+def test_a_description_of_vectors_is_an_output_too(tmp_path, commands):
+    text, npy, output = (tmp_path / name for name in ("a.txt", "a.npy", "out.npy"))
+    text.write_text("one\ntwo\n")
+    np.save(npy, np.eye(2, dtype=np.float32))
+    about = vector_files.path_of(str(output))
+    command = ("cmlm.encode", f"--model=vectors:{text}:{npy}", f"--input={text}")
+    Path(about).write_text("the user's")
+    result = commands.run(*command, f"--output={output}", cwd=tmp_path)
+    assert result.code == 1 and f"{about} exists: name another" in result.stderr
+    assert Path(about).read_text() == "the user's" and not output.exists()
+    command += (f"--output={output}", "--overwrite")
+    result = commands.run(*command, cwd=tmp_path)
+    assert result.code == 0, result.stderr
+    assert json.loads(Path(about).read_text())["model"]["vectors"] == str(npy)
+    # Another program has added a row.
+    opening.open_encoder(f"vectors:{text}:{output}")
+    text.write_text("one\ntwo\nthree\n")
+    np.save(output, np.ones([3, 2], np.float32))
+    said = f"{output} holds .3, 2., and {about} describes .2, 2.; allowed: "
+    for work in (opening.check, opening.open_encoder):
+        with pytest.raises(UserError, match=said):
+            work(f"vectors:{text}:{output}")
 
 
 def test_a_command_names_the_model_and_leaves_no_file(tmp_path, commands):

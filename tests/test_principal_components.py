@@ -2,13 +2,14 @@
 
 import json
 import time
+import types
 import zipfile
 
 import numpy as np
 import pytest
 
 from cmlm.common.components import SecondMoment, remove
-from cmlm.encoders import components_file
+from cmlm.encoders import components_file, fitting, vector_files
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.errors import UserError
 
@@ -119,6 +120,28 @@ def test_another_model_is_refused(fitted):
         fitted.check_model("fedcba9876543210", 8, "pcr.npz")
     with pytest.raises(UserError, match="width 8, the model's vectors 16"):
         fitted.check_model("0123456789abcdef", 16, "pcr.npz")
+
+
+def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
+    def encoder(fingerprint):
+        return types.SimpleNamespace(
+            dim=8,
+            seq_length=128,
+            info={"fingerprint": fingerprint},
+            encode=lambda sentences: vectors[: len(sentences)],
+        )
+
+    npy, right = str(tmp_path / "a.npy"), encoder("a" * 64)
+    np.save(npy, vectors)
+    # Other programs write no description.
+    fitting.check(right, "vectors", [npy])
+    vector_files.describe(vector_files.path_of(npy), right, False, vectors.shape)
+    fitting.check(right, "vectors", [npy])
+    with pytest.raises(UserError, match=f"another model by {npy}.json, fingerprint aa"):
+        fitting.check(encoder("b" * 64), "vectors", [npy])
+    np.save(npy, vectors[:3])
+    with pytest.raises(UserError, match=r"a.npy holds \[3, 8\], and .* \[300, 8\]"):
+        fitting.check(right, "vectors", [npy])
 
 
 def damaged(path, fitted, **changes):

@@ -34,7 +34,13 @@ def npy_writer(path: str, shape: tuple[int, int]):
     with files.atomic_file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(header.getvalue())
-            yield lambda rows: file.write(rows.astype("<f4").tobytes())
+
+            def write(rows: np.ndarray) -> None:
+                file.write(rows.astype("<f4").tobytes())
+                # A full disk stops the command here, before any output has its name.
+                file.flush()
+
+            yield write
 
 
 def cut_incomplete_rows(row_bytes: Mapping[str, int]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from cmlm.common import arrays, checksums, files
 from cmlm.common.counts import counted
-from cmlm.encoders import model_server
+from cmlm.encoders import model_server, vector_files
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences
 from cmlm.errors import UserError
@@ -138,12 +138,13 @@ class StoredVectors(ExternalEncoder):
         npy: a file of vectors, float [lines, dim].
 
     Raises:
-        UserError: a file is missing or damaged, or the lengths of the files differ.
+        UserError: a file is missing or damaged, the lengths of the files differ, or
+            the vectors have another shape than their description.
     """
 
     def __init__(self, text: str, npy: str):
         lines = [line for part in files.windows(files.expand(text)) for line in part]
-        self._matrix = arrays.map_npy(npy)
+        self._matrix = vector_files.map_described(npy)
         shape = self._matrix.shape
         if len(lines) != shape[0]:
             raise UserError(
@@ -186,7 +187,7 @@ def check(model: str) -> None:
         return
     text, npy = stored
     files.expand(text)
-    arrays.map_npy(npy)
+    vector_files.map_described(npy)
 
 
 def open_encoder(model: str) -> ExternalEncoder:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cmlm.common import arrays, files, progress
 from cmlm.common.components import LanguageComponents, SecondMoment
+from cmlm.encoders import vector_files
 from cmlm.errors import UserError
 
 _ROWS_AT_ONCE = 16_384
@@ -23,18 +24,19 @@ def check(encoder, kind: str, paths: Sequence[str]) -> None:
         encoder, kind, paths: as for `fit`.
 
     Raises:
-        UserError: a file is damaged, or has vectors of another width, or of length 1
-            although the model's own vectors have other lengths.
+        UserError: a file is damaged, or has vectors of another width or model, or of
+            length 1 although the model's own vectors have other lengths.
     """
     if kind == "text":
         return
     for path in paths:
-        rows = arrays.map_npy(path)
+        rows = vector_files.map_described(path)
         if rows.shape[1] != encoder.dim:
             raise UserError(
                 f"vectors of width {rows.shape[1]}; allowed: {encoder.dim}, the width "
                 "of the model"
             )
+        vector_files.check_model(path, encoder)
         _refuse_normalized(rows[:_ROWS_AT_ONCE], encoder)
 
 
