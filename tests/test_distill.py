@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,25 @@ def test_a_complete_store_needs_no_teacher(folder):
     (folder / "taught.npy").unlink()
     after, _ = prepare(folder, config)
     assert after == before
+
+
+def test_a_copied_store_of_the_same_text_needs_no_teacher(folder):
+    config = settings(folder)
+    before, _ = prepare(folder, config)
+    shutil.copytree(folder / "run", folder / "copy")
+    for name in ("taught.txt", "taught.npy"):
+        (folder / name).unlink()
+    (folder / "text.txt").rename(folder / "moved.txt")
+    config.train_data.input_path = f"{folder}/moved.txt"
+    after, _ = prepare(folder, config, "copy")
+    text = tf.constant(TEXTS)
+    np.testing.assert_array_equal(
+        after.teacher.lookup(text), before.teacher.lookup(text)
+    )
+    with (folder / "moved.txt").open("a") as file:
+        file.write("\nA new line.")
+    with pytest.raises(UserError):
+        prepare(folder, config, "copy")
 
 
 def test_a_killed_preparation_goes_on(folder):

@@ -9,7 +9,8 @@ A directory holds the unit vectors of one teacher:
     sorted-N.rows   int64 [N], the row of each sorted key
     directions-N    float32 [dim, dim], the principal directions of N vectors
     checksums-N.json  the checksums of all these files when they had N rows
-    texts.json      the corpora whose texts are all here, each with its N
+    texts.json      the corpora whose texts are all here, each with its N; by the states
+                    of their files, and by their content
 
 Rows are only appended, each vector before its key. A killed run therefore leaves a
 usable directory, and several runs may read while another one appends. Vectors that
@@ -21,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -138,11 +139,11 @@ class Writer:
         self._keys = np.concatenate([self._keys, np.array(keys, np.int64)])
         self._known.update(keys)
 
-    def finish(self, texts: str) -> TeacherVectors:
+    def finish(self, texts: Iterable[str]) -> TeacherVectors:
         """Sorts the keys, and notes that all texts of a corpus are here.
 
         Args:
-            texts: the identity of the corpus.
+            texts: the identities of the corpus.
         """
         rows = len(self._keys)
         sums = self._path(_checksums(rows))
@@ -150,7 +151,7 @@ class Writer:
             self._write_computed()
             names = (_KEYS, _VECTORS, *_computed(rows))
             checksums.write(self._directory, names, sums)
-        self._texts[texts] = rows
+        self._texts |= dict.fromkeys(texts, rows)
         json_files.write(self._path(_TEXTS), self._texts, end="")
         return _finished(self._directory, rows, self._dim)
 
@@ -185,13 +186,13 @@ class Writer:
         return os.path.join(self._directory, name)
 
 
-def find(directory: str, model: str, texts: str) -> TeacherVectors | None:
+def find(directory: str, model: str, texts: Iterable[str]) -> TeacherVectors | None:
     """Finds the complete vectors of a corpus, without opening the teacher.
 
     Args:
         directory: see the module.
         model: the name that the teacher was opened by.
-        texts: the identity of the corpus.
+        texts: the identities of the corpus, of which one is enough.
 
     Returns:
         None if the directory lacks some of the vectors.
@@ -199,9 +200,11 @@ def find(directory: str, model: str, texts: str) -> TeacherVectors | None:
     Raises:
         UserError: the directory is damaged.
     """
-    rows = _texts(directory).get(texts)
-    about = _about(directory)
-    if rows is None or not about or about["teacher"].get("model") != model:
+    known, about = _texts(directory), _about(directory)
+    if not known or not about or about["teacher"].get("model") != model:
+        return None
+    rows = next((known[name] for name in texts if name in known), None)
+    if rows is None:
         return None
     _check(directory, rows)
     return _finished(directory, rows, about["dim"])

@@ -218,12 +218,15 @@ def _vectors(
     """Finds the vectors of one objective, or computes them."""
     cache = _cache(start, objective)
     words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
-    texts = _identity(objective, data, words)
-    found = teacher_vectors.find(cache, objective.teacher, texts)
+    found = teacher_vectors.find(
+        cache, objective.teacher, _identities(objective, data, words)
+    )
     if found:
         _warn_of_other_files(cache, objective.teacher)
         _check_words(start, name, objective, found.dim)
     else:
+        # Before the teacher reads: text that changes meanwhile is another one.
+        texts = list(_identities(objective, data, words))
         teacher, about = _open(objective)
         # A wrong width is refused before the teacher reads the texts.
         _check_words(start, name, objective, teacher.dim)
@@ -297,13 +300,20 @@ def _fingerprint(info: Mapping) -> str:
     )
 
 
-def _identity(objective: DistillConfig, data: Data, words: list[str]) -> str:
-    """A hash of everything that decides which texts the teacher reads."""
+def _identities(
+    objective: DistillConfig, data: Data, words: list[str]
+) -> Iterator[str]:
+    """Yields hashes of everything that decides which texts the teacher reads.
+
+    The first one reads no file, and belongs to one machine. The second one reads all
+    files, and finds the vectors where text or model_dir were copied.
+    """
     paths = [
         path
         for corpus in data.corpora
         for files_of_language in corpus.files.values()
         for path in files_of_language
     ]
-    parts = [files.states(paths), getattr(objective, "teacher_side", ""), words]
-    return checksums.of_values(parts)
+    rest = [getattr(objective, "teacher_side", ""), words]
+    yield checksums.of_values([files.states(paths), *rest])
+    yield checksums.of_values([[checksums.sha256(path) for path in paths], *rest])
