@@ -242,6 +242,18 @@ def test_the_mean_of_models_is_over_tasks_that_all_have():
         assert found["averages"]["senteval"] == (15 + 30) / 2
 
 
+def test_an_average_deviates_over_the_runs_by_its_own_values():
+    """The parts vary, and their average does not."""
+    runs = [
+        {"scores": {"mr": {"accuracy": mr}, "cr": {"accuracy": cr}}}
+        for mr, cr in ((80.0, 90.0), (84.0, 86.0), (82.0, 91.0))
+    ]
+    found = results.mean_of(runs)
+    assert found["averages"]["senteval"] == 85.5
+    # The averages 85, 85 and 86.5: (0.25 + 0.25 + 1) / 2 = 0.75.
+    assert found["averages_std"]["senteval"] == pytest.approx(0.75**0.5)
+
+
 def test_averages_name_the_parts_of_each_model():
     def scores(*tasks):
         return {name: {"accuracy": 50.0} for name in tasks}

@@ -1,6 +1,7 @@
 """Tables set models beside what is published; pictures show what results hold."""
 
 import csv
+import io
 import json
 import re
 
@@ -18,7 +19,7 @@ from cmlm.evaluation import (
     run,
     tables,
 )
-from cmlm.evaluation.results import describe
+from cmlm.evaluation.results import describe, mean_of
 
 
 def results():
@@ -331,6 +332,25 @@ def test_report_is_whole_and_carries_its_pictures(tmp_path):
     )
     cells = {"model": "sec<ond", "task": "tatoeba", "metric": "accuracy", "part": "de"}
     assert {**cells, "value": "6.0"} in lines
+
+
+def test_averages_have_lines_of_their_own_and_deviations():
+    made = results()
+    for model in made["models"].values():
+        model["averages"] = averages.of(model["scores"])
+    both = mean_of([*made["models"].values()])
+    both["averages_std"]["sts"] = 0.25
+    made["models"]["both"] = both
+    file = io.StringIO(newline="")
+    report.write_csv(file, made)
+    lines = file.getvalue().splitlines()
+    assert "sec<ond,average,mean,sts,55.0" in lines
+    assert "both,average,mean_std,sts,0.25" in lines
+    table = tables.tables(made)[0]
+    assert table.heads[-2:] == ["sts (2 of 7)", "sts_std"]
+    assert [row.numbers[-2:] for row in table.rows[1:3]] == [[55, None], [55, 0.25]]
+    assert not table.is_best(len(table.columns) - 1, 0.25)
+    assert "| **both** | 50.50 | 59.50 | 55.00 | 0.25 |" in layout.markdown(table)
 
 
 def test_a_report_may_lie_on_another_file_system():

@@ -83,7 +83,10 @@ def write(directory: str, results: Mapping[str, Any]) -> None:
 
 
 def write_csv(file, results: Mapping[str, Any]) -> None:
-    """Writes every score on a line; `part` is a language, a pair or a subset."""
+    """Writes every score on a line; `part` is a language, a pair or a subset.
+
+    The averages are a task of their own, `average`, with the groups as parts.
+    """
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["model", "task", "metric", "part", "value"])
     for name, model in results["models"].items():
@@ -91,6 +94,9 @@ def write_csv(file, results: Mapping[str, Any]) -> None:
             for metric, value in scores.items():
                 metric, _, part = metric.partition("/")
                 table.writerow([name, task, metric, part, value])
+        for metric, key in (("mean", "averages"), ("mean_std", "averages_std")):
+            for group, value in model.get(key, {}).items():
+                table.writerow([name, tables.AVERAGE, metric, group, value])
 
 
 def _write_json(path: str, results: Mapping[str, Any]) -> None:

@@ -82,14 +82,18 @@ def mean_of(
     Returns:
         An entry of results.json. Each metric is the mean over the runs, and
         `METRIC_std` the standard deviation (n - 1), in place of a run's own deviation
-        over the seeds of its classifier. A task that a run lacks is left out, also of
-        the averages.
+        over the seeds of its classifier. `averages_std` has the deviations of the
+        averages. A task that a run lacks is left out, also of the averages.
     """
+    shared = [
+        task
+        for task in models[0]["scores"]
+        if all(task in model["scores"] for model in models)
+    ]
     scores: dict[str, dict[str, float]] = {}
-    for task, first in models[0]["scores"].items():
-        if not all(task in model["scores"] for model in models):
-            continue
+    for task in shared:
         scores[task] = {}
+        first = models[0]["scores"][task]
         for metric in first:
             name, slash, part = metric.partition("/")
             scored = f"{name.removesuffix('_std')}{slash}{part}"
@@ -100,4 +104,18 @@ def mean_of(
             scores[task][metric] = float(np.mean(values))
             scores[task][f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
     averaged = averages.of(scores, own)
-    return {"runs": len(models), "scores": scores, "averages": averaged, "figures": {}}
+    # The deviations of its parts do not give that of an average.
+    of_runs = [
+        averages.of({task: model["scores"][task] for task in shared}, own)
+        for model in models
+    ]
+    deviations = {
+        name: float(np.std([run[name] for run in of_runs], ddof=1)) for name in averaged
+    }
+    return {
+        "runs": len(models),
+        "scores": scores,
+        "averages": averaged,
+        "averages_std": deviations,
+        "figures": {},
+    }

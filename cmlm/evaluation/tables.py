@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from cmlm.evaluation import averages, published
 
 Results = Mapping[str, Any]
-# The first item of an average's column; the second item is the name of the group.
+# The first item of an average's column; the second item is the name of the group, and
+# `GROUP_std` for the deviation over runs.
 AVERAGE = "average"
 # The end of the name of a model whose components --pcr removed.
 WITH_PCR = " + PCR"
@@ -106,7 +107,8 @@ class Table:
         titles = []
         for task, metric in self.columns:
             if task == AVERAGE:
-                titles.append(self.averages[metric].title)
+                is_mean = metric in self.averages
+                titles.append(self.averages[metric].title if is_mean else metric)
             elif task == self.family.partition(", ")[0] and "/" not in metric:
                 titles.append(metric)
             elif is_single:
@@ -253,8 +255,15 @@ def _table(
                 groups.setdefault(item.group.name, item)
     scores = {name: model["scores"] for name, model in results["models"].items()}
     rows = [row for row in published.ROWS if ablations or not row.is_ablation]
-    made = build(family, columns, groups, scores, rows)
-    return dataclasses.replace(made, directions=_directions(results, columns))
+    deviations = {
+        name: model.get("averages_std", {}) for name, model in results["models"].items()
+    }
+    made = build(family, columns, groups, scores, rows, deviations)
+    directions = _directions(results, columns)
+    for task, metric in made.columns:
+        if task == AVERAGE and metric not in groups:
+            directions[task, metric] = 0
+    return dataclasses.replace(made, directions=directions)
 
 
 def build(
@@ -263,6 +272,7 @@ def build(
     groups: Mapping[str, averages.Coverage],
     models: Mapping[str, averages.Scores],
     others: Sequence[published.Row],
+    deviations: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Table:
     """Builds a table of models above published rows.
 
@@ -272,12 +282,24 @@ def build(
         groups: the averages that follow the columns, by group name.
         models: the scores of each model.
         others: published rows; a row without a number in any column is left out.
+        deviations: of each model that is a mean over runs, the deviations of its
+            averages by group name.
     """
-    columns = [*columns, *((AVERAGE, name) for name in groups)]
-    rows = [
-        TableRow(name, "", _numbers(columns, groups, averages.flat(scores), {}))
-        for name, scores in models.items()
-    ]
+    deviations = deviations or {}
+    columns = [*columns]
+    for name in groups:
+        columns.append((AVERAGE, name))
+        if any(name in found for found in deviations.values()):
+            columns.append((AVERAGE, f"{name}_std"))
+    rows = []
+    for name, scores in models.items():
+        found = averages.flat(scores)
+        for group, value in deviations.get(name, {}).items():
+            # Only beside the average over the same parts.
+            covered = groups.get(group)
+            if covered and averages.cover(covered.group, scores) == covered:
+                found[AVERAGE, f"{group}_std"] = value
+        rows.append(TableRow(name, "", _numbers(columns, groups, found, {})))
     for row in others:
         numbers = _numbers(columns, groups, row.numbers, row.averages)
         if any(number is not None for number in numbers):
@@ -295,7 +317,7 @@ def _numbers(
     """The numbers of a row; `printed` are averages that its paper prints."""
     numbers = []
     for task, metric in columns:
-        if task == AVERAGE:
+        if task == AVERAGE and metric in groups:
             mean = _printed_mean(groups[metric], printed)
             numbers.append(groups[metric].mean(scores) if mean is None else mean)
         else:
