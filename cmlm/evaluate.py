@@ -104,7 +104,14 @@ flags.DEFINE_bool(
     "mean_of_models",
     False,
     "Add a row with the mean and the deviation over the models, which are runs of one "
-    "recipe with different seeds.",
+    "recipe with different seeds. It leaves out the baselines untrained: and bow: "
+    "beside other models.",
+)
+flags.DEFINE_multi_string(
+    "mean",
+    [],
+    "NAME=MODEL,MODEL: add a row NAME with the mean and the deviation over these "
+    "models, by the names of --model=NAME=MODEL; repeatable",
 )
 flags.DEFINE_multi_string(
     "group",
@@ -147,13 +154,14 @@ def main(_) -> None:
     own = FLAGS.tasks and all(":" in task for task in FLAGS.tasks)
     if not own:
         cli.require(data_dir="a folder of test sets")
-    groups = groups_of(FLAGS.group)
+    groups = lists_of("group", "LANGUAGE")
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
         from cmlm.evaluation import layout, report, results, run, tables
 
     named = run.named(FLAGS.model)
+    means = means_of(named)
     work_dir = f"{output}.work" if output and named else None
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
@@ -182,9 +190,8 @@ def main(_) -> None:
             # The vectors stay in the work directory for another try.
             raise not_scored(failed)
         if models:
-            found = results.collect(
-                settings, tasks, models, groups, failed, FLAGS.mean_of_models
-            )
+            rows = rows_of_means(means, named, models, failed)
+            found = results.collect(settings, tasks, models, groups, failed, rows)
             print("\n\n".join(map(layout.plain, tables.tables(found))))
             if note := tables.note_of_pcr(found):
                 print(f"note: {note}", file=sys.stderr)
@@ -231,23 +238,95 @@ def read_tasks(settings: dict[str, Any]):
     return tasks, failed
 
 
-def groups_of(values: list[str]) -> dict[str, list[str]]:
-    """The languages of each --group, by its name.
+def lists_of(flag: str, kind: str) -> dict[str, list[str]]:
+    """The lists of a repeatable flag NAME=ITEM,ITEM, by their names.
+
+    Args:
+        flag: the name of the flag.
+        kind: the word for an item, for messages.
 
     Raises:
-        UserError: a value is malformed, or two groups have one name.
+        UserError: a value is malformed, or two lists have one name.
     """
-    groups: dict[str, list[str]] = {}
-    for value in values:
-        name, _, languages = value.partition("=")
-        parts = [part for part in languages.split(",") if part]
-        if not name or len(parts) < 2 or name in groups:
+    lists: dict[str, list[str]] = {}
+    for value in FLAGS[flag].value:
+        name, _, items = value.partition("=")
+        parts = list(dict.fromkeys(filter(None, items.split(","))))
+        if not name or len(parts) < 2 or name in lists:
             raise UserError(
-                f"--group has {value!r}; allowed: NAME=LANGUAGE,LANGUAGE,...; each "
-                "name once"
+                f"--{flag} has {value!r}; allowed: NAME={kind},{kind},...; each name "
+                "once"
             )
-        groups[name] = list(dict.fromkeys(parts))
-    return groups
+        lists[name] = parts
+    return lists
+
+
+def means_of(known: Iterable[str]) -> dict[str, list[str]]:
+    """The models of each --mean, by the name of its row.
+
+    Args:
+        known: the names of the models.
+
+    Raises:
+        UserError: a value is malformed, names an unknown model, or takes a model's name
+            for the row.
+    """
+    means = lists_of("mean", "MODEL")
+    for name, members in means.items():
+        if name in known:
+            raise UserError(
+                f"--mean has {name!r}; allowed: another name than a model's"
+            )
+        for member in members:
+            if member not in known:
+                raise UserError(
+                    f"--mean={name} has {member!r}; allowed: names of --model: "
+                    f"{', '.join(known)}"
+                )
+    return means
+
+
+def rows_of_means(
+    means: dict[str, list[str]],
+    named: dict[str, str],
+    models: dict[str, dict],
+    failed: dict[str, str],
+) -> dict[str, list[str]]:
+    """The scored models of each mean, by the name of its row.
+
+    Args:
+        means: the models of each --mean, by its name.
+        named: the models by name.
+        models: the entries of the models with scores.
+        failed: gets a message for each --mean of a model without scores.
+    """
+    from cmlm.evaluation import tables
+
+    # --pcr adds to the name of a row.
+    rows = {
+        name: row
+        for name in named
+        for row in (name, name + tables.WITH_PCR)
+        if row in models
+    }
+    found = {}
+    for mean, members in means.items():
+        absent = [name for name in members if name not in rows]
+        if absent:
+            failed[f"the mean {mean}"] = f"no scores of {', '.join(absent)}"
+        else:
+            found[mean] = [rows[name] for name in members]
+    if FLAGS.mean_of_models:
+        runs = [row for name, row in rows.items() if not is_baseline(named[name])]
+        runs = runs or [*rows.values()]
+        if len(runs) > 1:
+            found[f"mean of {len(runs)} models"] = runs
+    return found
+
+
+def is_baseline(model: str) -> bool:
+    """Whether a --model is a baseline and no run of a recipe."""
+    return model.startswith(("untrained:", "bow:"))
 
 
 def prepare_models(models: Iterable[str]) -> None:

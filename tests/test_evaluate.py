@@ -279,29 +279,49 @@ def test_averages_name_the_parts_of_each_model():
 
 
 @pytest.mark.large
-def test_mean_of_models_is_that_of_runs_with_different_seeds(tmp_path, tatoeba):
+def test_means_of_models_are_those_of_runs_with_different_seeds(tmp_path, tatoeba):
     first = model_dirs.write(tmp_path / "first", **{"model.num_layers": 1})
     both = f"languages:de={first},en=bow:{first}"
-    output = tmp_path / "out.json"
-    names = [first, f"bow:{first}", both]
+    output = tmp_path / "report"
+    given = {"run": first, "words": f"bow:{first}", "both": both}
+    arguments = [*tatoeba, *(f"--model={name}={of}" for name, of in given.items())]
+    for wrong, said in (
+        ("all=run", "--mean has 'all=run'; allowed: NAME=MODEL,MODEL,...; each name"),
+        ("all=run,bow", "--mean=all has 'bow'; allowed: names of --model: run, words"),
+        ("run=run,both", "--mean has 'run'; allowed: another name than a model's"),
+    ):
+        refused = evaluate(*arguments, f"--mean={wrong}")
+        assert refused.stderr.startswith(f"error: {said}"), refused.stderr
+        assert refused.stderr.count("\n") == 1
     result = evaluate(
-        *(*tatoeba, *(f"--model={name}" for name in names)),
-        *("--mean_of_models", f"--output={output}"),
+        *(*arguments, "--mean_of_models", "--mean=all=run,words,both"),
+        *("--mean=some=words,run", f"--output={output}"),
     )
     assert result.returncode == 0, result.stderr
-    models = json.loads(output.read_text())["models"]
-    assert list(models) == [*names, "mean of 3 models"]
-    for metric in ("accuracy", "accuracy_forward/de"):
-        name, slash, part = metric.partition("/")
-        values = [models[model]["scores"]["tatoeba"][metric] for model in names]
-        mean = models["mean of 3 models"]["scores"]["tatoeba"]
-        assert mean[metric] == pytest.approx(np.mean(values))
-        std = np.std(values, ddof=1)
-        assert mean[f"{name}_std{slash}{part}"] == pytest.approx(std)
+    models = json.loads((output / "results.json").read_text())["models"]
+    # The bag of words is a baseline.
+    means = {
+        "all": ["run", "words", "both"],
+        "some": ["words", "run"],
+        "mean of 2 models": ["run", "both"],
+    }
+    assert list(models) == [*given, *means]
+    for row, members in means.items():
+        assert models[row]["mean_of"] == members
+        mean = models[row]["scores"]["tatoeba"]
+        for metric in ("accuracy", "accuracy_forward/de"):
+            name, slash, part = metric.partition("/")
+            values = [models[model]["scores"]["tatoeba"][metric] for model in members]
+            assert mean[metric] == pytest.approx(np.mean(values))
+            std = np.std(values, ddof=1)
+            assert mean[f"{name}_std{slash}{part}"] == pytest.approx(std)
+    for name in ("report.md", "report.html"):
+        page = (output / name).read_text()
+        assert "all: mean of run, words, both. some: mean" in page
     # German by the model, English by its bag of words.
     german, english = (
         opening.open_encoder(name).encode(SIDES[side])
         for name, side in ((first, "deu"), (f"bow:{first}", "eng"))
     )
     expected = accuracy(german, english)
-    assert models[both]["scores"]["tatoeba"]["accuracy_forward"] == expected
+    assert models["both"]["scores"]["tatoeba"]["accuracy_forward"] == expected

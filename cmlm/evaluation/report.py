@@ -163,6 +163,12 @@ def _about(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["model", *_ABOUT.values()], rows
 
 
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    """The sentences on the models, without their full stops."""
+    notes = [tables.note_of_pcr(results), *tables.notes_of_means(results)]
+    return [note for note in notes if note]
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, Mapping):  # The languages that PCR has components for.
         return ", ".join(value["languages"])
@@ -173,8 +179,8 @@ def _about_markdown(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
     table = layout.markdown_lines([head, *rows])
     seeds = ", ".join(map(str, results["seeds"]))
-    note = tables.note_of_pcr(results)
-    return f"{table}\n\nSeeds: {seeds}." + (f" {note}." if note else "")
+    notes = [f"Seeds: {seeds}", *_notes(results)]
+    return f"{table}\n\n{'. '.join(notes)}."
 
 
 def _about_html(results: Mapping[str, Any]) -> str:
@@ -185,10 +191,9 @@ def _about_html(results: Mapping[str, Any]) -> str:
         lines.append([f"<th>{html.escape(name)}", *numbers])
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     seeds = ", ".join(map(str, results["seeds"]))
-    note = tables.note_of_pcr(results)
-    note = html.escape(f"{note}. ") if note else ""
+    notes = html.escape(". ".join([f"Seeds {seeds}", *_notes(results)]))
     return (
-        f"{layout.html_lines(lines)}<p class=note>Seeds {seeds}. {note}"
+        f"{layout.html_lines(lines)}<p class=note>{notes}. "
         f"{html.escape(versions)}. results.json holds every number and the checksums "
         "of the data.</p>"
     )

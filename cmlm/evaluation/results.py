@@ -18,7 +18,7 @@ def collect(
     models: Mapping[str, dict[str, Any]],
     groups: Mapping[str, Sequence[str]],
     failed: Mapping[str, str],
-    with_mean: bool = False,
+    means: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """The content of results.json, with the averages of each model.
 
@@ -28,7 +28,7 @@ def collect(
         models: the entries of the models with scores; at least one.
         groups: the languages of each --group, by its name.
         failed: a message for each task without scores.
-        with_mean: add an entry with the mean of several models.
+        means: the models of each further entry, a mean of several, by its name.
     """
     described = {item.task.name: describe(item) for item in tasks}
     own = averages.own_groups(groups, described)
@@ -36,8 +36,9 @@ def collect(
         name: {**entry, "averages": averages.of(entry["scores"], own)}
         for name, entry in models.items()
     }
-    if with_mean and len(entries) > 1:
-        entries[f"mean of {len(entries)} models"] = mean_of([*entries.values()], own)
+    for name, members in (means or {}).items():
+        mean = mean_of([entries[member] for member in members], own)
+        entries[name] = {"mean_of": [*members], **mean}
     scores = {name: entry["scores"] for name, entry in entries.items()}
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),

@@ -377,6 +377,15 @@ def note_of_pcr(results: Results) -> str:
     return f"{models}: --pcr removed components, and {', '.join(metrics)} one more"
 
 
+def notes_of_means(results: Results) -> list[str]:
+    """A line for each row that is a mean of models: their names."""
+    return [
+        f"{name}: mean of {', '.join(model['mean_of'])}"
+        for name, model in results["models"].items()
+        if "mean_of" in model
+    ]
+
+
 def notes_of_averages(table: Table) -> list[str]:
     """The lines below a table about its averages: the scores behind each of them."""
     said = []
