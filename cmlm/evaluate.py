@@ -28,6 +28,8 @@ model does not support. It scores the other tasks, and exits with code 1. With -
 the same command resumes a killed run: until the end, the directory OUTPUT.work holds
 the scores, in scores.csv and other files.
 
+--merge=REPORT,OTHER --output=MERGED makes one report of several, without a model.
+
 --list_tasks=tr lists the tasks in a language.
 """
 
@@ -119,6 +121,12 @@ flags.DEFINE_multi_string(
     "NAME=fr,es,it: for tasks with a score for each language, add the average over "
     "these languages",
 )
+flags.DEFINE_list(
+    "merge",
+    None,
+    "Reports (folders or .json files), comma-separated: unite their models and tasks, "
+    "and score nothing. NAME=REPORT puts NAME: before the names of its models.",
+)
 flags.DEFINE_string("output", None, "The folder or the .json file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
 flags.DEFINE_string(
@@ -137,6 +145,12 @@ reading_flags.define()
 reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
+# The flags that have no use beside --merge.
+_OF_SCORING = (
+    *("model", "data_dir", "tasks", "repeats", "classifier", "jobs", "pcr"),
+    *("mean_of_models", "cache_dir", "sentences"),
+    *("pooling", "sentence_vector", "seq_length", "precision"),
+)
 
 
 def main(_) -> None:
@@ -145,6 +159,9 @@ def main(_) -> None:
             from cmlm.evaluation import listing
 
         print("\n".join(listing.rows(FLAGS.list_tasks, FLAGS.data_dir)))
+        return
+    if FLAGS.merge:
+        merge_reports()
         return
     if not FLAGS.sentences:
         cli.require(model="an export or a model_dir")
@@ -158,7 +175,7 @@ def main(_) -> None:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
-        from cmlm.evaluation import layout, report, results, run, tables
+        from cmlm.evaluation import report, results, run
 
     named = run.named(FLAGS.model)
     means = means_of(named)
@@ -192,15 +209,51 @@ def main(_) -> None:
         if models:
             rows = rows_of_means(means, named, models, failed)
             found = results.collect(settings, tasks, models, groups, failed, rows)
-            print("\n\n".join(map(layout.plain, tables.tables(found))))
-            if note := tables.note_of_pcr(found):
-                print(f"note: {note}", file=sys.stderr)
+            show(found)
             if output:
                 written = report.save(output, found, FLAGS.overwrite)
     if written:
         print(f"results  {written}")
     if failed:
         raise not_scored(failed)
+
+
+def merge_reports() -> None:
+    """Makes one report of those of --merge.
+
+    Raises:
+        UserError: a flag has no use here, or the reports do not fit together.
+    """
+    for name in _OF_SCORING:
+        if FLAGS[name].present:
+            raise UserError(
+                f"--{name} is {FLAGS[name].value}; allowed: without --merge, which "
+                "scores nothing"
+            )
+    groups = lists_of("group", "LANGUAGE")
+    with cli.quiet_imports("evaluate"):
+        from cmlm.common import outputs
+        from cmlm.evaluation import merging, report, results
+
+    output = FLAGS.output and FLAGS.output.rstrip("/")
+    outputs.check(
+        {"--output": output}, {"--merge": merging.paths(FLAGS.merge)}, FLAGS.overwrite
+    )
+    content, means = merging.unite(FLAGS.merge, groups)
+    means |= means_of(content["models"])
+    found = results.completed(content, means)
+    show(found)
+    if output:
+        print(f"results  {report.save(output, found, FLAGS.overwrite)}")
+
+
+def show(found: dict[str, Any]) -> None:
+    """Prints the tables of results."""
+    from cmlm.evaluation import layout, tables
+
+    print("\n\n".join(map(layout.plain, tables.tables(found))))
+    if note := tables.note_of_pcr(found):
+        print(f"note: {note}", file=sys.stderr)
 
 
 def not_scored(failed: Iterable[str]) -> UserError:
@@ -280,7 +333,7 @@ def means_of(known: Iterable[str]) -> dict[str, list[str]]:
         for member in members:
             if member not in known:
                 raise UserError(
-                    f"--mean={name} has {member!r}; allowed: names of --model: "
+                    f"--mean={name} has {member!r}; allowed: names of models: "
                     f"{', '.join(known)}"
                 )
     return means

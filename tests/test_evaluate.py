@@ -287,7 +287,7 @@ def test_means_of_models_are_those_of_runs_with_different_seeds(tmp_path, tatoeb
     arguments = [*tatoeba, *(f"--model={name}={of}" for name, of in given.items())]
     for wrong, said in (
         ("all=run", "--mean has 'all=run'; allowed: NAME=MODEL,MODEL,...; each name"),
-        ("all=run,bow", "--mean=all has 'bow'; allowed: names of --model: run, words"),
+        ("all=run,bow", "--mean=all has 'bow'; allowed: names of models: run, words"),
         ("run=run,both", "--mean has 'run'; allowed: another name than a model's"),
     ):
         refused = evaluate(*arguments, f"--mean={wrong}")

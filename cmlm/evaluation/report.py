@@ -163,6 +163,17 @@ def _about(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["model", *_ABOUT.values()], rows
 
 
+def _seeds(results: Mapping[str, Any]) -> str:
+    """The seeds; those of each task if the tasks of a merged report differ."""
+    tasks: dict[str, list[str]] = {}
+    for name, about in results["tasks"].items():
+        seeds = about["seeds"] if "merged" in results else results["seeds"]
+        tasks.setdefault(", ".join(map(str, seeds or ["unknown"])), []).append(name)
+    if len(tasks) == 1:
+        return next(iter(tasks))
+    return "; ".join(f"{seeds} ({', '.join(names)})" for seeds, names in tasks.items())
+
+
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """The sentences on the models, without their full stops."""
     notes = [tables.note_of_pcr(results), *tables.notes_of_means(results)]
@@ -178,8 +189,7 @@ def _cell(value: Any) -> str:
 def _about_markdown(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
     table = layout.markdown_lines([head, *rows])
-    seeds = ", ".join(map(str, results["seeds"]))
-    notes = [f"Seeds: {seeds}", *_notes(results)]
+    notes = [f"Seeds: {_seeds(results)}", *_notes(results)]
     return f"{table}\n\n{'. '.join(notes)}."
 
 
@@ -190,8 +200,7 @@ def _about_html(results: Mapping[str, Any]) -> str:
         numbers = [f"<td>{html.escape(cell)}" for cell in cells]
         lines.append([f"<th>{html.escape(name)}", *numbers])
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
-    seeds = ", ".join(map(str, results["seeds"]))
-    notes = html.escape(". ".join([f"Seeds {seeds}", *_notes(results)]))
+    notes = html.escape(". ".join([f"Seeds {_seeds(results)}", *_notes(results)]))
     return (
         f"{layout.html_lines(lines)}<p class=note>{notes}. "
         f"{html.escape(versions)}. results.json holds every number and the checksums "

@@ -30,23 +30,37 @@ def collect(
         failed: a message for each task without scores.
         means: the models of each further entry, a mean of several, by its name.
     """
-    described = {item.task.name: describe(item) for item in tasks}
-    own = averages.own_groups(groups, described)
+    content = {
+        **settings,
+        "tasks": {item.task.name: describe(item) for item in tasks},
+        "groups": groups,
+        "not_scored": failed,
+    }
+    return completed({**content, "models": models}, means or {})
+
+
+def completed(
+    content: Mapping[str, Any], means: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Adds the date, the averages and the means of models.
+
+    Args:
+        content: the entries of results.json without averages.
+        means: the models of each further entry, a mean of several, by its name.
+    """
+    own = averages.own_groups(content["groups"], content["tasks"])
     entries = {
         name: {**entry, "averages": averages.of(entry["scores"], own)}
-        for name, entry in models.items()
+        for name, entry in content["models"].items()
     }
-    for name, members in (means or {}).items():
+    for name, members in means.items():
         mean = mean_of([entries[member] for member in members], own)
         entries[name] = {"mean_of": [*members], **mean}
     scores = {name: entry["scores"] for name, entry in entries.items()}
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-        **settings,
-        "tasks": described,
-        "groups": groups,
+        **{key: value for key, value in content.items() if key != "models"},
         "averages": averages.describe(scores, own),
-        "not_scored": failed,
         "models": entries,
     }
 

@@ -1,0 +1,183 @@
+"""Unites the tasks and the models of reports of cmlm.evaluate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cmlm.common import json_files
+from cmlm.errors import UserError, advised, shown
+from cmlm.evaluation import catalogue
+
+# What earlier versions did not write about a task.
+_OLDER = {
+    "part_of": "",
+    "shown_metrics": [],
+    "smaller_is_better": [],
+    "not_ranked": [],
+    "remarks": [],
+}
+# The entries on a report as a whole.
+_SETTINGS = ("date", "data_dir", "seeds", "classifier", "versions")
+# The entries of a model that describe an evaluation and not the model.
+_MEASURED = (
+    *("scores", "figures", "averages", "checkpoint", "sentences", "encoded"),
+    *("encoding_seconds", "scoring_seconds", "truncated_sentences"),
+)
+
+
+def unite(
+    reports: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Unites the tasks and the models of reports.
+
+    A model in several reports is one model if its fingerprint and its settings agree
+    and no task has scores in two of them.
+
+    Args:
+        reports: the folder or the .json file of each report; NAME=REPORT puts `NAME:`
+            before the names of its models.
+        groups: the languages of further groups, by name.
+
+    Returns:
+        The entries of results.json without averages, for `results.completed`, and the
+        models of each row that is a mean: the means are computed anew.
+
+    Raises:
+        UserError: a report cannot be read; two reports have other test sets, protocols,
+            seeds or classifiers for one task, or other models or groups of one name.
+    """
+    tasks: dict[str, dict] = {}
+    models: dict[str, dict] = {}
+    means: dict[str, list[str]] = {}
+    groups, versions = dict(groups), {}
+    merged, failed = [], {}
+    # The report that each task and each row of a table comes from.
+    sources: dict[tuple[str, str], str] = {}
+    for value in reports:
+        prefix, path = _named(value)
+        report = _read(path)
+        merged += report["merged"]
+        for name, version in report["versions"].items():
+            versions.setdefault(name, {})[version] = None
+        for name, reason in report["not_scored"].items():
+            failed[f"{name} in {path}"] = reason
+        for name, languages in report["groups"].items():
+            if groups.setdefault(name, languages) != languages:
+                raise UserError(
+                    f"the group {name} is {shown(languages)} in {path}, and elsewhere "
+                    f"{shown(groups[name])}; allowed: one list for a name"
+                )
+        for name, about in report["tasks"].items():
+            where = sources.setdefault(("task", name), path), path
+            _check_task(name, tasks.setdefault(name, about), about, *where)
+        for name, entry in report["models"].items():
+            row = prefix + name
+            where = sources.setdefault(("row", row), path), path
+            if "mean_of" in entry:
+                members = [prefix + member for member in entry["mean_of"]]
+                if means.setdefault(row, members) != members:
+                    raise _two(row, *where, "are means, of different models")
+            elif row in models:
+                models[row] = _joined(row, models[row], entry, *where)
+            else:
+                models[row] = entry
+            if row in means and row in models:
+                raise _two(row, *where, "differ: a model and a mean")
+    order = {name: place for place, name in enumerate(catalogue.TASKS)}
+    content = {
+        "merged": merged,
+        "versions": {name: " / ".join(found) for name, found in versions.items()},
+        "tasks": {
+            name: tasks[name]
+            for name in sorted(tasks, key=lambda name: order.get(name, len(order)))
+        },
+        "groups": groups,
+        "not_scored": failed,
+        "models": models,
+    }
+    return content, means
+
+
+def paths(reports: Sequence[str]) -> list[str]:
+    """The paths of reports without the names before them."""
+    return [_named(value)[1] for value in reports]
+
+
+def _named(value: str) -> tuple[str, str]:
+    """The start of the names of models, and the path of the report."""
+    name, equals, path = value.partition("=")
+    return (f"{name}:", path) if equals and not os.path.exists(value) else ("", value)
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Reads results.json, and adds what earlier versions did not write."""
+    file = path if path.endswith(".json") else os.path.join(path, "results.json")
+    with advised("allowed: reports of cmlm.evaluate"):
+        report = json_files.read(file)
+        for name in ("tasks", "models"):
+            json_files.field(report, name, dict, file)
+    settings = {key: report[key] for key in _SETTINGS if key in report}
+    older = {"merged": [{"report": path, **settings}], "versions": {}, "groups": {}}
+    report = {**older, "not_scored": {}, **report}
+    # A merged report has them for each task alone.
+    of_task = {
+        "seeds": report.get("seeds"),
+        "classifier": report.get("classifier", "logistic"),
+    }
+    report["tasks"] = {
+        name: {**_OLDER, **of_task, **about} for name, about in report["tasks"].items()
+    }
+    return report
+
+
+def _check_task(
+    task: str, first: Mapping, second: Mapping, source: str, path: str
+) -> None:
+    """Refuses a task that two reports score in different ways."""
+    for key in ("protocol", "seeds", "classifier", "sha256"):
+        one, two = first[key], second[key]
+        if key == "sha256":
+            # The sets may lie in different folders.
+            one, two = _other_file(one, two), _other_file(two, one)
+        if one != two:
+            raise UserError(
+                f"{task} has {key} {one!r} in {source} and {two!r} in {path}; allowed: "
+                "one test set, protocol, list of seeds and classifier"
+            )
+
+
+def _other_file(own: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """The first file whose contents the other test set lacks, with its checksum."""
+    for file, digest in own.items():
+        if digest not in other.values():
+            return {os.path.basename(file): digest[:12]}
+    return {}
+
+
+def _joined(row: str, first: Mapping, second: Mapping, source: str, path: str) -> dict:
+    """The entry of a model that two reports score on different tasks."""
+    about, other = (
+        {key: value for key, value in entry.items() if key not in _MEASURED}
+        for entry in (first, second)
+    )
+    for key in dict.fromkeys([*about, *other]):
+        one, two = about.get(key), other.get(key)
+        if one != two:
+            raise _two(row, source, path, f"have {key} {shown(one)} and {shown(two)}")
+    if not about.get("fingerprint"):
+        raise _two(row, source, path, "have no fingerprint")
+    for task in second["scores"]:
+        if task in first["scores"]:
+            raise _two(row, source, path, f"have scores of {task}")
+    both = {key: {**first[key], **second[key]} for key in ("scores", "figures")}
+    return {**about, **both}
+
+
+def _two(row: str, source: str, path: str, why: str) -> UserError:
+    """The error about one name in two reports."""
+    return UserError(
+        f"{row} is in {source} and in {path}, and both {why}; allowed: NAME=REPORT, "
+        "which puts NAME: before the names of the models"
+    )
