@@ -8,7 +8,8 @@
     cosines, rows = encoder.search(["a query"], ["a text", "another"], k=1)
 
     encoder = cmlm.fit("RUN", flagfile="en_small", train_data="corpus/*.txt.gz")
-    scores = cmlm.score(encoder, "testsets", ["sts", "trec"])
+    scores = cmlm.score(encoder, "testsets", ["sts", "trec"], output="report")
+    cmlm.averages(scores)["sts"]
 
 Importing this package is fast: only its functions import TensorFlow. In a shell, `cmlm`
 lists the commands. The functions are named `fit` and `score`, because `cmlm.train` and
@@ -20,7 +21,7 @@ import os
 from cmlm.common.forks import refuse as _refuse_fork
 from cmlm.common.versions import VERSION as __version__
 
-__all__ = ["__version__", "fit", "load", "score"]
+__all__ = ["__version__", "averages", "fit", "load", "score"]
 
 
 def load(model: str | os.PathLike, precision: str | None = None):
@@ -67,16 +68,23 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
 
 
 def score(
-    encoder, data_dir: str | os.PathLike = ".", tasks: str | list[str] = ()
+    encoder,
+    data_dir: str | os.PathLike = ".",
+    tasks: str | list[str] = (),
+    repeats: int = 1,
+    classifier: str = "logistic",
+    output: str | os.PathLike | None = None,
+    overwrite: bool = False,
 ) -> dict[str, dict[str, float]]:
     """Scores an encoder, or anything with `encode`, as `cmlm evaluate` does.
 
     `load` opens a name or path. `tasks` is a list, or a str with commas; your own files
-    need no data_dir: tasks="sts:FILE". Returns metrics, {"trec": {"accuracy": 74.2}}.
+    need no data_dir: tasks="sts:FILE". The other arguments are the command's flags;
+    `output` gets its report. Returns metrics, {"trec": {"accuracy": 74.2}}.
     Raises cmlm.errors.UserError if a task does not exist or its data is missing.
     """
     from cmlm.errors import UserError, naming_arguments, shown
-    from cmlm.evaluation import catalogue, run
+    from cmlm.evaluation import catalogue, results, run
 
     names = tasks.split(",") if isinstance(tasks, str) else tasks
     if not names:
@@ -88,9 +96,39 @@ def score(
         raise UserError(
             f"encoder is {shown(encoder)}; allowed: a model, or an object with encode"
         )
-    with naming_arguments("tasks"):
-        chosen = catalogue.select(names)
-    found, failed = run.read(chosen, os.fspath(data_dir))
+    data_dir, output = os.fspath(data_dir), output and os.fspath(output).rstrip("/")
+    with naming_arguments("data_dir", "tasks", "repeats", "classifier", "overwrite"):
+        settings = results.settings(data_dir, repeats, classifier)
+        chosen = catalogue.select(names, settings["seeds"], classifier)
+        if output:
+            from cmlm.common import outputs
+
+            inputs = {"data_dir": data_dir, "tasks": names}
+            if is_name:
+                inputs["encoder"] = os.fspath(encoder)
+            outputs.check({"output": output}, inputs, overwrite)
+        found, failed = run.read(chosen, data_dir)
     if failed:
         raise UserError("; ".join(failed.values()))
-    return run.score(load(encoder) if is_name else encoder, found).scores
+    model = load(encoder) if is_name else encoder
+    scored = run.score(model, found, with_figures=bool(output))
+    if output:
+        from cmlm.evaluation import report
+
+        name = getattr(model, "name", None) or type(model).__name__
+        entry = results.entry_of(model, scored, run.sentences(found))
+        content = results.collect(settings, found, {str(name): entry}, {}, {})
+        report.save(output, content, overwrite)
+    return scored.scores
+
+
+def averages(scores: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The averages that papers print, over the scores that `score` returned.
+
+    >>> import cmlm
+    >>> cmlm.averages({"mr": {"accuracy": 80.0}, "cr": {"accuracy": 90.0}})
+    {'senteval': 85.0, 'senteval/labse': 85.0}
+    """
+    from cmlm.evaluation import averages
+
+    return averages.of(scores)

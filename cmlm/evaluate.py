@@ -194,7 +194,9 @@ def main(_) -> None:
     if named:
         prepare_models(named.values())
 
-    settings = settings_of_run()
+    settings = results.settings(
+        FLAGS.data_dir or os.path.curdir, FLAGS.repeats, FLAGS.classifier
+    )
     tasks, failed = read_tasks(settings)
     if FLAGS.sentences and tasks:
         count = run.write_sentences(FLAGS.sentences, tasks)
@@ -259,19 +261,6 @@ def show(found: dict[str, Any]) -> None:
 def not_scored(failed: Iterable[str]) -> UserError:
     """The error that names the tasks without a score."""
     return UserError(f"not scored: {', '.join(failed)}")
-
-
-def settings_of_run() -> dict[str, Any]:
-    """The entries of results.json on the run."""
-    from cmlm.common import versions
-    from cmlm.evaluation.tasks import base
-
-    return {
-        "data_dir": FLAGS.data_dir or os.path.curdir,
-        "seeds": list(range(base.SEED, base.SEED + FLAGS.repeats)),
-        "classifier": FLAGS.classifier,
-        "versions": versions.installed(),
-    }
 
 
 def read_tasks(settings: dict[str, Any]):
@@ -415,7 +404,7 @@ def score_models(
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
         from cmlm.encoders import by_language, removal
-        from cmlm.evaluation import report, run, tables
+        from cmlm.evaluation import report, results, run, tables
 
     models: dict[str, dict] = {}
     scored: dict[str, dict] = {}
@@ -446,12 +435,7 @@ def score_models(
             print(f"{name}: {task}: {reason}", file=sys.stderr)
         if not result.scores:
             continue
-        entry = {
-            **encoder.info,
-            "seq_length": encoder.seq_length,
-            **result.as_dict(),
-            "truncated_sentences": truncated(encoder, sentences),
-        }
+        entry = results.entry_of(encoder, result, sentences)
         shown_name = name
         if pcr:
             entry["pcr"] = entry_of_pcr(pcr, result.languages)
@@ -500,13 +484,6 @@ def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
             goes_on=True,
             with_figures=True,
         )
-
-
-def truncated(encoder, sentences: list[str]) -> int | None:
-    """The number of sentences that an encoder cuts; None if it is unknown."""
-    if encoder.seq_length is None:
-        return None
-    return int((encoder.lengths(sentences) > encoder.seq_length).sum())
 
 
 def entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "protocols",
         "scratch",
         "tasks",
+        "versions",
     )
 }
 APART = {

@@ -2,6 +2,7 @@
 
 import doctest
 import io
+import json
 import os
 import re
 import subprocess
@@ -151,7 +152,7 @@ def test_help_is_short():
 
     lines = pydoc.plain(pydoc.render_doc(cmlm)).splitlines()
     # 25 of them are the rooms and files.
-    assert len([line for line in lines if line.strip()]) <= 71
+    assert len([line for line in lines if line.strip()]) <= 78
 
 
 @pytest.mark.large
@@ -292,6 +293,35 @@ def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_pat
     (tmp_path / "own.tsv").write_text("a cat\tthe cat\tnan\n")
     with pytest.raises(UserError, match="own.tsv, pair 1: score 'nan'; allowed: a num"):
         cmlm.score(toy_export.path, tasks=task)
+
+
+def test_scores_come_with_averages_repeats_and_a_report(encoder, tmp_path):
+    path, output = tmp_path / "own.tsv", tmp_path / "report"
+    rows = [f"{'a' * n}\t{'long' if n > 12 else 'short'}" for n in range(1, 25)]
+    path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    task = f"classification:{path}"
+    given = {"tasks": [task], "repeats": 2, "classifier": "logistic-adam"}
+    scores = cmlm.score(encoder, **given, output=output)
+    assert scores[task].keys() >= {"accuracy", "accuracy_std"}
+    found = json.loads((output / "results.json").read_text())
+    assert found["models"]["Lengths"]["scores"] == scores
+    assert found["seeds"] == [1111, 1112] and found["classifier"] == "logistic-adam"
+    assert (output / "report.html").exists()
+    for wrong, said in (
+        ({"output": output}, "report exists: name another or pass overwrite"),
+        (
+            {"output": path, "overwrite": True},
+            "output=.*own.tsv is the input .* of tasks",
+        ),
+        ({"repeats": 0}, "^repeats is 0; allowed: a number from 1"),
+        (
+            {"classifier": "svm"},
+            "^classifier is 'svm'; allowed: logistic, logistic-adam",
+        ),
+    ):
+        with pytest.raises(UserError, match=said):
+            cmlm.score(encoder, **{**given, **wrong})
+    assert cmlm.averages(scores) == {}
 
 
 # -------------------------------------------------------------------- the shell

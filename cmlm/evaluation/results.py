@@ -8,12 +8,63 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.evaluation import averages, catalogue
-from cmlm.evaluation.run import TaskData
+from cmlm.common import versions
+from cmlm.errors import UserError, shown
+from cmlm.evaluation import averages, catalogue, classifier
+from cmlm.evaluation.run import ModelScores, TaskData
+from cmlm.evaluation.store import SentenceEncoder
+from cmlm.evaluation.tasks import base
+
+
+def settings(data_dir: str, repeats: int, kind: str) -> dict[str, Any]:
+    """The entries on a run.
+
+    Args:
+        data_dir: the folder of test sets.
+        repeats: how often each classifier is trained.
+        kind: the classifier.
+
+    Raises:
+        UserError: the number or the classifier is not allowed.
+    """
+    if not isinstance(repeats, int) or repeats < 1:
+        raise UserError(f"--repeats is {shown(repeats)}; allowed: a number from 1")
+    if kind not in classifier.ABOUT:
+        raise UserError(
+            f"--classifier is {shown(kind)}; allowed: {', '.join(classifier.ABOUT)}"
+        )
+    return {
+        "data_dir": data_dir,
+        "seeds": list(range(base.SEED, base.SEED + repeats)),
+        "classifier": kind,
+        "versions": versions.installed(),
+    }
+
+
+def entry_of(
+    encoder: SentenceEncoder, scored: ModelScores, sentences: Sequence[str]
+) -> dict[str, Any]:
+    """The entry on a model, without averages.
+
+    Args:
+        encoder: the model; `info`, `seq_length` and `lengths` may be missing.
+        scored: its scores.
+        sentences: the sentences of the tasks.
+    """
+    seq_length = getattr(encoder, "seq_length", None)
+    cut = None
+    if seq_length is not None and hasattr(encoder, "lengths"):
+        cut = int((encoder.lengths(sentences) > seq_length).sum())
+    return {
+        **getattr(encoder, "info", {}),
+        "seq_length": seq_length,
+        **scored.as_dict(),
+        "truncated_sentences": cut,
+    }
 
 
 def collect(
-    settings: Mapping[str, Any],
+    run_settings: Mapping[str, Any],
     tasks: Sequence[TaskData],
     models: Mapping[str, dict[str, Any]],
     groups: Mapping[str, Sequence[str]],
@@ -23,7 +74,7 @@ def collect(
     """The content of results.json, with the averages of each model.
 
     Args:
-        settings: the entries on the run: folder, seeds, classifier, versions.
+        run_settings: the entries on the run, see `settings`.
         tasks: the tasks with their data.
         models: the entries of the models with scores; at least one.
         groups: the languages of each --group, by its name.
@@ -31,7 +82,7 @@ def collect(
         means: the models of each further entry, a mean of several, by its name.
     """
     content = {
-        **settings,
+        **run_settings,
         "tasks": {item.task.name: describe(item) for item in tasks},
         "groups": groups,
         "not_scored": failed,
