@@ -142,6 +142,36 @@ def test_the_start_of_a_stage_is_known_without_its_checkpoints(text, tmp_path):
         first.check_start()
 
 
+def test_a_later_stage_of_an_earlier_version_has_the_start_of_the_first(text, tmp_path):
+    """It named none itself, nor the stage before."""
+    config = toys.run_config(
+        text, **{"model.num_layers": 4, "trainer.stacking_steps": "[1,1]"}
+    )
+    config.init_checkpoint = "bert"
+    first, middle, last = planned = stages.plan(config, str(tmp_path / "run"))
+    for stage in planned:
+        start = "bert" if stage is first else ""
+        begun = stage.config.replace(init_checkpoint=start)
+        model_dir.write_config(stage.directory, begun)
+    middle.check_start()
+    middle.config.init_checkpoint = "other"
+    with pytest.raises(UserError, match="started from bert, this command names other"):
+        middle.check_start()
+    for stage in planned:
+        begun = model_dir.read_config(stage.directory)
+        assert begun.stacked_on == (stage.stacked_on or "")
+        assert begun.init_checkpoint == "bert"
+    # Without the first stage, the start is not known.
+    shutil.rmtree(first.directory)
+    assert model_dir.read_config(last.directory).init_checkpoint == ""
+    # Stages that are known to be stacked named their start.
+    for stage in (first, last):
+        begun = stage.config.replace(stacked_on=stage.stacked_on or "")
+        begun.init_checkpoint = "" if stage is last else "bert"
+        model_dir.write_config(stage.directory, begun)
+    assert model_dir.read_config(last.directory).init_checkpoint == ""
+
+
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
 def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
@@ -242,6 +272,14 @@ def test_a_stage_takes_tokenizer_json_and_precision_from_the_stage_before(
         engine.build(asked, last.directory, last.stacked_on)
     # In an earlier version, it named none.
     begun = model_dir.read_config(last.directory)
-    model_dir.write_config(last.directory, begun.replace(init_checkpoint=""))
+    assert begun.stacked_on == first.directory
+    begun = begun.replace(init_checkpoint="", stacked_on="")
+    model_dir.write_config(last.directory, begun)
     engine.build(last.config, last.directory, last.stacked_on)
-    assert model_dir.read_config(last.directory).init_checkpoint == start
+    begun = model_dir.read_config(last.directory)
+    assert begun.init_checkpoint == start and begun.stacked_on == first.directory
+    # Without the stages before, it may have started from any weights, or none.
+    model_dir.write_config(last.directory, begun.replace(init_checkpoint=""))
+    shutil.rmtree(first.directory)
+    with pytest.raises(UserError, match="started without --init_checkpoint, .* names"):
+        engine.build(last.config, last.directory, last.stacked_on)

@@ -135,6 +135,8 @@ class ExperimentConfig(hyperparams.Config):
             of this project, or the weights of another program. Only weights are taken,
             not the optimizer. Another program's weights bring shape and vocabulary;
             recipe and flags still set the pooling.
+        stacked_on: the stage of progressive stacking before this one, whose layers it
+            started from. The run sets it.
     """
 
     model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
@@ -147,6 +149,7 @@ class ExperimentConfig(hyperparams.Config):
         )
     )
     init_checkpoint: str = ""
+    stacked_on: str = ""
 
     @property
     def longest_sentence(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shlex
 
 import tensorflow as tf
@@ -32,6 +33,8 @@ TEXT = "text"
 TEACHER = "teacher"
 BASES = "teacher_bases"
 STAGES = "stages"
+# The name of a stage in `STAGES`.
+_STAGE = re.compile(r"(\d+)-layers")
 
 # The prefixes of a model_dir, as in `best:DIR`.
 PREFIXES = ("best", "untrained", "bow", "both")
@@ -66,6 +69,9 @@ def write_config(model_dir: str, config: experiment.ExperimentConfig) -> None:
 def read_config(model_dir: str) -> experiment.ExperimentConfig:
     """Reads `params.yaml`.
 
+    In an earlier version, a later stage of stacking kept neither the stage before nor
+    the start of the run; both come from the stages that are still there.
+
     Raises:
         UserError: the directory has no `params.yaml`.
     """
@@ -74,7 +80,31 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
             f"{model_dir} has no {PARAMS}: no run has written there; allowed: a "
             "model_dir"
         )
-    return overrides.from_yaml(os.path.join(model_dir, PARAMS))
+    config = overrides.from_yaml(os.path.join(model_dir, PARAMS))
+    stages = [] if config.stacked_on else _stages_before(model_dir, config)
+    if stages:
+        config.stacked_on = stages[-1]
+        first = read_config(stages[0])
+        config.init_checkpoint = config.init_checkpoint or first.init_checkpoint
+    return config
+
+
+def _stages_before(model_dir: str, config: experiment.ExperimentConfig) -> list[str]:
+    """Returns the stages of progressive stacking before one of them, in order.
+
+    Args:
+        model_dir: the run, which is its last stage, or a stage in its `STAGES`.
+        config: the configuration there.
+    """
+    folder, name = os.path.split(os.fspath(model_dir).rstrip("/"))
+    if not (os.path.basename(folder) == STAGES and _STAGE.fullmatch(name)):
+        folder = os.path.join(model_dir, STAGES)
+    found: dict[int, str] = {}
+    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ():
+        path, match = os.path.join(folder, name), _STAGE.fullmatch(name.rstrip("/"))
+        if match and int(match[1]) < config.model.num_layers and is_model_dir(path):
+            found[int(match[1])] = path.rstrip("/")
+    return [found[layers] for layers in sorted(found)]
 
 
 def begun_config(model_dir: str) -> experiment.ExperimentConfig | None:

@@ -115,11 +115,10 @@ def _build(start: Start) -> Run:
     on_chief = functools.partial(workers.on_chief, strategy)
     if start.writes:
         on_chief(lambda: agreement.check_folder(directory))
-    begun = start.begun
-    if begun is not None and start.stacked_on and not begun.init_checkpoint:
-        # In an earlier version, only the first stage kept the start of the run.
-        begun.init_checkpoint = config.init_checkpoint
     config.init_checkpoint = on_chief(lambda: agreement.check_begun(start))
+    config.stacked_on = start.stacked_on or ""
+    if start.begun is not None:
+        config.stacked_on = start.begun.stacked_on
     tasks = Evals(config, strategy)
     if start.stacked_on:
         # Only a finished stage shows whether its vocabulary is a tokenizer.json.
