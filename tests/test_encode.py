@@ -341,11 +341,35 @@ def test_a_start_that_cannot_be_repeated_is_named(source, tmp_path):
         run = model_dirs.write(tmp_path / "run", **settings)
         with pytest.raises(UserError, match=said):
             opening.open_encoder(f"untrained:{run}")
-    run = model_dirs.write(tmp_path / "stacked")
-    model_dirs.write(tmp_path / "stacked" / "stages" / "1-layers")
-    with pytest.raises(UserError, match="its stage before; allowed: a folder in "):
-        opening.open_encoder(f"untrained:{run}")
-    opening.open_encoder(f"untrained:{run}/stages/1-layers")
+
+
+def test_only_the_first_stage_of_stacking_has_untrained_weights(tmp_path):
+    first, middle, last = (
+        model_dirs.write(tmp_path / folder, **{"model.num_layers": layers})
+        for folder, layers in (
+            ("run/stages/1-layers", 1),
+            ("run/stages/2-layers", 2),
+            ("run", 4),
+        )
+    )
+
+    def refuses(stage, before, allowed):
+        said = f"untrained:{stage}: it started from the layers of {before}, .*allowed: "
+        with pytest.raises(UserError, match=f"{said}{allowed}"):
+            opening.open_encoder(f"untrained:{stage}")
+
+    # The runs of an earlier version do not name the stages before.
+    refuses(last, middle, f"untrained:{first}, or {last}, best:")
+    refuses(f"{middle}/", first, f"untrained:{first}, or {middle}/, best:")
+    opening.open_encoder(f"untrained:{first}")
+    for stage, before in ((last, middle), (middle, first)):
+        model_dir.write_config(stage, model_dir.read_config(stage))
+        assert f"stacked_on: {before}\n" in Path(stage, model_dir.PARAMS).read_text()
+    shutil.rmtree(first)
+    refuses(last, middle, f"{last}, best:")
+    refuses(middle, first, f"{middle}, best:")
+    shutil.rmtree(f"{last}/stages")
+    refuses(last, middle, f"{last}, best:")
 
 
 def test_what_cannot_be_opened_is_named(source, exported, tmp_path):

@@ -214,11 +214,14 @@ def _start(
         UserError: the start cannot be repeated, or its weights are gone.
     """
     asked, start = f"untrained:{model_dir}", config.init_checkpoint
-    stages = os.path.join(model_dir, STAGES)
-    if tf.io.gfile.isdir(stages):
+    if config.stacked_on:
+        # Only the first stage began with weights of its own.
+        stages = _stages_before(model_dir, config)
+        is_there = bool(stages) and not read_config(stages[0]).stacked_on
+        first = f"untrained:{stages[0]}, or " if is_there else ""
         raise UserError(
-            f"{asked}: the run started from the layers of its stage before; allowed: a "
-            f"folder in {stages}, or untrained: and the first of them"
+            f"{asked}: it started from the layers of {config.stacked_on}, the stage "
+            f"before; allowed: {first}{model_dir}, best: or bow: before it"
         )
     if start:
         if not any(tf.io.gfile.exists(start + end) for end in ("", ".index")):
