@@ -158,7 +158,7 @@ def configure():
     # In an earlier version, the last stage of stacking did not name the run's weights.
     has_shape = begun is not None and config.trainer.stacking_steps
     if config.init_checkpoint or has_shape:
-        warm_start.adopt_for_run(config, given, begun)
+        warm_start.adopt_for_run(config, given, begun, FLAGS.model_dir)
     elif begun is None and not FLAGS.print_config:
         # Else the run would train a large encoder from random weights.
         warm_start.refuse_missing(config)

@@ -256,6 +256,13 @@ def test_a_resumed_run_needs_its_start_no_more(start, tmp_path, monkeypatch):
         )
         assert config.model.hidden_size == 16 and config.model.num_layers == 1
         assert config.init_checkpoint == taken
+    said = f"preset is 'large', which has num_layers=24; allowed: .*, as {run} says"
+    with pytest.raises(UserError, match=said):
+        configure(
+            f"--flagfile={ROOT}/configs/mirror_sentence.flags",
+            *(f"--model_dir={run}", "--train_data=a.txt"),
+            "--params_override=model.preset=large",
+        )
 
 
 def test_a_warm_start_fills_the_first_stage_of_stacking(start, tmp_path):

@@ -39,6 +39,7 @@ def adopt_for_run(
     config: experiment.ExperimentConfig,
     given: Collection[str],
     begun: experiment.ExperimentConfig | None,
+    directory: str | None = None,
 ) -> None:
     """Takes over the shape of `init_checkpoint`, and a foreign vocabulary's rules.
 
@@ -52,15 +53,17 @@ def adopt_for_run(
         given: names of the settings that the user has set; they keep their values.
         begun: the configuration of the run in the model_dir, or None if it has no
             checkpoint.
+        directory: the model_dir, for the message.
 
     Raises:
-        UserError: a given setting contradicts the source, or the first stage has
-            another number of layers.
+        UserError: a given setting contradicts the source or the begun run, or the first
+            stage has another number of layers.
     """
     takes_pooling = config.model.pooling == encoder_config.SOURCE_POOLING
     if takes_pooling:
         given = set(given) - {"model.pooling"}
     if begun is not None:
+        config.model.refuse_other_preset(given, begun.model.as_dict(), directory)
         for field in dataclasses.fields(config.model):
             if f"model.{field.name}" not in given:
                 setattr(config.model, field.name, getattr(begun.model, field.name))
