@@ -498,6 +498,10 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path, one_devi
     config.vocabulary.file, config.model.vocab_size = str(given), 0
     taken = inputs.prepare_vocabulary(start, data)
     assert taken == str(own) and own.read_text() == given.read_text()
+    # Its rules come beside it, without the mark of a vocabulary of the run.
+    record = rules.read(str(own))
+    assert record.rules == config.vocabulary.rules().as_dict()
+    assert record.origin == {"file": str(given)}
     # The user's record stays, so a start without the file does not learn over it.
     rules.write(str(own), config.vocabulary.rules(), {"size": 6})
     record = Path(rules.path_of(str(own)))

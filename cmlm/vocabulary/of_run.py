@@ -87,7 +87,12 @@ def _given(
             f"{config.file} differs from the run's vocabulary, {own}; "
             "allowed: that file, or another --model_dir"
         )
-    if present and (has_weights or _is_given(config, own)):
+    if present and has_weights:
+        return own
+    if present and _is_given(config, own):
+        if not vocabulary_file.is_json(own) and rules.read(own) is None:
+            # Without the mark of the run, the vocabulary still counts as the user's.
+            rules.write(own, config.rules(), {"file": config.file})
         return own
     path = os.path.join(model_dir, vocabulary_file.name_of(config.file))
     if vocabulary_file.is_json(path):
