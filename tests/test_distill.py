@@ -394,7 +394,10 @@ def test_a_run_keeps_the_basis_of_its_first_start(folder, caplog):
     config.teacher_cache = str(folder / "cache")
     assert "bases" not in caplog.text
     assert np.abs(later(writes=False) - first).max() > 1e-3
-    assert f"{folder}/run/teacher_bases holds the bases of other teach" in caplog.text
+    said = f"{folder}/run/teacher_bases holds the bases of other teachers, and "
+    assert f"{said}this command validates in a new one" in caplog.text
+    later()
+    assert f"{said}the run goes on in a new one" in caplog.text
 
 
 def prepare_both(folder, distill, bitext):

@@ -101,10 +101,11 @@ def _with_bases(
         kept = os.path.join(folder, teacher[:16])
         if others and not (start.is_first or tf.io.gfile.exists(kept)):
             logger.warning(
-                "teacher: %s holds the bases of other teachers, and the run goes on in "
-                "a new one, which its student has not learnt; another path or address "
-                "makes another teacher",
+                "teacher: %s holds the bases of other teachers, and %s in a new one, "
+                "which its student has not learnt; another path or address makes "
+                "another teacher",
                 folder,
+                "the run goes on" if start.writes else "this command validates",
             )
         if start.writes and (start.is_first or not tf.io.gfile.exists(kept)):
             with files.atomic_file(kept) as temporary:
