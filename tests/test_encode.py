@@ -404,6 +404,13 @@ def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path, na
     with pytest.raises(UserError, match=f"{said}{tmp_path}/encoder, or"):
         foreign.find(str(tmp_path))
     foreign.find(f"{tmp_path}/encoder")
+    version = tmp_path / "version"
+    shutil.copytree(exported / "serving" / "1", version)
+    (version / name).write_text("{}")
+    said = f"^{version}/? holds an export beside other weights; allowed: a folder with"
+    for model in (str(version), f"{version}/"):
+        with pytest.raises(UserError, match=said):
+            opening.check(model)
 
 
 def test_an_export_with_a_version_of_another_model_is_refused(exported, tmp_path):

@@ -78,15 +78,17 @@ def refuse_other_weights(directory: str, export: str) -> None:
 
     Args:
         directory: the directory of both.
-        export: the SavedModel of the export, in the directory.
+        export: the SavedModel of the export, in the directory or the directory itself.
 
     Raises:
         UserError: the directory holds other weights, too.
     """
     if _is_huggingface(directory) or _checkpoints(directory):
+        allowed = f"{export}, or a folder without it"
+        if export == directory.rstrip("/"):
+            allowed = "a folder with one of them"
         raise UserError(
-            f"{directory} holds an export beside other weights; allowed: {export}, or "
-            "a folder without it"
+            f"{directory} holds an export beside other weights; allowed: {allowed}"
         )
 
 
