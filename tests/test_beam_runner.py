@@ -29,7 +29,7 @@ class CountWords(beam_runner.CountingDoFn):
         if line == "full":
             raise OSError(28, "No space left on device")
         if line == "gone":
-            open("/dev/null/o.tmp-0a1b2c3d/part", "w")
+            open("/dev/null/o.tmp-0a1b2c3d/scratch/p.tmp-0a1b2c3e", "w")
         for word in line.split():
             self.counts[word] += 1
             yield word
@@ -74,7 +74,7 @@ def test_nothing_to_count_is_an_empty_file(tmp_path):
     [
         ("bad", "^'bad' is not a line: allowed are others$"),
         ("full", "^the disk is full: no space left on device$"),
-        ("gone", "^/dev/null/o/part: Not a directory$"),
+        ("gone", "^/dev/null/o: Not a directory$"),
     ],
 )
 def test_a_mistake_in_a_transform_is_one_line(tmp_path, line, message):

@@ -265,8 +265,8 @@ def _message_of(failure: Exception) -> str | None:
         message = "the disk is full: no space left on device"
     elif found := re.findall(r"\[Errno \d+\] ([^:\n\[]+)(?:: '(.*?)')?", text):
         reason, path = found[-1]
+        path = path_names.output_of(path)
         message = f"{path}: {reason.strip()}".removeprefix(": ")
-        message = path_names.with_final_names(message)
     elif isinstance(failure, UserError):
         message = text
     elif found := re.findall(

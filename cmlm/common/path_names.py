@@ -64,6 +64,14 @@ def is_temporary(name: str) -> bool:
     return re.fullmatch(rf".+{_TEMPORARY.pattern}", name) is not None
 
 
+def output_of(path: str) -> str:
+    """The output that an unfinished path will be, or will be a part of.
+
+    `OUT` for `OUT.tmp-0123abcd/part`; any other path as it is.
+    """
+    return re.sub(rf"{_TEMPORARY.pattern}(/.*)?", "", path)
+
+
 def with_final_names(message: str) -> str:
     """A message that names outputs instead of their unfinished files."""
     return _TEMPORARY.sub("", message)
