@@ -21,7 +21,7 @@ from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.tokenization import rules
-from cmlm.training import agreement, engine, inputs, metrics_log
+from cmlm.training import agreement, checkpoints, engine, inputs, metrics_log
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.start import Start
 
@@ -252,6 +252,35 @@ def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
     again = engine.build(toys.run_config(text), str(tmp_path))
     engine.train(again)
     assert toys.stored(tmp_path / "ckpt-20").keys() == before.keys()
+
+
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
+    caplog.set_level("INFO", "cmlm")
+    directory = str(shutil.copytree(finished.run.directory, tmp_path / "run"))
+    settings = finished.run.config.trainer.replace(train_steps=3)
+    data = engine._data_of_best(finished.run)
+    worse = {"cmlm/loss": finished.validation["cmlm/loss"] + 1}
+
+    def best(chosen_on):
+        trainer = finished.run.trainer
+        return checkpoints.BestCheckpoint(directory, settings, trainer, chosen_on)
+
+    # A later version may describe more; an earlier one has described nothing.
+    assert not best(data | {"more": 1}).offer(worse)
+    assert not caplog.messages
+    assert "kept" in best({}).offer(worse)
+    assert not best(data).offer(worse)
+    assert "kept" in best(data).offer(finished.validation)
+    # Other text and a larger batch.
+    caplog.clear()
+    text = toys.write_corpus(tmp_path / "other.txt", documents=50)
+    config = toys.run_config(text, **{"trainer.train_steps": 3})
+    config.task.cmlm.train_data.global_batch_size = 16
+    engine.train(engine.build(config, directory))
+    assert "best/ was chosen with another text, global_batch_size: the " in caplog.text
+    assert tf.train.latest_checkpoint(f"{directory}/best").endswith("ckpt-3")
 
 
 @pytest.mark.large

@@ -67,7 +67,7 @@ def test_tasks_are_scored_at_the_length_of_the_finished_encoder(run_config, tmp_
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
-def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path):
+def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path, one_device):
     config, metric = run_config()
     config.trainer.best_checkpoint_metric = metric
     with pytest.raises(UserError, match="comparison is 'lower'; allowed: higher, as"):
@@ -76,6 +76,11 @@ def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path):
     run = engine.build(config, str(tmp_path / "run"))
     engine.train(run)
     assert tf.train.latest_checkpoint(str(tmp_path / "run" / "best"))
+    before = run.evals.described(metric)
+    assert before == evals.Evals(config, one_device).described(metric)
+    with (tmp_path / "pairs.tsv").open("a") as file:
+        file.write("rain\troad\t1\n")
+    assert before != evals.Evals(config, one_device).described(metric)
 
 
 @pytest.mark.parametrize(

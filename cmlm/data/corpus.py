@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
@@ -50,6 +51,16 @@ def mix(
         seed=seed,
         stop_on_empty_dataset=False,
     )
+
+
+def listing(files: Mapping[str, list[str]]) -> dict[str, list]:
+    """Returns [name, bytes] of each file by language, the same after a move."""
+    return {
+        language: [
+            [os.path.basename(path), tf.io.gfile.stat(path).length] for path in paths
+        ]
+        for language, paths in sorted(files.items())
+    }
 
 
 def merge(corpora: Iterable[Corpus]) -> dict[str, list[str]]:

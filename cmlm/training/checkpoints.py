@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +19,8 @@ from cmlm.modeling import checkpoints, latest
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.training import finite
 from cmlm.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
@@ -84,24 +89,30 @@ class Checkpoints:
         self.latest_checkpoint = self.path(step)
 
 
-# The key of the metric in the best checkpoint; those of version 0.1.0 lack it.
+# The keys of the metric and of its data in the best checkpoint.
 _CHOSEN_BY = "chosen_by/.ATTRIBUTES/VARIABLE_VALUE"
+_CHOSEN_ON = "chosen_on/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class BestCheckpoint:
     """The checkpoint with the best value of one validation metric.
 
-    Values of another metric, or of a run before this one, do not count. Every worker
-    must build it and call it.
+    Values of another metric, on other data, or of a run before this one do not count.
+    Every worker must build it and call it.
 
     Args:
         directory: the model_dir.
         settings: the metric, and whether lower or higher is better.
         trainer: the trainer, already restored.
+        chosen_on: describes the data of the metric, in plain values by name.
     """
 
     def __init__(
-        self, directory: str, settings: experiment.TrainerConfig, trainer: Trainer
+        self,
+        directory: str,
+        settings: experiment.TrainerConfig,
+        trainer: Trainer,
+        chosen_on: Mapping[str, Any],
     ):
         self._trainer = trainer
         self._metric = settings.best_checkpoint_metric
@@ -115,6 +126,7 @@ class BestCheckpoint:
                 model=trainer.model,
                 best_value=self._value,
                 chosen_by=tf.Variable(chosen_by, trainable=False),
+                chosen_on=tf.Variable(json.dumps(chosen_on), trainable=False),
             ),
             trainer.model.variables,
             os.path.join(directory, model_dir.BEST),
@@ -122,12 +134,16 @@ class BestCheckpoint:
         )
         path = self._manager.latest_checkpoint
         # A run that begins, perhaps again, has no best value.
-        if self._metric and path and trainer.step:
-            before = tf.Variable(chosen_by, trainable=False)
-            if tf_checkpoints.open_file(path).has_tensor(_CHOSEN_BY):
-                checkpoints.restore(path, chosen_by=before)
-            if before.numpy().decode() == chosen_by:
-                checkpoints.restore(path, best_value=self._value)
+        if not (self._metric and path and trainer.step):
+            return
+        others = _differences(path, chosen_by, chosen_on)
+        if not others:
+            checkpoints.restore(path, best_value=self._value)
+        elif workers.is_chief(trainer.strategy) and not settings.is_over(trainer.step):
+            logger.info(
+                "best/ was chosen with another %s: the run chooses it anew",
+                ", ".join(others),
+            )
 
     def offer(self, metrics: Mapping[str, float]) -> str:
         """Saves a checkpoint if `metrics` are the best so far.
@@ -153,3 +169,19 @@ class BestCheckpoint:
         self._value.assign(value)
         self._manager.save(self._trainer.step)
         return f"  (best {self._metric}, kept)"
+
+
+def _differences(path: str, chosen_by: str, chosen_on: Mapping[str, Any]) -> list[str]:
+    """Names the parts of a best checkpoint's record that differ from those of now.
+
+    Earlier versions wrote fewer parts, or no record; these do not differ.
+    """
+    reader = tf_checkpoints.open_file(path)
+
+    def stored(key: str, default: str) -> str:
+        return reader.get_tensor(key).decode() if reader.has_tensor(key) else default
+
+    if stored(_CHOSEN_BY, chosen_by) != chosen_by:
+        return ["metric"]
+    before = json.loads(stored(_CHOSEN_ON, "{}"))
+    return [name for name, value in before.items() if chosen_on.get(name) != value]

@@ -15,6 +15,7 @@ import io
 import logging
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import orbit
 import tensorflow as tf
@@ -30,7 +31,7 @@ from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
-from cmlm.training import agreement, hold_out, inputs, metrics_log
+from cmlm.training import agreement, hold_out, inputs, metrics_log, validation
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
 from cmlm.training.finite import NonFiniteError
@@ -53,7 +54,8 @@ class Run:
         trainer: model, objectives, optimizer.
         manager: the manager of the checkpoints in `directory`.
         strategy: the devices.
-        score: computes the metrics of `trainer.evals` for the current weights.
+        evals: the tasks of `trainer.evals`.
+        score: computes their metrics for the current weights.
         is_over: whether the run had all of its steps when it was built.
     """
 
@@ -62,6 +64,7 @@ class Run:
     trainer: Trainer
     manager: Checkpoints
     strategy: tf.distribute.Strategy
+    evals: Evals
     score: Callable[[], dict[str, float]]
     is_over: bool
 
@@ -154,7 +157,7 @@ def _build(start: Start) -> Run:
             model_dir.write_config(directory, config)
     encoder = opening.live(trainer.model, tokenizer, config.longest_sentence)
     score = functools.partial(tasks.score, encoder)
-    return Run(directory, config, trainer, manager, strategy, score, is_over)
+    return Run(directory, config, trainer, manager, strategy, tasks, score, is_over)
 
 
 def _build_trainer(
@@ -333,7 +336,8 @@ class _Loops:
     def __init__(self, run: Run, signals: Signals):
         settings, trainer = run.config.trainer, run.trainer
         self._run, self._signals = run, signals
-        self._best = BestCheckpoint(run.directory, settings, trainer)
+        chosen_on = workers.on_chief(run.strategy, lambda: _data_of_best(run))
+        self._best = BestCheckpoint(run.directory, settings, trainer, chosen_on)
         self.pace = Pace(settings, trainer.step)
         self._reporter = None
         if workers.is_chief(run.strategy):
@@ -366,6 +370,16 @@ class _Loops:
         kept = self._best.offer(self.validation)
         if self._reporter:
             self._reporter.validated(self.validation, kept)
+
+
+def _data_of_best(run: Run) -> dict[str, Any]:
+    """Describes the data of `trainer.best_checkpoint_metric`; empty without one."""
+    settings = run.config.trainer
+    metric = settings.best_checkpoint_metric
+    if metric in run.evals.metrics:
+        return run.evals.described(metric)
+    objective = run.trainer.objectives.get(metric.partition("/")[0])
+    return validation.described(objective, settings) if objective else {}
 
 
 def _owes_validation(run: Run) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import tensorflow as tf
 
-from cmlm.common import fields, workers
+from cmlm.common import checksums, fields, workers
 from cmlm.config import experiment
 from cmlm.encoders.encoder import Encoder
 from cmlm.errors import UserError
@@ -66,6 +68,12 @@ class Evals:
             name, reason = next(iter(failed.items()))
             raise UserError(f"{name}: {reason}")
         return [f"{item.task.name}/{item.task.main_metric}" for item in self._tasks]
+
+    def described(self, metric: str) -> dict[str, str]:
+        """Describes the test set of a metric. Call it on worker 0 only."""
+        files = self._tasks[self.metrics.index(metric)].checksums
+        named = sorted((os.path.basename(path), files[path]) for path in files)
+        return {"test set": checksums.of_values(named)}
 
     def score(self, encoder: Encoder) -> dict[str, float]:
         """Scores the current weights.

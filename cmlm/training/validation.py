@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import distributed, iterators
+from cmlm.common import checksums, distributed, iterators
+from cmlm.config import experiment
+from cmlm.data import corpus
 from cmlm.objectives import EmbeddingObjective, Objective
 from cmlm.training.totals import add_totals, means
 
@@ -159,6 +162,23 @@ class Validator:
             parallel_iterations=1,
         )
         return totals
+
+
+def described(
+    objective: Objective, settings: experiment.TrainerConfig
+) -> dict[str, Any]:
+    """Describes the examples of a validation, in plain values by name."""
+    data, own = objective.config.train_data, objective.data.validation
+    return {
+        "text": checksums.of_values(
+            corpus.listing((own or objective.data.train).files)
+        ),
+        "hold_out_fraction": 0.0 if own else data.hold_out_fraction,
+        "seq_length": data.seq_length,
+        "global_batch_size": data.global_batch_size,
+        "validation_steps": settings.validation_steps,
+        "validation_examples": settings.validation_examples,
+    }
 
 
 def _stacked(metrics) -> dict[str, tf.Tensor]:

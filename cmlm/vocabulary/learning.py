@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import logging
 import math
-import os
 import string
 import time
 import unicodedata
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 from cmlm.common import checksums, outputs
 from cmlm.common import files as files_lib
-from cmlm.data import languages
+from cmlm.data import corpus, languages
 from cmlm.errors import UserError
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
@@ -39,17 +38,11 @@ logger = logging.getLogger(__name__)
 
 def origin(config: VocabularyConfig, files: Mapping[str, list[str]]) -> dict[str, Any]:
     """Describes the source of a vocabulary: settings, and files by size."""
-    text = {
-        language: [
-            [os.path.basename(path), tf.io.gfile.stat(path).length] for path in paths
-        ]
-        for language, paths in sorted(files.items())
-    }
     return {
         "size": config.size,
         "sampling_exponent": config.sampling_exponent,
         "max_text_bytes": config.max_text_bytes,
-        "text": checksums.of_values(text),
+        "text": checksums.of_values(corpus.listing(files)),
     }
 
 
