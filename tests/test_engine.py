@@ -618,6 +618,25 @@ def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
         warm = toys.run_config(
             text,
             init_checkpoint=str(tmp_path / checkpoint),
+@pytest.mark.large
+def test_other_text_that_a_vocabulary_does_not_know_is_refused(
+    finished, tmp_path, one_device
+):
+    greek = tmp_path / "greek.txt"
+    greek.write_text("νερό ποτάμι γέφυρα\nβάρκα ψάρι\n\n" * 40)
+    config = toys.run_config(str(greek))
+    directory = str(shutil.copytree(finished.run.directory, tmp_path / "run"))
+    resumed = Start(config, directory, one_device, finished.run.config)
+    message = r"are \[UNK\] .*\(the text of the run so far, another --model_dir, or voc"
+    with pytest.raises(UserError, match=message):
+        inputs.prepare(resumed)
+    inputs.prepare(dataclasses.replace(resumed, writes=False))
+    config = toys.run_config(str(greek), init_checkpoint=directory)
+    message = r"\(weights with a vocabulary of this text, a run without --init_check"
+    with pytest.raises(UserError, match=message):
+        inputs.prepare(Start(config, str(tmp_path / "warm"), one_device))
+
+
             **{"vocabulary.file": file},
         )
         return engine.build(warm, str(tmp_path / directory))

@@ -115,12 +115,22 @@ def prepare(start: Start) -> tuple[dict[str, Data], Tokenizer]:
     config.model.vocab_size = tokenizer.vocab_size
 
     def check_coverage():
-        if start.begun is None:
+        # A resumed run may have new text.
+        if start.writes:
             text = merge(entry.train for entry in data.values())
-            of_run.check_coverage(config.vocabulary, tokenizer, text)
+            of_run.check_coverage(config.vocabulary, tokenizer, text, _remedy(start))
 
     workers.on_chief(strategy, check_coverage)
     return data, tokenizer
+
+
+def _remedy(start: Start) -> str:
+    """The way out of a text that the vocabulary does not know, for messages."""
+    if start.begun is not None:
+        return "the text of the run so far, another --model_dir"
+    if start.config.init_checkpoint:
+        return "weights with a vocabulary of this text, a run without --init_checkpoint"
+    return "a vocabulary of this text and case"
 
 
 def _prepare_files(start: Start) -> dict[str, Any]:

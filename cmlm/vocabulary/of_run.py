@@ -192,7 +192,10 @@ def _refuse_other_size(path: str, model_size: int) -> None:
 
 
 def check_coverage(
-    config: VocabularyConfig, tokenizer: Tokenizer, files: Mapping[str, list[str]]
+    config: VocabularyConfig,
+    tokenizer: Tokenizer,
+    files: Mapping[str, list[str]],
+    remedy: str,
 ) -> None:
     """Logs the share of [UNK] in the training text, and refuses text of [UNK]s.
 
@@ -200,6 +203,7 @@ def check_coverage(
         config: the largest share, and the rules for the message.
         tokenizer: the tokenizer of the run.
         files: the training data by language, see `coverage.unknown_shares`.
+        remedy: what to take for a text of [UNK]s, for the message.
 
     Raises:
         UserError: a language has more than `config.max_unknown_share`.
@@ -215,8 +219,8 @@ def check_coverage(
         if share > config.max_unknown_share:
             raise UserError(
                 f"{of} are [UNK] with {tokenizer.vocab_file} ({tokenizer.rules}); "
-                f"allowed: at most {config.max_unknown_share:.0%} (a vocabulary of this"
-                " text and case, or vocabulary.max_unknown_share=1)"
+                f"allowed: at most {config.max_unknown_share:.0%} ({remedy}, or "
+                "vocabulary.max_unknown_share=1)"
             )
         if share > _SUSPICIOUS_SHARE:
             logger.warning(
