@@ -1,8 +1,9 @@
 """README.md of an export: describes the model from the files of its run.
 
-Data, steps, objectives and seeds come from params.yaml. Metrics come from the last
-validation in metrics.jsonl at or before the exported step. The card says "not stated"
-for every fact that the files do not contain.
+Data, steps, objectives and seeds come from params.yaml, changes of text and batches
+from starts.jsonl. Metrics come from the last validation in metrics.jsonl at or before
+the exported step. The card says "not stated" for every fact that the files do not
+contain.
 """
 
 from __future__ import annotations
@@ -181,6 +182,7 @@ def _training(opened: OpenedWeights) -> list[str]:
     for name, objective in config.task.enabled().items():
         if isinstance(objective, DistillConfig):
             lines += [f"The teacher of {name} is `{objective.teacher}`.", ""]
+    lines += _starts(opened.run, step)
     metrics = last_validation(opened.run, step)
     if not metrics:
         return [*lines, "The run recorded no validation up to this step."]
@@ -192,6 +194,29 @@ def _training(opened: OpenedWeights) -> list[str]:
         *(f"| {name} | {value:.4f} |" for name, value in metrics.items()),
     ]
     return lines
+
+
+def _starts(directory: str, step: int) -> list[str]:
+    """The starts up to a step, if text or batches of the run changed between starts."""
+    rows = model_dir.read_starts(directory)
+    parts = ("global_batch_size", "text")
+    if all(row[part] == rows[0][part] for row in rows for part in parts):
+        return []
+    lines = [
+        "Text or batches changed when the run resumed. The table above shows the last "
+        "start; this one shows all starts up to this step:",
+        "",
+        "| from step | objective | examples a step | files | bytes |",
+        "|---|---|---|---|---|",
+    ]
+    for row in (row for row in rows if row["step"] < step):
+        for name, text in row["text"].items():
+            sizes = [size for files in text.values() for _, size in files]
+            lines.append(
+                f"| {row['step']:,} | {name} | {row['global_batch_size'].get(name)} "
+                f"| {len(sizes):,} | {sum(sizes):,} |"
+            )
+    return [*lines, ""]
 
 
 def last_validation(directory: str, step: int) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Whole runs: exact resume after kill -9, signals, best checkpoint, refusals."""
 
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import toys
 from official.core import config_definitions
 
 from cmlm.common import distributed, workers
-from cmlm.config import overrides
+from cmlm.config import loading, overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.tokenization import rules
@@ -273,14 +274,26 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     assert "kept" in best({}).offer(worse)
     assert not best(data).offer(worse)
     assert "kept" in best(data).offer(finished.validation)
-    # Other text and a larger batch.
+    # Other text and a larger batch, beside a start that was killed.
     caplog.clear()
     text = toys.write_corpus(tmp_path / "other.txt", documents=50)
     config = toys.run_config(text, **{"trainer.train_steps": 3})
     config.task.cmlm.train_data.global_batch_size = 16
+    config.trainer.optimizer.learning_rate = 1e-4
+    engine.build(config, directory)
     engine.train(engine.build(config, directory))
     assert "best/ was chosen with another text, global_batch_size: the " in caplog.text
     assert tf.train.latest_checkpoint(f"{directory}/best").endswith("ckpt-3")
+    skipped = f"skips its first batches (2 of cmlm); --init_checkpoint={directory} with"
+    assert caplog.text.count(skipped) == 2
+    first, second = model_dir.read_starts(directory)
+    assert (first["step"], second["step"]) == (0, 2) and not first["changed"]
+    assert first["versions"]["tensorflow"] == tf.__version__
+    assert second["global_batch_size"] == {"cmlm": 16}
+    assert second["text"] == {"cmlm": {"": [["other.txt", os.path.getsize(text)]]}}
+    lines = Path(directory, model_dir.STARTS).read_text().splitlines()
+    changed = [set(json.loads(line)["changed"]) for line in lines]
+    assert "trainer.train_steps" in changed[1] and not changed[2]
 
 
 @pytest.mark.large
@@ -494,9 +507,11 @@ def test_a_new_run_names_the_files_of_others_in_its_folder(tmp_path, caplog):
         (tmp_path / name).touch()
     agreement.check_folder(folder)
     assert "not of a run: a, b.txt, c.txt and 1 more; the run writes" in caplog.text
-    (tmp_path / model_dir.METRICS).touch()
-    with pytest.raises(UserError, match="holds metrics.jsonl, which the run would rep"):
-        agreement.check_folder(folder)
+    for name in (model_dir.METRICS, model_dir.STARTS):
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match=f"holds {name}, which the run would rep"):
+            agreement.check_folder(folder)
+        (tmp_path / name).unlink()
     (tmp_path / model_dir.PARAMS).touch()
     caplog.clear()
     agreement.check_folder(folder)
@@ -603,22 +618,6 @@ def test_a_finished_run_keeps_its_settings(text, finished, tmp_path, caplog):
 
 
 @pytest.mark.large
-@pytest.mark.usefixtures("eager")
-def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
-    config = toys.run_config(text, **{"trainer.train_steps": 1})
-    run = engine.build(config, str(tmp_path / "a"))
-    run.manager.save(0)
-    best = tf.train.Checkpoint(model=run.trainer.model)
-    best.save(str(tmp_path / "a" / "best" / "ckpt"))
-    words = (tmp_path / "a" / "vocab.txt").read_text()
-    other = tmp_path / "vocab.txt"
-
-    def start(checkpoint, directory):
-        file = str(other) if other.exists() else ""
-        warm = toys.run_config(
-            text,
-            init_checkpoint=str(tmp_path / checkpoint),
-@pytest.mark.large
 def test_other_text_that_a_vocabulary_does_not_know_is_refused(
     finished, tmp_path, one_device
 ):
@@ -637,6 +636,22 @@ def test_other_text_that_a_vocabulary_does_not_know_is_refused(
         inputs.prepare(Start(config, str(tmp_path / "warm"), one_device))
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
+    config = toys.run_config(text, **{"trainer.train_steps": 1})
+    run = engine.build(config, str(tmp_path / "a"))
+    run.manager.save(0)
+    best = tf.train.Checkpoint(model=run.trainer.model)
+    best.save(str(tmp_path / "a" / "best" / "ckpt"))
+    words = (tmp_path / "a" / "vocab.txt").read_text()
+    other = tmp_path / "vocab.txt"
+
+    def start(checkpoint, directory):
+        file = str(other) if other.exists() else ""
+        warm = toys.run_config(
+            text,
+            init_checkpoint=str(tmp_path / checkpoint),
             **{"vocabulary.file": file},
         )
         return engine.build(warm, str(tmp_path / directory))
@@ -814,6 +829,15 @@ def test_idle_gpus_are_said(gpus, monkeypatch, caplog):
     runtime = config_definitions.RuntimeConfig(distribution_strategy="one_device")
     distributed.build_strategy(runtime)
     assert ("2 GPU(s) of this machine stay idle" in caplog.text) == bool(gpus)
+
+
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_params_yaml_repeats_a_run(finished, tmp_path):
+    before = Path(finished.run.directory)
+    config = loading.load("cmlm/english", [str(before / model_dir.PARAMS)], [])
+    engine.train(engine.build(config, str(tmp_path)), validate=False)
+    toys.assert_equal_checkpoints(before / "ckpt-2", tmp_path / "ckpt-2")
 
 
 def test_params_yaml_reads_back_equal(text, tmp_path):

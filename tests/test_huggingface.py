@@ -164,6 +164,12 @@ def test_card_says_what_the_run_says(tmp_path):
     assert set(header["language"]) == {*("no", "pt", "zh"), *("en", "de", "fr")}
     (row,) = re.findall(r"\| languages \| (.*) \|", card)
     assert set(row.split(", ")) == {*("no", "pt-br", "zh-Hant"), *("en", "de", "fr")}
+    # A start that counts no more, and one behind this step.
+    for step, batch, size in ((0, 4, 7), (1, 8, 9), (1, 16, 1000), (3, 32, 1000)):
+        row = {"step": step, "global_batch_size": {"cmlm": batch}}
+        model_dir.add_start(trained.run, row | {"text": {"cmlm": {"": [["a", size]]}}})
+    card = model_card.render(trained, 37, True, False)
+    assert "| 0 | cmlm | 4 | 1 | 7 |\n| 1 | cmlm | 16 | 1 | 1,000 |\n\n" in card
     # For TF Hub: another usage, no header of the other hub.
     plain = model_card.render(trained, 37, False, False)
     assert "hub.load" in plain and "library_name" not in plain

@@ -118,7 +118,8 @@ def test_a_name_relative_to_the_working_directory(source, tmp_path, monkeypatch)
 
 
 def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
-    Path(source, model_dir.METRICS).write_text('{"step": 3}\n')
+    for name in (model_dir.METRICS, model_dir.STARTS):
+        Path(source, name).write_text('{"step": 3}\n')
     output = str(tmp_path / "new")
     pruned = pruning.prune(source, lambda: [TEXT], output)
     before, after = opening.open_encoder(source), opening.open_encoder(output)
@@ -135,7 +136,8 @@ def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
     assert after.info["step"] == 3
     config = model_dir.read_config(output)
     assert config.model.vocab_size == len(vocab)
-    assert Path(output, model_dir.METRICS).read_text() == '{"step": 3}\n'
+    for name in (model_dir.METRICS, model_dir.STARTS):
+        assert Path(output, name).read_text() == '{"step": 3}\n'
 
 
 def test_sizes_are_known_if_the_model_vanishes_at_the_end(

@@ -227,6 +227,7 @@ def test_two_workers_are_two_replicas(directory, two_replicas):
         "checkpoint",
         model_dir.METRICS,
         model_dir.PARAMS,
+        model_dir.STARTS,
         model_dir.TENSORBOARD,
         vocabulary_file.FILE_NAME,
         f"{vocabulary_file.FILE_NAME}.json",

@@ -10,6 +10,8 @@ import logging
 import os
 import re
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 PARAMS = "params.yaml"
 BEST = latest.BEST
 METRICS = "metrics.jsonl"
+STARTS = "starts.jsonl"
 TENSORBOARD = "tensorboard"
 TEXT = "text"
 TEACHER = "teacher"
@@ -64,6 +67,13 @@ def write_config(model_dir: str, config: experiment.ExperimentConfig) -> None:
     """Writes `params.yaml`, whole or not at all."""
     with files.atomic_text(os.path.join(model_dir, PARAMS)) as file:
         file.write(overrides.to_yaml(config))
+
+
+def add_start(model_dir: str, row: Mapping[str, Any]) -> None:
+    """Adds a row to `starts.jsonl`, whole or not at all."""
+    path = os.path.join(model_dir, STARTS)
+    with files.atomic_text(path) as file:
+        file.writelines(json.dumps(each) + "\n" for each in [*_starts(path), row])
 
 
 def read_config(model_dir: str) -> experiment.ExperimentConfig:
@@ -246,11 +256,34 @@ def _start(
             )
 
 
-def read_metrics(path: str) -> list[dict]:
-    """Reads the rows of a `metrics.jsonl`.
+def read_starts(model_dir: str) -> list[dict]:
+    """Reads the rows of `starts.jsonl` whose steps count.
 
-    An incomplete last line is skipped. A line that is not a row of metrics, such as one
-    of another program, is skipped too, and the log says so.
+    A start from an earlier checkpoint repeats the steps of the starts behind it.
+    """
+    kept: list[dict] = []
+    for row in _starts(os.path.join(model_dir, STARTS)):
+        kept = [each for each in kept if each["step"] < row["step"]] + [row]
+    return kept
+
+
+def _starts(path: str) -> list[dict]:
+    """The rows of a `starts.jsonl`; [] for a run of a version that wrote none."""
+    rows = _rows(path, "starts") if tf.io.gfile.exists(path) else []
+    parts = ("global_batch_size", "text")
+    return [row for row in rows if all(isinstance(row.get(p), dict) for p in parts)]
+
+
+def read_metrics(path: str) -> list[dict]:
+    """Reads the rows of a `metrics.jsonl`."""
+    return _rows(path, "metrics")
+
+
+def _rows(path: str, noun: str) -> list[dict]:
+    """Reads rows with a step from JSON lines.
+
+    An incomplete last line is skipped. A line that is not such a row, such as one of
+    another program, is skipped too, and the log says so.
     """
     rows, skipped = [], []
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -265,9 +298,10 @@ def read_metrics(path: str) -> list[dict]:
                 skipped.append(number)
     if skipped:
         logger.warning(
-            "%s: %d lines are not rows of metrics and are left out, line %d first",
+            "%s: %d lines are not rows of %s and are left out, line %d first",
             path,
             len(skipped),
+            noun,
             skipped[0],
         )
     return rows

@@ -104,9 +104,9 @@ def prune(
         # The original vocabulary file has more tokens than the pruned model.
         config.vocabulary.file = ""
         model_dir.write_config(new, config)
-        metrics = os.path.join(source, model_dir.METRICS)
-        if tf.io.gfile.exists(metrics):
-            tf.io.gfile.copy(metrics, os.path.join(new, model_dir.METRICS))
+        for name in (model_dir.METRICS, model_dir.STARTS):
+            if tf.io.gfile.exists(os.path.join(source, name)):
+                tf.io.gfile.copy(os.path.join(source, name), os.path.join(new, name))
         difference = _compare(model, new, read())
         written = _size(os.path.join(new, name))
     return Pruned(

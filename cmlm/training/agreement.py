@@ -83,11 +83,12 @@ def check_folder(directory: str) -> None:
                 f"--model_dir={directory} holds {name}, a part of an encoder; allowed: "
                 "a new folder, or the folder of a run"
             )
-    if model_dir.METRICS in names:
-        raise UserError(
-            f"--model_dir={directory} holds {model_dir.METRICS}, which the run would "
-            "replace; allowed: a new folder, or the folder of a run"
-        )
+    for name in (model_dir.METRICS, model_dir.STARTS):
+        if name in names:
+            raise UserError(
+                f"--model_dir={directory} holds {name}, which the run would replace; "
+                "allowed: a new folder, or the folder of a run"
+            )
     others = sorted(
         name
         for name in names
@@ -265,29 +266,41 @@ def refuse_fewer_steps(config: ExperimentConfig, directory: str, step: int) -> N
         )
 
 
-def log_other_settings(
-    config: ExperimentConfig, begun: ExperimentConfig | None, is_over: bool
-) -> None:
-    """Logs the settings in which a resumed run differs from its last start.
+def changed_settings(
+    config: ExperimentConfig, begun: ExperimentConfig | None
+) -> dict[str, list]:
+    """Returns [before, now] of each setting in which a run differs from its last start.
 
     Args:
         config: the configuration of the command.
         begun: that of the last start, or None.
-        is_over: whether the run has all of its steps.
     """
     if begun is None:
-        return
-    before, changed = dict(_flat(begun.as_dict())), []
-    for name, value in _flat(config.as_dict()):
-        if before.get(name) != value and not name.startswith("runtime."):
-            changed.append(f"{name} {before.get(name)!r} -> {value!r}")
-            if name in _OF_LEARNING:
-                changed[-1] += " (no effect: the run keeps its vocabulary)"
-    if changed:
+        return {}
+    before = dict(_flat(begun.as_dict()))
+    return {
+        name: [before.get(name), value]
+        for name, value in _flat(config.as_dict())
+        if before.get(name) != value and not name.startswith("runtime.")
+    }
+
+
+def log_other_settings(changed: Mapping[str, list], is_over: bool) -> None:
+    """Logs the settings in which a resumed run differs from its last start.
+
+    Args:
+        changed: the result of `changed_settings`.
+        is_over: whether the run has all of its steps.
+    """
+    told = [f"{name} {before!r} -> {now!r}" for name, (before, now) in changed.items()]
+    for place, name in enumerate(changed):
+        if name in _OF_LEARNING:
+            told[place] += " (no effect: the run keeps its vocabulary)"
+    if told:
         said = "resuming with other settings"
         if is_over:
             said = "nothing is left to train, so these settings have no effect"
-        logger.info("%s: %s", said, ", ".join(changed))
+        logger.info("%s: %s", said, ", ".join(told))
 
 
 def _same_path(a: str, b: str) -> bool:

@@ -31,7 +31,7 @@ from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
-from cmlm.training import agreement, hold_out, inputs, metrics_log, validation
+from cmlm.training import agreement, hold_out, inputs, metrics_log, starts, validation
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
 from cmlm.training.finite import NonFiniteError
@@ -152,9 +152,11 @@ def _build(start: Start) -> Run:
     # This comes last: params.yaml marks a model_dir whose run could be built. It keeps
     # the settings that the run was trained with.
     if start.writes and workers.is_chief(strategy):
-        agreement.log_other_settings(config, start.begun, is_over)
+        changed = agreement.changed_settings(config, start.begun)
+        agreement.log_other_settings(changed, is_over)
         if not is_over:
             model_dir.write_config(directory, config)
+            starts.record(start, trainer, changed)
     encoder = opening.live(trainer.model, tokenizer, config.longest_sentence)
     score = functools.partial(tasks.score, encoder)
     return Run(directory, config, trainer, manager, strategy, tasks, score, is_over)

@@ -496,7 +496,8 @@ def content(path: Path) -> str:
             for row in rows
         ]
         return json.dumps([row for row in validated if row[1]])
-    if path.name == "checkpoint" or path.suffix in (".index", ".pb"):
+    # A killed run has more starts.
+    if path.name in ("checkpoint", "starts.jsonl") or path.suffix in (".index", ".pb"):
         return "present"
     if ".data-" in path.name:
         return tensors(path)
