@@ -362,7 +362,8 @@ def _train(stage, strategy) -> int | None:
         length = "epochs" if run.config.trainer.epochs else "train_steps"
         print(
             f"the run has all of its {run.trainer.step:,} steps; with a larger "
-            f"trainer.{length} it goes on",
+            f"trainer.{length} it goes on with this text. For new text, use "
+            f"--init_checkpoint={shlex.quote(run.directory)} and another --model_dir",
             file=sys.stderr,
         )
     try:

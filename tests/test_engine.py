@@ -281,6 +281,7 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     config.task.cmlm.train_data.global_batch_size = 16
     config.trainer.optimizer.learning_rate = 1e-4
     engine.build(config, directory)
+    assert "the learning rate at step 2 was 0.001, and is now 0.0001" in caplog.messages
     engine.train(engine.build(config, directory))
     assert "best/ was chosen with another text, global_batch_size: the " in caplog.text
     assert tf.train.latest_checkpoint(f"{directory}/best").endswith("ckpt-3")

@@ -78,10 +78,10 @@ def test_adamw_decays_kernels_only():
 
 
 def test_schedule_warms_up_and_falls_to_zero():
-    optimizer = optimization.build_optimizer(
-        OptimizerConfig(learning_rate=1e-3, warmup_steps=10), train_steps=110
-    )
-    rate = optimizer.learning_rate
+    config = OptimizerConfig(learning_rate=1e-3, warmup_steps=10)
+    rate = optimization.build_optimizer(config, train_steps=110).learning_rate
+    for step in (0, 5, 110):
+        assert optimization.learning_rate(config, 110, step) == float(rate(step))
     assert float(rate(0)) == 0.0
     np.testing.assert_allclose(rate(5), 1e-3 / 2, rtol=1e-5)
     np.testing.assert_allclose(rate(10), 1e-3, rtol=1e-5)
@@ -99,6 +99,7 @@ def test_a_constant_rate_stays_after_its_warm_up(warmup_steps):
     for step in range(12):
         optimizer.iterations.assign(step)
         rates.append(float(optimizer._decayed_lr("float32")))
+        assert optimization.learning_rate(config, 10, step) == pytest.approx(rates[-1])
     grown = [0.5 * step / 4 for step in range(warmup_steps)]
     np.testing.assert_allclose(rates, [*grown, *[0.5] * (12 - warmup_steps)])
 

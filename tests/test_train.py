@@ -316,6 +316,7 @@ def test_the_stages_divide_the_layers_of_flags_or_preset(start, setting, said):
 def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, capsys):
     stage = stages.Stage(directory, None, "run")
     built = types.SimpleNamespace(
+        directory=directory,
         config=toys.run_config("text.txt"),
         trainer=types.SimpleNamespace(step=20),
         is_over=True,
@@ -326,8 +327,8 @@ def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, cap
     with flagsaver.flagsaver():
         flags.FLAGS(["train"])
         train._train(stage, None)
-    said = "with a larger trainer.train_steps it goes on" in capsys.readouterr().err
-    assert said == (directory == "run")
+    said = "larger trainer.train_steps it goes on with this text. For new text, use --"
+    assert (said in capsys.readouterr().err) == (directory == "run")
 
 
 @pytest.mark.parametrize(

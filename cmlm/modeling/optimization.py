@@ -77,6 +77,23 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
             f"{config.warmup_steps:,}",
             f"{train_steps:,}",
         )
+    factory = _factory(config, train_steps)
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    # Keras would keep rates and decays as variables, and a checkpoint would set them
+    # back to the values of the start before. As numbers they follow the configuration.
+    optimizer._hypers_created = True
+    return optimizer
+
+
+def learning_rate(config: OptimizerConfig, train_steps: int, step: int) -> float:
+    """Returns the learning rate of the update after `step` updates."""
+    rate = _factory(config, train_steps).build_learning_rate()
+    return float(rate(step) if callable(rate) else rate)
+
+
+def _factory(
+    config: OptimizerConfig, train_steps: int
+) -> optimization.OptimizerFactory:
     excluded = () if config.decay_norms_and_biases else NO_WEIGHT_DECAY
     params = {
         "optimizer": {
@@ -89,22 +106,17 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
                 "exclude_from_weight_decay": list(excluded),
             },
         },
-        "learning_rate": _learning_rate(config, train_steps),
+        "learning_rate": _after_warmup(config, train_steps),
     }
     if config.warmup_steps:
         params["warmup"] = {
             "type": "linear",
             "linear": {"warmup_steps": config.warmup_steps, "warmup_learning_rate": 0},
         }
-    factory = optimization.OptimizerFactory(optimization.OptimizationConfig(params))
-    optimizer = factory.build_optimizer(factory.build_learning_rate())
-    # Keras would keep rates and decays as variables, and a checkpoint would set them
-    # back to the values of the start before. As numbers they follow the configuration.
-    optimizer._hypers_created = True
-    return optimizer
+    return optimization.OptimizerFactory(optimization.OptimizationConfig(params))
 
 
-def _learning_rate(config: OptimizerConfig, train_steps: int) -> dict:
+def _after_warmup(config: OptimizerConfig, train_steps: int) -> dict:
     """Model Garden's settings of the rate after the warm-up."""
     decay_steps = (config.decay_steps or train_steps) - config.warmup_steps
     # A warm-up that ends no earlier than the decay leaves nothing to decay.

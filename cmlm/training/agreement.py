@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from cmlm.common import distributed, locks, path_names, workers
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.modeling import latest
+from cmlm.modeling import latest, optimization
 from cmlm.modeling.foreign import modules, tensors, tf_hub
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
 from cmlm.training.start import Start
@@ -301,6 +302,31 @@ def log_other_settings(changed: Mapping[str, list], is_over: bool) -> None:
         if is_over:
             said = "nothing is left to train, so these settings have no effect"
         logger.info("%s: %s", said, ", ".join(told))
+
+
+def log_other_rate(
+    config: ExperimentConfig, begun: ExperimentConfig | None, step: int
+) -> None:
+    """Logs the learning rate of a resumed run if its settings change the rate.
+
+    Args:
+        config: the configuration of the command.
+        begun: that of the last start, or None.
+        step: the step of the run's last checkpoint.
+    """
+    if begun is None:
+        return
+    before, now = (
+        optimization.learning_rate(of.trainer.optimizer, of.trainer.train_steps, step)
+        for of in (begun, config)
+    )
+    if not math.isclose(before, now, rel_tol=1e-3):
+        logger.info(
+            "the learning rate at step %s was %.2g, and is now %.2g",
+            f"{step:,}",
+            before,
+            now,
+        )
 
 
 def _same_path(a: str, b: str) -> bool:

@@ -157,6 +157,7 @@ def _build(start: Start) -> Run:
         if not is_over:
             model_dir.write_config(directory, config)
             starts.record(start, trainer, changed)
+            agreement.log_other_rate(config, start.begun, trainer.step)
     encoder = opening.live(trainer.model, tokenizer, config.longest_sentence)
     score = functools.partial(tasks.score, encoder)
     return Run(directory, config, trainer, manager, strategy, tasks, score, is_over)
