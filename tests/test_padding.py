@@ -209,7 +209,7 @@ def test_each_replica_leaves_out_padding_in_all_its_passes(two_replicas):
     # The replicas' threads build their step in turn: one waits in the gather of the
     # loss while the other one begins.
     with two_replicas.scope():
-        model = toys.model()
+        model = toys.model(num_layers=1)
         made = toys.objective("bitext", model, [toys.bitext_batch()], 8)
         gradients = ReplicaGradients(made, model, 2, micro_batch_size=2)
     model.build_dropout(seed=1)
@@ -232,7 +232,7 @@ def test_each_replica_leaves_out_padding_in_all_its_passes(two_replicas):
         return two_replicas.run(of_replica, args=(batches,))
 
     with step_mode.fusing():
-        step(batches)
+        step.get_concrete_function(batches)
     # Two sides, in two passes, of two replicas.
     assert seen == [(True, True)] * 8
     assert not step_mode.unpads() and not step_mode.recomputes()
