@@ -137,10 +137,13 @@ class Case:
         start = Start(run, str(data), None)
         self.found = teachers.prepare(start, found, self.tokenizer)[name]
         whole = tf.distribute.InputContext(1, 0, 1)
-        pipeline = OBJECTIVES[name](**self.arguments(), static_shapes=True)
+        one_device = tf.distribute.OneDeviceStrategy("CPU:0")
+        with one_device.scope():
+            model = self.model()
+            pipeline = self.make(OBJECTIVES[name], model, static_shapes=True)
         self.batches = list(pipeline.train_dataset(whole).take(2))
         (self.validation_batch,) = pipeline.validation_dataset(whole).take(1)
-        self.trainer = self.build(tf.distribute.OneDeviceStrategy("CPU:0"))
+        self.trainer = self.build(one_device, model=model)
         self.objective = self.trainer.objectives[name]
         self.start = weights(self.trainer)
         self.metrics = [self.trainer.train(1)]
@@ -151,26 +154,32 @@ class Case:
         self.metrics.append(self.trainer.train(1))
         self.end = weights(self.trainer)
 
-    def arguments(self):
-        model = toys.model(
+    def model(self):
+        return toys.model(
             num_layers=1,
             vocab_size=len(self.tokenizer.vocab),
             max_position_embeddings=2 * SEQ + 8,
         )
-        return {
-            "name": self.name,
-            "config": self.config,
-            "model": model,
-            "tokenizer": self.tokenizer,
-            "data": self.found,
-        }
 
-    def build(self, strategy, micro_batch_size: int = 0) -> Trainer:
-        """A trainer on the batches, with plain SGD: its update is the gradient."""
+    def make(self, of, model, **values):
+        """An objective of a class."""
+        return of(
+            name=self.name,
+            config=self.config,
+            model=model,
+            tokenizer=self.tokenizer,
+            data=self.found,
+            **values,
+        )
+
+    def build(self, strategy, micro_batch_size: int = 0, model=None) -> Trainer:
+        """A trainer on the batches, with plain SGD: its update is the gradient.
+
+        Its model is a new one unless it is given.
+        """
         with strategy.scope():
-            objective = toys.in_memory(OBJECTIVES[self.name], self.batches)(
-                **self.arguments()
-            )
+            in_memory = toys.in_memory(OBJECTIVES[self.name], self.batches)
+            objective = self.make(in_memory, model or self.model())
             for part in objective.trained_parts:
                 toys.randomize_part(objective.model.parts[part])
             return Trainer(
@@ -268,8 +277,9 @@ def test_replicas_and_micro_batches_change_nothing(case, two_replicas):
 
 def few_rows(case: Case, count: int) -> tf.data.Dataset:
     """A validation of one short batch, in the form of the objective's pipeline."""
-    pipeline = OBJECTIVES[case.name](**case.arguments())
-    batches = pipeline.validation_dataset(tf.distribute.InputContext(1, 0, 1))
+    whole = tf.distribute.InputContext(1, 0, 1)
+    # The objective itself has its batches in memory.
+    batches = OBJECTIVES[case.name].validation_dataset(case.objective, whole)
     rows = {key: value[:count] for key, value in next(iter(batches)).items()}
     assert {len(value) for value in rows.values()} == {count}
     return tf.data.Dataset.from_generator(
@@ -279,15 +289,17 @@ def few_rows(case: Case, count: int) -> tf.data.Dataset:
 
 @each_in_a_graph
 def test_a_replica_without_rows_changes_no_validation(case, two_replicas):
+    """In a graph; the case runs eagerly."""
     trainer = case.build(two_replicas, micro_batch_size=2)
-    rows, results = few_rows(case, 3), []
+    rows = few_rows(case, 3)
     for one in (case.trainer, trainer):
         for name, variable in variables(one).items():
             variable.assign(case.start[name])
         objective = one.objectives[case.name]
         objective.validation_dataset = lambda context: rows
-        results.append(one.evaluate(-1))
-    want, got = results
+    with toys.eagerly():
+        want = case.trainer.evaluate(-1)
+    got = trainer.evaluate(-1)
     assert got.keys() == want.keys()
     for key in want:
         # Which sentence is whose wrong neighbour depends on the micro-batch.
