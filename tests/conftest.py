@@ -8,6 +8,12 @@ import pytest
 
 from cmlm import cli
 
+# A program of a toy runs once, so XLA's optimisation would take longer than it saves.
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true"
+)
+
 with cli.quiet_imports():
     import quick
     import tensorflow as tf
