@@ -122,6 +122,7 @@ def expected(toy_export):
     return model_dirs.oracle_vectors(toy_export.trained, model_dirs.SENTENCES)
 
 
+@pytest.mark.large
 def test_a_session_serves_every_signature(toy_export, expected, tmp_path):
     text = model_dirs.SENTENCES
     tensors = model_dirs.tensors(toy_export.trained, text)

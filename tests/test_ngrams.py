@@ -288,6 +288,7 @@ def run(*arguments):
     return commands.run("cmlm.ngrams", *arguments)
 
 
+@pytest.mark.large
 def test_words_follow_the_rules_of_a_vocabulary(tmp_path):
     (tmp_path / "a.txt").write_text("New York is big\n" * 20)
     vocabulary, output = tmp_path / "v.txt", tmp_path / "ngrams.tsv"
