@@ -28,7 +28,8 @@ def build(strategy, batches, micro_batch_size=0, dropout=0.0, **values):
 def assert_equal_step(trainer, reference):
     """One step of both: the same metrics and the same gradient, to 1e-5.
 
-    The reference runs eagerly, so the comparison is that of a graph as well.
+    The reference runs eagerly, so the comparison is that of a graph as well, unless the
+    test is eager.
     """
     toys.copy_weights(reference.model, trainer.model)
     before = reference.model.encoder.get_weights()
@@ -114,6 +115,7 @@ def test_negatives_of_the_own_replica_only(one_device, two_replicas):
 
 
 @pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_cached_gradients_equal_those_of_the_whole_batch(one_device):
     batches = [toys.bitext_batch(BATCH, negatives=2, duplicates=True)]
     reference = build(one_device, batches)

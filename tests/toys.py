@@ -263,11 +263,12 @@ def run_config(text: str, **values) -> experiment.ExperimentConfig:
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
     """Runs each tf.function as Python: a toy's step takes less time than its graph."""
+    before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
         yield
     finally:
-        tf.config.run_functions_eagerly(False)
+        tf.config.run_functions_eagerly(before)
 
 
 def rewind(finished: Path, directory: Path, step: int) -> Path:
