@@ -48,7 +48,6 @@ def write(
         **{
             "vocabulary.size": 200,
             "model.vocab_size": len(vocab),
-            "model.num_layers": 2,
             "task.cmlm.train_data.seq_length": SEQ_LENGTH,
             **settings,
         },
@@ -93,8 +92,8 @@ class Export:
 
 
 def export(directory: Path, **settings) -> Export:
-    """Writes a model_dir and an export of it with PCR, and moves the export."""
-    source = write(directory / "model_dir", **settings)
+    """Writes a model_dir of two layers, and an export of it with PCR elsewhere."""
+    source = write(directory / "model_dir", **{"model.num_layers": 2, **settings})
     trained = model_dir.load_weights(source)
     components = fit(trained)
     written = directory / "written"

@@ -22,7 +22,7 @@ def write(path: Path, content, encoding="utf-8"):
 
 
 def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
-    source = model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1})
+    source = model_dirs.write(tmp_path / "model_dir")
     data, output = tmp_path / "data", tmp_path / "report"
     texts = ["the cat", "a dog ran", "far away", "the mat . " * 20, "sat on the mat"]
     rows = [
@@ -143,7 +143,7 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
         path = tmp_path / "data" / "tatoeba" / f"tatoeba.fra-eng.{side}"
         write(path, "\n".join(texts) + "\n")
     source, output = (
-        model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1}),
+        model_dirs.write(tmp_path / "model_dir"),
         tmp_path / "report",
     )
     result = evaluate(*tatoeba, f"--model=bow:{source}", f"--output={output}")
@@ -166,7 +166,7 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
 
 @pytest.mark.large
 def test_command_removes_components_of_a_file(tmp_path, tatoeba):
-    source = model_dirs.write(tmp_path / "model_dir", **{"model.num_layers": 1})
+    source = model_dirs.write(tmp_path / "model_dir")
     trained = opening.open_weights(source)
     fitted = model_dirs.fit(trained)
     components_file.save(str(tmp_path / "pcr.npz"), fitted)
@@ -280,7 +280,7 @@ def test_averages_name_the_parts_of_each_model():
 
 @pytest.mark.large
 def test_means_of_models_are_those_of_runs_with_different_seeds(tmp_path, tatoeba):
-    first = model_dirs.write(tmp_path / "first", **{"model.num_layers": 1})
+    first = model_dirs.write(tmp_path / "first")
     both = f"languages:de={first},en=bow:{first}"
     output = tmp_path / "report"
     given = {"run": first, "words": f"bow:{first}", "both": both}

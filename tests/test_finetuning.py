@@ -27,9 +27,7 @@ WORDS = "the cat sat on a mat ran far away".split()
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> str:
-    return model_dirs.write(
-        tmp_path_factory.mktemp("finetuning") / "model_dir", **{"model.num_layers": 1}
-    )
+    return model_dirs.write(tmp_path_factory.mktemp("finetuning") / "model_dir")
 
 
 @pytest.fixture(scope="module")
@@ -341,10 +339,7 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
 
 @pytest.mark.parametrize("name", ["rte", "amazon", "cola"])
 def test_texts_that_share_a_sequence_need_two_segments(tmp_path, name):
-    directory = model_dirs.write(
-        tmp_path / "one",
-        **{"model.num_layers": 1, "model.type_vocab_size": 1},
-    )
+    directory = model_dirs.write(tmp_path / "one", **{"model.type_vocab_size": 1})
     source = reading.DataDir(str(tmp_path))
     task = catalogue.TASKS[name]
     # The other tasks get as far as their files.

@@ -43,7 +43,11 @@ def vectors(trained):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"model.pooling": "pooler", "model.hidden_activation": "gelu_tanh"},
+        {
+            "model.num_layers": 2,
+            "model.pooling": "pooler",
+            "model.hidden_activation": "gelu_tanh",
+        },
         pytest.param(
             {"model.pooling": "max", "model.layer_norm_epsilon": 1e-3},
             marks=pytest.mark.large,
@@ -177,7 +181,7 @@ def test_card_says_what_the_run_says(tmp_path):
 
 @pytest.mark.large
 def test_command_writes_a_folder_or_nothing(tmp_path):
-    source = model_dirs.write(tmp_path / "run", **{"model.num_layers": 1})
+    source = model_dirs.write(tmp_path / "run")
 
     def command(*flags):
         return commands.run("export.huggingface", *flags)

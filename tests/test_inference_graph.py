@@ -230,7 +230,8 @@ def test_matrices_are_variables():
 
 @pytest.mark.large
 def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
-    trained = model_dir.load_weights(model_dirs.write(tmp_path / "run"))
+    source = model_dirs.write(tmp_path / "run", **{"model.num_layers": 2})
+    trained = model_dir.load_weights(source)
     out = tmp_path / "out"
     out.mkdir()
     options = {"seq_length": model_dirs.SEQ_LENGTH, "precision": "bfloat16"}

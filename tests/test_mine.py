@@ -29,9 +29,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return model_dirs.write(
-        tmp_path_factory.mktemp("model") / "model_dir", **{"model.num_layers": 1}
-    )
+    return model_dirs.write(tmp_path_factory.mktemp("model") / "model_dir")
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ def test_characters_of_the_text_stay_for_other_words(tmp_path):
 
 @pytest.fixture
 def source(tmp_path) -> str:
-    return model_dirs.write(tmp_path / "model", **{"model.num_layers": 1})
+    return model_dirs.write(tmp_path / "model")
 
 
 @pytest.mark.large

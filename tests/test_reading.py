@@ -174,7 +174,7 @@ def test_the_length_of_the_training_is_named_beside_that_of_its_start():
 
 @pytest.mark.large
 def test_commands_take_the_flags(tmp_path):
-    source = model_dirs.write(tmp_path / "run", **{"model.num_layers": 1})
+    source = model_dirs.write(tmp_path / "run")
     out = tmp_path / "out"
     with_projection(source)
     flags = ("--pooling=max", "--sentence_vector=projected", "--seq_length=11")

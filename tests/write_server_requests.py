@@ -30,7 +30,9 @@ INDEX = [0, 1, -1]
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        source = model_dirs.write(Path(folder) / "source")
+        # As `model_dirs.export` has it.
+        settings = {"model.num_layers": 2}
+        source = model_dirs.write(Path(folder) / "source", **settings)
         trained = model_dir.load_weights(source)
         vectors = model_dirs.oracle_vectors(trained, TEXT)
         broken = model_dirs.oracle_vectors(trained, ["the \ufffd cat"])
