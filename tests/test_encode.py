@@ -317,7 +317,8 @@ def test_untrained_is_where_the_seed_starts(source, encoder):
 @pytest.mark.parametrize("where", ["the run", "its checkpoint"])
 def test_untrained_is_where_a_warm_start_begins(source, encoder, tmp_path, where):
     start = source if where == "the run" else f"{source}/ckpt-3"
-    run = model_dirs.write(tmp_path / "run", seed=6, init_checkpoint=start)
+    settings = {"model.num_layers": 2, "init_checkpoint": start}
+    run = model_dirs.write(tmp_path / "run", seed=6, **settings)
     opened = opening.open_encoder(f"untrained:{run}")
     want = encoder.encode(model_dirs.SENTENCES)
     model_dirs.assert_same(opened.encode(model_dirs.SENTENCES), want)
@@ -600,8 +601,7 @@ def test_the_name_of_another_file_is_no_folder(tmp_path):
         (1e30, "is longer than 1.8e19"),
     ],
 )
-def test_a_vector_that_cannot_be_right_is_refused_with_its_text(tmp_path, value, fault):
-    source = model_dirs.write(tmp_path / "run")
+def test_a_vector_that_cannot_be_right_is_refused_with_its_text(source, value, fault):
     trained = model_dir.load_weights(source)
     opened = opening._from_weights(trained, opening.AS_TRAINED, "the run")
     opened.encode(["the cat", "a dog"])

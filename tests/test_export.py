@@ -28,8 +28,7 @@ def export_command(*flags, cwd=None):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    settings = {"model.num_layers": 1}
-    return model_dirs.write(tmp_path_factory.mktemp("source") / "run", **settings)
+    return model_dirs.write(tmp_path_factory.mktemp("source") / "run")
 
 
 def assert_refused(result, said, directory, left):
@@ -53,8 +52,8 @@ def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
 
 @pytest.mark.large
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_not_finite_are_not_exported(tmp_path, value):
-    broken = model_dir.load_weights(model_dirs.write(tmp_path / "run"))
+def test_weights_that_are_not_finite_are_not_exported(source, value):
+    broken = model_dir.load_weights(source)
     table = broken.encoder.embedding_table
     table[5].assign(tf.fill([table.shape[1]], value))
     with pytest.raises(UserError, match="run/ckpt-3: .*embeddings.* is not finite"):
@@ -149,21 +148,49 @@ def test_command_replaces_an_export_only_when_told_to(source, tmp_path):
     assert batching.read_text() == "num_batch_threads { value: 16 }\n"
 
 
-def test_a_version_of_another_number_is_served_beside_the_first(toy_export, tmp_path):
-    out = tmp_path / "out"
-    trained = model_dir.load_weights(toy_export.source)
-    for work in (saved_models.write, saved_models.compare):
-        work(trained, str(out), model_dirs.SEQ_LENGTH, version=2)
-    assert sorted(path.name for path in (out / "serving").iterdir()) == [
+@pytest.fixture(scope="module")
+def second(toy_export, tmp_path_factory) -> Path:
+    """Version 2 of the toy's export, whose run vanished as soon as it had begun."""
+    folder = tmp_path_factory.mktemp("second")
+    run, out = folder / "run", folder / "out"
+    trained = model_dir.load_weights(shutil.copytree(toy_export.source, str(run)))
+    build = saved_models.preprocessor.build
+
+    def build_without_the_run(*args):
+        run.rename(folder / "moved")
+        return build(*args)
+
+    out.mkdir()
+    model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saved_models.preprocessor, "build", build_without_the_run)
+        saved_models.write(trained, str(out), model_dirs.SEQ_LENGTH, version=2)
+    with pytest.raises(UserError, match="run no longer exists"):
+        model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)
+    saved_models.compare(trained, str(out), model_dirs.SEQ_LENGTH, version=2)
+    return out
+
+
+def test_an_export_does_not_need_its_run_once_it_has_begun(second):
+    written = second / "encoder" / "assets" / vocabulary_file.FILE_NAME
+    assert written.read_text().splitlines() == model_dirs.VOCAB
+    # The card has read metrics and objectives before.
+    assert "3 of 20 steps" in (second / model_card.FILE_NAME).read_text()
+
+
+def test_a_version_of_another_number_is_served_beside_the_first(
+    toy_export, second, tmp_path
+):
+    assert sorted(path.name for path in (second / "serving").iterdir()) == [
         *("2", "batching_parameters.txt", "models.config")
     ]
     shutil.copytree(Path(toy_export.path, "serving"), tmp_path / "serving")
-    (out / "serving" / "2").rename(tmp_path / "serving" / "2")
+    shutil.copytree(second / "serving" / "2", tmp_path / "serving" / "2")
     assert opening.find_export(str(tmp_path)) == f"{tmp_path}/serving/2"
     serving = f"{tmp_path}/serving"
     with pytest.raises(UserError, match="--version is 3; .*/serving holds 1, 2, which"):
         server_files.refuse_other_versions(serving, 3)
-    server_files.refuse_other_versions(f"{out}/serving", 2)
+    server_files.refuse_other_versions(f"{second}/serving", 2)
     opened = opening.open_encoder(str(tmp_path))
     vectors = opening.open_encoder(toy_export.path).encode(["a"])
     model_dirs.assert_same(opened.encode(["a"]), vectors)
@@ -305,8 +332,8 @@ def test_a_file_in_the_place_of_the_export_is_refused(source, tmp_path):
         ("no configuration", "^/.*source has no params.yaml: .*; allowed: a model_dir"),
     ],
 )
-def test_damaged_model_dirs_are_refused(tmp_path, damage, said):
-    source = Path(model_dirs.write(tmp_path / "source"))
+def test_damaged_model_dirs_are_refused(source, tmp_path, damage, said):
+    source = shutil.copytree(source, tmp_path / "source")
     data = source / "ckpt-3.data-00000-of-00001"
     vocabulary = source / vocabulary_file.FILE_NAME
     if damage == "no checkpoint":
@@ -327,25 +354,3 @@ def test_damaged_model_dirs_are_refused(tmp_path, damage, said):
     with pytest.raises(UserError, match=said) as refused:
         model_dir.load_weights(str(source))
     assert "\n" not in str(refused.value)
-
-
-def test_an_export_does_not_need_its_run_once_it_has_begun(tmp_path, monkeypatch):
-    source = Path(model_dirs.write(tmp_path / "run", **{"model.num_layers": 1}))
-    trained = model_dir.load_weights(str(source))
-    build = saved_models.preprocessor.build
-
-    def build_without_the_run(*args):
-        source.rename(tmp_path / "moved")
-        return build(*args)
-
-    monkeypatch.setattr(saved_models.preprocessor, "build", build_without_the_run)
-    out = tmp_path / "out"
-    out.mkdir()
-    model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)
-    saved_models.write(trained, str(out), model_dirs.SEQ_LENGTH)
-    written = out / "encoder" / "assets" / vocabulary_file.FILE_NAME
-    assert written.read_text().splitlines() == model_dirs.VOCAB
-    # The card has read metrics and objectives before.
-    assert "3 of 20 steps" in (out / model_card.FILE_NAME).read_text()
-    with pytest.raises(UserError, match="run no longer exists"):
-        model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)
