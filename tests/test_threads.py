@@ -1,13 +1,15 @@
-"""Operations side by side, each body in a process of its own."""
+"""Operations side by side; TensorFlow sets its threads once in a process."""
 
 import os
 import subprocess
 import sys
 
+import commands
 import model_dirs
 import pytest
 
 BEGIN = """
+import os
 import threading
 import tensorflow as tf
 from cmlm.common import machine, threads
@@ -55,32 +57,34 @@ for _ in range(5):
 """
 
 
-def run(body, **environment):
-    result = subprocess.run(
-        [sys.executable, "-c", BEGIN + body],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize("body", [SIDE_BY_SIDE, AN_ERROR])
-def test_operations_with_one_thread_run_side_by_side(body):
-    run(body)
-
-
-def test_the_number_of_threads_in_the_environment_counts():
-    run(IN_TURN, TF_NUM_INTRAOP_THREADS="2")
-
-
-def test_the_number_of_threads_of_the_program_counts():
-    run("settings.set_intra_op_parallelism_threads(2)\n" + IN_TURN)
+@pytest.mark.parametrize(
+    "body",
+    [
+        SIDE_BY_SIDE,
+        AN_ERROR,
+        # The user has chosen a number, in the environment or in the program.
+        "os.environ['TF_NUM_INTRAOP_THREADS'] = '2'\n" + IN_TURN,
+        "settings.set_intra_op_parallelism_threads(2)\n" + IN_TURN,
+    ],
+    ids=["side by side", "an error", "environment", "program"],
+)
+def test_operations_run_side_by_side_unless_the_user_chose_threads(tmp_path, body):
+    (tmp_path / "threads_program.py").write_text(BEGIN + body)
+    done = commands.run("threads_program", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_untrained_encoder_is_safe_in_threads(tmp_path):
     """oneDNN's FusedBatchNorm is not, and stands where layer norm is not recognised."""
     settings = {"model.hidden_size": 128, "model.intermediate_size": 128}
+    settings["model.num_layers"] = 2
     model_dir = model_dirs.write(tmp_path / "run", **settings)
-    run(UNTRAINED.format(model_dir=model_dir))
+    # A clean process, as a user's program is.
+    result = subprocess.run(
+        [sys.executable, "-c", BEGIN + UNTRAINED.format(model_dir=model_dir)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
