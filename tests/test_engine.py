@@ -98,7 +98,10 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 @pytest.mark.usefixtures("eager")
 def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     """A command is killed; this process takes its run to the end."""
-    settings = ["trainer.validation_steps=1"]
+    settings = [
+        *("trainer.train_steps=12", "trainer.checkpoint_interval=4"),
+        *("trainer.validation_interval=12", "trainer.validation_steps=1"),
+    ]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     # Killed at some step after the first checkpoint, wherever that is.
     process = subprocess.Popen(
@@ -112,14 +115,12 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     wait_for(killed / "checkpoint", process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    for leftover in killed.glob("ckpt-20*"):
-        pytest.skip(f"the run was over before it could be killed: {leftover.name}")
     config = run_config(text, *settings, "runtime.distribution_strategy=one_device")
     resumed = engine.build(config, str(killed))
-    assert resumed.trainer.step == 10
+    assert resumed.trainer.step in (4, 8), "the run was over before it was killed"
     engine.train(resumed)
     engine.train(engine.build(config, str(straight)), validate=False)
-    toys.assert_equal_checkpoints(straight / "ckpt-20", killed / "ckpt-20")
+    toys.assert_equal_checkpoints(straight / "ckpt-12", killed / "ckpt-12")
 
 
 def mirror_config(text, **values):
