@@ -70,6 +70,7 @@ def build(tokenizer: Tokenizer, seq_length: int) -> tf.train.Checkpoint:
     preprocessor.tokenize.get_special_tokens_dict = tf.function(
         lambda: {name: tf.constant(value) for name, value in special_tokens.items()},
         input_signature=[],
+        autograph=False,
     )
     preprocessor.bert_pack_inputs.__call__ = pack
     # Reusable SavedModels need these attributes; nothing is trainable.
