@@ -913,10 +913,16 @@ def test_encoder_of_our_own_export_is_read_back(toy_export, caplog):
         np.testing.assert_array_equal(array, after[name])
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> str:
+    """A run of one layer."""
+    return model_dirs.write(tmp_path_factory.mktemp("source") / "run")
+
+
 @pytest.mark.large
 def test_a_start_from_an_export_equals_a_start_from_its_run(tmp_path):
     prompts = ("query=a=b: ", "document=")
-    settings = {"model.num_layers": 1, "task.cmlm.train_data.seq_length": 20}
+    settings = {"task.cmlm.train_data.seq_length": 20}
     run = model_dirs.write(tmp_path / "source", **settings)
     config = model_dir.read_config(run)
     config.model.normalized, config.model.prompts = True, prompts
@@ -949,8 +955,7 @@ def test_a_start_from_an_export_equals_a_start_from_its_run(tmp_path):
 
 
 @pytest.mark.large
-def test_a_checkpoint_of_a_run_opens_the_run(tmp_path):
-    source = model_dirs.write(tmp_path / "run")
+def test_a_checkpoint_of_a_run_opens_the_run(source):
     by_path = opening.open_encoder(f"{source}/ckpt-3").encode(TEXTS)
     np.testing.assert_array_equal(by_path, opening.open_encoder(source).encode(TEXTS))
 
@@ -1004,9 +1009,8 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
         ("model.hidden_size=16,model.num_layers=1", None),
     ],
 )
-def test_a_run_has_the_shape_of_the_run_that_it_starts_from(tmp_path, setting, said):
+def test_a_run_has_the_shape_of_the_run_that_it_starts_from(source, setting, said):
     """The command says so before it builds a model of the wrong shape."""
-    source = model_dirs.write(tmp_path / "source", **{"model.num_layers": 1})
     config, given = loading.load_given("labse/dual_encoder", (), [setting])
     config.init_checkpoint = source
     if said is None:
