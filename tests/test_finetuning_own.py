@@ -25,7 +25,9 @@ WORDS = "the cat sat on a mat ran far away".split()
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> str:
-    return model_dirs.write(tmp_path_factory.mktemp("own") / "model_dir")
+    # What is learnt must be clearly better than a constant.
+    settings = {"model.num_layers": 2}
+    return model_dirs.write(tmp_path_factory.mktemp("own") / "model_dir", **settings)
 
 
 def examples(n: int, seed: int) -> list[dict[str, str]]:
