@@ -175,10 +175,11 @@ def main(_) -> None:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
-        from cmlm.evaluation import report, results, run
+        from cmlm.evaluation import means, report, results, run
 
     named = run.named(FLAGS.model)
-    means = means_of(named)
+    asked = lists_of("mean", "MODEL")
+    means.check(asked, named)
     work_dir = f"{output}.work" if output and named else None
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
@@ -209,7 +210,7 @@ def main(_) -> None:
             # The vectors stay in the work directory for another try.
             raise not_scored(failed)
         if models:
-            rows = rows_of_means(means, named, models, failed)
+            rows = means.rows(asked, named, models, failed, FLAGS.mean_of_models)
             found = results.collect(settings, tasks, models, groups, failed, rows)
             show(found)
             if output:
@@ -235,15 +236,16 @@ def merge_reports() -> None:
     groups = lists_of("group", "LANGUAGE")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import outputs
-        from cmlm.evaluation import merging, report, results
+        from cmlm.evaluation import means, merging, report, results
 
     output = FLAGS.output and FLAGS.output.rstrip("/")
     outputs.check(
         {"--output": output}, {"--merge": merging.paths(FLAGS.merge)}, FLAGS.overwrite
     )
-    content, means = merging.unite(FLAGS.merge, groups)
-    means |= means_of(content["models"])
-    found = results.completed(content, means)
+    content, rows = merging.unite(FLAGS.merge, groups)
+    asked = lists_of("mean", "MODEL")
+    means.check(asked, content["models"])
+    found = results.completed(content, rows | asked)
     show(found)
     if output:
         print(f"results  {report.save(output, found, FLAGS.overwrite)}")
@@ -301,74 +303,6 @@ def lists_of(flag: str, kind: str) -> dict[str, list[str]]:
             )
         lists[name] = parts
     return lists
-
-
-def means_of(known: Iterable[str]) -> dict[str, list[str]]:
-    """The models of each --mean, by the name of its row.
-
-    Args:
-        known: the names of the models.
-
-    Raises:
-        UserError: a value is malformed, names an unknown model, or takes a model's name
-            for the row.
-    """
-    means = lists_of("mean", "MODEL")
-    for name, members in means.items():
-        if name in known:
-            raise UserError(
-                f"--mean has {name!r}; allowed: another name than a model's"
-            )
-        for member in members:
-            if member not in known:
-                raise UserError(
-                    f"--mean={name} has {member!r}; allowed: names of models: "
-                    f"{', '.join(known)}"
-                )
-    return means
-
-
-def rows_of_means(
-    means: dict[str, list[str]],
-    named: dict[str, str],
-    models: dict[str, dict],
-    failed: dict[str, str],
-) -> dict[str, list[str]]:
-    """The scored models of each mean, by the name of its row.
-
-    Args:
-        means: the models of each --mean, by its name.
-        named: the models by name.
-        models: the entries of the models with scores.
-        failed: gets a message for each --mean of a model without scores.
-    """
-    from cmlm.evaluation import tables
-
-    # --pcr adds to the name of a row.
-    rows = {
-        name: row
-        for name in named
-        for row in (name, name + tables.WITH_PCR)
-        if row in models
-    }
-    found = {}
-    for mean, members in means.items():
-        absent = [name for name in members if name not in rows]
-        if absent:
-            failed[f"the mean {mean}"] = f"no scores of {', '.join(absent)}"
-        else:
-            found[mean] = [rows[name] for name in members]
-    if FLAGS.mean_of_models:
-        runs = [row for name, row in rows.items() if not is_baseline(named[name])]
-        runs = runs or [*rows.values()]
-        if len(runs) > 1:
-            found[f"mean of {len(runs)} models"] = runs
-    return found
-
-
-def is_baseline(model: str) -> bool:
-    """Whether a --model is a baseline and no run of a recipe."""
-    return model.startswith(("untrained:", "bow:"))
 
 
 def prepare_models(models: Iterable[str]) -> None:
