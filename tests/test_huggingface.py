@@ -74,7 +74,7 @@ def test_export_and_import_give_the_same_bytes(tmp_path, settings):
 
 
 def test_names_and_layout_are_those_of_a_bert_model(tmp_path):
-    trained, folder = export(tmp_path)
+    trained, folder = export(tmp_path, **{"model.num_layers": 2})
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
     assert config["model_type"] == "bert" and config["architectures"] == ["BertModel"]

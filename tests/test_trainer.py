@@ -382,7 +382,7 @@ def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_p
     settings = experiment.TrainerConfig(
         best_checkpoint_metric="cmlm/loss", best_checkpoint_comparison="lower"
     )
-    best = BestCheckpoint(str(tmp_path), settings, trainer)
+    best = BestCheckpoint(str(tmp_path), settings, trainer, {})
     kept = [best.offer({"cmlm/loss": loss}) for loss in (np.nan, 3.0, np.inf, 5.0, 2.0)]
     assert [bool(remark) for remark in kept] == [False, True, False, False, True]
     # As float32, 0.1 is a little larger.
@@ -424,7 +424,7 @@ def test_the_best_value_is_of_this_run_and_this_metric(
         settings = experiment.TrainerConfig(
             best_checkpoint_metric=name, best_checkpoint_comparison=comparison
         )
-        best = BestCheckpoint(str(tmp_path), settings, trainer)
+        best = BestCheckpoint(str(tmp_path), settings, trainer, {})
         return best.offer({name: value})
 
     assert offer("cmlm/loss", "lower", 3.0)
@@ -443,7 +443,7 @@ def test_a_best_checkpoint_without_its_metric_counts(one_device, batches, tmp_pa
     folder = str(tmp_path / model_dir.BEST)
     tf.train.CheckpointManager(stored, folder, 1).save(checkpoint_number=1)
     trainer.optimizer.iterations.assign(2)
-    best = BestCheckpoint(str(tmp_path), settings, trainer)
+    best = BestCheckpoint(str(tmp_path), settings, trainer, {})
     assert not best.offer({"cmlm/loss": 4.0}) and best.offer({"cmlm/loss": 2.0})
 
 
@@ -451,11 +451,11 @@ def test_a_truncated_best_checkpoint_is_named(one_device, batches, tmp_path):
     trainer = build(one_device, batches)
     settings = experiment.TrainerConfig(best_checkpoint_metric="cmlm/loss")
     trainer.optimizer.iterations.assign(1)
-    BestCheckpoint(str(tmp_path), settings, trainer).offer({"cmlm/loss": 1.0})
+    BestCheckpoint(str(tmp_path), settings, trainer, {}).offer({"cmlm/loss": 1.0})
     (data,) = (tmp_path / model_dir.BEST).glob("*.data-*")
     data.write_bytes(data.read_bytes()[:9])
     with pytest.raises(UserError, match=r"best/ckpt-1 is damaged or .*") as caught:
-        BestCheckpoint(str(tmp_path), settings, trainer)
+        BestCheckpoint(str(tmp_path), settings, trainer, {})
     assert "\n" not in str(caught.value)
 
 
@@ -463,7 +463,7 @@ def test_a_best_metric_that_validation_lacks_is_said(one_device, batches, tmp_pa
     """It is misspelt, or nothing is held out that it could measure."""
     trainer = build(one_device, batches)
     settings = experiment.TrainerConfig(best_checkpoint_metric="cmlm/los")
-    best = BestCheckpoint(str(tmp_path), settings, trainer)
+    best = BestCheckpoint(str(tmp_path), settings, trainer, {})
     assert best.offer({"cmlm/loss": 1.0}) == "  (no cmlm/los: none is the best)"
     assert best.offer({"stsb-dev/spearman": 1.0}) == ""
 

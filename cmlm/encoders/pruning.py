@@ -104,9 +104,11 @@ def prune(
         # The original vocabulary file has more tokens than the pruned model.
         config.vocabulary.file = ""
         model_dir.write_config(new, config)
-        for name in (model_dir.METRICS, model_dir.STARTS):
-            if tf.io.gfile.exists(os.path.join(source, name)):
-                tf.io.gfile.copy(os.path.join(source, name), os.path.join(new, name))
+        for record in (model_dir.METRICS, model_dir.STARTS):
+            if tf.io.gfile.exists(os.path.join(source, record)):
+                tf.io.gfile.copy(
+                    os.path.join(source, record), os.path.join(new, record)
+                )
         difference = _compare(model, new, read())
         written = _size(os.path.join(new, name))
     return Pruned(

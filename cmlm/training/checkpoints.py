@@ -89,11 +89,6 @@ class Checkpoints:
         self.latest_checkpoint = self.path(step)
 
 
-# The keys of the metric and of its data in the best checkpoint.
-_CHOSEN_BY = "chosen_by/.ATTRIBUTES/VARIABLE_VALUE"
-_CHOSEN_ON = "chosen_on/.ATTRIBUTES/VARIABLE_VALUE"
-
-
 class BestCheckpoint:
     """The checkpoint with the best value of one validation metric.
 
@@ -175,13 +170,21 @@ def _differences(path: str, chosen_by: str, chosen_on: Mapping[str, Any]) -> lis
     """Names the parts of a best checkpoint's record that differ from those of now.
 
     Earlier versions wrote fewer parts, or no record; these do not differ.
+
+    Raises:
+        UserError: the checkpoint is damaged.
     """
-    reader = tf_checkpoints.open_file(path)
-
-    def stored(key: str, default: str) -> str:
-        return reader.get_tensor(key).decode() if reader.has_tensor(key) else default
-
-    if stored(_CHOSEN_BY, chosen_by) != chosen_by:
+    if _stored(path, "chosen_by", chosen_by) != chosen_by:
         return ["metric"]
-    before = json.loads(stored(_CHOSEN_ON, "{}"))
+    before = json.loads(_stored(path, "chosen_on", "{}"))
     return [name for name, value in before.items() if chosen_on.get(name) != value]
+
+
+def _stored(path: str, name: str, default: str) -> str:
+    """Reads a string of a checkpoint, or the default of a checkpoint without it."""
+    key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
+    if not tf_checkpoints.open_file(path).has_tensor(key):
+        return default
+    found = tf.Variable(default, trainable=False)
+    checkpoints.restore(path, **{name: found})
+    return found.numpy().decode()
