@@ -168,7 +168,8 @@ def mean_of(
                 continue
             values = [model["scores"][task][metric] for model in models]
             scores[task][metric] = float(np.mean(values))
-            scores[task][f"{name}_std{slash}{part}"] = float(np.std(values, ddof=1))
+            deviation = float(np.std(values, ddof=1))
+            scores[task][averages.statistic(metric, "std")] = deviation
     averaged = averages.of(scores, own)
     # The deviations of its parts do not give that of an average.
     of_runs = [

@@ -50,14 +50,8 @@ def scores_of(results: Mapping[str, Any]) -> dict[str, float]:
     scores = dict(results["mean"])
     for end in SPREAD:
         for metric, value in results.get(end, {}).items():
-            scores[_statistic(metric, end)] = value
+            scores[averages.statistic(metric, end)] = value
     return scores
-
-
-def _statistic(metric: str, end: str) -> str:
-    """`METRIC_end`, or `METRIC_end/PART` for a part."""
-    name, slash, part = metric.partition("/")
-    return f"{name}_{end}{slash}{part}"
 
 
 def write_summary(directory: str, scores: averages.Scores) -> None:
@@ -109,7 +103,7 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
     columns = [
         (task, shown)
         for task, metric in columns
-        for shown in (metric, *(_statistic(metric, end) for end in SPREAD))
+        for shown in (metric, *(averages.statistic(metric, end) for end in SPREAD))
         if shown in scores[task]
     ]
     groups = {"glue": found} if len(found.keys) > 1 and len(scores) > 1 else {}
