@@ -9,12 +9,15 @@ n-grams (`cmlm.ngrams --marked_output`). Arms of Li and Zhao, 2021
 (https://arxiv.org/abs/2105.14478, sections 3 and 7), --steps of 64 sentences of 64
 tokens from the same weights:
 
-mlm          masked LM alone: the same batches, with weight 0 for MiSAD
-misad        MiSAD with its n-grams at weight 1
-misad_50     the same at weight 50
-spans_50     random spans instead of n-grams at weight 50
-mlm_paper    masked LM alone, for misad_paper
-misad_paper  the paper's own form, only by --arms
+mlm             masked LM alone: the same batches, with weight 0 for MiSAD
+misad           MiSAD with its n-grams at weight 1
+misad_50        the same at weight 50
+spans_50        random spans instead of n-grams at weight 50
+mlm_paper       masked LM alone, for the two arms below
+misad_paper     the paper's own form
+misad_distance  the same, with the squared distance of the vectors as loss
+
+The last three run only if --arms names them.
 
 The first four have the form of the authors' code: E_w + E_R at unit length, a random
 n-gram, and masked LM on S and on R, so that weight 1 is half of the weight of masked
@@ -63,6 +66,9 @@ ARMS = {
     # The choice of n-grams costs most of a step, and masked LM on S does not read it.
     "mlm_paper": [*_PAPER, f"{_WEIGHT}=0", "task.misad.choice=random"],
     "misad_paper": [*_PAPER, f"{_WEIGHT}=1"],
+    # Section 3.2 does not say over which axes its MSE is a mean. Ours is over rows and
+    # dimensions; a weight of 384, its width, makes it the squared distance of vectors.
+    "misad_distance": [*_PAPER, f"{_WEIGHT}=384"],
 }
 _UNITS = ("accuracy/word", "accuracy/phrase", "accuracy/sentence")
 _TASKS = ("ulr-analogy", "geogranno", "stsb-test", "sick-r")
