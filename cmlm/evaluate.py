@@ -115,6 +115,13 @@ flags.DEFINE_multi_string(
     "NAME=MODEL,MODEL: add a row NAME with the mean and the deviation over these "
     "models, by the names of --model=NAME=MODEL; repeatable",
 )
+flags.DEFINE_bool(
+    "predictions",
+    False,
+    "Write the predictions for single examples to predictions.csv in the report, and "
+    "compare each model with the first one by a paired bootstrap. Classifiers are "
+    "trained twice.",
+)
 flags.DEFINE_multi_string(
     "group",
     [],
@@ -148,7 +155,7 @@ FLAGS = flags.FLAGS
 # The flags that have no use beside --merge.
 _OF_SCORING = (
     *("model", "data_dir", "tasks", "repeats", "classifier", "jobs", "pcr"),
-    *("mean_of_models", "cache_dir", "sentences"),
+    *("mean_of_models", "predictions", "cache_dir", "sentences"),
     *("pooling", "sentence_vector", "seq_length", "precision"),
 )
 
@@ -173,6 +180,11 @@ def main(_) -> None:
         cli.require(data_dir="a folder of test sets")
     groups = lists_of("group", "LANGUAGE")
     output = FLAGS.output and FLAGS.output.rstrip("/")
+    if FLAGS.predictions and (not output or output.endswith(".json")):
+        raise UserError(
+            f"--predictions is given and --output is {output}; allowed: a folder as "
+            "--output"
+        )
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
         from cmlm.evaluation import means, report, results, run
@@ -205,16 +217,21 @@ def main(_) -> None:
 
     written = None
     with leftovers.work_directory(work_dir if tasks else None) as work_dir:
-        models = score_models(named, tasks, work_dir, failed) if tasks else {}
+        models: dict[str, dict] = {}
+        predictions: dict[str, dict] = {}
+        if tasks:
+            models, predictions = score_models(named, tasks, work_dir, failed)
         if named and not models:
             # The vectors stay in the work directory for another try.
             raise not_scored(failed)
         if models:
             rows = means.rows(asked, named, models, failed, FLAGS.mean_of_models)
-            found = results.collect(settings, tasks, models, groups, failed, rows)
+            found = results.collect(
+                settings, tasks, models, groups, failed, rows, predictions
+            )
             show(found)
             if output:
-                written = report.save(output, found, FLAGS.overwrite)
+                written = report.save(output, found, FLAGS.overwrite, predictions)
     if written:
         print(f"results  {written}")
     if failed:
@@ -253,9 +270,13 @@ def merge_reports() -> None:
 
 def show(found: dict[str, Any]) -> None:
     """Prints the tables of results."""
-    from cmlm.evaluation import layout, tables
+    from cmlm.evaluation import differences, layout, tables
 
-    print("\n\n".join(map(layout.plain, tables.tables(found))))
+    parts = [*map(layout.plain, tables.tables(found))]
+    if "differences" in found:
+        parts.append(layout.plain_lines(differences.lines(found["differences"])))
+        parts.append(differences.NOTE)
+    print("\n\n".join(parts))
     if note := tables.note_of_pcr(found):
         print(f"note: {note}", file=sys.stderr)
 
@@ -323,7 +344,7 @@ def prepare_models(models: Iterable[str]) -> None:
 
 def score_models(
     named: dict[str, str], tasks, work_dir: str | None, failed: dict[str, str]
-) -> dict[str, dict]:
+) -> tuple[dict[str, dict], dict[str, dict]]:
     """Scores each --model.
 
     Args:
@@ -333,7 +354,8 @@ def score_models(
         failed: gets a message for each task that a model cannot be scored on.
 
     Returns:
-        The entry of results.json for each model with scores.
+        The entry of results.json for each model with scores; and with --predictions
+        its predictions.
     """
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
@@ -341,6 +363,7 @@ def score_models(
         from cmlm.evaluation import report, results, run, tables
 
     models: dict[str, dict] = {}
+    predictions: dict[str, dict] = {}
     scored: dict[str, dict] = {}
 
     def tell(name: str, task, scores: dict[str, float]) -> None:
@@ -376,7 +399,9 @@ def score_models(
             if pcr.changes(result.languages):
                 shown_name += tables.WITH_PCR
         models[shown_name] = entry
-    return models
+        if result.predictions:
+            predictions[shown_name] = result.predictions
+    return models, predictions
 
 
 def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
@@ -417,6 +442,7 @@ def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
             kept=kept,
             goes_on=True,
             with_figures=True,
+            with_predictions=FLAGS.predictions,
         )
 
 

@@ -88,7 +88,7 @@ def test_vectors_whose_hessian_is_singular_are_classified_without_warnings():
 @pytest.mark.large
 def test_nested_cross_validation_is_the_toolkits():
     x, y = blobs(150, 2, seed=0)
-    found = classifier.nested_cross_validation(x, y, seed=1111)
+    _, found = classifier.nested_cross_validation(x, y, seed=1111)
     dev, test = toolkit_inner_folds(x, y)
     assert 60 < found["accuracy"] < 97
     assert found["accuracy"] == pytest.approx(test, abs=0.02)

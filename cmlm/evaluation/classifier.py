@@ -172,7 +172,7 @@ def _cross_validate(
 
 def nested_cross_validation(
     x: np.ndarray, y: np.ndarray, seed: int, kind: str = LOGISTIC, jobs: int = 0
-) -> dict[str, float]:
+) -> tuple[np.ndarray, dict[str, float]]:
     """Ten-fold cross-validation; ten inner folds choose (the toolkit's InnerKFold).
 
     Args:
@@ -183,8 +183,9 @@ def nested_cross_validation(
         jobs: the number of fits at a time; 0 for one on each core.
 
     Returns:
-        `accuracy`, the mean over the outer folds, and `dev_accuracy`, the mean of the
-        best accuracies on the inner folds.
+        The predicted label of each row, by the classifier of its fold; and `accuracy`,
+        the mean over the outer folds, and `dev_accuracy`, the mean of the best
+        accuracies on the inner folds.
     """
     check_folds(y.tolist(), is_nested=True)
     outer, grid = _folds(y, seed), _grid(kind)
@@ -201,11 +202,11 @@ def nested_cross_validation(
         for (train, test), row in zip(outer, accuracies, strict=True)
     ]
     fitted = _fit_paths(kind, x, y, seed, paths, jobs)
-    scores = [
-        metrics.accuracy(predicted[0][0], y[test])
-        for predicted, (_, test) in zip(fitted, outer, strict=True)
-    ]
-    return {
+    predicted = np.empty_like(y)
+    for ((labels,),), (_, test) in zip(fitted, outer, strict=True):
+        predicted[test] = labels
+    scores = [metrics.accuracy(predicted[test], y[test]) for _, test in outer]
+    return predicted, {
         "accuracy": float(np.mean(scores)),
         "dev_accuracy": float(accuracies.max(axis=1).mean()),
     }

@@ -55,7 +55,12 @@ def plain(table: tables.Table, with_sources: bool = False) -> str:
 def _aligned(
     title: str, heads: list[str], names: list[str], rows: list[list[str]]
 ) -> str:
-    lines = [[title, *heads], *map(lambda name, row: [name, *row], names, rows)]
+    body = ([name, *row] for name, row in zip(names, rows, strict=True))
+    return plain_lines([[title, *heads], *body])
+
+
+def plain_lines(lines: list[list[str]]) -> str:
+    """A table of cells for a terminal; the first line holds the titles of columns."""
     first, *others = (max(map(len, column)) for column in _turn(lines))
     return "\n".join(
         "  ".join([name.ljust(first), *map(str.rjust, cells, others)])

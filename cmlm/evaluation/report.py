@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.common import files, json_files
-from cmlm.evaluation import layout, tables
+from cmlm.evaluation import differences, layout, tables
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 70rem;
@@ -50,8 +50,19 @@ _ABOUT = {
 }
 
 
-def save(output: str, results: Mapping[str, Any], overwrite: bool) -> str:
+def save(
+    output: str,
+    results: Mapping[str, Any],
+    overwrite: bool,
+    predictions: Mapping[str, differences.ByTask] | None = None,
+) -> str:
     """Writes a .json file or the folder of a report, whole or not at all.
+
+    Args:
+        output: the path.
+        results: the content of results.json.
+        overwrite: whether to replace an output that exists.
+        predictions: the predictions of each model, for the folder.
 
     Returns:
         The path of the file to look at.
@@ -61,6 +72,10 @@ def save(output: str, results: Mapping[str, Any], overwrite: bool) -> str:
         return output
     with files.atomic_directory(output, overwrite) as directory:
         write(directory, results)
+        if predictions:
+            path = os.path.join(directory, "predictions.csv")
+            with files.atomic_text(path) as file:
+                write_predictions(file, predictions)
     return os.path.join(output, "report.html")
 
 
@@ -99,6 +114,36 @@ def write_csv(file, results: Mapping[str, Any]) -> None:
                 table.writerow([name, tables.AVERAGE, metric, group, value])
 
 
+def write_predictions(file, predictions: Mapping[str, differences.ByTask]) -> None:
+    """Writes every example on a line, with a value and an answer of each model.
+
+    Args:
+        file: the text file.
+        predictions: the predictions of each model.
+    """
+    table = csv.writer(file, lineterminator="\n")
+    head = ["task", "part", "example", "first", "second", "gold"]
+    for name in predictions:
+        head += [name, f"{name} answer"]
+    table.writerow(head)
+    every = [*predictions.values()]
+    # A model may lack a task that another has.
+    places = dict.fromkeys(
+        (task, part) for each in every for task in each for part in each[task]
+    )
+    for task, part in places:
+        of_models = [each.get(task, {}).get(part) for each in every]
+        about = next(filter(None, of_models))
+        first, second = (*about.texts, [""] * len(about.gold))[:2]
+        columns, empty = [first, second, about.gold], [""] * len(about.gold)
+        for found in of_models:
+            values = found.values if found else ()
+            columns.append([f"{value:.6g}" for value in values] or empty)
+            columns.append((found and found.answers) or empty)
+        for number, cells in enumerate(zip(*columns, strict=True), 1):
+            table.writerow([task, part, number, *cells])
+
+
 def _write_json(path: str, results: Mapping[str, Any]) -> None:
     """Writes results.json; a number that is not finite raises ValueError."""
     json_files.write(path, results, indent=1, allow_nan=False, ensure_ascii=False)
@@ -110,6 +155,9 @@ def markdown(results: Mapping[str, Any]) -> str:
     for table in tables.tables(results, ablations=True):
         parts += [f"## {table.title}", layout.markdown(table)]
         parts.append("\n".join(f"- {line}" for line in tables.notes(results, table)))
+    if found := results.get("differences"):
+        lines = differences.lines(found)
+        parts += ["## Differences", layout.markdown_lines(lines), differences.NOTE]
     parts.append("## All metrics")
     for table in tables.details(results):
         parts += [f"### {table.family}", layout.markdown(table)]
@@ -125,6 +173,17 @@ def page(results: Mapping[str, Any]) -> str:
         body += [f"<h2>{html.escape(table.title)}</h2>", layout.html_table(table)]
         lines = map(html.escape, tables.notes(results, table))
         body.append(f"<p class=note>{'<br>'.join(lines)}</p>")
+    if found := results.get("differences"):
+        head, *rows = differences.lines(found)
+        cells = [
+            [f"<th>{html.escape(cell)}" for cell in head],
+            *(
+                [f"<th>{html.escape(name)}", *(f"<td>{cell}" for cell in row)]
+                for name, *row in rows
+            ),
+        ]
+        body.append(f"<h2>Differences</h2>{layout.html_lines(cells)}")
+        body.append(f"<p class=note>{html.escape(differences.NOTE)}</p>")
     body.append("<h2>Pictures</h2>")
     for caption, figure in plots.figures(results):
         drawn = io.BytesIO()

@@ -10,7 +10,7 @@ import numpy as np
 
 from cmlm.common import versions
 from cmlm.errors import UserError, shown
-from cmlm.evaluation import averages, catalogue, classifier
+from cmlm.evaluation import averages, catalogue, classifier, differences
 from cmlm.evaluation.run import ModelScores, TaskData
 from cmlm.evaluation.store import SentenceEncoder
 from cmlm.evaluation.tasks import base
@@ -70,6 +70,7 @@ def collect(
     groups: Mapping[str, Sequence[str]],
     failed: Mapping[str, str],
     means: Mapping[str, Sequence[str]] | None = None,
+    predictions: Mapping[str, differences.ByTask] | None = None,
 ) -> dict[str, Any]:
     """The content of results.json, with the averages of each model.
 
@@ -80,6 +81,7 @@ def collect(
         groups: the languages of each --group, by its name.
         failed: a message for each task without scores.
         means: the models of each further entry, a mean of several, by its name.
+        predictions: the predictions of each model, for the differences between them.
     """
     content = {
         **run_settings,
@@ -87,6 +89,8 @@ def collect(
         "groups": groups,
         "not_scored": failed,
     }
+    if predictions and len(predictions) > 1:
+        content["differences"] = differences.from_first(predictions)
     return completed({**content, "models": models}, means or {})
 
 

@@ -23,7 +23,7 @@ from cmlm.evaluation.store import (
     Store,
     VectorsOnDisk,
 )
-from cmlm.evaluation.tasks.base import Task, Vectors
+from cmlm.evaluation.tasks.base import Predictions, Task, Vectors
 
 # `NAME=MODEL`; a name is not a path.
 _NAMED = re.compile(r"([^=:/\\]+)=(.+)")
@@ -61,6 +61,8 @@ class ModelScores:
         encoding_seconds, scoring_seconds: wall time; the encoding of a run that was
             killed while it encoded is left out.
         failed: a message for each task that the model cannot be scored on.
+        predictions: those of each task and part. Empty unless `score` was asked for
+            them; tasks without predictions are missing.
     """
 
     scores: dict[str, dict[str, float]]
@@ -71,6 +73,7 @@ class ModelScores:
     encoding_seconds: float
     scoring_seconds: float
     failed: dict[str, str]
+    predictions: dict[str, dict[str, Predictions]]
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of results.json."""
@@ -171,6 +174,7 @@ def score(
     kept: Kept | None = None,
     goes_on: bool = False,
     with_figures: bool = False,
+    with_predictions: bool = False,
 ) -> ModelScores:
     """Scores a model.
 
@@ -186,6 +190,8 @@ def score(
         goes_on: if the model cannot be scored on a task, score the other tasks, and
             return the message in `failed`. Otherwise the task raises its error.
         with_figures: compute the data of a report's figures, too.
+        with_predictions: return the predictions for single examples, too. They are not
+            among the scores of a killed run, so classifiers are trained again.
 
     Raises:
         UserError: the model does not return a finite vector for each sentence, or
@@ -206,10 +212,13 @@ def score(
     ):
         encoding = _encode(vectors, texts, kept)
         outcomes: dict[str, dict[str, Any]] = {}
+        predictions: dict[str, dict[str, Predictions]] = {}
         for item in tasks:
             name = item.task.name
             with _failing(failed, name, goes_on):
                 outcomes[name] = _outcome(item, vectors, kept, with_figures)
+                if with_predictions:
+                    predictions[name] = item.task.predictions(item.data, vectors)
             if report and name in outcomes:
                 report(item.task, outcomes[name]["scores"])
         encoded = len(vectors) - encoding["before"]
@@ -224,6 +233,7 @@ def score(
         encoding_seconds=encoding["seconds"],
         scoring_seconds=sum(outcome["seconds"] for outcome in outcomes.values()),
         failed=failed,
+        predictions={name: parts for name, parts in predictions.items() if parts},
     )
 
 

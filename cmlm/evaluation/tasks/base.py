@@ -45,6 +45,26 @@ class Vectors(Protocol):
 
 
 @dataclasses.dataclass
+class Predictions:
+    """The predictions of a model for the examples of a task, or of one part of it.
+
+    Attributes:
+        texts: the columns of texts, [n] each: one, or two for pairs.
+        gold: the right answer of each example, [n]: a number, a label or ids.
+        values: float [n], the numbers that the main metric is computed from.
+        statistic: how: `mean` of the values, their `spearman` correlation with the gold
+            scores, or their average precision, `ap`, for the gold labels 0 and 1.
+        answers: the answer of the model, [n], where the value does not tell it.
+    """
+
+    texts: Sequence[Sequence[str]]
+    gold: Sequence[Any]
+    values: np.ndarray
+    statistic: str = "mean"
+    answers: Sequence[str] | None = None
+
+
+@dataclasses.dataclass
 class Pairs:
     """Pairs of texts.
 
@@ -66,6 +86,13 @@ class Pairs:
     ) -> np.ndarray:
         """The cosine of each pair, float64 [n]; `first` and `second` are languages."""
         return metrics.cosine(vectors(self.first, first), vectors(self.second, second))
+
+    def predictions(
+        self, vectors: Vectors, first: str = "", second: str = ""
+    ) -> Predictions:
+        """The cosines as predictions of the human scores, see `cosines`."""
+        cosines = self.cosines(vectors, first, second)
+        return Predictions([self.first, self.second], self.gold, cosines, "spearman")
 
 
 class Task(abc.ABC, Generic[Data]):
@@ -128,6 +155,14 @@ class Task(abc.ABC, Generic[Data]):
         Returns:
             Values by metric name.
         """
+
+    def predictions(self, data: Data, vectors: Vectors) -> dict[str, Predictions]:
+        """The predictions behind the main metric, by part; "" without parts.
+
+        The main metric is the mean of its statistic over the parts. Empty by default,
+        for tasks whose score is no such mean.
+        """
+        return {}
 
     def remarks(self, data: Data) -> list[str]:
         """What a reader of the scores must know about this data, one line each.
@@ -194,6 +229,21 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
     @abc.abstractmethod
     def score_part(self, part: str, data: Data, vectors: Vectors) -> dict[str, float]:
         """Scores one part; `part` is its name, a language or a pair of languages."""
+
+    def part_predictions(
+        self, part: str, data: Data, vectors: Vectors
+    ) -> Predictions | None:
+        """The predictions for one part, see `predictions`; None by default."""
+        return None
+
+    def predictions(
+        self, data: dict[str, Data], vectors: Vectors
+    ) -> dict[str, Predictions]:
+        found = {
+            part: self.part_predictions(part, content, vectors)
+            for part, content in data.items()
+        }
+        return {part: each for part, each in found.items() if each is not None}
 
     def read(self, source: DataDir) -> dict[str, Data]:
         parts = self.find_parts(source)

@@ -98,6 +98,19 @@ class Retrieval(base.PartedTask[Bitext]):
     ) -> dict[str, float]:
         return score_retrieval(*data.encoded(vectors))
 
+    def part_predictions(
+        self, part: str, data: Bitext, vectors: base.Vectors
+    ) -> base.Predictions:
+        found = search.Neighbours.of(*data.encoded(vectors), 1)
+        forward, backward = found.forward[1][:, 0], found.backward[1][:, 0]
+        gold = np.arange(len(data.first))
+        return base.Predictions(
+            [data.first],
+            data.second,
+            ((forward == gold).astype(float) + (backward == gold)) / 2,
+            answers=[data.second[row] for row in forward],
+        )
+
 
 class Tatoeba(Retrieval):
     """LASER's Tatoeba test sets: up to 1,000 sentences of a language, with English.

@@ -87,12 +87,30 @@ class NeighboursFiles(base.Task[Openings]):
         return [*data.first, *data.second]
 
     def score(self, data: Openings, vectors: base.Vectors) -> dict[str, float]:
-        queries = arrays.unit_length(vectors(data.first))
-        pool = arrays.unit_length(vectors(data.second))
-        _, found = exact.nearest(queries, pool, _LISTED)
+        found = self._nearest(data, vectors)
         listed = (found == data.rows[:, np.newaxis]).any(axis=1)
         return {
             "accuracy": metrics.accuracy(found[:, 0], data.rows),
             f"accuracy_at_{_LISTED}": 100 * float(listed.mean()),
-            "candidates": float(len(pool)),
+            "candidates": float(len(data.second)),
         }
+
+    def predictions(
+        self, data: Openings, vectors: base.Vectors
+    ) -> dict[str, base.Predictions]:
+        nearest = self._nearest(data, vectors)[:, 0]
+        return {
+            "": base.Predictions(
+                [data.first],
+                [data.second[row] for row in data.rows],
+                (nearest == data.rows).astype(float),
+                answers=[data.second[row] for row in nearest],
+            )
+        }
+
+    def _nearest(self, data: Openings, vectors: base.Vectors) -> np.ndarray:
+        """The nearest rows of `second` for each sentence of `first`, int64 [n, k]."""
+        queries = arrays.unit_length(vectors(data.first))
+        pool = arrays.unit_length(vectors(data.second))
+        _, found = exact.nearest(queries, pool, _LISTED)
+        return found

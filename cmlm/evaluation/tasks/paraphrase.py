@@ -69,17 +69,7 @@ class Geogranno(base.Task[Paraphrases]):
         return [*data.questions, *data.phrases]
 
     def score(self, data: Paraphrases, vectors: base.Vectors) -> dict[str, float]:
-        _, rows = exact.nearest(
-            arrays.unit_length(vectors(data.questions, "en")),
-            arrays.unit_length(vectors(data.phrases, "en")),
-            max(_TOPS),
-        )
-        hits = np.array(
-            [
-                [row in right for row in found]
-                for found, right in zip(rows.tolist(), data.gold, strict=True)
-            ]
-        )
+        _, hits = self._nearest(data, vectors)
         scores = {}
         for top in _TOPS:
             metric = "accuracy" if top == 1 else f"accuracy@{top}"
@@ -90,6 +80,37 @@ class Geogranno(base.Task[Paraphrases]):
             for group, rows in _by_length(data).items()
             if rows.any()
         }
+
+    def predictions(
+        self, data: Paraphrases, vectors: base.Vectors
+    ) -> dict[str, base.Predictions]:
+        rows, hits = self._nearest(data, vectors)
+        return {
+            "": base.Predictions(
+                [data.questions],
+                [
+                    " / ".join(data.phrases[row] for row in sorted(right))
+                    for right in data.gold
+                ],
+                hits[:, 0].astype(float),
+                answers=[data.phrases[row] for row in rows[:, 0]],
+            )
+        }
+
+    def _nearest(
+        self, data: Paraphrases, vectors: base.Vectors
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest phrases of each question, and whether each is right, [n, k]."""
+        _, rows = exact.nearest(
+            arrays.unit_length(vectors(data.questions, "en")),
+            arrays.unit_length(vectors(data.phrases, "en")),
+            max(_TOPS),
+        )
+        hits = [
+            [row in right for row in found]
+            for found, right in zip(rows.tolist(), data.gold, strict=True)
+        ]
+        return rows, np.array(hits)
 
 
 def _by_length(data: Paraphrases) -> dict[str, np.ndarray]:

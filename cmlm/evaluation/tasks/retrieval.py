@@ -122,23 +122,48 @@ class RetrievalFiles(base.Task[Retrieval]):
         ]
 
     def score(self, data: Retrieval, vectors: base.Vectors) -> dict[str, float]:
+        scores = [
+            _rank_scores(ranked, relevant)
+            for ranked, relevant in zip(
+                self._ranked(data, vectors), data.judgements, strict=True
+            )
+        ]
+        return {
+            metric: 100 * float(np.mean([score[metric] for score in scores]))
+            for metric in scores[0]
+        }
+
+    def predictions(
+        self, data: Retrieval, vectors: base.Vectors
+    ) -> dict[str, base.Predictions]:
+        """nDCG@10 of each query; the answer is the id of the nearest document."""
+        names, ranked = data.document_ids, self._ranked(data, vectors)
+        scores = map(_rank_scores, ranked, data.judgements)
+        return {
+            "": base.Predictions(
+                [data.queries],
+                [
+                    " ".join(names[row] for row in relevant if row >= 0)
+                    for relevant in data.judgements
+                ],
+                np.array([score[self.main_metric] for score in scores]),
+                answers=[names[rows[0]] if rows else "" for rows in ranked],
+            )
+        }
+
+    def _ranked(self, data: Retrieval, vectors: base.Vectors) -> list[list[int]]:
+        """The nearest rows of `documents` for each query, the nearest first."""
         # One more than is scored, for the document with the id of its query.
         k = min(_DEPTH + 1, len(data.documents))
         found = search.nearest_of_pool(
             vectors.on_disk(data.queries), vectors.on_disk(data.documents), k
         )
         places = {name: row for row, name in enumerate(data.document_ids)}
-        scores = []
-        for name, rows, relevant in zip(
-            data.query_ids, found, data.judgements, strict=True
-        ):
-            own = places.get(name)
-            ranked = [row for row in rows.tolist() if row != own][:_DEPTH]
-            scores.append(_rank_scores(ranked, relevant))
-        return {
-            metric: 100 * float(np.mean([score[metric] for score in scores]))
-            for metric in scores[0]
-        }
+        own = map(places.get, data.query_ids)
+        return [
+            [row for row in rows.tolist() if row != left_out][:_DEPTH]
+            for rows, left_out in zip(found, own, strict=True)
+        ]
 
 
 def _rank_scores(ranked: Sequence[int], relevant: Mapping[int, int]) -> dict:

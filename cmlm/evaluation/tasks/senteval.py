@@ -56,16 +56,51 @@ class ClassificationTask(base.Task[Parts]):
         )
 
     def score(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
+        x, y = self._arrays(data, vectors)
+        return over_seeds([self._score_seed(x, y, seed) for seed in self.seeds])
+
+    def predictions(
+        self, data: Parts, vectors: base.Vectors
+    ) -> dict[str, base.Predictions]:
+        """The labels of the test part; without one, of all folds of `train`.
+
+        The value of an example is the share of the seeds that label it right. The
+        answer is that of the first seed.
+        """
+        x, y = self._arrays(data, vectors)
+        tested = data.get("test", data["train"])
+        labels = [self._predict(x, y, seed)[0] for seed in self.seeds]
+        return {
+            "": base.Predictions(
+                list(zip(*tested.texts, strict=True)),
+                tested.shown(tested.labels),
+                np.mean([each == tested.labels for each in labels], axis=0),
+                answers=tested.shown(labels[0]),
+            )
+        }
+
+    def _arrays(
+        self, data: Parts, vectors: base.Vectors
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The classifier's inputs and the labels, by part."""
         x = {
             part: features(examples, vectors, self.language)
             for part, examples in data.items()
         }
-        y = {part: examples.labels for part, examples in data.items()}
-        return over_seeds([self._score_seed(x, y, seed) for seed in self.seeds])
+        return x, {part: examples.labels for part, examples in data.items()}
 
     def _score_seed(
         self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
     ) -> dict[str, float]:
+        predicted, scores = self._predict(x, y, seed)
+        if "test" in x and set(y["train"]) == {0, 1}:
+            scores["f1"] = metrics.f1(predicted, y["test"])
+        return scores
+
+    def _predict(
+        self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
+    ) -> tuple[np.ndarray, dict[str, float]]:
+        """The predicted labels, int [n], and `accuracy` and `dev_accuracy`."""
         if "test" not in x:
             return classifier.nested_cross_validation(
                 x["train"], y["train"], seed, self.classifier, self.jobs
@@ -84,13 +119,8 @@ class ClassificationTask(base.Task[Parts]):
             predicted, dev = classifier.cross_validation_then_test(
                 x["train"], y["train"], x["test"], seed, self.classifier, self.jobs
             )
-        scores = {
-            "accuracy": metrics.accuracy(predicted, y["test"]),
-            "dev_accuracy": dev,
-        }
-        if set(y["train"]) == {0, 1}:
-            scores["f1"] = metrics.f1(predicted, y["test"])
-        return scores
+        accuracy = metrics.accuracy(predicted, y["test"])
+        return predicted, {"accuracy": accuracy, "dev_accuracy": dev}
 
 
 class RelatednessTask(ClassificationTask):
@@ -107,6 +137,9 @@ class RelatednessTask(ClassificationTask):
         )
         scores = metrics.correlations(predicted, y["test"])
         return {**scores, "dev_pearson": dev}
+
+    def predictions(self, data, vectors):
+        return {}
 
 
 def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -29,10 +29,12 @@ class Examples:
     Attributes:
         texts: the one or two sentences of each example.
         labels: the classes, int [n], or the scores, float [n].
+        classes: the name of each class; empty if classes have only numbers.
     """
 
     texts: list[tuple[str, ...]]
     labels: np.ndarray
+    classes: Sequence[str] = dataclasses.field(default=(), kw_only=True)
 
     def by_length(self) -> Examples:
         """The examples in the toolkit's order, on which the folds depend."""
@@ -44,7 +46,12 @@ class Examples:
         return Examples(
             [tuple(" ".join(text) for text in words[row]) for row in order],
             self.labels[order],
+            classes=self.classes,
         )
+
+    def shown(self, labels: np.ndarray) -> list[str]:
+        """The names of classes, [n]; their numbers if they have no names."""
+        return [self.classes[label] if self.classes else str(label) for label in labels]
 
 
 # The parts of a data set, by name: `train`, and `dev` or `test` if they exist.

@@ -73,6 +73,17 @@ class StsTask(base.Task[dict[str, Pairs]]):
             scores[f"spearman/{subset}"] = part["spearman"]
         return scores
 
+    def predictions(
+        self, data: dict[str, Pairs], vectors: base.Vectors
+    ) -> dict[str, base.Predictions]:
+        # The main metric is one correlation over the pairs of all subsets.
+        every = Pairs(
+            [text for pairs in data.values() for text in pairs.first],
+            [text for pairs in data.values() for text in pairs.second],
+            np.concatenate([pairs.gold for pairs in data.values()]),
+        )
+        return {"": every.predictions(vectors, self._language, self._language)}
+
 
 def pair_scores(cosines: np.ndarray, gold: np.ndarray) -> dict[str, float]:
     """`spearman` and `pearson` of the cosine, and `pearson_arccos`, times 100."""
@@ -155,9 +166,18 @@ class ScoredPairsTask(base.PartedTask[Pairs]):
     def score_part(
         self, part: str, data: Pairs, vectors: base.Vectors
     ) -> dict[str, float]:
-        first, _, second = part.partition("-")
-        cosines = data.cosines(vectors, first, second or first)
-        return pair_scores(cosines, data.gold)
+        return pair_scores(data.cosines(vectors, *_languages(part)), data.gold)
+
+    def part_predictions(
+        self, part: str, data: Pairs, vectors: base.Vectors
+    ) -> base.Predictions:
+        return data.predictions(vectors, *_languages(part))
+
+
+def _languages(part: str) -> tuple[str, str]:
+    """The languages of the first and second text of a part, `de` or `en-de`."""
+    first, _, second = part.partition("-")
+    return first, second or first
 
 
 class MultilingualStsb(ScoredPairsTask):

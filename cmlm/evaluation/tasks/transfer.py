@@ -110,43 +110,93 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
             alone; `dev_accuracy`; the number of training pairs; and with several
             languages `parts`, their number, and `accuracy/LANGUAGE`.
         """
-        x = {
-            name: pair_features(part, vectors, "en" if name == "train" else name)
-            for name, part in data.items()
-        }
+        x = _features(data, vectors)
         scores = [self._score_seed(data, x, seed) for seed in self.seeds]
         count = float(len(data["train"].labels))
         return {**over_seeds(scores), self.trained_on: count}
 
+    def predictions(
+        self, data: dict[str, Examples], vectors: base.Vectors
+    ) -> dict[str, base.Predictions]:
+        """The labels in each language of the main metric.
+
+        The value of an example is the share of the seeds that label it right. The
+        answer is that of the first seed.
+        """
+        x = _features(data, vectors)
+        predicted = [_predict(data, x, seed, self.classifier)[0] for seed in self.seeds]
+        return {
+            name: base.Predictions(
+                list(zip(*data[name].texts, strict=True)),
+                data[name].shown(data[name].labels),
+                np.mean([one[name] == data[name].labels for one in predicted], axis=0),
+                answers=data[name].shown(predicted[0][name]),
+            )
+            for name in _averaged(predicted[0])
+        }
+
     def _score_seed(
         self, data: dict[str, Examples], x: dict[str, np.ndarray], seed: int
     ) -> dict[str, float]:
-        languages = [name for name in data if name != "train"]
-        labels = data["train"].labels
-        train, dev = split(labels, seed)
-        predicted, dev_accuracy = classifier.validation_then_test(
-            x["train"][train],
-            labels[train],
-            x["train"][dev],
-            labels[dev],
-            np.concatenate([x[name] for name in languages]),
-            seed,
-            self.classifier,
-        )
-        ends = np.cumsum([len(x[name]) for name in languages])[:-1]
+        predicted, dev_accuracy = _predict(data, x, seed, self.classifier)
         accuracies = {
             name: metrics.accuracy(part, data[name].labels)
-            for name, part in zip(languages, np.split(predicted, ends), strict=True)
+            for name, part in predicted.items()
         }
-        others = [value for name, value in accuracies.items() if name != "en"]
+        averaged = [accuracies[name] for name in _averaged(accuracies)]
         scores = {
-            "accuracy": float(np.mean(others or list(accuracies.values()))),
+            "accuracy": float(np.mean(averaged)),
             "dev_accuracy": dev_accuracy,
         }
         if len(accuracies) > 1:
             scores["parts"] = float(len(accuracies))
             scores |= {f"accuracy/{name}": value for name, value in accuracies.items()}
         return scores
+
+
+def _features(
+    data: dict[str, Examples], vectors: base.Vectors
+) -> dict[str, np.ndarray]:
+    """The classifier's inputs, by part."""
+    return {
+        name: pair_features(part, vectors, "en" if name == "train" else name)
+        for name, part in data.items()
+    }
+
+
+def _averaged(languages: Iterable[str]) -> list[str]:
+    """The languages whose mean is the main metric: all but English, if there are."""
+    return [name for name in languages if name != "en"] or list(languages)
+
+
+def _predict(
+    data: dict[str, Examples], x: dict[str, np.ndarray], seed: int, kind: str
+) -> tuple[dict[str, np.ndarray], float]:
+    """Trains on English, and predicts the test pairs.
+
+    Args:
+        data, x: the examples and the features, `train` and by language.
+        seed: the seed of the split into training and development part.
+        kind: the classifier.
+
+    Returns:
+        The labels, int [n] by language, and the accuracy on the development part.
+    """
+    languages = [name for name in data if name != "train"]
+    labels = data["train"].labels
+    train, dev = split(labels, seed)
+    predicted, dev_accuracy = classifier.validation_then_test(
+        x["train"][train],
+        labels[train],
+        x["train"][dev],
+        labels[dev],
+        np.concatenate([x[name] for name in languages]),
+        seed,
+        kind,
+    )
+    ends = np.cumsum([len(x[name]) for name in languages])[:-1]
+    parts = np.split(predicted, ends)
+    return dict(zip(languages, parts, strict=True)), dev_accuracy
 
 
 class AmazonReviews(TransferTask):

@@ -50,7 +50,8 @@ class ClassificationFiles(ClassificationTask):
             labels = [
                 reading.parse_label(label, classes, where) for where, _, label in rows
             ]
-            parts[part] = Examples([texts for _, texts, _ in rows], np.array(labels))
+            texts = [texts for _, texts, _ in rows]
+            parts[part] = Examples(texts, np.array(labels), classes=list(classes))
         return parts
 
     def _classes(self, path: str, labels: Sequence[str]) -> dict[str, int]:
@@ -110,14 +111,24 @@ class PairFiles(base.Task[Pairs]):
         return data.sentences()
 
     def score(self, data: Pairs, vectors: base.Vectors) -> dict[str, float]:
-        cosines = data.cosines(vectors)
-        # Pairs of equal texts tie, whatever the rounding of their vectors.
-        cosines = np.round(cosines, 6)
+        cosines = _rounded(data.cosines(vectors))
         return {
             "ap": 100 * float(average_precision_score(data.gold, cosines)),
             "auc": 100 * float(roc_auc_score(data.gold, cosines)),
             **_at_best_thresholds(cosines, data.gold),
         }
+
+    def predictions(
+        self, data: Pairs, vectors: base.Vectors
+    ) -> dict[str, base.Predictions]:
+        cosines = _rounded(data.cosines(vectors))
+        texts = [data.first, data.second]
+        return {"": base.Predictions(texts, data.gold, cosines, "ap")}
+
+
+def _rounded(cosines: np.ndarray) -> np.ndarray:
+    """Lets pairs of equal texts tie, whatever the rounding of their vectors."""
+    return np.round(cosines, 6)
 
 
 def _at_best_thresholds(cosines: np.ndarray, labels: np.ndarray) -> dict[str, float]:

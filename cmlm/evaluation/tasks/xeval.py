@@ -78,5 +78,10 @@ class XevalTask(base.PartedTask[Parts]):
     ) -> dict[str, float]:
         return self._of(part).score(data, vectors)
 
+    def part_predictions(
+        self, part: str, data: Parts, vectors: base.Vectors
+    ) -> base.Predictions | None:
+        return self._of(part).predictions(data, vectors).get("")
+
 
 TASKS = [XevalTask(task, folder) for folder, task in senteval.ROWS]
