@@ -26,6 +26,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import beam_flags
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
@@ -54,7 +55,7 @@ flags.DEFINE_integer(
 )
 reading_flags.define()
 reading_flags.define_precision()
-reading_flags.define_workers()
+beam_flags.define_for_tasks()
 
 FLAGS = flags.FLAGS
 # Of the search for equal lines.
@@ -175,7 +176,7 @@ def _fill_folder() -> None:
             "--input",
             reopen(),
             _MEMORY,
-            reading_flags.workers(),
+            beam_flags.workers(),
             reopen,
         )
     print(

@@ -44,6 +44,7 @@ from typing import Any
 from absl import flags
 
 from cmlm import cli
+from cmlm.common import choices
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
@@ -87,7 +88,7 @@ flags.DEFINE_alias("seeds", "repeats")
 flags.DEFINE_enum(
     "classifier",
     "logistic",
-    ["logistic", "logistic-adam", "mlp"],
+    choices.CLASSIFIERS,
     "SentEval's classifier: scikit-learn's logistic regression, run to its optimum; or "
     "logistic regression or a network of 50 hidden units (mlp), both trained by Adam "
     "with early stopping, as in SentEval's PyTorch mode.",

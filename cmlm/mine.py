@@ -37,7 +37,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import choices
+from cmlm.common import beam_flags, choices
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
@@ -133,7 +133,7 @@ flags.DEFINE_float(
     lower_bound=1.25,
 )
 reading_flags.define_precision()
-reading_flags.define_workers()
+beam_flags.define_for_tasks()
 
 FLAGS = flags.FLAGS
 _PROGRAM_GB = 1
@@ -297,7 +297,7 @@ def _job(work_dir: str):
         int((FLAGS.max_memory_gb - _PROGRAM_GB) * 2**30),
     )
     return jobs.Job(
-        encoder, FLAGS.output, work_dir, search, reading_flags.workers(), reopen
+        encoder, FLAGS.output, work_dir, search, beam_flags.workers(), reopen
     )
 
 

@@ -46,26 +46,11 @@ from collections.abc import Sequence
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import choices
+from cmlm.common import beam_flags, choices
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 _PLAIN = choices.TEXT_LAYOUTS
-# The steps without --steps. They stand here, because --help must not import
-# cmlm.preparation.
-_STEPS_OF_LAYOUT = {
-    "wet": (
-        "c4",
-        "length",
-        "language",
-        "duplicate_documents",
-        "duplicate_lines",
-    ),
-    "wikipedia": ("length", "duplicate_documents"),
-    "json": ("length", "duplicate_documents"),
-    "tsv": ("duplicate_lines",),
-    "gettext": ("duplicate_lines",),
-}
 
 flags.DEFINE_string(
     "input", None, "Files, globs or a comma-separated list: plain, .gz or .bz2."
@@ -74,7 +59,7 @@ flags.DEFINE_string("output", None, "Directory to write; it must be new or empty
 flags.DEFINE_enum(
     "layout",
     "lines",
-    [*_PLAIN, *_STEPS_OF_LAYOUT],
+    [*_PLAIN, *choices.STEPS_OF_LAYOUT],
     "Layout of the input, from the lists above.",
 )
 flags.DEFINE_string(
@@ -116,12 +101,7 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "max_sentences", 0, "Most sentences of each language; 0: no limit.", 0
 )
-flags.DEFINE_integer("workers", 0, "Processes on this machine; 0: one per core.", 0)
-flags.DEFINE_string(
-    "beam_options",
-    "",
-    "Beam's options, such as '--runner=FlinkRunner --flink_master=HOST:8081'.",
-)
+beam_flags.define(0, "Processes on this machine; 0: one per core.")
 
 FLAGS = flags.FLAGS
 
@@ -183,7 +163,7 @@ def _refuse_ignored() -> None:
 
 def _steps() -> Sequence[str]:
     if FLAGS.steps is None:
-        return _STEPS_OF_LAYOUT.get(FLAGS.layout, ())
+        return choices.STEPS_OF_LAYOUT.get(FLAGS.layout, ())
     return FLAGS.steps
 
 

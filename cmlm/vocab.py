@@ -24,7 +24,7 @@ import shlex
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import choices
+from cmlm.common import beam_flags, choices
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -67,17 +67,10 @@ flags.DEFINE_integer(
     "Bytes of each language to count, in several files at once; Beam counts all.",
     lower_bound=1,
 )
-flags.DEFINE_integer(
-    "workers",
+beam_flags.define(
     None,
-    "Processes on this machine that count with Beam; 0: one per core. Default: count "
-    "without Beam.",
-    lower_bound=0,
-)
-flags.DEFINE_string(
-    "beam_options",
-    "",
-    "Beam's options, such as '--runner=FlinkRunner ...'; with them, Beam counts.",
+    "Processes on this machine that count with Beam; 0: one per core. Default: without "
+    "--beam_options, count without Beam.",
 )
 flags.DEFINE_string(
     "prune_model",

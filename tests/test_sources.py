@@ -10,7 +10,7 @@ import lzma
 import pytest
 from warcio.warcwriter import WARCWriter
 
-from cmlm.common import files
+from cmlm.common import choices, files
 from cmlm.errors import UserError
 from cmlm.preparation import raw_lines, sources, wikitext
 
@@ -35,6 +35,11 @@ def write_wet(path, pages, packed=True, kind="conversion"):
                     warc_content_type="text/plain",
                 )
             )
+
+
+def test_each_layout_of_the_command_has_a_reader():
+    assert {*choices.TEXT_LAYOUTS, *choices.STEPS_OF_LAYOUT} == {*sources.LAYOUTS}
+    assert {*choices.BITEXT_LAYOUTS} <= {*sources.LAYOUTS}
 
 
 PAGES = ["Die erste Seite.\n\n Zweite Zeile. \n", "页面。\n", "Third page.\n" * 200]

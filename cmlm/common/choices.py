@@ -1,4 +1,4 @@
-"""Values that a flag and a setting choose from, each list once.
+"""Values that a flag and a setting choose from, and a limit of both, each once.
 
 This module imports nothing, so that commands can offer the values in `--help` at once.
 """
@@ -9,7 +9,21 @@ STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 PRECISIONS = ("float32", "bfloat16")
 # Plain text files (`cmlm.data.sentences`).
 TEXT_LAYOUTS = ("lines", "wrapped", "wikitext")
-# Files of translation pairs (`cmlm.preparation.sources`).
+# The other files that `cmlm.preparation.sources` reads, and their steps by default.
+STEPS_OF_LAYOUT = {
+    "wet": (
+        "c4",
+        "length",
+        "language",
+        "duplicate_documents",
+        "duplicate_lines",
+    ),
+    "wikipedia": ("length", "duplicate_documents"),
+    "json": ("length", "duplicate_documents"),
+    "tsv": ("duplicate_lines",),
+    "gettext": ("duplicate_lines",),
+}
+# Those of them with translation pairs.
 BITEXT_LAYOUTS = ("tsv", "gettext")
 # Files of one language (`cmlm.preparation.spreading`).
 MAX_SHARDS = 1 << 20
@@ -24,3 +38,5 @@ NGRAM_SCOPES = ("document", "corpus")
 MARGINS = ("ratio", "distance", "absolute")
 RETRIEVALS = ("forward", "backward", "intersection", "max")
 INDEXES = ("flat", "ivf", "pq")
+# SentEval's classifiers (`cmlm.evaluation.classifier`).
+CLASSIFIERS = ("logistic", "logistic-adam", "mlp")

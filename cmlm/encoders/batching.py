@@ -54,9 +54,9 @@ def map_in_batches(
 ) -> tf.Tensor:
     """Computes vectors in batches of similar length with a bounded number of tokens.
 
-    The batches are the same as in `length_batches`, so padding is limited. Up to LANES
-    batches run side by side, where TensorFlow has the threads. Apart from the result,
-    memory does not grow with the request.
+    The batches are those of `length_batches` with its default limits, so padding is
+    limited. Up to LANES batches run side by side, where TensorFlow has the threads.
+    Apart from the result, memory does not grow with the request.
 
     Args:
         compute: a function of rows, int32 [m], and their width in tokens, int32 [],

@@ -1,5 +1,5 @@
 """The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length; and
---precision, --workers and --beam_options, for commands that encode.
+--precision, for commands that encode.
 
 Commands define these flags before they import TensorFlow, so `Reading.validate` checks
 the values later.
@@ -48,29 +48,6 @@ def define_precision() -> None:
         "Precision of the layers; vectors are always float32. auto: an export's own; "
         "bfloat16 for a run with runtime.mixed_precision_dtype=bfloat16; else float32.",
     )
-
-
-def define_workers() -> None:
-    """Defines --workers and --beam_options."""
-    flags.DEFINE_integer(
-        "workers",
-        1,
-        "Processes on this machine. 1: this process only. More than 1: Beam "
-        "runs them. 0: one per core.",
-        lower_bound=0,
-    )
-    flags.DEFINE_string(
-        "beam_options",
-        "",
-        "Beam's options, such as '--runner=FlinkRunner --flink_master=HOST:8081'.",
-    )
-
-
-def workers():
-    """The `Workers` that the flags of `define_workers` describe."""
-    from cmlm.common.tasks import Workers
-
-    return Workers(FLAGS.beam_options, FLAGS.workers)
 
 
 def precision() -> str | None:

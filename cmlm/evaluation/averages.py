@@ -105,12 +105,6 @@ def coverage(scores: Scores, own: Sequence[Group] = ()) -> list[Coverage]:
     return [item for item in found if len(item.keys) > 1]
 
 
-def statistic(metric: str, end: str) -> str:
-    """The name of a statistic over seeds: `METRIC_end`, or `METRIC_end/PART`."""
-    name, slash, part = metric.partition("/")
-    return f"{name}_{end}{slash}{part}"
-
-
 def flat(scores: Scores) -> dict[Key, float]:
     """Flattens scores by task and metric into scores by (task, metric)."""
     return {

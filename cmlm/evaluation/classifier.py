@@ -26,7 +26,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from cmlm.common import machine
+from cmlm.common import choices, machine
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, perceptron
@@ -35,14 +35,14 @@ GRID = tuple(2.0**power for power in range(-2, 4))
 FOLDS_GRID = tuple(2.0**power for power in range(-1, 6))
 STRENGTHS = tuple(10.0**power for power in range(-5, -1))
 FOLDS = 10
+LOGISTIC, _ADAM, _PERCEPTRON = choices.CLASSIFIERS
 # The names of classifiers and what reports call them.
-LOGISTIC = "logistic"
 ABOUT = {
     LOGISTIC: "a logistic regression",
-    "logistic-adam": "a logistic regression by Adam, as the toolkit's in PyTorch",
-    "mlp": "a perceptron with 50 hidden units, as the toolkit's in PyTorch",
+    _ADAM: "a logistic regression by Adam, as the toolkit's in PyTorch",
+    _PERCEPTRON: "a perceptron with 50 hidden units, as the toolkit's in PyTorch",
 }
-_HIDDEN = {"logistic-adam": 0, "mlp": 50}
+_HIDDEN = {_ADAM: 0, _PERCEPTRON: 50}
 
 
 def _grid(kind: str, of_folds: bool = False) -> Sequence[float]:

@@ -1,4 +1,4 @@
-"""Metrics, and the projection of maps: functions from arrays to numbers."""
+"""Metrics and their names; the projection of maps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from cmlm.errors import UserError
 
 # Two examples correlate by 100 or -100, whatever their scores.
 LEAST_SCORES = 3
+
+
+def statistic(metric: str, end: str) -> str:
+    """The name of a statistic over seeds: `METRIC_end`, or `METRIC_end/PART`."""
+    name, slash, part = metric.partition("/")
+    return f"{name}_{end}{slash}{part}"
+
+
+def is_deviation(metric: str) -> bool:
+    """Whether a metric is a deviation over seeds, `METRIC_std` or `METRIC_std/PART`."""
+    return metric.partition("/")[0].endswith("_std")
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:

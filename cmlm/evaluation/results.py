@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from cmlm.common import versions
+from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError, shown
-from cmlm.evaluation import averages, catalogue, classifier, differences
+from cmlm.evaluation import averages, catalogue, classifier, differences, metrics
 from cmlm.evaluation.run import ModelScores, TaskData
-from cmlm.evaluation.store import SentenceEncoder
 from cmlm.evaluation.tasks import base
 
 
@@ -173,7 +173,7 @@ def mean_of(
             values = [model["scores"][task][metric] for model in models]
             scores[task][metric] = float(np.mean(values))
             deviation = float(np.std(values, ddof=1))
-            scores[task][averages.statistic(metric, "std")] = deviation
+            scores[task][metrics.statistic(metric, "std")] = deviation
     averaged = averages.of(scores, own)
     # The deviations of its parts do not give that of an average.
     of_runs = [

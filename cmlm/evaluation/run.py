@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from cmlm.common import files
+from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
 from cmlm.evaluation.kept import Kept
 from cmlm.evaluation.reading import DataDir, reason
 from cmlm.evaluation.store import (
     Change,
     LanguageStores,
-    SentenceEncoder,
     Store,
     VectorsOnDisk,
 )

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cmlm.evaluation import averages, published
+from cmlm.evaluation import averages, metrics, published
 
 Results = Mapping[str, Any]
 # The first item of an average's column; the second item is the name of the group, and
@@ -79,7 +79,7 @@ class Table:
         places = [
             place
             for place, (task, metric) in enumerate(self.columns)
-            if task != AVERAGE and not metric.endswith("_std")
+            if task != AVERAGE and not metrics.is_deviation(metric)
         ]
         rows = [
             row._replace(numbers=[row.numbers[place] for place in places])
@@ -230,7 +230,7 @@ def _directions(
     for task, metric in columns:
         about = results["tasks"][task]
         name = metric.partition("/")[0]
-        if name == "parts" or name.endswith("_std"):
+        if name == "parts" or metrics.is_deviation(metric):
             found[task, metric] = 0
         elif name.startswith(tuple(about["not_ranked"])):
             found[task, metric] = 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cmlm.common import files, json_files, versions
-from cmlm.evaluation import averages, layout, published, report, tables
+from cmlm.evaluation import averages, layout, metrics, published, report, tables
 from cmlm.evaluation.published import ulr
 from cmlm.finetuning import catalogue
 from cmlm.finetuning.run import Outcome
@@ -50,7 +50,7 @@ def scores_of(results: Mapping[str, Any]) -> dict[str, float]:
     scores = dict(results["mean"])
     for end in SPREAD:
         for metric, value in results.get(end, {}).items():
-            scores[averages.statistic(metric, end)] = value
+            scores[metrics.statistic(metric, end)] = value
     return scores
 
 
@@ -103,7 +103,7 @@ def table(model: str, scores: Mapping[str, Mapping[str, float]]) -> tables.Table
     columns = [
         (task, shown)
         for task, metric in columns
-        for shown in (metric, *(averages.statistic(metric, end) for end in SPREAD))
+        for shown in (metric, *(metrics.statistic(metric, end) for end in SPREAD))
         if shown in scores[task]
     ]
     groups = {"glue": found} if len(found.keys) > 1 and len(scores) > 1 else {}
@@ -136,6 +136,6 @@ def _notes(made: tables.Table) -> list[str]:
     tests = [" ".join(column) for column in made.columns if column in heldout]
     if tests:
         ours += f" Test sets: {', '.join(tests)}."
-    if any(metric.partition("/")[0].endswith("_std") for _, metric in made.columns):
+    if any(metrics.is_deviation(metric) for _, metric in made.columns):
         ours += " METRIC_std and METRIC_max: deviation and maximum over the seeds."
     return [ours, *tables.notes_of_averages(made)]

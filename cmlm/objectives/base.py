@@ -162,7 +162,7 @@ def side_vectors(
 
 
 class Objective(tf.Module, abc.ABC):
-    """One training signal. The engine knows objectives only through this class.
+    """One training signal. Training knows objectives only through this class.
 
     Args:
         name: the field in `task`, and the prefix of the metrics.
@@ -305,7 +305,7 @@ class Objective(tf.Module, abc.ABC):
     def normalizer(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the divisor of a batch's summed loss: float32 [] or [terms].
 
-        The divisor depends on the inputs alone. The engine sums it over the replicas
+        The divisor depends on the inputs alone. The trainer sums it over the replicas
         before any forward pass, so it knows the scale of every micro-batch. A loss of
         several terms, each with its own mean, has one divisor for each term.
         """
@@ -346,7 +346,7 @@ class EmbeddingObjective(Objective):
     """An objective whose loss depends on all sentence vectors of the global batch.
 
     The loss does not split into micro-batches, because each text is a candidate for all
-    others. The vectors do split, so the engine caches gradients: it computes the
+    others. The vectors do split, so training caches gradients: it computes the
     vectors micro-batch by micro-batch without keeping activations, then the loss and
     its gradient with respect to the vectors. It then computes each side of each
     micro-batch again, with the same dropout, and propagates that gradient into the

@@ -1,6 +1,6 @@
 """The losses, as functions of tensors: no layers, no configuration.
 
-Each returns sums, not means. The engine divides by the count over all replicas and
+Each returns sums, not means. The trainer divides by the count over all replicas and
 micro-batches, so the split of a batch never changes a gradient.
 """
 

@@ -1,6 +1,6 @@
 """Reads `tokenizer.json`, Hugging Face's description of a tokenizer, as plain data.
 
-| model     | families that use it                | `tokenizers` runs it as |
+| model     | families that use it                | its class here          |
 |-----------|-------------------------------------|-------------------------|
 | BPE       | RoBERTa: byte-level, GPT-2's rules  | `byte_pairs.BytePairs`  |
 | Unigram   | XLM-R, CamemBERT, ALBERT            | `unigrams.Unigrams`     |

@@ -36,7 +36,7 @@ def remove(directory: str) -> None:
     _remove_from(directory, is_run)
     bases = os.path.join(directory, model_dir.BASES)
     if os.path.isdir(bases):
-        # The name of a basis is the begin of a hash.
+        # The name of a basis is the beginning of a hash.
         leftovers.tidy_within(bases, ["[0-9a-f]" * 16])
     earlier = os.path.join(directory, model_dir.STAGES)
     names = sorted(os.listdir(earlier)) if os.path.isdir(earlier) else ()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cmlm.evaluation import averages, classifier, metrics, reading, relatedness
+from cmlm.evaluation import classifier, metrics, reading, relatedness
 from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.senteval_files import Examples, Parts, Reader
 
@@ -153,7 +153,7 @@ def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
         result[metric] = float(np.mean(values))
         if len(values) > 1 and metric != "parts":
             deviation = float(np.std(values, ddof=1))
-            result[averages.statistic(metric, "std")] = deviation
+            result[metrics.statistic(metric, "std")] = deviation
     return result
 
 
