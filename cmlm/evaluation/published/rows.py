@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from cmlm.evaluation import averages
 from cmlm.evaluation.averages import Key
 
@@ -57,7 +59,8 @@ def table(
         columns: (task, metric) of each number in a line.
         text: lines of `model | number number ...`; `-` stands for an empty cell.
         average: the group whose average is the last number of every line; empty if the
-            table prints no average.
+            table prints no average. If it is not the mean of the line's numbers, the
+            note of the row says so.
         note: the note of all rows.
         factor: scales the numbers to this package's scale, such as 100 for shares of 1.
         is_ablation: whether all rows are ablations.
@@ -71,35 +74,47 @@ def table(
         ]
         mean = values.pop() if average else None
         cells = zip(columns, values, strict=True)
+        scores = {key: value for key, value in cells if value is not None}
+        remarks = [note, *_remark_on_mean(mean, list(scores.values()))]
         rows.append(
             Row(
                 model.strip(),
                 source,
-                {key: value for key, value in cells if value is not None},
+                scores,
                 {average: mean} if mean is not None else {},
-                note,
+                "; ".join(filter(None, remarks)),
                 is_ablation,
             )
         )
     return rows
 
 
+def _remark_on_mean(printed: float | None, numbers: Sequence[float]) -> list[str]:
+    """A remark if a printed average is not the mean of the numbers beside it."""
+    # Rounding explains 0.05 and little more.
+    if printed is None or not numbers or abs(np.mean(numbers) - printed) <= 0.06:
+        return []
+    return [f"the mean of the printed numbers is {np.mean(numbers):.2f}, not {printed}"]
+
+
 def averages_table(
     source: str,
     groups: Sequence[str],
     text: str,
+    average: str = "",
     note: str = "",
     factor: float = 1.0,
     is_ablation: bool = False,
 ) -> list[Row]:
     """Parses a table whose numbers are averages of groups; see `table`."""
     columns = [("", group) for group in groups]
-    rows = table(source, columns, text, "", note, factor, is_ablation)
+    rows = table(source, columns, text, average, note, factor, is_ablation)
     return [
         dataclasses.replace(
             row,
             scores={},
-            averages={group: mean for (_, group), mean in row.scores.items()},
+            averages={group: mean for (_, group), mean in row.scores.items()}
+            | row.averages,
         )
         for row in rows
     ]
