@@ -203,6 +203,21 @@ def test_a_row_says_that_its_printed_average_is_not_the_mean():
     assert "is 57.71, not 57.3" in notes["5", "XLM-R"]
 
 
+def test_an_average_over_fewer_languages_is_not_shown_beside_those_over_15():
+    """mUSE's 81.9 is over nine languages."""
+    rows = {row.model: row for row in cmlm_paper.XEVAL_ROWS}
+    assert "nine languages" in rows["mUSE"].note
+    assert {name for name, row in rows.items() if "S1" in row.note} == {
+        *("S1", "S2", "S3", "S3+NLI")
+    }
+    scores = full(lambda task, metric: 50.0)
+    (whole,) = (x for x in averages.coverage(scores) if x.group.name == "xeval")
+    groups = {"xeval": whole}
+    table = tables.build("xeval", [], groups, {"own": scores}, [*rows.values()])
+    shown = {name: numbers for name, _, numbers in table.rows}
+    assert shown["LASER"] == [80.4] and "mUSE" not in shown
+
+
 def test_deviations_stand_beside_those_of_table_11():
     made = results()
     made["tasks"] |= described("mr")
