@@ -226,7 +226,17 @@ _MIRROR = {
 }
 _NO_DROPOUT = {"model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0}
 _WORD = {"model.pooling": "cls", "trainer.epochs": 2}
-_DUAL = {"task.bitext.margin": 0.3, "task.bitext.train_data.global_batch_size": 4096}
+_DUAL = {
+    "task.bitext.margin": 0.3,
+    "task.bitext.train_data.global_batch_size": 4096,
+    # Of bitext that is cut to 100 M pairs a language (section 3.1).
+    "task.bitext.train_data.sampling_exponent": 1.0,
+}
+_PRETRAIN = {
+    "task.mlm.weight": 1.0,
+    "task.tlm.weight": 1.0,
+    "task.tlm.train_data.sampling_exponent": 1.0,
+}
 _PRE_TRAINED = {"trainer.train_steps": 50_000, "model.seq_length": 128}
 _FROM_SCRATCH = {"trainer.train_steps": 500_000}
 _ULR = {"trainer.train_steps": 156_250, "trainer.optimizer.learning_rate": 5e-5}
@@ -272,6 +282,8 @@ SETTINGS = {
     "multilingual_cmlm": {"trainer.train_steps": 1_500_000},
     "multilingual_s2": {"task.bitext.margin": 0.3, "trainer.train_steps": 1_000_000},
     "multilingual_s3": {"task.bitext.weight": 0.2, "trainer.train_steps": 1_000_000},
+    "labse": {**_DUAL, **_PRE_TRAINED},
+    "labse_pretrain": {**_PRETRAIN, "trainer.train_steps": 1_800_000},
     "papers/labse/custom_vocab_ams": {**_DUAL, **_FROM_SCRATCH},
     "papers/labse/mbert_vocab": {**_DUAL, **_FROM_SCRATCH, "task.bitext.margin": 0.0},
     "papers/labse/mbert_vocab_ams": {**_DUAL, **_FROM_SCRATCH},
@@ -292,11 +304,13 @@ SETTINGS = {
     # The shape is that of the pre-training.
     "papers/labse/large": {**_DUAL, **_PRE_TRAINED},
     "papers/labse/large_pretrain": {
+        **_PRETRAIN,
         "model.preset": "large",
         "trainer.stacking_steps": (),
         "trainer.train_steps": 1_000_000,
     },
     "papers/labse/pretrain_mbert_vocab": {
+        **_PRETRAIN,
         "trainer.stacking_steps": (400_000, 800_000),
         "trainer.train_steps": 1_800_000,
     },

@@ -151,7 +151,13 @@ def labse_pretrain() -> ExperimentConfig:
     Masked LM and translation LM, batch 8192 over both, 512 tokens with 20 % masked (at
     most 80), in stages of 3, 6 and 12 layers with 0.4, 0.8 and 1.8 M steps. The paper
     does not print the optimizer. The recipe uses the one that the same group prints for
-    CMLM: LAMB 1e-3 with 10k steps of warm-up, in each stage.
+    CMLM: LAMB 1e-3 with 10k steps of warm-up, in each stage; weight decay 0.01, epsilon
+    1e-6 and clipping to norm 1 are BERT's.
+
+    Our choice, too: half of the batch and half of the loss for each of the two
+    objectives, and languages drawn by size to the power of 0.3. The paper cuts bitext
+    to 100 M pairs a language (section 3.1); so configs/labse_pretrain.flags draws
+    bitext by size (`task.tlm.train_data.sampling_exponent=1`).
     """
     task = _task(8192 // 2, 512)
     task.mlm.weight = task.tlm.weight = 1.0
@@ -176,7 +182,10 @@ def labse_dual_encoder() -> ExperimentConfig:
 
     Cosines of [CLS], margin 0.3, batch 4096, 128 tokens, AdamW 1e-3 with linear decay,
     50k steps. The paper prints no warm-up, so the recipe does without, and no scale, so
-    it takes Model Garden's 100.
+    it takes Model Garden's 100. Weight decay 0.01, epsilon 1e-6 and clipping to norm 1
+    are BERT's. Languages are drawn by size to the power of 0.3, our choice; for bitext
+    that is cut to 100 M pairs a language (section 3.1), configs/labse.flags draws by
+    size (`task.bitext.train_data.sampling_exponent=1`).
     """
     task = _task(4096, 128)
     task.bitext.weight = 1.0

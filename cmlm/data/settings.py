@@ -38,11 +38,12 @@ class DataConfig(hyperparams.Config):
         sampling_exponent: with several languages, an example is drawn from language l
             with probability n_l^sampling_exponent / sum_k n_k^sampling_exponent, where
             n_l is the number of examples of language l. With 1, every example is
-            equally likely; with 0, every language. The papers do not state how they
-            sample their training data: the exponent 0.3 of CMLM (section 4.4) and LaBSE
-            (section 3.2) belongs to the vocabulary. Our default is 0.3, too, which
-            XLM-R uses for its data: with 1, the smallest of a hundred languages would
-            hardly ever be drawn.
+            equally likely; with 0, every language. The papers print no exponent for
+            training data: the 0.3 of CMLM (section 4.4) and LaBSE (section 3.2) belongs
+            to the vocabulary. LaBSE balances its bitext by a cap of 100 M pairs a
+            language (section 3.1), which goes with 1. Our default is 0.3, which XLM-R
+            uses for its data: with 1 and no cap, the smallest of a hundred languages
+            would hardly ever be drawn.
         shuffle_buffer_size: size of the shuffle buffer in examples, over all languages.
         length_buckets: pad a batch only to its longest sequence, and batch examples of
             similar length where the objective's loss allows it; False pads every batch
