@@ -53,6 +53,6 @@ ROWS = [
             }.items()
         },
         {},
-        "P@1 among all sentences of the corpus",
+        "P@1 among all sentences of the corpus; the direction is not clear",
     ),
 ]
