@@ -8,11 +8,11 @@ number of words (Li & Zhao, 2021, https://arxiv.org/abs/2105.14478, section 3.1,
 authors' released code).
 
 The paper normalises counts by the corpus size and keeps the best n-grams of each
-document. It counts with SRILM, which drops rare n-grams, but does not state the minimum
-count. Without a minimum, n-grams of six words that occur once score highest. The paper
-describes short n-grams: more than half of the best 2,000 have two or three words, and
-fewer than 3 % have more than four (section 4). The default `min_count` makes the 1.7 M
-words of WikiText-2 fit this description; a larger text may need a larger number.
+document. It prints no minimum count. Without a minimum, n-grams of six words that occur
+once score highest. The paper describes short n-grams: more than half of the best 2,000
+have two or three words, and fewer than 3 % have more than four (section 4). The default
+`min_count`, our choice, makes the 1.7 M words of WikiText-2 fit this description; a
+larger text may need a larger number.
 """
 
 from __future__ import annotations
