@@ -23,7 +23,8 @@ The first four have the form of the authors' code: E_w + E_R at unit length, a r
 n-gram, and masked LM on S and on R, so that weight 1 is half of the weight of masked
 LM. They take the pooling of --model and a rate of 1e-4. The paper's form has MSE(E_w +
 E_R, E_S) and masked LM on S at equal weights, the n-gram that the model predicts worst,
-[CLS], and 5e-5. Its text is marked by the defaults of `cmlm.ngrams`.
+and 5e-5. It reads [CLS] itself, not BERT's pooler over it, because a masked MiniLM has
+no trained pooler. Its text is marked by the defaults of `cmlm.ngrams`.
 
 Each row has the scores of the analogies and of GEOGRANNO by mean pooling, the paper's
 for evaluation. `composition` says how well a sentence is the sum of an n-gram and the
