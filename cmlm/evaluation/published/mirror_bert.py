@@ -2,9 +2,10 @@
 
 https://arxiv.org/abs/2104.08027. The appendix repeats the tables of the text and adds a
 row for the untuned model with [CLS] pooling; here each row occurs once. Of tables 9 and
-14, this module has the rows of sentences, not of words and phrases. Correlations and
-accuracies are times 100. Table 4 has .533 as the mean of BERT's mean pooling. Table 17
-has .535, which follows from its cells and stands here.
+14, this module has the rows of sentences: words and phrases are scored on a list of the
+user's (`geometry:FILE`), a task without a fixed name. Correlations and accuracies are
+times 100. Table 4 has .533 as the mean of BERT's mean pooling. Table 17 has .535, which
+follows from its cells and stands here.
 """
 
 from __future__ import annotations
