@@ -467,6 +467,10 @@ def test_analogy_files(tmp_path):
     vectors = {"a": [1, 0], "b": [0, 1], "c": [1, 0.1], "d": [0.1, 1], "e": [-1, -1]}
     scores = task.score(data, Table(vectors).encode)
     assert scores["accuracy"] == scores["accuracy/word"] == 100
+    # The folder's name in the authors' repository.
+    published = tmp_path / "published" / "ulr_data"
+    shutil.copytree(tmp_path / "ulr-analogy", published)
+    assert set(read("ulr-analogy", published.parent)[1]) == set(data)
     shutil.rmtree(tmp_path / "ulr-analogy" / "semantic")
     assert set(read("ulr-analogy", tmp_path)[1]) == {"sentence-syntactic"}
     # Other sets in the folder are not taken for analogies.

@@ -41,7 +41,10 @@ class Questions:
 
 
 class UniversalAnalogy(base.Task[dict[str, Questions]]):
-    """Files such as `semantic/word/capital-common.txt`, in folders KIND/LEVEL."""
+    """Files such as `semantic/word/capital-common.txt`, in folders KIND/LEVEL.
+
+    The authors' repository has these folders in `ulr_data`.
+    """
 
     name = "ulr-analogy"
     main_metric = "accuracy"
@@ -56,7 +59,8 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
         for kind in ("semantic", "syntactic"):
             with source.part(kind):
                 pattern = os.path.join(kind, "*", "*.txt")
-                paths += source.matching(pattern, within="ulr-analogy")
+                within = ("ulr_data", "ulr-analogy")
+                paths += source.matching(pattern, within)
         source.check_found(paths)
         for path in paths:
             kind, level = path.split(os.sep)[-3:-1]
