@@ -15,7 +15,8 @@ misad_50        the same at weight 50
 spans_50        random spans instead of n-grams at weight 50
 mlm_paper       masked LM alone, for the two arms below
 misad_paper     the paper's own form
-misad_distance  the same, with the squared distance of the vectors as loss
+misad_distance  the same, with the squared distance of the vectors as loss; needs a
+                --model of cmlm.train
 
 The last three run only if --arms names them.
 
@@ -43,6 +44,7 @@ import os
 
 import claims
 import numpy as np
+import yaml
 from absl import flags
 
 flags.DEFINE_string("model", None, "A masked LM to start from.")
@@ -67,13 +69,17 @@ ARMS = {
     # The choice of n-grams costs most of a step, and masked LM on S does not read it.
     "mlm_paper": [*_PAPER, f"{_WEIGHT}=0", "task.misad.choice=random"],
     "misad_paper": [*_PAPER, f"{_WEIGHT}=1"],
-    # Section 3.2 does not say over which axes its MSE is a mean. Ours is over rows and
-    # dimensions; a weight of 384, its width, makes it the squared distance of vectors.
-    "misad_distance": [*_PAPER, f"{_WEIGHT}=384"],
+    "misad_distance": _PAPER,
 }
 _UNITS = ("accuracy/word", "accuracy/phrase", "accuracy/sentence")
 _TASKS = ("ulr-analogy", "geogranno", "stsb-test", "sick-r")
 _COMPOSED = 2000
+
+
+def _width() -> int:
+    """The width of the vectors of --model."""
+    with open(os.path.join(FLAGS.model, "params.yaml"), encoding="utf-8") as file:
+        return yaml.safe_load(file)["model"]["hidden_size"]
 
 
 def _train(name: str, arm: str, seed: int) -> str:
@@ -91,6 +97,10 @@ def _train(name: str, arm: str, seed: int) -> str:
         "trainer.micro_batch_size=16",
         *ARMS[arm],
     ]
+    if arm == "misad_distance":
+        # Section 3.2 does not say over which axes its MSE is a mean. Ours is over rows
+        # and dimensions; the width as weight makes it the squared distance of vectors.
+        overrides.append(f"{_WEIGHT}={_width()}")
     return claims.train(
         name,
         overrides,

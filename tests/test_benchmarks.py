@@ -218,6 +218,13 @@ def test_misad_has_an_arm_in_the_papers_form(tmp_path):
     assert wanted.items() <= settings.items()
 
 
+def test_the_squared_distance_of_misad_weighs_the_width_of_the_start(tmp_path):
+    (tmp_path / "params.yaml").write_text("model:\n  hidden_size: 512\n")
+    flags = ("--arms=misad_distance", "--seeds=0", f"--model={tmp_path}")
+    *_, last = _dry("misad_claims", tmp_path, *flags)
+    assert "model.pooling=cls" in last and last.split()[-1].endswith("weight=512")
+
+
 def test_nli_has_its_own_steps(tmp_path):
     flags = ("--arms=nli", "--seeds=0", "--steps=20", "--nli_steps=10")
     lines = _dry("multilingual_stages", tmp_path, *flags)
