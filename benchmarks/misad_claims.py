@@ -41,6 +41,7 @@ import functools
 import glob
 import gzip
 import os
+import re
 
 import claims
 import numpy as np
@@ -119,14 +120,15 @@ def _composed() -> str:
     for source in sorted(glob.glob(FLAGS.heldout)):
         with gzip.open(source, "rt", encoding="utf-8") as file:
             for line in file:
-                sentence, *ngrams = line.rstrip("\n").split("\t")
-                words = sentence.lower().split()
-                if ngrams and 8 <= len(words) <= 40:
+                sentence, *ngrams = line.rstrip("\n").lower().split("\t")
+                if ngrams and 8 <= len(sentence.split()) <= 40:
                     ngram = max(ngrams, key=len)
-                    before, found, after = sentence.lower().partition(ngram)
-                    rest = f"{before.strip()} {after.strip()}".strip()
-                    if found and rest:
-                        triples.append((sentence.lower(), ngram, rest))
+                    # Whole words: "art is" is not in "the cart is".
+                    whole = rf"\b{re.escape(ngram)}\b"
+                    parts = re.split(whole, sentence, maxsplit=1)
+                    rest = " ".join(part.strip() for part in parts).strip()
+                    if len(parts) == 2 and rest:
+                        triples.append((sentence, ngram, rest))
     # Every n-th, so that all documents take part.
     chosen = triples[:: max(1, len(triples) // _COMPOSED)][:_COMPOSED]
     with open(f"{path}.new", "w", encoding="utf-8") as file:

@@ -225,6 +225,24 @@ def test_the_squared_distance_of_misad_weighs_the_width_of_the_start(tmp_path):
     assert "model.pooling=cls" in last and last.split()[-1].endswith("weight=512")
 
 
+def test_the_ngram_of_a_composition_is_of_whole_words(tmp_path):
+    with gzip.open(tmp_path / "held.txt.gz", "wt") as file:
+        file.write("Here the cart is near, and old art is far away\tart is\n")
+        file.write("Only the cart is near us on this old road\tart is\n")
+        file.write("We see at the end of this road the sea.\tthe sea\n")
+    composed = "import sys; sys.path.insert(0, 'benchmarks'); import misad_claims as m"
+    composed += "; m.FLAGS(sys.argv); print(m._composed())"
+    command = [sys.executable, "-c", composed, "--results=none.jsonl"]
+    command += [f"--heldout={tmp_path}/held.txt.gz", f"--output={tmp_path}"]
+    path = subprocess.check_output(command, cwd=ROOT, text=True).strip()
+    assert Path(path).read_text().splitlines() == [
+        "here the cart is near, and old art is far away",
+        *("art is", "here the cart is near, and old far away"),
+        "we see at the end of this road the sea.",
+        *("the sea", "we see at the end of this road ."),
+    ]
+
+
 def test_nli_has_its_own_steps(tmp_path):
     flags = ("--arms=nli", "--seeds=0", "--steps=20", "--nli_steps=10")
     lines = _dry("multilingual_stages", tmp_path, *flags)
