@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import commands
 import pytest
-from test_architecture import COMMANDS, SOURCES, _imports
+from test_import_order import COMMANDS, SOURCES, _imports
 from walk import __main__ as walk_program
 from walk import pages as walk
 
