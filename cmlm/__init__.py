@@ -103,7 +103,10 @@ def score(
         if output:
             from cmlm.common import outputs
 
-            inputs = {"data_dir": data_dir, "tasks": names}
+            inputs = {"tasks": names}
+            # FAMILY:FILE names its files itself.
+            if not all(":" in name for name in names):
+                inputs["data_dir"] = data_dir
             if is_name:
                 inputs["encoder"] = os.fspath(encoder)
             outputs.check({"output": output}, inputs, overwrite)

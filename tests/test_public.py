@@ -295,6 +295,16 @@ def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_pat
         cmlm.score(toy_export.path, tasks=task)
 
 
+def test_a_report_of_own_files_may_lie_beside_them(encoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = ["a cat\tthe cat\t5", "a dog\tfar away\t1", "the mat\tmats\t4"]
+    Path("own.tsv").write_text("\n".join(rows) + "\n")
+    cmlm.score(encoder, tasks="sts:own.tsv", output="report")
+    assert Path("report", "report.html").exists()
+    with pytest.raises(UserError, match="^output=other lies in . of data_dir"):
+        cmlm.score(encoder, tasks="sts:own.tsv,trec", output="other")
+
+
 def test_scores_come_with_averages_repeats_and_a_report(encoder, tmp_path):
     path, output = tmp_path / "own.tsv", tmp_path / "report"
     rows = [f"{'a' * n}\t{'long' if n > 12 else 'short'}" for n in range(1, 25)]
