@@ -83,8 +83,14 @@ def score(
     `output` gets its report. Returns metrics, {"trec": {"accuracy": 74.2}}.
     Raises cmlm.errors.UserError if a task does not exist or its data is missing.
     """
-    from cmlm.errors import UserError, naming_arguments, shown
-    from cmlm.evaluation import catalogue, results, run
+    from cmlm.errors import UserError, naming_arguments, needing, shown
+
+    with needing("evaluate"):
+        from cmlm.evaluation import catalogue, results, run
+
+        if output:
+            # It would score first and fail then.
+            from cmlm.evaluation import plots, report  # noqa: F401  (for figures)
 
     names = tasks.split(",") if isinstance(tasks, str) else tasks
     if not names:
@@ -116,8 +122,6 @@ def score(
     model = load(encoder) if is_name else encoder
     scored = run.score(model, found, with_figures=bool(output))
     if output:
-        from cmlm.evaluation import report
-
         name = getattr(model, "name", None) or type(model).__name__
         entry = results.entry_of(model, scored, run.sentences(found))
         content = results.collect(settings, found, {str(name): entry}, {}, {})

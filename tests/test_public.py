@@ -305,6 +305,15 @@ def test_a_report_of_own_files_may_lie_beside_them(encoder, tmp_path, monkeypatc
         cmlm.score(encoder, tasks="sts:own.tsv,trec", output="other")
 
 
+def test_a_report_without_matplotlib_is_refused_before_scoring(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "cmlm.evaluation.plots", raising=False)
+    monkeypatch.delattr("cmlm.evaluation.plots", raising=False)
+    said = r"^matplotlib is not installed: pip install 'cmlm\[evaluate\]'"
+    with pytest.raises(UserError, match=said):
+        cmlm.score("no model", tasks=f"sts:{tmp_path}/own.tsv", output="report")
+
+
 def test_scores_come_with_averages_repeats_and_a_report(encoder, tmp_path):
     path, output = tmp_path / "own.tsv", tmp_path / "report"
     rows = [f"{'a' * n}\t{'long' if n > 12 else 'short'}" for n in range(1, 25)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.common import files, json_files
+from cmlm.errors import needing
 from cmlm.evaluation import differences, layout, tables
 
 _STYLE = """
@@ -166,7 +167,8 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 def page(results: Mapping[str, Any]) -> str:
     """The report as one HTML page that needs no other file."""
-    from cmlm.evaluation import plots
+    with needing("evaluate"):
+        from cmlm.evaluation import plots
 
     body = ["<h1>Evaluation</h1>", _about_html(results), _failed_html(results)]
     for table in tables.tables(results, ablations=True):
