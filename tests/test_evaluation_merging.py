@@ -147,6 +147,25 @@ def test_two_models_of_one_name_are_refused_without_a_prefix(other, said, tmp_pa
     assert content["models"]["max:m"]["pooling"] == other["pooling"]
 
 
+def test_a_model_may_lack_components_for_languages_of_some_tasks(tmp_path):
+    paths = []
+    for name, scores, unchanged in (
+        ("a", {"mr": 80.0}, ["fr"]),
+        ("b", {"cr": 90.0}, ["", "fr"]),
+    ):
+        pcr = {"path": f"{name}.npz", "languages": ["de"], "sha256": "e"}
+        entry = {**model(**scores), "pcr": {**pcr, "unchanged": unchanged}}
+        paths.append(write(tmp_path / f"{name}.json", {"m": entry}))
+    content, _ = merging.unite(paths, {})
+    joined = content["models"]["m"]
+    assert list(joined["scores"]) == ["mr", "cr"]
+    assert joined["pcr"] == {**pcr, "path": "a.npz", "unchanged": ["", "fr"]}
+    entry["pcr"]["sha256"] = "another"
+    with pytest.raises(UserError, match="both have pcr .*'e'.* and .*'another'"):
+        other = write(tmp_path / "c.json", {"m": entry})
+        merging.unite([paths[0], other], {})
+
+
 def test_means_and_groups_of_one_name_are_alike(tmp_path):
     models = {name: model(mr=80.0) for name in "abc"}
     means, groups = {"all": ["a", "b"]}, {"mine": ["de", "fr"]}

@@ -158,10 +158,7 @@ def _other_file(own: Mapping[str, str], other: Mapping[str, str]) -> dict[str, s
 
 def _joined(row: str, first: Mapping, second: Mapping, source: str, path: str) -> dict:
     """The entry of a model that two reports score on different tasks."""
-    about, other = (
-        {key: value for key, value in entry.items() if key not in _MEASURED}
-        for entry in (first, second)
-    )
+    about, other = _of_model(first), _of_model(second)
     for key in dict.fromkeys([*about, *other]):
         one, two = about.get(key), other.get(key)
         if one != two:
@@ -172,7 +169,21 @@ def _joined(row: str, first: Mapping, second: Mapping, source: str, path: str) -
         if task in first["scores"]:
             raise _two(row, source, path, f"have scores of {task}")
     both = {key: {**first[key], **second[key]} for key in ("scores", "figures")}
+    if pcr := first.get("pcr"):
+        # Earlier versions did not write `unchanged`.
+        unchanged = {*pcr.get("unchanged", ()), *second["pcr"].get("unchanged", ())}
+        both["pcr"] = {**pcr, "unchanged": sorted(unchanged)}
     return {**about, **both}
+
+
+def _of_model(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a model that do not depend on the tasks."""
+    about = {key: value for key, value in entry.items() if key not in _MEASURED}
+    if pcr := about.get("pcr"):
+        # `unchanged` names languages of the tasks, and the file may have moved.
+        names = pcr.keys() - {"path", "unchanged"}
+        about["pcr"] = {name: pcr[name] for name in sorted(names)}
+    return about
 
 
 def _two(row: str, source: str, path: str, why: str) -> UserError:
