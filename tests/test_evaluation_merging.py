@@ -196,6 +196,19 @@ def test_reports_of_earlier_versions_are_read(tmp_path):
         merging.unite([str(tmp_path / "a.json")], {})
 
 
+def test_deviations_of_parts_in_earlier_reports_have_the_name_of_today(tmp_path):
+    older, newer = (
+        {"accuracy": 80.0, "accuracy_std": 1.0, "accuracy/fr": 70.0, deviation: 2.0}
+        for deviation in ("accuracy/fr_std", "accuracy_std/fr")
+    )
+    first = write(tmp_path / "a.json", {"a": {"scores": {"xeval-mr": older}}})
+    second = write(tmp_path / "b.json", {"b": {"scores": {"xeval-mr": newer}}})
+    content, _ = merging.unite([first, second], {})
+    assert content["models"]["a"]["scores"]["xeval-mr"] == newer
+    found = results.completed(content, {"all": ["a", "b"]})
+    assert found["models"]["all"]["scores"]["xeval-mr"]["accuracy_std/fr"] == 0
+
+
 def test_the_command_writes_one_report(tmp_path):
     first = write(tmp_path / "a.json", {"m": model(mr=80.0, cr=90.0)})
     second = write(

@@ -8,7 +8,7 @@ from typing import Any
 
 from cmlm.common import json_files
 from cmlm.errors import UserError, advised, shown
-from cmlm.evaluation import catalogue
+from cmlm.evaluation import catalogue, metrics
 
 # What earlier versions did not write about a task.
 _OLDER = {
@@ -129,7 +129,21 @@ def _read(path: str) -> dict[str, Any]:
     report["tasks"] = {
         name: {**_OLDER, **of_task, **about} for name, about in report["tasks"].items()
     }
+    for model in report["models"].values():
+        model["scores"] = {
+            task: _renamed(scores) for task, scores in model["scores"].items()
+        }
     return report
+
+
+def _renamed(scores: Mapping[str, float]) -> dict[str, float]:
+    """Scores with `METRIC_std/PART`, which was `METRIC/PART_std`."""
+    found = {}
+    for name, value in scores.items():
+        metric = name.removesuffix("_std")
+        is_older = metric != name and metric in scores
+        found[metrics.statistic(metric, "std") if is_older else name] = value
+    return found
 
 
 def _check_task(
