@@ -58,9 +58,13 @@ def main(_) -> None:
         if FLAGS.input or FLAGS.output:
             # Their paths go through TensorFlow, which takes seconds to import.
             from cmlm.common import files, outputs
+            from cmlm.encoders import vector_files
     if FLAGS.output:
+        about = vector_files.path_of(FLAGS.output)
         outputs.check(
-            {"--output": FLAGS.output}, {"--input": FLAGS.input}, FLAGS.overwrite
+            {"--output": FLAGS.output, "the description of --output": about},
+            {"--input": FLAGS.input},
+            FLAGS.overwrite,
         )
     server = model_server.connect(
         FLAGS.server, FLAGS.model_name, FLAGS.version, FLAGS.timeout
@@ -115,7 +119,7 @@ def _check_flags() -> None:
 
 
 def _write(answers, total: int) -> None:
-    """Writes --output.
+    """Writes --output; the description of an array that it replaces goes.
 
     Args:
         answers: yields lines and their vectors, float32 [lines, dim].
@@ -124,12 +128,18 @@ def _write(answers, total: int) -> None:
     Raises:
         UserError: there are more or fewer lines.
     """
-    from cmlm.common import arrays
+    import tensorflow as tf
+
+    from cmlm.common import arrays, outputs
+    from cmlm.encoders import vector_files
 
     first = next(answers)
     shape = (total, first[1].shape[1])
     written = 0
-    with arrays.npy_writer(FLAGS.output, shape) as write:
+    with (
+        outputs.named_together(FLAGS.output) as begin,
+        arrays.npy_writer(FLAGS.output, shape) as write,
+    ):
         for _, answer in itertools.chain([first], answers):
             write(answer)
             written += len(answer)
@@ -137,6 +147,10 @@ def _write(answers, total: int) -> None:
             raise UserError(
                 f"{FLAGS.input} changed while the command read it; run it again"
             )
+        begin()
+        about = vector_files.path_of(FLAGS.output)
+        if tf.io.gfile.exists(about):
+            tf.io.gfile.remove(about)
     print(f"{FLAGS.output}  float32 {list(shape)}")
 
 

@@ -248,6 +248,19 @@ def test_the_command_asks_over_rest_without_tensorflow(addresses, expected):
     np.testing.assert_allclose(answer["vector"], row, atol=1e-5)
 
 
+def test_the_description_of_a_replaced_array_goes(addresses, tmp_path):
+    (tmp_path / "in.txt").write_text("dogs\n")
+    about = tmp_path / "out.npy.json"
+    about.write_text('{"model": {"fingerprint": "another"}, "shape": [1, 16]}')
+    command = ["export.client", f"--server={addresses['rest']}", "--output=out.npy"]
+    command.append("--input=in.txt")
+    refused = commands.run(*command, cwd=tmp_path)
+    assert refused.returncode == 1 and f"{about.name} exists: name" in refused.stderr
+    done = commands.run(*command, "--overwrite", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.npy"]
+
+
 @pytest.mark.large
 def test_command(addresses, expected, toy_export, tmp_path):
     sentences = [text for text in SENTENCES if text]
