@@ -84,6 +84,7 @@ def write(
     )
     provenance = {
         **fingerprints.describe(opened, seq_length),
+        "trained_by_run": opened.trained_seq_length is not None,
         "signatures": sorted(signatures),
         "precision": precision,
         "pcr": None if components is None else _describe(components),

@@ -939,7 +939,15 @@ def test_a_start_from_an_export_equals_a_start_from_its_run(tmp_path):
     about = json_files.read(f"{export}/export.json")
     assert about["fingerprint"] == fingerprints.fingerprint(trained)
     assert about["trained_seq_length"] == 20
+    # Exports of an export state it, too.
+    second = str(tmp_path / "second")
+    saved_models.write(again, second, 24)
+    assert opening.open_weights(second).trained_seq_length == 20
+    longer = ["task.cmlm.train_data.seq_length=30"]
+    assert run_settings(tmp_path, second, longer).longest_sentence == 30
 
+    # An export of an early version.
+    del about["trained_by_run"]
     about["seq_length"] = 20
     json_files.write(f"{export}/export.json", about)
     # The checksums are those of the file before.

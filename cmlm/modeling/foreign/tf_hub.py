@@ -153,8 +153,10 @@ def _beyond_graph(path: str, settings: dict[str, Any]) -> dict[str, Any]:
     export = json_files.read(path)
     seq_length = json_files.field(export, "seq_length", int, path, at_least=3)
     trained = json_files.field(export, "trained_seq_length", int, path, seq_length)
-    # The checkpoint of a run lies in the run, weights of another program are its start.
+    # Exports of early versions do not say whether a run trained their weights. The
+    # checkpoint of a run lies in the run, weights of another program are its start.
     is_run = export.get("checkpoint") != export["config"].get("init_checkpoint")
+    is_run = json_files.field(export, "trained_by_run", bool, path, is_run)
     prompts = json_files.field(settings, "prompts", list, path, [])
     return {
         "seq_length": seq_length,
