@@ -274,8 +274,15 @@ def test_a_stage_takes_tokenizer_json_and_precision_from_the_stage_before(
     engine.build(last.config, last.directory, last.stacked_on)
     begun = model_dir.read_config(last.directory)
     assert begun.init_checkpoint == start and begun.stacked_on == first.directory
-    # Without the stages before, it may have started from any weights, or none.
-    model_dir.write_config(last.directory, begun.replace(init_checkpoint=""))
     shutil.rmtree(first.directory)
+    model_dir.write_config(last.directory, begun.replace(init_checkpoint=""))
     with pytest.raises(UserError, match="started without --init_checkpoint, .* names"):
         engine.build(last.config, last.directory, last.stacked_on)
+    # Without the stages before, one of an earlier version may have started anywhere.
+    begun = begun.replace(init_checkpoint="", stacked_on="")
+    model_dir.write_config(last.directory, begun)
+    # A build fills in the vocabulary of the stage before, which is gone.
+    *_, last = stages.plan(config, str(tmp_path / "run"))
+    engine.build(last.config, last.directory, last.stacked_on)
+    begun = model_dir.read_config(last.directory)
+    assert begun.init_checkpoint == start and begun.stacked_on == first.directory

@@ -101,6 +101,11 @@ def build(
     """
     # params.yaml is read once, here, for all checks of this start.
     begun = model_dir.begun_config(directory)
+    is_later = begun is not None and stacked_on
+    if is_later and not (begun.stacked_on or begun.init_checkpoint):
+        # In an earlier version, a later stage kept neither, and the stages that tell
+        # both may be gone.
+        begun.stacked_on, begun.init_checkpoint = stacked_on, config.init_checkpoint
     # TensorFlow must not run an operation before the workers of a cluster have found
     # each other.
     strategy = strategy or distributed.build_strategy(config.runtime)
