@@ -296,6 +296,16 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     lines = Path(directory, model_dir.STARTS).read_text().splitlines()
     changed = [set(json.loads(line)["changed"]) for line in lines]
     assert "trainer.train_steps" in changed[1] and not changed[2]
+    # A run that was killed before its last validation makes up for it.
+    caplog.clear()
+    metrics = Path(directory, model_dir.METRICS)
+    rows = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(row for row in rows if "validation/" not in row))
+    config.task.cmlm.train_data.global_batch_size = 8
+    run = engine.build(config, directory)
+    engine.train(run)
+    assert run.is_over
+    assert "best/ was chosen with another global_batch_size: the run" in caplog.text
 
 
 @pytest.mark.large

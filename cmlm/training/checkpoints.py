@@ -100,6 +100,7 @@ class BestCheckpoint:
         settings: the metric, and whether lower or higher is better.
         trainer: the trainer, already restored.
         chosen_on: describes the data of the metric, in plain values by name.
+        chooses: whether the run validates again, so that it may replace the checkpoint.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class BestCheckpoint:
         settings: experiment.TrainerConfig,
         trainer: Trainer,
         chosen_on: Mapping[str, Any],
+        chooses: bool = True,
     ):
         self._trainer = trainer
         self._metric = settings.best_checkpoint_metric
@@ -134,7 +136,7 @@ class BestCheckpoint:
         others = _differences(path, chosen_by, chosen_on)
         if not others:
             checkpoints.restore(path, best_value=self._value)
-        elif workers.is_chief(trainer.strategy) and not settings.is_over(trainer.step):
+        elif workers.is_chief(trainer.strategy) and chooses:
             logger.info(
                 "best/ was chosen with another %s: the run chooses it anew",
                 ", ".join(others),

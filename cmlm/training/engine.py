@@ -298,7 +298,9 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
     settings, trainer, strategy = run.config.trainer, run.trainer, run.strategy
     interval = settings.validation_interval if validate else settings.train_steps
     with workers.lost_workers(strategy), Signals() as signals:
-        loops = _Loops(run, signals)
+        owes_validation = validate and _owes_validation(run)
+        validates = owes_validation or (validate and not run.is_over)
+        loops = _Loops(run, signals, validates)
         # The reporter replaces the controller's own output.
         with contextlib.redirect_stdout(io.StringIO()), _leaving_together(strategy):
             controller = orbit.Controller(
@@ -310,7 +312,7 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                 train_actions=[loops.trained],
                 eval_actions=[loops.validated],
             )
-            if validate and _owes_validation(run):
+            if owes_validation:
                 controller.evaluate(settings.validation_steps)
             while trainer.step < settings.train_steps:
                 # A multiple of the interval, even if the run resumed between two of
@@ -335,17 +337,20 @@ class _Loops:
     Args:
         run: the run, already restored.
         signals: the signals that this worker has received.
+        validates: whether a validation follows.
 
     Attributes:
         pace: the number of steps of a loop.
         validation: the metrics of the last validation.
     """
 
-    def __init__(self, run: Run, signals: Signals):
+    def __init__(self, run: Run, signals: Signals, validates: bool):
         settings, trainer = run.config.trainer, run.trainer
         self._run, self._signals = run, signals
         chosen_on = workers.on_chief(run.strategy, lambda: _data_of_best(run))
-        self._best = BestCheckpoint(run.directory, settings, trainer, chosen_on)
+        self._best = BestCheckpoint(
+            run.directory, settings, trainer, chosen_on, validates
+        )
         self.pace = Pace(settings, trainer.step)
         self._reporter = None
         if workers.is_chief(run.strategy):
