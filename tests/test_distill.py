@@ -71,6 +71,18 @@ def prepare(folder, config, directory="run", **values):
     return found["distill"], tokenizer
 
 
+def hashed_files(monkeypatch) -> list[str]:
+    """The paths whose contents are hashed from now on."""
+    hashed, sha256 = [], teachers.checksums.sha256
+
+    def listed(path):
+        hashed.append(str(path))
+        return sha256(path)
+
+    monkeypatch.setattr(teachers.checksums, "sha256", listed)
+    return hashed
+
+
 def student(folder, config, width):
     data, tokenizer = prepare(folder, config)
     model = toys.model(hidden_size=width, vocab_size=len(VOCABULARY))
@@ -102,7 +114,7 @@ def test_a_complete_store_needs_no_teacher(folder):
     assert after == before
 
 
-def test_a_copied_store_of_the_same_text_needs_no_teacher(folder):
+def test_a_copied_store_of_the_same_text_needs_no_teacher(folder, monkeypatch):
     config = settings(folder)
     before, _ = prepare(folder, config)
     shutil.copytree(folder / "run", folder / "copy")
@@ -115,10 +127,21 @@ def test_a_copied_store_of_the_same_text_needs_no_teacher(folder):
     np.testing.assert_array_equal(
         after.teacher.lookup(text), before.teacher.lookup(text)
     )
+    # The next start knows the file and does not hash it.
+    hashed = hashed_files(monkeypatch)
+    assert prepare(folder, config, "copy")[0] == after
+    assert config.train_data.input_path not in hashed
     with (folder / "moved.txt").open("a") as file:
         file.write("\nA new line.")
     with pytest.raises(UserError):
         prepare(folder, config, "copy")
+
+
+def test_a_missing_text_is_hashed_once(folder, monkeypatch):
+    prepare(folder, settings(folder))
+    hashed = hashed_files(monkeypatch)
+    prepare(folder, settings(folder, init_words=True))
+    assert hashed.count(f"{folder}/text.txt") == 1
 
 
 def test_a_killed_preparation_goes_on(folder):

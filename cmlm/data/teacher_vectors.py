@@ -151,8 +151,7 @@ class Writer:
             self._write_computed()
             names = (_KEYS, _VECTORS, *_computed(rows))
             checksums.write(self._directory, names, sums)
-        self._texts |= dict.fromkeys(texts, rows)
-        json_files.write(self._path(_TEXTS), self._texts, end="")
+        _note(self._directory, texts, rows)
         return _finished(self._directory, rows, self._dim)
 
     def _write_computed(self) -> None:
@@ -192,7 +191,8 @@ def find(directory: str, model: str, texts: Iterable[str]) -> TeacherVectors | N
     Args:
         directory: see the module.
         model: the name that the teacher was opened by.
-        texts: the identities of the corpus, of which one is enough.
+        texts: the identities of the corpus, of which one is enough. Those before it
+            are noted, so that the next run finds the vectors by the first one.
 
     Returns:
         None if the directory lacks some of the vectors.
@@ -203,11 +203,27 @@ def find(directory: str, model: str, texts: Iterable[str]) -> TeacherVectors | N
     known, about = _texts(directory), _about(directory)
     if not known or not about or about["teacher"].get("model") != model:
         return None
-    rows = next((known[name] for name in texts if name in known), None)
-    if rows is None:
+    unknown = []
+    for name in texts:
+        if name in known:
+            break
+        unknown.append(name)
+    else:
         return None
+    rows = known[name]
     _check(directory, rows)
+    if unknown:
+        # Another run may add vectors, or the directory be read-only.
+        with contextlib.suppress(UserError, OSError, tf.errors.OpError):
+            with locks.held(directory):
+                _note(directory, unknown, rows)
     return _finished(directory, rows, about["dim"])
+
+
+def _note(directory: str, texts: Iterable[str], rows: int) -> None:
+    """Notes that all texts of a corpus are among the first N rows."""
+    noted = _texts(directory) | dict.fromkeys(texts, rows)
+    json_files.write(os.path.join(directory, _TEXTS), noted, end="")
 
 
 def _finished(directory: str, rows: int, dim: int) -> TeacherVectors:

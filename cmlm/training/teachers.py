@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -219,15 +220,15 @@ def _vectors(
     """Finds the vectors of one objective, or computes them."""
     cache = _cache(start, objective)
     words = [word_of(t) for t in tokenizer.vocab] if objective.init_words else []
-    found = teacher_vectors.find(
-        cache, objective.teacher, _identities(objective, data, words)
-    )
+    # On a miss, the hashes of the text are kept.
+    texts, asked = itertools.tee(_identities(objective, data, words))
+    found = teacher_vectors.find(cache, objective.teacher, asked)
     if found:
         _warn_of_other_files(cache, objective.teacher)
         _check_words(start, name, objective, found.dim)
     else:
         # Before the teacher reads: text that changes meanwhile is another one.
-        texts = list(_identities(objective, data, words))
+        texts = list(texts)
         teacher, about = _open(objective)
         # A wrong width is refused before the teacher reads the texts.
         _check_words(start, name, objective, teacher.dim)
