@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from cmlm.common import outputs
 from cmlm.common.components import SecondMoment, remove
 from cmlm.encoders import components_file, fitting, vector_files
 from cmlm.encoders.components_file import PrincipalComponents
@@ -142,6 +143,12 @@ def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
     np.save(npy, vectors[:3])
     with pytest.raises(UserError, match=r"a.npy holds \[3, 8\], and .* \[300, 8\]"):
         fitting.check(right, "vectors", [npy])
+    with outputs.named_together(npy) as begin:
+        begin()
+        # After a kill here, the description may be that of the next array.
+        said = f"killed while it named {npy}, .*; allowed: run that command again"
+        with pytest.raises(UserError, match=said):
+            fitting.check(right, "vectors", [npy])
 
 
 def damaged(path, fitted, **changes):

@@ -155,6 +155,15 @@ def named_together(path: str) -> Iterator[Callable[[], None]]:
             tf.io.gfile.remove(_sign(path))
 
 
+def refuse_half_named(path: str) -> None:
+    """Raises UserError if a run was killed while it named an output and others."""
+    if tf.io.gfile.exists(_sign(path)):
+        raise UserError(
+            f"a run was killed while it named {path}, and a file beside it may be of "
+            "another run; allowed: run that command again"
+        )
+
+
 def _sign(path: str) -> str:
     return f"{path}.naming"
 

@@ -11,7 +11,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, identity, json_files
+from cmlm.common import arrays, identity, json_files, outputs
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
 
@@ -42,8 +42,10 @@ def map_described(npy: str) -> np.ndarray:
 
     Raises:
         UserError: the file is missing or damaged; or its description has another shape,
-            so that rows of unknown origin were added, or the file was replaced.
+            so that rows of unknown origin were added, or the file was replaced; or it
+            may be that of another array, as a run was killed while it named both.
     """
+    outputs.refuse_half_named(npy)
     rows, path = arrays.map_npy(npy), path_of(npy)
     about = json_files.optional(path)
     if about and json_files.field(about, "shape", list, path) != list(rows.shape):
