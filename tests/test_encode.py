@@ -704,6 +704,13 @@ def test_an_export_of_projected_vectors_asks_for_its_run(exported, tmp_path):
     said = f"^{path} has sentence_vector='projected'.*; allowed: its model_dir$"
     with pytest.raises(UserError, match=said):
         opening.open_weights(str(copy / "encoder"))
+    # Its vectors and tokens need no projection.
+    version = copy / "serving" / "1"
+    (version / opening.PROVENANCE).write_text(json.dumps(about))
+    (version / opening.CHECKSUMS).unlink()
+    assert opening.open_encoder(str(copy)).tokens(["dogs"]) == [
+        ["[CLS]", "dog", "##s", "[SEP]"]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,10 @@ from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, inference_graph
 from cmlm.modeling.foreign import tf_hub
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
+from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.opening import open_tokenizer
 
 # The description of an export inside its SavedModel.
 PROVENANCE = tf_hub.PROVENANCE
@@ -447,9 +450,9 @@ def _from_export(path: str, name: str) -> Encoder:
         # The signature alone does not own its variables; `served` does.
         return signature(text=text)["default"]
 
-    open_tokenizer = functools.partial(_tokenizer_of_export, path, info)
+    tokenizer = functools.partial(_tokenizer_of_export, path, info)
     info = {key: value for key, value in info.items() if key != "config"}
-    return Encoder(vectors, lengths, dim, seq_length, info, name, open_tokenizer)
+    return Encoder(vectors, lengths, dim, seq_length, info, name, tokenizer)
 
 
 def _tokenizer_of_export(path: str, info: dict) -> Tokenizer:
@@ -468,4 +471,9 @@ def _tokenizer_of_export(path: str, info: dict) -> Tokenizer:
             f"{path} lies outside of its export, which has the vocabulary; allowed: "
             "the folder of export.tfhub, whole"
         )
-    return pretrained.open_tokenizer(foreign.find(whole))
+    assets = os.path.join("encoder", "assets")
+    checksums.check(whole, os.path.join(whole, checksums.FILE_NAME), (f"{assets}/",))
+    # Exports of early versions state fewer rules.
+    rules = {name: info[name] for name in rules_lib.NAMES if name in info}
+    vocabulary = vocabulary_file.find(os.path.join(whole, assets))
+    return open_tokenizer(vocabulary, rules_lib.Rules(**rules))

@@ -21,8 +21,6 @@ from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import tokenizer_file, vocabulary_file
-from cmlm.tokenization.base import Tokenizer
-from cmlm.vocabulary.settings import VocabularyConfig
 
 logger = logging.getLogger(__name__)
 
@@ -148,13 +146,6 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
     path = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocabulary_file.write(tokens, path)
     return path
-
-
-def open_tokenizer(source: foreign.Source) -> Tokenizer:
-    """Opens the tokenizer of a source without its weights."""
-    settings = VocabularyConfig()
-    settings.adopt_rules(source.rules)
-    return settings.tokenizer(vocabulary_path(source))
 
 
 def load_weights(
