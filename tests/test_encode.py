@@ -4,6 +4,7 @@ import gzip
 import json
 import multiprocessing
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -502,6 +503,26 @@ def test_npy_is_whole_or_not_there(tmp_path):
         raise RuntimeError
     np.testing.assert_array_equal(np.load(path), rows)
     assert [file.name for file in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_a_full_disk_is_noticed_at_the_last_rows(tmp_path, monkeypatch):
+    flush, calls = tf.io.gfile.GFile.flush, []
+    monkeypatch.setattr(
+        tf.io.gfile.GFile, "flush", lambda file: (calls.append(file), flush(file))
+    )
+    path, rows = str(tmp_path / "x.npy"), np.ones([4, 3], np.float32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(RuntimeError), arrays.npy_writer(path, (4, 3)) as write:
+        write(rows[:3])
+        assert not calls
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+        try:
+            with pytest.raises(tf.errors.OpError):
+                write(rows[3:])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        raise RuntimeError
+    assert len(calls) == 1 and not os.listdir(tmp_path)
 
 
 def test_nearest_lines_are_those_of_brute_force():

@@ -34,11 +34,16 @@ def npy_writer(path: str, shape: tuple[int, int]):
     with files.atomic_file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(header.getvalue())
+            left = shape[0]
 
             def write(rows: np.ndarray) -> None:
+                nonlocal left
                 file.write(rows.astype("<f4").tobytes())
-                # A full disk stops the command here, before any output has its name.
-                file.flush()
+                left -= len(rows)
+                if not left:
+                    # A full disk stops the command here, before any output has its
+                    # name. On gs://, each call would upload the whole file.
+                    file.flush()
 
             yield write
 
