@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common import distributed
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
@@ -403,6 +404,23 @@ def test_a_checkpoint_holds_no_random_state(tmp_path):
     other = toys.model(num_layers=1)
     other.build_dropout(seed=0)
     checkpoints.restore(path, model=other)
+
+
+def test_each_step_has_dropout_of_its_own_on_a_tpu(monkeypatch):
+    """A TPU's generator reads the key and the first word of the counter."""
+    keras.backend.experimental.enable_tf_random_generator()
+    states = {}
+    for on_tpu in (False, True):
+        monkeypatch.setattr(distributed, "is_tpu", lambda strategy, on=on_tpu: on)
+        model = toys.model(num_layers=1, dropout_rate=0.1)
+        model.build_dropout(seed=3)
+        for step in (0, 1):
+            model.reset_dropout(tf.constant(step, tf.int64))
+            found = tf.stack(model.dropout_state()).numpy()
+            states[on_tpu, step] = found.tolist()
+    assert states[False, 1] == [[0, 1, key] for _, _, key in states[False, 0]]
+    read = {(low, key) for step in (0, 1) for low, _, key in states[True, step]}
+    assert len(read) == 2 * len(states[True, 0])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import distributed
 from cmlm.common.keras import keras
 from cmlm.modeling.encoder import EncoderNetwork, activation
 from cmlm.modeling.encoder_config import EncoderConfig
@@ -21,10 +22,16 @@ class _Dropout:
     """The random state and the key of every dropout layer.
 
     A checkpoint would save a list of variables. It leaves this class out.
+
+    Attributes:
+        seed: the seed of the run.
+        on_tpu: whether the layers draw on TPUs.
     """
 
     states: list[tf.Variable]
     keys: list[int]
+    seed: int
+    on_tpu: bool
 
 
 class SentenceModel(tf.Module):
@@ -172,7 +179,12 @@ class SentenceModel(tf.Module):
                         states.append(random._generator.state)
         # One Philox key per layer, from the run's seed instead of Keras' global state.
         keys = np.random.SeedSequence(seed).generate_state(len(states), np.uint64)
-        self._dropout = _Dropout(states, keys.astype(np.int64).tolist())
+        self._dropout = _Dropout(
+            states,
+            keys.astype(np.int64).tolist(),
+            seed,
+            distributed.is_tpu(tf.distribute.get_strategy()),
+        )
 
     def reset_dropout(self, step: tf.Tensor) -> None:
         """Makes dropout's next draw a function of seed, layer, replica and step.
@@ -186,10 +198,22 @@ class SentenceModel(tf.Module):
         Args:
             step: int64 scalar.
         """
-        zero = tf.zeros_like(step)
-        for state, key in zip(self._dropout.states, self._dropout.keys, strict=True):
+        zero, keys = tf.zeros_like(step), self._dropout.keys
+        if self._dropout.on_tpu:
+            # Only Philox, the generator of CPUs and GPUs, reads the high counter.
+            keys = tf.unstack(
+                tf.random.stateless_uniform(
+                    [len(keys)],
+                    [self._dropout.seed, step],
+                    minval=None,
+                    maxval=None,
+                    dtype=tf.int64,
+                    alg="philox",
+                )
+            )
+        for state, key in zip(self._dropout.states, keys, strict=True):
             # [counter low, counter high, key]; replicas hash their number into it.
-            state.assign(tf.stack([zero, step, tf.constant(key, tf.int64)]))
+            state.assign(tf.stack([zero, step, tf.convert_to_tensor(key, tf.int64)]))
 
     def dropout_state(self) -> list[tf.Tensor]:
         """Returns the state of dropout on this replica; call it in replica context."""
