@@ -1,5 +1,7 @@
 """Bitext retrieval: the same loss and gradient however a batch is spread and held."""
 
+import types
+
 import numpy as np
 import oracles
 import pytest
@@ -9,6 +11,7 @@ import toys
 from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
+from cmlm.objectives import contrastive
 from cmlm.objectives.bitext import BitextConfig
 
 BATCH = 8
@@ -272,6 +275,39 @@ def test_duplicates_are_no_negatives(one_device):
     _, metrics = objective.embedding_loss(vectors, batch)
     # Of 0: 1, 2, 3. Of 1: 0, 3. Of 2: 0, 3. Of 3: 0, 1, 2.
     assert float(metrics["excluded"][0]) == 10.0
+
+
+def test_a_tpu_can_compile_a_pool_of_two_replicas(monkeypatch):
+    """A TPU gathers 32-bit numbers, and learns its own number as it runs."""
+    batch = toys.bitext_batch(BATCH // 2, 2)
+    source = batch["source_hash"]
+    # The first halves of two hashes may agree, or the second ones.
+    batch["target_hash"] = tf.concat([source[:2] ^ 1, source[2:] ^ (1 << 50)], axis=0)
+    batch["negative_hash"] = tf.stack([source ^ 1, tf.roll(source, 1, 0)], axis=1)
+
+    def all_gather(value, axis):
+        assert value.dtype in (tf.int32, tf.float32)
+        return tf.concat([value, value], axis)
+
+    def masks(number):
+        replica = types.SimpleNamespace(
+            num_replicas_in_sync=2, replica_id_in_sync_group=number
+        )
+        replica.all_gather = all_gather
+        monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: replica)
+        pool = contrastive.Pool(tf.zeros([BATCH // 2, 4, 3]), batch, cross_replica=True)
+        return pool.own, pool.related(), pool.equals_negative()
+
+    compiled = tf.function(masks, jit_compile=True, autograph=False)
+    for number in (0, 1):
+        own, related, equals_negative = compiled(tf.constant(number))
+        assert own.numpy().tolist() == [4 * number + row for row in range(4)]
+        np.testing.assert_array_equal(related, np.tile(np.eye(4), [1, 2]))
+        hashes = np.tile(batch["negative_hash"].numpy().reshape(-1), 2)
+        want = (source.numpy()[:, None] == hashes) | (
+            batch["target_hash"].numpy()[:, None] == hashes
+        )
+        np.testing.assert_array_equal(equals_negative, want)
 
 
 @pytest.mark.usefixtures("eager")

@@ -202,8 +202,8 @@ def gather_replicas(value: tf.Tensor) -> tf.Tensor:
     replica.
 
     Args:
-        value: [rows, ...]; in the last batch of a validation, replicas may have
-            different numbers of rows.
+        value: [rows, ...], for TPUs not of 64 bits; in the last batch of a validation,
+            replicas may have different numbers of rows.
 
     Returns:
         [rows of all replicas, ...]; this replica's rows begin at
@@ -223,4 +223,6 @@ def replica_offset(rows: tf.Tensor) -> tf.Tensor:
     """
     replica = tf.distribute.get_replica_context()
     counts = gather_replicas(tf.reshape(rows, [1]))
-    return tf.reduce_sum(counts[: replica.replica_id_in_sync_group])
+    # A slice up to the replica's number has no static shape, which TPUs need.
+    is_before = tf.range(tf.size(counts)) < replica.replica_id_in_sync_group
+    return tf.reduce_sum(tf.where(is_before, counts, 0))

@@ -152,7 +152,9 @@ class Pool:
         cross_replica: bool,
     ):
         self._gather = distributed.gather_replicas if cross_replica else tf.identity
-        self._pairs = tf.stack([batch["source_hash"], batch["target_hash"]], axis=1)
+        self._pairs = _halves(
+            tf.stack([batch["source_hash"], batch["target_hash"]], axis=1)
+        )
         self._negatives = batch.get("negative_hash")
         self._exists = batch.get("negative_exists")
         everything = self._gather(embeddings)
@@ -175,15 +177,22 @@ class Pool:
 
     def equals_negative(self) -> tf.Tensor:
         """Bool [rows, all negatives]: whether a negative is a text of the pair."""
-        return self._has(tf.reshape(self._gather(self._negatives), [-1]))
+        return self._has(tf.reshape(self._gather(_halves(self._negatives)), [-1, 2]))
 
     def absent(self) -> tf.Tensor:
         """Bool [all negatives]: whether a negative is padding."""
         return tf.reshape(self._gather(self._exists), [-1]) == 0
 
     def _has(self, texts: tf.Tensor) -> tf.Tensor:
-        """Bool [rows, n]: whether a pair has a text; `texts`: int64 [n] hashes."""
-        return tf.reduce_any(self._pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=2)
+        """Bool [rows, n]: whether a pair has a text; `texts`: `_halves` [n, 2]."""
+        same = tf.reduce_all(self._pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=3)
+        return tf.reduce_any(same, axis=2)
+
+
+def _halves(hashes: tf.Tensor) -> tf.Tensor:
+    """Int32 [..., 2] of int64 [...]: TPUs do not gather 64-bit integers."""
+    high = tf.bitwise.right_shift(hashes, tf.constant(32, tf.int64))
+    return tf.stack([tf.cast(hashes, tf.int32), tf.cast(high, tf.int32)], axis=-1)
 
 
 def rank(
