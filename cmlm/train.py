@@ -163,7 +163,7 @@ def configure():
         # Else the run would train a large encoder from random weights.
         warm_start.refuse_missing(config)
     if FLAGS.tpu:
-        config.runtime.tpu = "" if FLAGS.tpu == "local" else FLAGS.tpu
+        config.runtime.tpu = FLAGS.tpu
     strategy = FLAGS.distribution_strategy or ("tpu" if FLAGS.tpu else None)
     if strategy:
         config.runtime.distribution_strategy = strategy

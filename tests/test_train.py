@@ -434,7 +434,8 @@ def test_without_data_the_flag_is_named():
 def test_tpu_implies_its_strategy():
     config, _ = configure("--tpu=local")
     assert config.runtime.distribution_strategy == "tpu"
-    assert config.runtime.tpu == ""
+    # TensorFlow takes an empty name for the TPU that TPU_NAME names.
+    assert config.runtime.tpu == "local"
 
 
 def write(path: Path, data: bytes) -> Path:

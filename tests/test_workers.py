@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -123,9 +124,22 @@ def test_workers_with_other_flags_are_refused(monkeypatch):
         agreement.refuse_other_settings(config, None)
 
 
-def test_no_tpu_is_one_line():
-    runtime = config_definitions.RuntimeConfig(distribution_strategy="tpu", tpu="")
-    with pytest.raises(UserError, match="--distribution_strategy=tpu: "):
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        RuntimeError('TPU "local" is not yet ready; state: "PREEMPTED"'),
+        type("ApplicationDefaultCredentialsError", (Exception,), {})("no credentials"),
+    ],
+)
+def test_no_tpu_is_one_line(error, monkeypatch):
+    if error is not None:
+        search = mock.Mock(side_effect=error)
+        monkeypatch.setattr(
+            tf.distribute.cluster_resolver, "TPUClusterResolver", search
+        )
+    runtime = config_definitions.RuntimeConfig(distribution_strategy="tpu", tpu="local")
+    with pytest.raises(UserError, match=f"--tpu=local: {error or ''}"):
         distributed.build_strategy(runtime)
 
 

@@ -14,7 +14,7 @@ from official.core import config_definitions
 from cmlm.common import fields, workers
 from cmlm.common.choices import STRATEGIES
 from cmlm.common.keras import keras
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -67,19 +67,27 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
     if name == "multi_worker_mirrored":
         _configure_cluster(runtime)
         return _multi_worker(runtime.all_reduce_alg)
-    if name == "tpu" and runtime.tpu is None:
-        raise UserError("--distribution_strategy=tpu needs --tpu=NAME (or local)")
+    if name == "tpu":
+        return _tpu(runtime.tpu)
     try:
         return distribute_utils.get_distribution_strategy(
             name,
             num_gpus=runtime.num_gpus,
             all_reduce_alg=runtime.all_reduce_alg,
             num_packs=runtime.num_packs,
-            tpu_address=runtime.tpu,
         )
-    # On a machine without a TPU, the search for one raises any of these errors.
-    except (ValueError, OSError, tf.errors.OpError) as error:
+    except (ValueError, tf.errors.OpError) as error:
         raise UserError(f"--distribution_strategy={name}: {error}") from error
+
+
+def _tpu(address: str | None) -> tf.distribute.TPUStrategy:
+    if address is None:
+        raise UserError("--distribution_strategy=tpu needs --tpu=NAME (or local)")
+    try:
+        return distribute_utils.get_distribution_strategy("tpu", tpu_address=address)
+    # The search asks Google's services, whose clients raise errors of their own.
+    except Exception as error:
+        raise UserError(f"--tpu={address}: {one_line(error)}") from error
 
 
 @functools.cache
