@@ -195,7 +195,7 @@ def main(_) -> int | None:
 
         from cmlm.common import outputs, workers
         from cmlm.config import overrides
-        from cmlm.training import stages
+        from cmlm.training import remote_tpu, stages
 
     if FLAGS.print_config:
         print(overrides.to_yaml(configure()), end="")
@@ -205,6 +205,7 @@ def main(_) -> int | None:
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()
     config.require_data()
+    remote_tpu.refuse(config, FLAGS.model_dir)
     # A resumed run may read the vocabulary and params.yaml of its own model_dir.
     kept = {"--model_dir": FLAGS.model_dir, "--teacher_cache": FLAGS.teacher_cache}
     outputs.check({}, inputs_of(config), kept=kept)

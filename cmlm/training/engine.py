@@ -31,7 +31,15 @@ from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
-from cmlm.training import agreement, hold_out, inputs, metrics_log, starts, validation
+from cmlm.training import (
+    agreement,
+    hold_out,
+    inputs,
+    metrics_log,
+    remote_tpu,
+    starts,
+    validation,
+)
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
 from cmlm.training.evals import Evals
 from cmlm.training.finite import NonFiniteError
@@ -135,6 +143,7 @@ def _build(start: Start) -> Run:
         if start.begun is None or tf.io.gfile.exists(path):
             config.vocabulary.file = path
     data, tokenizer = inputs.prepare(start)
+    remote_tpu.refuse_tokenizer(config, tokenizer)
     on_chief(lambda: agreement.refuse_other_model(start))
     trainer = _build_trainer(config, data, tokenizer, strategy)
     with strategy.scope():

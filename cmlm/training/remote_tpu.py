@@ -1,0 +1,65 @@
+"""Refuses what the host of a remote TPU (`--tpu=NAME`) could not do.
+
+This host reads the text and writes the checkpoints. It sees neither the files of this
+machine nor the tables of this process.
+"""
+
+from __future__ import annotations
+
+from official.core import config_definitions
+
+from cmlm.common import fields, path_names
+from cmlm.config.experiment import ExperimentConfig
+from cmlm.data import builtin
+from cmlm.errors import UserError
+from cmlm.objectives.distill import DistillConfig
+from cmlm.objectives.misad import MisadConfig
+from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.unigrams import Unigrams
+
+
+def is_remote(runtime: config_definitions.RuntimeConfig) -> bool:
+    """Tells whether a run uses a TPU that has a host of its own."""
+    return runtime.distribution_strategy == "tpu" and runtime.tpu not in (None, "local")
+
+
+def refuse(config: ExperimentConfig, directory: str) -> None:
+    """Checks a run before it writes anything.
+
+    Args:
+        config: the run's configuration.
+        directory: the model_dir.
+
+    Raises:
+        UserError: the run uses a remote TPU, and its model_dir or its text is local, or
+            an objective needs files or tables of this machine.
+    """
+    if not is_remote(config.runtime):
+        return
+    tpu = f"--tpu={config.runtime.tpu}, a remote TPU"
+    paths = [("--model_dir", directory)]
+    for name, objective in config.task.enabled().items():
+        if isinstance(objective, DistillConfig):
+            weight = f"task.{name}.weight"
+            raise fields.refused(weight, objective.weight, f"0 with {tpu}")
+        if isinstance(objective, MisadConfig) and objective.candidates != "spans":
+            setting = f"task.{name}.candidates"
+            raise fields.refused(setting, objective.candidates, f"spans with {tpu}")
+        for flag, place in objective.named_by_flags().items():
+            paths += [(f"--{flag}", path) for path in getattr(*place).split(",")]
+    for flag, path in paths:
+        # The run writes the builtin text into its model_dir.
+        if path and path_names.is_local(path) and builtin.PYTHON_DOCS not in path:
+            raise UserError(
+                f"{flag} is {path}; allowed with {tpu}: a path that its host can open, "
+                "such as gs://BUCKET/..."
+            )
+
+
+def refuse_tokenizer(config: ExperimentConfig, tokenizer: Tokenizer) -> None:
+    """Raises UserError if a remote TPU's host could not run the tokenizer."""
+    if is_remote(config.runtime) and isinstance(tokenizer, Unigrams):
+        raise UserError(
+            f"the tokenizer is {tokenizer.title}; allowed with "
+            f"--tpu={config.runtime.tpu}, a remote TPU: WordPiece or byte-level BPE"
+        )
