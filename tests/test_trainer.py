@@ -545,6 +545,22 @@ def _noting_rows(evaluate, rows):
     return wrapped
 
 
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("fraction", [0.1, 0])
+def test_held_out_text_that_fills_no_batch_is_named(
+    one_device, batches, fraction, caplog
+):
+    """A host of a TPU drops a smaller batch. A share of 0 is a decision."""
+    trainer = build(one_device, batches)
+    objective = trainer.objectives["cmlm"]
+    objective.static_shapes = True
+    objective.config.train_data.hold_out_fraction = fraction
+    rows = objective.train_dataset(tf.distribute.InputContext())
+    objective.validation_dataset = lambda context: rows.take(0)
+    assert trainer.evaluate(-1) == {}
+    assert ("cmlm is not validated: the held-out" in caplog.text) == (fraction > 0)
+
+
 @pytest.mark.large
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(

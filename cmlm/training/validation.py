@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from cmlm.config import experiment
 from cmlm.data import corpus
 from cmlm.objectives import EmbeddingObjective, Objective
 from cmlm.training.totals import add_totals, means
+
+logger = logging.getLogger(__name__)
 
 
 class Validator:
@@ -65,6 +68,7 @@ class Validator:
                 )
             batches = iterators.distributed(self._datasets[name])
             limit = num_steps if num_steps >= 0 else self._batches(name)
+            known = len(totals)
             for _ in itertools.count() if limit is None else range(limit):
                 try:
                     metrics = self._next(name, batches)
@@ -73,7 +77,30 @@ class Validator:
                     break
                 metrics = {f"{name}/{key}": each for key, each in metrics.items()}
                 add_totals(totals, metrics)
+            if len(totals) == known:
+                self._tell_nothing(name)
         return means(totals)
+
+    def _tell_nothing(self, name: str) -> None:
+        """Warns if the held-out text of a TPU fills no batch.
+
+        Every host reads files of its own, and the first one without a whole batch ends
+        the validation.
+        """
+        objective = self._objectives[name]
+        holds_out = (
+            objective.config.validation_data
+            or objective.config.train_data.hold_out_fraction
+        )
+        if objective.static_shapes and holds_out:
+            logger.warning(
+                "%s is not validated: the held-out text of a host has less than its "
+                "share of %s examples; name more text or more files with "
+                "--validation_data, or raise task.%s.train_data.hold_out_fraction",
+                name,
+                f"{objective.global_batch_size:,}",
+                name,
+            )
 
     def _batches(self, name: str) -> int | None:
         """The number of batches that hold `examples`; None: all batches."""
