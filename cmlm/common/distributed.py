@@ -87,7 +87,10 @@ def _tpu(address: str | None) -> tf.distribute.TPUStrategy:
         return distribute_utils.get_distribution_strategy("tpu", tpu_address=address)
     # The search asks Google's services, whose clients raise errors of their own.
     except Exception as error:
-        raise UserError(f"--tpu={address}: {one_line(error)}") from error
+        hint = ""
+        if address == "local":
+            hint = "; TensorFlow of PyPI has no TPU kernels: see docs/training.md"
+        raise UserError(f"--tpu={address}: {one_line(error)}{hint}") from error
 
 
 @functools.cache
