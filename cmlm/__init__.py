@@ -58,12 +58,12 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
     same model_dir resumes. Raises cmlm.errors.UserError if the command fails.
     """
     from cmlm.errors import naming_arguments
-    from cmlm.training import apart
+    from cmlm.training import from_python
 
     # It would train first and fail then.
     _refuse_fork(os.fspath(model_dir))
     with naming_arguments("model_dir", *flags):
-        apart.train(os.fspath(model_dir), settings or {}, flags)
+        from_python.train(os.fspath(model_dir), settings or {}, flags)
     return load(model_dir)
 
 

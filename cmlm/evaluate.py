@@ -360,7 +360,7 @@ def score_models(
     """
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
-        from cmlm.encoders import by_language, removal
+        from cmlm.encoders import by_language, components_removal
         from cmlm.evaluation import report, results, run, tables
 
     models: dict[str, dict] = {}
@@ -381,10 +381,12 @@ def score_models(
         # A model that the file does not belong to would end the run after the others.
         for name, model in named.items():
             encoder = by_language.open_encoders(model, reading)
-            removal.Removal(FLAGS.pcr, encoder, name)
+            components_removal.Removal(FLAGS.pcr, encoder, name)
     for name, model in named.items():
         encoder = by_language.open_encoders(model, reading)
-        pcr = removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
+        pcr = (
+            components_removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
+        )
         result = score_model(
             encoder, tasks, pcr, work_dir, functools.partial(tell, name)
         )

@@ -59,7 +59,7 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders import components_file, fitting, opening
+        from cmlm.encoders import components_file, components_fitting, opening
 
     if opening.locate(FLAGS.model).kind == "external":
         raise UserError(
@@ -92,7 +92,7 @@ def main(_) -> None:
 
     for language, (flag, paths) in sources.items():
         with _naming(language, paths):
-            fitting.check(encoder, flag, paths)
+            components_fitting.check(encoder, flag, paths)
     fitted = {
         language: _fit(encoder, language, flag, paths)
         for language, (flag, paths) in sources.items()
@@ -159,10 +159,10 @@ def _fit(encoder, language: str, kind: str, paths: list[str]):
     Raises:
         UserError: a file is damaged, or has too few sentences.
     """
-    from cmlm.encoders import fitting
+    from cmlm.encoders import components_fitting
 
     with _naming(language, paths):
-        fitted = fitting.fit(
+        fitted = components_fitting.fit(
             encoder, kind, paths, FLAGS.components, FLAGS.max_sentences
         )
     shares = ", ".join(f"{share:.1%}" for share in fitted.shares)

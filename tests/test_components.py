@@ -10,7 +10,7 @@ import pytest
 
 from cmlm.common import outputs
 from cmlm.common.components import SecondMoment, remove
-from cmlm.encoders import components_file, fitting, vector_files
+from cmlm.encoders import components_file, components_fitting, vector_files
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.errors import UserError
 
@@ -135,20 +135,20 @@ def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
     npy, right = str(tmp_path / "a.npy"), encoder("a" * 64)
     np.save(npy, vectors)
     # Other programs write no description.
-    fitting.check(right, "vectors", [npy])
+    components_fitting.check(right, "vectors", [npy])
     vector_files.describe(vector_files.path_of(npy), right, False, vectors.shape)
-    fitting.check(right, "vectors", [npy])
+    components_fitting.check(right, "vectors", [npy])
     with pytest.raises(UserError, match=f"another model by {npy}.json, fingerprint aa"):
-        fitting.check(encoder("b" * 64), "vectors", [npy])
+        components_fitting.check(encoder("b" * 64), "vectors", [npy])
     np.save(npy, vectors[:3])
     with pytest.raises(UserError, match=r"a.npy holds \[3, 8\], and .* \[300, 8\]"):
-        fitting.check(right, "vectors", [npy])
+        components_fitting.check(right, "vectors", [npy])
     with outputs.named_together(npy) as begin:
         begin()
         # After a kill here, the description may be that of the next array.
         said = f"killed while it named {npy}, .*; allowed: run that command again"
         with pytest.raises(UserError, match=said):
-            fitting.check(right, "vectors", [npy])
+            components_fitting.check(right, "vectors", [npy])
 
 
 def damaged(path, fitted, **changes):

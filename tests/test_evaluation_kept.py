@@ -9,7 +9,7 @@ import pytest
 from encoders import WordCounts
 
 from cmlm.common import identity
-from cmlm.encoders import by_language, external, removal
+from cmlm.encoders import by_language, components_removal, external
 from cmlm.errors import UserError
 from cmlm.evaluation import kept, run, store
 from cmlm.evaluation.tasks import base
@@ -128,4 +128,4 @@ def test_encoders_by_language_are_described_like_one_encoder():
     assert identity.of(several) == identities
     assert store.folder_in("cache", several) is None
     with pytest.raises(UserError, match="not with .*stored vectors or languages:"):
-        removal.Removal("pcr.npz", several, "several")
+        components_removal.Removal("pcr.npz", several, "several")

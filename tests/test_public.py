@@ -21,7 +21,7 @@ from cmlm.encoders import comparing
 from cmlm.encoders.encoder import Encoder
 from cmlm.errors import UserError, naming_arguments
 from cmlm.mining import exact
-from cmlm.training import apart
+from cmlm.training import from_python
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {
@@ -162,7 +162,7 @@ def test_the_examples_of_the_docstrings_run(tmp_path):
         "TEXT": toys.write_corpus(tmp_path / "text.txt"),
         "FLAGFILE": str(tmp_path / "small.flags"),
     }
-    lines = [f"--params_override={apart.nested(*item)}" for item in SMALL.items()]
+    lines = [f"--params_override={from_python.nested(*item)}" for item in SMALL.items()]
     Path(values["FLAGFILE"]).write_text("\n".join(["--flagfile=quickstart", *lines]))
     tests = [test for test in doctest.DocTestFinder().find(cmlm) if test.examples]
     assert tests
@@ -207,7 +207,7 @@ def test_an_interrupted_fit_waits_until_its_run_has_saved(error, tmp_path, monke
     monkeypatch.setattr(sys, "executable", str(run))
     monkeypatch.setattr(sys, "stderr", Shown())
     with pytest.raises(error):
-        apart.train("run", {}, {})
+        from_python.train("run", {}, {})
     step, saved = sys.stderr.getvalue().splitlines()
     assert saved == "saved"
     with pytest.raises(ProcessLookupError):
@@ -216,7 +216,7 @@ def test_an_interrupted_fit_waits_until_its_run_has_saved(error, tmp_path, monke
 
 @pytest.mark.parametrize("value", [1e-3, 7, True, None, "a, b", [1, 2], ["x"], ""])
 def test_settings_reach_the_command_as_they_are(value):
-    text = apart.nested("trainer.evals_data_dir", value)
+    text = from_python.nested("trainer.evals_data_dir", value)
     ((values, _),) = overrides._read((), [text])
     assert values == {"trainer": {"evals_data_dir": value}}
 
@@ -232,23 +232,23 @@ def test_settings_reach_the_command_as_they_are(value):
     ],
 )
 def test_settings_may_be_of_numpy_or_paths(value, plain):
-    text = apart.nested("trainer.evals_data_dir", value)
+    text = from_python.nested("trainer.evals_data_dir", value)
     ((values, _),) = overrides._read((), [text])
     assert values == {"trainer": {"evals_data_dir": plain}}
 
 
 def test_a_setting_that_is_no_data_is_named():
     with pytest.raises(UserError, match=r"a.b is \[<object .*; allowed: numbers, str"):
-        apart.nested("a.b", [object()])
+        from_python.nested("a.b", [object()])
 
 
 def test_lists_of_files_reach_the_command_with_commas():
-    assert apart.joined([Path("a/b.txt"), "c.txt"]) == "a/b.txt,c.txt"
-    assert [apart.joined(value) for value in (Path("a"), True, 3, "x,y")] == [
+    assert from_python.joined([Path("a/b.txt"), "c.txt"]) == "a/b.txt,c.txt"
+    assert [from_python.joined(value) for value in (Path("a"), True, 3, "x,y")] == [
         *("a", "True", "3", "x,y")
     ]
-    assert apart.joined({"en": [Path("a"), "b"], "de": "c"}) == "en=a,b,de=c"
-    assert apart.joined(np.array(["a", "b"])) == "a,b"
+    assert from_python.joined({"en": [Path("a"), "b"], "de": "c"}) == "en=a,b,de=c"
+    assert from_python.joined(np.array(["a", "b"])) == "a,b"
 
 
 def test_settings_are_a_dict(tmp_path):

@@ -159,7 +159,7 @@ def load_weights(
     Args:
         model_dir: the directory of the run.
         checkpoint: `latest`, `best`, `untrained` (the weights that the run started
-            from, see `_start`) or the path of a checkpoint.
+            from, see `_give_initial_weights`) or the path of a checkpoint.
         reading: the reading of vectors; by default it keeps the run's settings.
         part: the part of the model, `encoder` or `SECOND_ENCODER`.
 
@@ -186,7 +186,7 @@ def load_weights(
     if part == SECOND_ENCODER:
         model.second_encoder()
     if checkpoint == "untrained":
-        _start(model, config, model_dir)
+        _give_initial_weights(model, config, model_dir)
     else:
         checkpoint = find_checkpoint(model_dir, config, checkpoint)
         if reading.sentence_vector == "projected" and config.model.num_views > 1:
@@ -209,7 +209,7 @@ def load_weights(
     )
 
 
-def _start(
+def _give_initial_weights(
     model: SentenceModel, config: experiment.ExperimentConfig, model_dir: str
 ) -> None:
     """Gives a new model the weights that a run started from.

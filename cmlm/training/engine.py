@@ -37,7 +37,7 @@ from cmlm.training import (
     inputs,
     metrics_log,
     remote_tpu,
-    starts,
+    starts_log,
     validation,
 )
 from cmlm.training.checkpoints import BestCheckpoint, Checkpoints
@@ -170,7 +170,7 @@ def _build(start: Start) -> Run:
         agreement.log_other_settings(changed, is_over)
         if not is_over:
             model_dir.write_config(directory, config)
-            starts.record(start, trainer, changed)
+            starts_log.record(start, trainer, changed)
             agreement.log_other_rate(config, start.begun, trainer.step)
     encoder = opening.live(trainer.model, tokenizer, config.longest_sentence)
     score = functools.partial(tasks.score, encoder)
