@@ -9,22 +9,18 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, checksums, json_files, scratch, versions
-from cmlm.encoders import fingerprints, opening
+from cmlm.encoders import fingerprints
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.encoders.signatures import SIGNATURES
 from cmlm.errors import UserError
-from cmlm.modeling import inference_graph
-from cmlm.modeling.foreign import tf_hub
+from cmlm.modeling import export_layout, inference_graph
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
 from export import encoder, preprocessor, server_files, serving
 
-PREPROCESSOR = "preprocessor"
-ENCODER = "encoder"
-SERVING = "serving"
-_SERVED = ("saved_model.pb", "variables", "assets", opening.PROVENANCE)
+_SERVED = (*export_layout.OF_SAVED_MODEL, export_layout.PROVENANCE)
 
 # Allowed differences: float32 sums in another order, and the 8 bits of bfloat16 after
 # some layers. If the largest entry of a vector exceeds 1, it scales the tolerance.
@@ -58,7 +54,7 @@ def write(
             `choices.PRECISIONS`.
         version: the name of the folder in serving.
     """
-    version_folder = os.path.join(SERVING, str(version))
+    version_folder = os.path.join(export_layout.SERVING, str(version))
     with scratch.directory() as folder:
         # TensorFlow leaves an asset out if its file is gone when the graph is saved.
         vocabulary = vocabulary_file.copy(opened.vocab_file, folder)
@@ -66,17 +62,17 @@ def write(
         lean = inference_graph.build(opened.encoder, opened.config.model, precision)
         graph = SentenceGraph(opened.tokenizer, lean, seq_length)
         built = preprocessor.build(opened.tokenizer, seq_length)
-        _save(built, directory, PREPROCESSOR)
+        _save(built, directory, export_layout.PREPROCESSOR)
         exported, signatures = encoder.build(
             opened.encoder,
             vocabulary,
             opened.tokenizer.rules.lower_case,
             rules_lib.path_of(vocabulary),
         )
-        _save(exported, directory, ENCODER, signatures)
+        _save(exported, directory, export_layout.ENCODER, signatures)
     served, signatures = serving.build(graph, opened.config.model, components)
     _save(served, directory, version_folder, signatures)
-    server_files.write_configuration(os.path.join(directory, SERVING))
+    server_files.write_configuration(os.path.join(directory, export_layout.SERVING))
     server_files.write_warm_up(
         os.path.join(directory, version_folder),
         signatures,
@@ -93,12 +89,23 @@ def write(
     }
     # Written twice: for people, and inside the version folder, which may be moved
     # alone.
-    for path in (tf_hub.EXPORT, os.path.join(version_folder, opening.PROVENANCE)):
+    for path in (
+        export_layout.DESCRIPTION,
+        os.path.join(version_folder, export_layout.PROVENANCE),
+    ):
         json_files.write(os.path.join(directory, path), provenance, indent=2)
     # Without the warm-up requests and the model card, which users may change.
     for folder, path, names in (
-        (os.path.join(directory, version_folder), opening.CHECKSUMS, _SERVED),
-        (directory, checksums.FILE_NAME, (tf_hub.EXPORT, PREPROCESSOR, ENCODER)),
+        (os.path.join(directory, version_folder), export_layout.CHECKSUMS, _SERVED),
+        (
+            directory,
+            checksums.FILE_NAME,
+            (
+                export_layout.DESCRIPTION,
+                export_layout.PREPROCESSOR,
+                export_layout.ENCODER,
+            ),
+        ),
     ):
         checksums.write(folder, names, os.path.join(folder, path))
 
@@ -142,12 +149,16 @@ def compare(
     """
     text = tf.constant(_CHECKED_SENTENCES)
     expected = _expected(opened, text, seq_length)
-    tensors = _load(directory, PREPROCESSOR)(text)
-    vectors = _load(directory, ENCODER)(tensors)["default"]
-    two = {f"{PREPROCESSOR} and {ENCODER}": _difference(vectors, expected)}
+    tensors = _load(directory, export_layout.PREPROCESSOR)(text)
+    vectors = _load(directory, export_layout.ENCODER)(tensors)["default"]
+    two = {
+        f"{export_layout.PREPROCESSOR} and {export_layout.ENCODER}": _difference(
+            vectors, expected
+        )
+    }
     served = _differences_of_serving(
         directory,
-        os.path.join(SERVING, str(version)),
+        os.path.join(export_layout.SERVING, str(version)),
         {"text": text, **tensors},
         expected,
         components,

@@ -23,7 +23,7 @@ from cmlm.common import files, json_files
 from cmlm.encoders.model_server import DEFAULT_MODEL
 from cmlm.encoders.signatures import SIGNATURES
 from cmlm.errors import UserError
-from cmlm.modeling.foreign import tf_hub
+from cmlm.modeling import export_layout
 
 MODELS_CONFIG = "models.config"
 BATCHING = "batching_parameters.txt"
@@ -99,9 +99,9 @@ def changes(
     Returns:
         "KEY VALUE, now VALUE" for each change from the newest version in `former`.
     """
-    newest = next(iter(tf_hub.versions(former)), "")
+    newest = next(iter(export_layout.versions(former)), "")
     try:
-        before = json_files.optional(former, newest, tf_hub.PROVENANCE)
+        before = json_files.optional(former, newest, export_layout.PROVENANCE)
     except UserError:
         # It is damaged, and --overwrite replaces it.
         return []
@@ -125,7 +125,7 @@ def refuse_other_versions(directory: str, version: int) -> None:
     Raises:
         UserError: there are other versions.
     """
-    versions = sorted(map(int, tf_hub.versions(directory)))
+    versions = sorted(map(int, export_layout.versions(directory)))
     others = ", ".join(str(found) for found in versions if found != version)
     if others:
         raise UserError(

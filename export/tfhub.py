@@ -44,6 +44,7 @@ def main(_) -> None:
         from cmlm.common import files, outputs
         from cmlm.encoders import components_file, fingerprints
         from cmlm.encoders.opened_weights import describe_cut
+        from cmlm.modeling import export_layout
         from export import model_card, saved_models, server_files
 
     # ------------------------------------------------------------- reading
@@ -52,7 +53,7 @@ def main(_) -> None:
         {**source.inputs(), "--pcr": FLAGS.pcr},
         FLAGS.overwrite,
     )
-    former = os.path.join(FLAGS.export_dir, saved_models.SERVING)
+    former = os.path.join(FLAGS.export_dir, export_layout.SERVING)
     if FLAGS.overwrite:
         server_files.refuse_other_versions(former, FLAGS.version)
     # This comes first, so that a wrong --export_dir is refused at once.
@@ -91,7 +92,7 @@ def main(_) -> None:
         saved_models.write(*written, FLAGS.version)
         difference = saved_models.compare(*written, FLAGS.version)
         server_files.keep_configuration(
-            former, os.path.join(directory, saved_models.SERVING)
+            former, os.path.join(directory, export_layout.SERVING)
         )
         print(f"largest difference to the checkpoint: {difference:.1e}")
 

@@ -30,6 +30,7 @@ from tensorflow_serving.apis import (
 
 from cmlm.encoders import model_server, opening
 from cmlm.errors import UserError
+from cmlm.modeling import export_layout
 from export import dev_server, session_model
 
 
@@ -374,7 +375,7 @@ def test_a_server_at_ipv6_whose_model_has_a_space(server):
 def test_a_damaged_export_without_checksums_is_one_line(toy_export, tmp_path):
     path = tmp_path / "1"
     shutil.copytree(f"{toy_export.path}/serving/1", path)
-    (path / opening.CHECKSUMS).unlink()
+    (path / export_layout.CHECKSUMS).unlink()
     graph = path / "saved_model.pb"
     graph.write_bytes(graph.read_bytes()[:5000])
     refused = commands.run(

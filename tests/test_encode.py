@@ -30,7 +30,7 @@ from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.mining import encoded
-from cmlm.modeling import foreign
+from cmlm.modeling import export_layout, foreign
 from cmlm.modeling.model import SentenceModel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -382,7 +382,7 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     }
     damaged = tmp_path / "serving" / "1"
     (damaged / "assets.extra").mkdir(parents=True)
-    for name in ("saved_model.pb", opening.PROVENANCE):
+    for name in ("saved_model.pb", export_layout.PROVENANCE):
         content = (exported / "serving" / "1" / name).read_bytes()
         (damaged / name).write_bytes(content[:1000] if name.endswith("pb") else content)
     cases[str(damaged)] = "not a whole export"
@@ -419,7 +419,7 @@ def test_an_export_with_a_version_of_another_model_is_refused(exported, tmp_path
     copy = tmp_path / "copy"
     shutil.copytree(exported, copy)
     version = shutil.copytree(copy / "serving" / "1", copy / "serving" / "2")
-    path = version / opening.PROVENANCE
+    path = version / export_layout.PROVENANCE
     about = json.loads(path.read_text())
     opening.check(str(copy))
     path.write_text(json.dumps({**about, "fingerprint": "another"}))
@@ -429,7 +429,7 @@ def test_an_export_with_a_version_of_another_model_is_refused(exported, tmp_path
         with pytest.raises(UserError, match=said):
             work(f"{copy}/")
     foreign.find(f"{copy}/encoder")
-    (version / opening.PROVENANCE).unlink()
+    (version / export_layout.PROVENANCE).unlink()
     foreign.find(str(copy))
 
 
@@ -685,7 +685,7 @@ def test_a_command_names_the_model_and_leaves_no_file(tmp_path, commands):
     [
         ("serving/1", "saved_model.pb"),
         ("serving/1", "variables/variables.data-00000-of-00001"),
-        ("serving/1", opening.PROVENANCE),
+        ("serving/1", export_layout.PROVENANCE),
         ("encoder", "saved_model.pb"),
         ("encoder", "variables/variables.index"),
         ("encoder", "assets/vocab.txt"),
@@ -727,8 +727,8 @@ def test_an_export_of_projected_vectors_asks_for_its_run(exported, tmp_path):
         opening.open_weights(str(copy / "encoder"))
     # Its vectors and tokens need no projection.
     version = copy / "serving" / "1"
-    (version / opening.PROVENANCE).write_text(json.dumps(about))
-    (version / opening.CHECKSUMS).unlink()
+    (version / export_layout.PROVENANCE).write_text(json.dumps(about))
+    (version / export_layout.CHECKSUMS).unlink()
     assert opening.open_encoder(str(copy)).tokens(["dogs"]) == [
         ["[CLS]", "dog", "##s", "[SEP]"]
     ]
@@ -751,7 +751,7 @@ def test_a_description_of_other_types_is_named(exported, tmp_path, change, said)
     copy = tmp_path / "1"
     shutil.copytree(exported / "serving" / "1", copy)
     (copy / "assets.extra" / checksums.FILE_NAME).unlink()
-    path = copy / opening.PROVENANCE
+    path = copy / export_layout.PROVENANCE
     if isinstance(change, dict):
         change = {**json.loads(path.read_text()), **change}
     path.write_text(change if isinstance(change, str) else json.dumps(change))

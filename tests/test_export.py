@@ -14,6 +14,7 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.encoders import components_file, fingerprints, model_dir, opening
 from cmlm.errors import UserError
+from cmlm.modeling import export_layout
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.rules import Rules
 from export import model_card, saved_models, server_files
@@ -90,7 +91,7 @@ def test_export_says_what_it_is(toy_export):
     assert said["config"]["model"]["num_layers"] == 2
     assert said["pcr"]["languages"] == list(model_dirs.LANGUAGES)
     assert said["pcr"]["components"] == 2
-    beside = Path(toy_export.path, "serving", "1", opening.PROVENANCE).read_text()
+    beside = Path(toy_export.path, "serving", "1", export_layout.PROVENANCE).read_text()
     assert json.loads(beside) == said
 
 
@@ -205,7 +206,7 @@ def test_what_clients_would_miss_is_named(toy_export, tmp_path):
         f"seq_length {length}, now 9 (--seq_length)",
     ]
     assert server_files.changes(f"{tmp_path}/none", "float32", 9, False) == []
-    description = tmp_path / "1" / opening.PROVENANCE
+    description = tmp_path / "1" / export_layout.PROVENANCE
     description.parent.mkdir(parents=True)
     description.write_text("{")
     assert server_files.changes(str(tmp_path), "float32", 9, False) == []
@@ -260,7 +261,7 @@ def test_a_fingerprint_that_could_be_a_path_is_refused(toy_export, tmp_path, nam
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "fingerprint": name}))
     # Whoever changes the name can change the checksums too.
-    (copied / opening.CHECKSUMS).unlink()
+    (copied / export_layout.CHECKSUMS).unlink()
     with pytest.raises(UserError, match="export.json.*fingerprint.*allowed"):
         opening.open_encoder(str(copied))
 

@@ -28,19 +28,13 @@ from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.encoders.signatures import DEFAULT
 from cmlm.errors import UserError, one_line
-from cmlm.modeling import foreign, inference_graph
-from cmlm.modeling.foreign import tf_hub
+from cmlm.modeling import export_layout, foreign, inference_graph
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.opening import open_tokenizer
 
-# The description of an export inside its SavedModel.
-PROVENANCE = tf_hub.PROVENANCE
-CHECKSUMS = os.path.join("assets.extra", checksums.FILE_NAME)
-# The description of a tuned model of `cmlm.finetune` inside its SavedModel.
-TUNED_TASK = os.path.join("assets.extra", "task.json")
 _WEIGHTS = re.compile(r"\.(index|data-\d{5}-of-\d{5}|safetensors)$|/saved_model\.pb$")
 
 
@@ -181,8 +175,8 @@ def precision(model: str, reading: Reading = AS_TRAINED) -> str:
     if place.kind == "external":
         return "float32"
     if place.kind == "export":
-        description = json_files.read(os.path.join(place.path, PROVENANCE))
-        return description.get("precision", "float32")
+        path = os.path.join(place.path, export_layout.PROVENANCE)
+        return json_files.read(path).get("precision", "float32")
     directory = place.path if place.kind == "run" else _run_of(place.path)
     if model_dir.is_model_dir(directory):
         return _trained_in(model_dir.read_config(directory))
@@ -337,7 +331,7 @@ def find_export(directory: str) -> str:
         raise UserError(
             f"{directory} is not an export; allowed: a folder from export.tfhub{how}"
         )
-    checksums.check(path, os.path.join(path, CHECKSUMS))
+    checksums.check(path, os.path.join(path, export_layout.CHECKSUMS))
     return path
 
 
@@ -353,9 +347,9 @@ def find_tuned(directory: str) -> str | None:
     Raises:
         UserError: a file of the model is damaged.
     """
-    path = _find_saved_model(directory, "model", TUNED_TASK)
+    path = _find_saved_model(directory, "model", export_layout.TUNED_TASK)
     if path:
-        checksums.check(path, os.path.join(path, CHECKSUMS))
+        checksums.check(path, os.path.join(path, export_layout.CHECKSUMS))
     return path
 
 
@@ -389,7 +383,9 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
 
 
 def _find_saved_model(
-    directory: str, folder: str = "serving", description: str = PROVENANCE
+    directory: str,
+    folder: str = export_layout.SERVING,
+    description: str = export_layout.PROVENANCE,
 ) -> str | None:
     """Finds the newest version of an export, like a model server.
 
@@ -403,12 +399,12 @@ def _find_saved_model(
     """
     candidates = [directory.rstrip("/") or directory]
     for parent in (directory, os.path.join(directory, folder)):
-        versions = tf_hub.versions(parent)
+        versions = export_layout.versions(parent)
         candidates += [os.path.join(parent, version) for version in versions]
     for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, description)):
             foreign.refuse_other_weights(directory, candidate)
-            tf_hub.refuse_two_models(candidates[0])
+            export_layout.refuse_two_models(candidates[0])
             for newer in candidates[1:place]:
                 # A command looks for its export several times.
                 once.warn(
@@ -431,8 +427,8 @@ def loading_graph(path: str) -> Iterator[None]:
 
 def _from_export(path: str, name: str) -> Encoder:
     # The checksums come first: TensorFlow may crash on a damaged graph.
-    description = os.path.join(path, PROVENANCE)
-    checksums.check(path, os.path.join(path, CHECKSUMS))
+    description = os.path.join(path, export_layout.PROVENANCE)
+    checksums.check(path, os.path.join(path, export_layout.CHECKSUMS))
     info = json_files.read(description)
     dim = json_files.field(info, "dim", int, description)
     seq_length = json_files.field(info, "seq_length", int, description, at_least=3)
@@ -466,12 +462,12 @@ def _tokenizer_of_export(path: str, info: dict) -> Tokenizer:
         UserError: the version is alone, or beside the files of another export.
     """
     whole = os.path.dirname(os.path.dirname(path))
-    if json_files.optional(whole, tf_hub.EXPORT) != info:
+    if json_files.optional(whole, export_layout.DESCRIPTION) != info:
         raise UserError(
             f"{path} lies outside of its export, which has the vocabulary; allowed: "
             "the folder of export.tfhub, whole"
         )
-    assets = os.path.join("encoder", "assets")
+    assets = os.path.join(export_layout.ENCODER, export_layout.ASSETS)
     checksums.check(whole, os.path.join(whole, checksums.FILE_NAME), (f"{assets}/",))
     # Exports of early versions state fewer rules.
     rules = {name: info[name] for name in rules_lib.NAMES if name in info}

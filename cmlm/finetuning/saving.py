@@ -30,12 +30,12 @@ from cmlm.evaluation import labelled_files
 from cmlm.finetuning import labelled
 from cmlm.finetuning.labelled import FileTask
 from cmlm.finetuning.training import HEAD
-from cmlm.modeling import inference_graph
+from cmlm.modeling import export_layout, inference_graph
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization.base import Tokenizer
 
 VERSION = "1"
-_SERVED = ("saved_model.pb", "variables", "assets", opening.TUNED_TASK)
+_SERVED = (*export_layout.OF_SAVED_MODEL, export_layout.TUNED_TASK)
 # The largest difference between the graph that trains and the graph that serves.
 TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 1024
@@ -72,9 +72,11 @@ def write(
     served.tokenizer = tokenizer
     tf.saved_model.save(served, directory, {"serving_default": serve})
     about = {**task.describe(), "seq_length": seq_length}
-    path = os.path.join(directory, opening.TUNED_TASK)
+    path = os.path.join(directory, export_layout.TUNED_TASK)
     json_files.write(path, about, indent=2, ensure_ascii=False)
-    checksums.write(directory, _SERVED, os.path.join(directory, opening.CHECKSUMS))
+    checksums.write(
+        directory, _SERVED, os.path.join(directory, export_layout.CHECKSUMS)
+    )
 
 
 def _head_outputs(
@@ -157,7 +159,7 @@ class Tuned:
                 f"{directory} is not a tuned model; allowed: an output of "
                 "cmlm.finetune --task=file:FILE, or name --task to train"
             )
-        about = json_files.read(os.path.join(path, opening.TUNED_TASK))
+        about = json_files.read(os.path.join(path, export_layout.TUNED_TASK))
         try:
             self.task = labelled.from_description(about)
             self._served = tf.saved_model.load(path)

@@ -14,8 +14,8 @@ from cmlm.common import distributed, locks, path_names, workers
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.modeling import latest, optimization
-from cmlm.modeling.foreign import modules, tensors, tf_hub
+from cmlm.modeling import export_layout, latest, optimization
+from cmlm.modeling.foreign import modules, tensors
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
 from cmlm.training.start import Start
 
@@ -26,8 +26,8 @@ _OF_LEARNING = {
 
 # The files by which a folder is known as an export or as another program's encoder.
 _OF_EXPORTS = (
-    tf_hub.EXPORT,
-    tf_hub.FILE_NAME,
+    export_layout.DESCRIPTION,
+    export_layout.SAVED_MODEL,
     modules.FILE_NAME,
     tensors.FILE_NAME,
 )

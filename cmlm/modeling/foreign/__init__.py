@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cmlm.common import files
 from cmlm.errors import UserError
+from cmlm.modeling import export_layout
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
 from cmlm.modeling.foreign.base import BINDING, Source
 
@@ -50,11 +51,11 @@ def find(path: str) -> Optional[Source]:
     path = path.rstrip("/") or path
     if not tf.io.gfile.isdir(path):
         return _file(path)
-    for folder in (path, os.path.join(path, "encoder")):
-        if tf.io.gfile.exists(os.path.join(folder, tf_hub.FILE_NAME)):
+    for folder in (path, os.path.join(path, export_layout.ENCODER)):
+        if tf.io.gfile.exists(os.path.join(folder, export_layout.SAVED_MODEL)):
             if folder != path:
                 refuse_other_weights(path, folder)
-            tf_hub.refuse_two_models(path)
+            export_layout.refuse_two_models(path)
             return tf_hub.read(folder)
     if _is_huggingface(path):
         return huggingface.read(path)
@@ -99,7 +100,7 @@ def _file(path: str) -> Optional[Source]:
     folder = os.path.dirname(path)
     if not tf.io.gfile.exists(path):
         raise UserError(f"{path} does not exist; {_download(path)}allowed: {ACCEPTED}")
-    if os.path.basename(path) in (tensors.FILE_NAME, tf_hub.FILE_NAME):
+    if os.path.basename(path) in (tensors.FILE_NAME, export_layout.SAVED_MODEL):
         return find(folder or ".")
     tensors.refuse_pickle_file(path)
     raise UserError(f"{path} is not an encoder; allowed: {ACCEPTED}")

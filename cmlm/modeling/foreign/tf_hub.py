@@ -15,56 +15,16 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from cmlm.common import checksums, files, json_files
 from cmlm.errors import UserError
+from cmlm.modeling import export_layout
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.tokenization.rules import MAX_WORD_BYTES
 
-FILE_NAME = "saved_model.pb"
-# The file beside every encoder that this project exports.
-EXPORT = "export.json"
-# The same description inside a version; servers ignore this folder.
-PROVENANCE = os.path.join("assets.extra", EXPORT)
-_PREPROCESSOR, _ASSETS = "preprocessor", "assets"
 # The longest word in bytes, by tf-text's default, which published preprocessors use.
 # Longer words are [UNK].
 _MAX_WORD_BYTES = 100
-
-
-def versions(folder: str) -> list[str]:
-    """The names of the versions of a model in a folder, the newest first.
-
-    Model servers take every folder whose name is a number for a version.
-    """
-    if not tf.io.gfile.isdir(folder):
-        return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
-    numbers = [name for name in names if name.isascii() and name.isdecimal()]
-    return sorted(numbers, key=int, reverse=True)
-
-
-def refuse_two_models(export: str) -> None:
-    """Refuses an export whose newest version for servers has other weights.
-
-    `encoder/` gives the weights of an export and `serving/` gives its vectors.
-
-    Raises:
-        UserError: a version of another model was moved into the export.
-    """
-    folder = os.path.join(export, "serving")
-    paths = [os.path.join(folder, version) for version in versions(folder)]
-    newest = next((path for path in paths if json_files.optional(path, PROVENANCE)), "")
-    if not newest:
-        return
-    own = json_files.optional(export, EXPORT).get("fingerprint")
-    served = json_files.optional(newest, PROVENANCE).get("fingerprint")
-    # Exports of early versions lack fingerprints.
-    if own and served and own != served:
-        raise UserError(
-            f"{export} holds two models; allowed: {newest}, or "
-            f"{os.path.join(export, 'encoder')}"
-        )
 
 
 def read(folder: str) -> base.Source:
@@ -78,15 +38,15 @@ def read(folder: str) -> base.Source:
             export of projected vectors.
     """
     around = os.path.dirname(folder.rstrip("/"))
-    own = (f"{os.path.basename(folder.rstrip('/'))}/", EXPORT)
+    own = (f"{os.path.basename(folder.rstrip('/'))}/", export_layout.DESCRIPTION)
     checksums.check(around, os.path.join(around, checksums.FILE_NAME), own)
-    saved = _parse(os.path.join(folder, FILE_NAME))
+    saved = _parse(os.path.join(folder, export_layout.SAVED_MODEL))
     stored = tf_checkpoints.open_file(os.path.join(folder, "variables", "variables"))
     if not stored.has_tensor(tf_checkpoints.OBJECT_GRAPH):
         raise UserError(
             f"{folder} is a SavedModel of TensorFlow 1; allowed: of TensorFlow 2"
         )
-    description = os.path.join(around, EXPORT)
+    description = os.path.join(around, export_layout.DESCRIPTION)
     settings = _own_settings(description)
     found, unused = tf_checkpoints.garden_names(stored, folder)
     notes: list[str] = []
@@ -297,8 +257,12 @@ def _vocabulary_near(folder: str) -> str:
     encoder.
     """
     folder = folder.rstrip("/")
-    beside = os.path.join(os.path.dirname(folder), _PREPROCESSOR)
-    for place in (folder, os.path.join(folder, _ASSETS), os.path.join(beside, _ASSETS)):
+    beside = os.path.join(os.path.dirname(folder), export_layout.PREPROCESSOR)
+    for place in (
+        folder,
+        os.path.join(folder, export_layout.ASSETS),
+        os.path.join(beside, export_layout.ASSETS),
+    ):
         path = os.path.join(place, vocabulary_file.FILE_NAME)
         if tf.io.gfile.exists(path):
             return path
@@ -314,4 +278,4 @@ def _own_vocabulary(saved, folder: str) -> str:
     if node is None or node.WhichOneof("kind") != "asset":
         return ""
     asset = saved.meta_graphs[0].asset_file_def[node.asset.asset_file_def_index]
-    return os.path.join(folder, _ASSETS, os.path.basename(asset.filename))
+    return os.path.join(folder, export_layout.ASSETS, os.path.basename(asset.filename))
