@@ -28,6 +28,9 @@ model does not support. It scores the other tasks, and exits with code 1. With -
 the same command resumes a killed run: until the end, the directory OUTPUT.work holds
 the scores, in scores.csv and other files.
 
+--predictions adds predictions.csv, a line for each example, and says how certain the
+differences from the first model are.
+
 --merge=REPORT,OTHER --output=MERGED makes one report of several, without a model.
 
 --list_tasks=tr lists the tasks in a language.
