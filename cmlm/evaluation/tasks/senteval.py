@@ -62,22 +62,10 @@ class ClassificationTask(base.Task[Parts]):
     def predictions(
         self, data: Parts, vectors: base.Vectors
     ) -> dict[str, base.Predictions]:
-        """The labels of the test part; without one, of all folds of `train`.
-
-        The value of an example is the share of the seeds that label it right. The
-        answer is that of the first seed.
-        """
+        """The labels of the test part; without one, of all folds of `train`."""
         x, y = self._arrays(data, vectors)
-        tested = data.get("test", data["train"])
         labels = [self._predict(x, y, seed)[0] for seed in self.seeds]
-        return {
-            "": base.Predictions(
-                list(zip(*tested.texts, strict=True)),
-                tested.shown(tested.labels),
-                np.mean([each == tested.labels for each in labels], axis=0),
-                answers=tested.shown(labels[0]),
-            )
-        }
+        return {"": predictions_of(data.get("test", data["train"]), labels)}
 
     def _arrays(
         self, data: Parts, vectors: base.Vectors
@@ -155,6 +143,26 @@ def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
             deviation = float(np.std(values, ddof=1))
             result[metrics.statistic(metric, "std")] = deviation
     return result
+
+
+def predictions_of(
+    examples: Examples, labels: Sequence[np.ndarray]
+) -> base.Predictions:
+    """Predictions of labels.
+
+    The value of an example is the share of the seeds that label it right. The answer is
+    that of the first seed.
+
+    Args:
+        examples: the examples with their right labels.
+        labels: the predicted labels of each seed, int [n].
+    """
+    return base.Predictions(
+        list(zip(*examples.texts, strict=True)),
+        examples.shown(examples.labels),
+        np.mean([each == examples.labels for each in labels], axis=0),
+        answers=examples.shown(labels[0]),
+    )
 
 
 def features(

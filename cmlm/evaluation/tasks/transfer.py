@@ -30,7 +30,7 @@ from sklearn.model_selection import train_test_split
 from cmlm.errors import UserError
 from cmlm.evaluation import classifier, metrics, reading
 from cmlm.evaluation.tasks import base
-from cmlm.evaluation.tasks.senteval import over_seeds
+from cmlm.evaluation.tasks.senteval import over_seeds, predictions_of
 from cmlm.evaluation.tasks.senteval_files import Examples
 
 # The folders of the processed and of the unprocessed data set, by language.
@@ -118,21 +118,12 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
     def predictions(
         self, data: dict[str, Examples], vectors: base.Vectors
     ) -> dict[str, base.Predictions]:
-        """The labels in each language of the main metric.
-
-        The value of an example is the share of the seeds that label it right. The
-        answer is that of the first seed.
-        """
+        """The labels in each language of the main metric."""
         x = _features(data, vectors)
-        predicted = [_predict(data, x, seed, self.classifier)[0] for seed in self.seeds]
+        labels = [_predict(data, x, seed, self.classifier)[0] for seed in self.seeds]
         return {
-            name: base.Predictions(
-                list(zip(*data[name].texts, strict=True)),
-                data[name].shown(data[name].labels),
-                np.mean([one[name] == data[name].labels for one in predicted], axis=0),
-                answers=data[name].shown(predicted[0][name]),
-            )
-            for name in _averaged(predicted[0])
+            name: predictions_of(data[name], [of_seed[name] for of_seed in labels])
+            for name in _averaged(labels[0])
         }
 
     def _score_seed(
