@@ -10,7 +10,7 @@ import testsets
 from encoders import WordCounts
 from scipy import stats
 
-from cmlm.evaluation import catalogue, differences, run
+from cmlm.evaluation import catalogue, differences, report, run
 from cmlm.evaluation.tasks.base import Predictions
 
 # The mean over ten folds is not the mean over the examples of folds of unequal size.
@@ -105,6 +105,14 @@ def test_parts_are_averaged_and_a_resample_without_positives_is_left_out():
     assert differences._metric(few) == pytest.approx(100 * (1 + 0.25) / 2)
     found = differences.between(few, few)
     assert found == {"difference": 0, "low": 0, "high": 0}
+
+
+def test_half_of_a_surrogate_pair_does_not_stop_a_report(tmp_path):
+    found = {"": Predictions([["a \ud800"]], ["b"], np.ones(1), answers=["b"])}
+    with open(tmp_path / "predictions.csv", "w", encoding="utf-8") as file:
+        report.write_predictions(file, {"model": {"task": found}})
+    rows = (tmp_path / "predictions.csv").read_text("utf-8").splitlines()
+    assert rows[1] == "task,,1,a ?,,b,1,b"
 
 
 def test_a_report_has_the_predictions_and_the_differences(tmp_path):

@@ -142,7 +142,9 @@ def write_predictions(file, predictions: Mapping[str, differences.ByTask]) -> No
             columns.append([f"{value:.6g}" for value in values] or empty)
             columns.append((found and found.answers) or empty)
         for number, cells in enumerate(zip(*columns, strict=True), 1):
-            table.writerow([task, part, number, *cells])
+            # JSON may hold half of a surrogate pair, which UTF-8 cannot encode.
+            texts = (str(cell).encode("utf-8", "replace").decode() for cell in cells)
+            table.writerow([task, part, number, *texts])
 
 
 def _write_json(path: str, results: Mapping[str, Any]) -> None:
