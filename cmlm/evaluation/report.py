@@ -178,15 +178,7 @@ def page(results: Mapping[str, Any]) -> str:
         lines = map(html.escape, tables.notes(results, table))
         body.append(f"<p class=note>{'<br>'.join(lines)}</p>")
     if found := results.get("differences"):
-        head, *rows = differences.lines(found)
-        cells = [
-            [f"<th>{html.escape(cell)}" for cell in head],
-            *(
-                [f"<th>{html.escape(name)}", *(f"<td>{cell}" for cell in row)]
-                for name, *row in rows
-            ),
-        ]
-        body.append(f"<h2>Differences</h2>{layout.html_lines(cells)}")
+        body.append(f"<h2>Differences</h2>{_table_html(differences.lines(found))}")
         body.append(f"<p class=note>{html.escape(differences.NOTE)}</p>")
     body.append("<h2>Pictures</h2>")
     for caption, figure in plots.figures(results):
@@ -258,17 +250,23 @@ def _about_markdown(results: Mapping[str, Any]) -> str:
 
 def _about_html(results: Mapping[str, Any]) -> str:
     head, rows = _about(results)
-    lines = [[f"<th>{html.escape(cell)}" for cell in head]]
-    for name, *cells in rows:
-        numbers = [f"<td>{html.escape(cell)}" for cell in cells]
-        lines.append([f"<th>{html.escape(name)}", *numbers])
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     notes = html.escape(". ".join([f"Seeds {_seeds(results)}", *_notes(results)]))
     return (
-        f"{layout.html_lines(lines)}<p class=note>{notes}. "
+        f"{_table_html([head, *rows])}<p class=note>{notes}. "
         f"{html.escape(versions)}. results.json holds every number and the checksums "
         "of the data.</p>"
     )
+
+
+def _table_html(lines: Sequence[Sequence[str]]) -> str:
+    """A table of texts; the first line and the first column hold titles."""
+    head, *rows = lines
+    cells = [[f"<th>{html.escape(cell)}" for cell in head]]
+    for name, *row in rows:
+        numbers = [f"<td>{html.escape(cell)}" for cell in row]
+        cells.append([f"<th>{html.escape(name)}", *numbers])
+    return layout.html_lines(cells)
 
 
 def _failed_markdown(results: Mapping[str, Any]) -> str:

@@ -122,12 +122,7 @@ class RetrievalFiles(base.Task[Retrieval]):
         ]
 
     def score(self, data: Retrieval, vectors: base.Vectors) -> dict[str, float]:
-        scores = [
-            _rank_scores(ranked, relevant)
-            for ranked, relevant in zip(
-                self._ranked(data, vectors), data.judgements, strict=True
-            )
-        ]
+        scores = [*map(_rank_scores, self._ranked(data, vectors), data.judgements)]
         return {
             metric: 100 * float(np.mean([score[metric] for score in scores]))
             for metric in scores[0]
