@@ -186,8 +186,7 @@ def main(_) -> None:
     output = FLAGS.output and FLAGS.output.rstrip("/")
     if FLAGS.predictions and (not output or output.endswith(".json")):
         raise UserError(
-            f"--predictions is given and --output is {output}; allowed: a folder as "
-            "--output"
+            f"--output is {output or 'not given'}; allowed with --predictions: a folder"
         )
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs

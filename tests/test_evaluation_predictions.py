@@ -135,8 +135,7 @@ def test_a_report_has_the_predictions_and_the_differences(tmp_path):
         models.append(f"--model={name}=vectors:{sentences}:{vectors}")
     refused = commands.run("cmlm.evaluate", tasks, *models, "--predictions")
     assert refused.stderr == (
-        "error: --predictions is given and --output is None; allowed: a folder as "
-        "--output\n"
+        "error: --output is not given; allowed with --predictions: a folder\n"
     )
     done = commands.run(
         "cmlm.evaluate", tasks, *models, "--predictions", f"--output={output}"
