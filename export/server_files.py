@@ -47,8 +47,8 @@ batch_timeout_micros { value: 0 }
 # maximum batch size"). Memory does not depend on it: the graph works in small portions.
 max_batch_size { value: 16384 }
 max_enqueued_batches { value: 100 }
-# Set this to the number of cores.
-num_batch_threads { value: 2 }
+# Batches that are computed at a time. Without the line: one on each core.
+# num_batch_threads { value: 2 }
 # Must stay off: the server pads with a tensor's first element, so the mask of the
 # signatures `tensors` and `pcr_tensors` would be 1 at positions without a token.
 pad_variable_length_inputs: false

@@ -8,6 +8,7 @@ scheduler of TensorFlow, which the server uses too, and the parameters of the ex
 """
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -106,7 +107,8 @@ class BatchingModel:
         self._loaded = loaded = tf.saved_model.load(path)
         self.signatures = loaded.signatures
         batched = tf.nondifferentiable_batch_function(
-            num_batch_threads=parameters.num_batch_threads.value,
+            # As the server, one on each core unless the file says otherwise.
+            num_batch_threads=parameters.num_batch_threads.value or os.cpu_count(),
             max_batch_size=parameters.max_batch_size.value,
             batch_timeout_micros=parameters.batch_timeout_micros.value,
             max_enqueued_batches=parameters.max_enqueued_batches.value,

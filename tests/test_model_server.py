@@ -205,7 +205,6 @@ def test_batching_parameters_are_what_the_server_reads(toy_export):
     content = Path(toy_export.path, "serving", "batching_parameters.txt").read_text()
     parameters = servers.read_batching(content)
     assert parameters.max_batch_size.value >= 10_000
-    assert parameters.num_batch_threads.value >= 1
     assert parameters.max_enqueued_batches.value >= 1
     # The server would pad a mask with ones.
     assert not parameters.pad_variable_length_inputs

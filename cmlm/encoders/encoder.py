@@ -65,7 +65,7 @@ class Encoder(Comparing):
         """Encodes sentences.
 
         Each distinct sentence is encoded once, in a batch of sentences of similar
-        length. A vector does not depend on the other sentences.
+        length. Apart from rounding, a vector does not depend on the other sentences.
 
         Args:
             sentences: any number of sentences; "" counts as a sentence.
