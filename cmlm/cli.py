@@ -14,8 +14,8 @@ Commands import TensorFlow inside `main` and not at the top, so that `--help` an
 mistyped flag answer at once.
 
 Exit codes: 0 done or help; 1 a user error or an error of the system such as a full disk
-(one line, `error: ...`), or an unexpected exception (a traceback); 130 interrupted; 141
-the reader of stdout has gone.
+(one line, `error: ...`), or an unexpected exception (a traceback); 130 interrupted; 143
+a training stopped by SIGTERM, after it has saved; 141 the reader of stdout has gone.
 """
 
 import contextlib

@@ -16,7 +16,8 @@ their unit vectors in shards. The same command resumes a stopped run, and encode
 new lines of a text that grew at its end. cmlm.mine reads the folder.
 
 --pooling, --sentence_vector and --seq_length change the vectors of a model_dir or of
-another program's weights. They do not apply to an export.
+another program's weights. Exports, servers and stored vectors have fixed values; a
+different one is an error.
 """
 
 import contextlib

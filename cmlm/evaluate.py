@@ -4,8 +4,8 @@
         --tasks=sts,senteval --output=report
 
 DIR holds the sets as they are distributed, each in the folder itself or in a subfolder
-of its name (senteval/, tatoeba/). --output is a folder (results.json, report.md and
-report.html with pictures) or a .json file.
+of its name (senteval/, tatoeba/). --output is a folder (results.json, scores.csv,
+report.md and report.html with pictures) or a .json file.
 
 --tasks takes families, tasks, one language of a task (tatoeba-de), and your own files:
 classification:FILE.tsv, classification:TRAIN.tsv:TEST.tsv, pairs:FILE.tsv,

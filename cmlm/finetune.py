@@ -19,10 +19,11 @@ the folder itself or in glue/. Tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli
 all of these but wnli; and amazon, trained on English reviews of books, DVDs and music
 (english/books/train.review) and scored in English, French, German and Japanese.
 
-The command trains all weights. GLUE's tasks have a head over [CLS], with both sentences
-of a pair in one sequence. The reviews have a head on [u, v, |u - v|, u * v], where u
-and v are the encoder's sentence vectors of title and text. The defaults are those of
-BERT and ULR: 3 epochs in batches of 32 (8 to 64 are usual), AdamW 3e-5.
+The command trains all weights. GLUE's tasks and your own files have a head over [CLS],
+with both sentences of a pair in one sequence. The reviews have a head on
+[u, v, |u - v|, u * v], where u and v are the encoder's sentence vectors of title and
+text. The defaults are those of BERT and ULR: 3 epochs in batches of 32 (8 to 64 are
+usual), AdamW 3e-5.
 
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of
@@ -32,8 +33,9 @@ and results.json and the report have GLUE's average. The folder appears at the e
 Until then, the directory OUTPUT.work holds the finished seeds, and the same command
 resumes a run that was killed or diverged. It may add or leave out tasks and seeds.
 
-The row `constant` predicts the most frequent training label for every example: a small
-encoder may do no better.
+The row `constant` predicts the same for every example: the most frequent training
+label, the mean of the scores, or the labels that most examples have. A small encoder
+may do no better.
 """
 
 import contextlib
@@ -78,7 +80,11 @@ flags.DEFINE_float(
     "warmup_share", 0.1, "The share of the steps in which the rate warms up."
 )
 flags.DEFINE_float("weight_decay", 0.01, "AdamW's weight decay.")
-flags.DEFINE_float("dropout_rate", 0.1, "Dropout in the encoder and before the logits.")
+flags.DEFINE_float(
+    "dropout_rate",
+    0.1,
+    "Dropout in the encoder and, except for amazon, before the logits.",
+)
 flags.DEFINE_integer(
     "seq_length",
     None,

@@ -16,8 +16,9 @@ count once. The best pairs come first, and mined.scores holds score TAB cosine f
 line. LaBSE's rule (the nearest sentence with a cosine of at least 0.6) is
 --margin=absolute --retrieval=forward --repeat_sentences.
 
-The second form adds hard negatives to each pair of a bitext: the texts of --pool (by
-default all targets) that are nearest to the source and are not its translations.
+The second form adds hard negatives to the pairs of a bitext: the texts of --pool (by
+default all targets) that are nearest to the source and are not its translations. It
+leaves out pairs with fewer than --hard_negatives of them.
 
 The third form keeps the pairs of a bitext whose cosine is at least --threshold, in
 their order; good.scores holds the cosines.
@@ -94,7 +95,10 @@ flags.DEFINE_bool(
 )
 flags.DEFINE_bool("one_to_one", True, "Older flag: the opposite of --repeat_sentences.")
 flags.DEFINE_integer(
-    "hard_negatives", 3, "Hard negatives for each pair of --bitext.", lower_bound=1
+    "hard_negatives",
+    3,
+    "Hard negatives for each pair of --bitext; pairs with fewer are left out.",
+    lower_bound=1,
 )
 flags.DEFINE_integer(
     "skip_nearest",
@@ -116,7 +120,7 @@ flags.DEFINE_integer(
     "cells",
     0,
     "Number of cells for ivf and pq; 0: four times the square root of the number of "
-    "sentences.",
+    "sentences on the longer side, at most an eighth of all sentences.",
     lower_bound=0,
 )
 flags.DEFINE_integer(

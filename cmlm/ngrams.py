@@ -15,8 +15,9 @@ number depends on the text. The authors' released code counts each document sepa
 
 Counting needs little memory for any corpus; sorted runs go to TMPDIR. Words are split
 at white space and punctuation, and each Chinese character is a word. Thai, Japanese and
-other languages without spaces need --unit=pieces and the vocabulary of the run. A cased
-run, or one that keeps accents, needs --vocab_file for words, too.
+other languages without spaces need --unit=pieces and the vocabulary of the run. For a
+cased run, or one that keeps accents, words need --vocab_file, too, or its rules
+(--nolower_case, --nostrip_accents).
 """
 
 import contextlib

@@ -35,7 +35,11 @@ wikipedia and json use length and duplicate_documents, and bitext uses duplicate
                          spaces)
     duplicate_lines      keeps the first of equal lines
 
-The output is OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on, and OUTPUT/stats.json.
+Bitext always loses pairs with a side without a letter, with equal sides, or with a side
+of more than 5,000 characters.
+
+These layouts and steps write OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on (.tsv.gz
+for bitext), and OUTPUT/stats.json.
 """
 
 import contextlib

@@ -62,7 +62,8 @@ class TrainerConfig(hyperparams.Config):
             may choose the best checkpoint.
         evals_data_dir: the folder with the test sets of `evals`.
         optimizer: the optimizer, its learning rate and gradient clipping.
-        seed: the seed of initial weights and dropout. The data has its own seed.
+        seed: the seed of initial weights, dropout, and the draws of
+            `schedule=interleaved`. The data has its own seed.
     """
 
     train_steps: int = fields.ranged(1_000_000, at_least=1)

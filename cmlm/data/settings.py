@@ -43,13 +43,15 @@ class DataConfig(hyperparams.Config):
             to the vocabulary. LaBSE balances its bitext by a cap of 100 M pairs a
             language (section 3.1), which goes with 1. Our default is 0.3, which XLM-R
             uses for its data: with 1 and no cap, the smallest of a hundred languages
-            would hardly ever be drawn.
+            would hardly ever be drawn. With `trainer.epochs`, every example is read,
+            and this setting has no effect.
         shuffle_buffer_size: size of the shuffle buffer in examples, over all languages.
         length_buckets: pad a batch only to its longest sequence, and batch examples of
             similar length where the objective's loss allows it; False pads every batch
             to `seq_length`.
         hold_out_fraction: share of the data to hold out for validation if no validation
-            data is given.
+            data is given. If this is too little of a small text, the run holds out
+            more, up to 0.2; 0 holds out nothing.
         seed: seed of every random choice in the pipeline.
     """
 

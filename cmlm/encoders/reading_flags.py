@@ -35,7 +35,8 @@ def define() -> None:
         None,
         "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
         "Default: the limit that the starting weights state; without such a limit, the "
-        "training's length. At most the positions of the encoder.",
+        "length of the training, or 128 for weights of another program. At most the "
+        "positions of the encoder.",
     )
 
 

@@ -25,7 +25,7 @@ class DistillConfig(ObjectiveConfig):
         teacher: anything that `cmlm.encode --model` opens: an export, a model_dir, a
             Hugging Face folder, the address of a server, or stored vectors
             (vectors:SENTENCES.txt:VECTORS.npy, with a line for every text and, for
-            `init_words`, for every token).
+            `init_words`, for every token, without its `##`).
         teacher_cache: a directory for the teacher's vectors, which several runs may
             share; empty: `teacher/` in the model_dir.
         projection: the map between vectors of different widths. `pca`: the teacher's

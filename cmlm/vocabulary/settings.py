@@ -25,8 +25,11 @@ class VocabularyConfig(hyperparams.Config):
     """The vocabulary: WordPiece, or the tokenizer of a `tokenizer.json`.
 
     Attributes:
-        file: an existing vocabulary, one token a line, or a `tokenizer.json`, whose own
-            rules win over those below; empty to learn a WordPiece vocabulary.
+        file: an existing vocabulary, one token a line, or a `tokenizer.json`; empty to
+            learn a WordPiece vocabulary. The rules in a `tokenizer.json`, or in the
+            file beside a vocabulary of this project, replace the defaults below, and
+            a stated setting must agree with them. Without rules, the vocabulary is of
+            lower-cased text if no token has a capital, unless `lower_case` is stated.
         size: tokens of a learnt vocabulary, special ones included. A small text may
             give fewer.
         lower_case: lower-case the text.
