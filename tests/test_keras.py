@@ -1,10 +1,14 @@
 """Our Keras is the Keras of Model Garden and of TF Hub: their layers can be mixed."""
 
+import random
+
+import numpy as np
+import tensorflow as tf
 import tensorflow_hub as hub
 from official.modeling import optimization
 from official.nlp import modeling
 
-from cmlm.common.keras import keras
+from cmlm.common.keras import building, keras
 
 
 def test_layers_of_tf_hub_are_ours():
@@ -18,3 +22,22 @@ def test_layers_and_schedules_of_model_garden_are_ours():
         optimization.lr_schedule.LinearWarmup,
         keras.optimizers.schedules.LearningRateSchedule,
     )
+
+
+def test_a_seed_for_some_layers_leaves_the_random_states_alone():
+    def drawn():
+        weights = keras.layers.Dense(3)
+        weights.build((None, 2))
+        numbers = [random.random(), np.random.rand(), tf.random.uniform([])]
+        return np.array([*weights.kernel.numpy().ravel(), *numbers])
+
+    keras.utils.set_random_seed(7)
+    want = drawn()
+    keras.utils.set_random_seed(5)
+    others = drawn()
+    keras.utils.set_random_seed(5)
+    with building(7):
+        layer = keras.layers.Dense(3)
+        layer.build((None, 2))
+    np.testing.assert_array_equal(layer.kernel.numpy().ravel(), want[:6])
+    np.testing.assert_array_equal(drawn(), others)

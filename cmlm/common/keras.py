@@ -5,6 +5,11 @@ From 2.16 on, `tf.keras` is Keras 3, and the package `tf_keras` is Keras 2. Laye
 Keras 2 and Keras 3 do not mix, so no other module imports either package directly.
 """
 
+import contextlib
+import inspect
+import random
+from collections.abc import Iterator
+
 import tensorflow as tf
 
 if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 16):
@@ -12,4 +17,22 @@ if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 16):
 else:
     import tf_keras as keras
 
-__all__ = ["keras"]
+__all__ = ["building", "keras"]
+
+# Holds the generator that gives every initializer its seed.
+_SEEDS = inspect.getmodule(keras.utils.set_random_seed).backend._SEED_GENERATOR
+
+
+@contextlib.contextmanager
+def building(seed: int) -> Iterator[None]:
+    """Gives layers that the block builds the initial weights of a seed.
+
+    They are those after `keras.utils.set_random_seed`, which would also replace the
+    caller's random states of Python, numpy and TensorFlow.
+    """
+    before = getattr(_SEEDS, "generator", None)
+    _SEEDS.generator = random.Random(seed)
+    try:
+        yield
+    finally:
+        _SEEDS.generator = before

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.common.keras import keras
+from cmlm.common.keras import building
 from cmlm.config import experiment, overrides
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
@@ -179,12 +179,12 @@ def load_weights(
             f"the encoder has {config.model.vocab_size} embedding rows"
         )
     # With the run's seed, a model without a checkpoint has the run's initial weights.
-    keras.utils.set_random_seed(config.trainer.seed)
-    model = SentenceModel(config.model)
-    if reading.sentence_vector == "projected":
-        model.projection()
-    if part == SECOND_ENCODER:
-        model.second_encoder()
+    with building(config.trainer.seed):
+        model = SentenceModel(config.model)
+        if reading.sentence_vector == "projected":
+            model.projection()
+        if part == SECOND_ENCODER:
+            model.second_encoder()
     if checkpoint == "untrained":
         _give_initial_weights(model, config, model_dir)
     else:

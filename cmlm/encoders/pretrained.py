@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection
 
 from cmlm.common import fields, scratch
-from cmlm.common.keras import keras
+from cmlm.common.keras import building
 from cmlm.config import experiment
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
@@ -174,8 +174,8 @@ def load_weights(
     fields.check(config.model, "model.")
     vocab = vocabulary_path(source)
     # The seed fixes weights that the source lacks, such as the rows for conditions.
-    keras.utils.set_random_seed(config.trainer.seed)
-    model = SentenceModel(config.model)
+    with building(config.trainer.seed):
+        model = SentenceModel(config.model)
     checkpoints.take(model, source)
     reading.apply(model, path)
     logger.info("weights: %s, %s", path, source.kind)
