@@ -41,3 +41,10 @@ def test_a_seed_for_some_layers_leaves_the_random_states_alone():
         layer.build((None, 2))
     np.testing.assert_array_equal(layer.kernel.numpy().ravel(), want[:6])
     np.testing.assert_array_equal(drawn(), others)
+
+
+def test_layers_of_an_opened_encoder_are_float32_under_any_policy():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    with building(7):
+        assert keras.layers.Dense(3).compute_dtype == "float32"
+    assert keras.layers.Dense(3).compute_dtype == "bfloat16"

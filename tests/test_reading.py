@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
 from cmlm.encoders.opened_weights import (
@@ -86,6 +87,7 @@ def test_projected_vectors_are_the_mean_of_the_views(tmp_path):
     source = model_dirs.write(tmp_path / "run")
     expected = with_projection(source)
     reading = Reading(sentence_vector="projected")
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
     read = opening.open_encoder(source, reading)
     assert np.abs(expected - opening.open_encoder(source).encode(TEXTS)).max() > 0.1
     model_dirs.assert_same(read.encode(TEXTS), expected, 1e-5)

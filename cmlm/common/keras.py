@@ -25,14 +25,18 @@ _SEEDS = inspect.getmodule(keras.utils.set_random_seed).backend._SEED_GENERATOR
 
 @contextlib.contextmanager
 def building(seed: int) -> Iterator[None]:
-    """Gives layers that the block builds the initial weights of a seed.
+    """Makes layers float32, with the initial weights of a seed, in the block.
 
-    They are those after `keras.utils.set_random_seed`, which would also replace the
-    caller's random states of Python, numpy and TensorFlow.
+    The caller's policy comes back at the end. The weights are those after
+    `keras.utils.set_random_seed`, which would also replace the caller's random states
+    of Python, numpy and TensorFlow.
     """
-    before = getattr(_SEEDS, "generator", None)
+    policy = keras.mixed_precision.global_policy()
+    generator = getattr(_SEEDS, "generator", None)
+    keras.mixed_precision.set_global_policy("float32")
     _SEEDS.generator = random.Random(seed)
     try:
         yield
     finally:
-        _SEEDS.generator = before
+        keras.mixed_precision.set_global_policy(policy)
+        _SEEDS.generator = generator
