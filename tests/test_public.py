@@ -192,6 +192,24 @@ time.sleep(20)
 """
 
 
+def stand_in(tmp_path, monkeypatch, program: str) -> None:
+    """Puts a program in the place of Python."""
+    run = tmp_path / "python"
+    run.write_text(program)
+    run.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("KILL", "9, perhaps because memory ran out"), ("ABRT", "6")]
+)
+def test_a_training_that_a_signal_ends_is_named(name, said, tmp_path, monkeypatch):
+    program = f"#!/bin/sh\necho step 1 >&2\nkill -{name} $$\n"
+    stand_in(tmp_path, monkeypatch, program)
+    with pytest.raises(UserError, match=f"^the training was killed by signal {said}$"):
+        from_python.train("run", {}, {})
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, BrokenPipeError])
 def test_an_interrupted_fit_waits_until_its_run_has_saved(error, tmp_path, monkeypatch):
     class Shown(io.StringIO):
@@ -200,11 +218,8 @@ def test_an_interrupted_fit_waits_until_its_run_has_saved(error, tmp_path, monke
             if line.startswith("step 1"):
                 raise error
 
-    # A run that saves at SIGTERM stands in for Python.
-    run = tmp_path / "python"
-    run.write_text(RUN.format(sys.executable))
-    run.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(run))
+    # The run saves at SIGTERM.
+    stand_in(tmp_path, monkeypatch, RUN.format(sys.executable))
     monkeypatch.setattr(sys, "stderr", Shown())
     with pytest.raises(error):
         from_python.train("run", {}, {})

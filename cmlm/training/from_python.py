@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ def train(
 
     Raises:
         UserError: the settings are not a dict of plain data, or the command ends with
-            an exit code.
+            an exit code or by a signal.
     """
     if not isinstance(settings, Mapping):
         raise UserError(
@@ -70,6 +71,10 @@ def train(
         except BaseException:
             _stop(process)
             raise
+    if process.returncode < 0:
+        number = -process.returncode
+        reason = ", perhaps because memory ran out" if number == signal.SIGKILL else ""
+        raise UserError(f"the training was killed by signal {number}{reason}")
     if process.returncode:
         raise UserError(last.removeprefix("error: ") or "cmlm train failed")
     sys.stderr.write(held)
