@@ -266,7 +266,20 @@ def test_lists_of_files_reach_the_command_with_commas():
     assert from_python.joined(np.array(["a", "b"])) == "a,b"
 
 
+def test_flags_that_the_command_repeats(tmp_path, monkeypatch):
+    stand_in(tmp_path, monkeypatch, '#!/bin/sh\nprintf "%s " "$@" >&2\nexit 1\n')
+    flags = {"config_file": ("a.yaml", Path("b.yaml")), "flagfile": ["c", "d"]}
+    wanted = (
+        "-m cmlm.train --flagfile=c --flagfile=d --config_file=a.yaml "
+        "--config_file=b.yaml --model_dir=run"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(wanted)}$"):
+        from_python.train("run", {}, flags)
+
+
 def test_settings_are_a_dict(tmp_path):
+    with pytest.raises(UserError, match="settings has the name 3; allowed: dotted na"):
+        cmlm.fit(tmp_path, {3: 4}, flagfile="quickstart")
     with pytest.raises(UserError, match="settings is 'trainer.*'; allowed: a dict"):
         cmlm.fit(tmp_path, "trainer.train_steps=2", flagfile="quickstart")
 

@@ -19,7 +19,7 @@ import yaml
 from cmlm.errors import UserError, shown
 
 # The flags that the command takes several times.
-_REPEATED = ("config_file", "params_override")
+_REPEATED = ("config_file", "flagfile", "params_override")
 
 
 def train(
@@ -49,6 +49,7 @@ def train(
     given = sorted(flags.items(), key=lambda item: item[0] != "flagfile")
     command = [sys.executable, "-m", "cmlm.train"]
     for name, value in given:
+        value = _plain(value)
         values = value if name in _REPEATED and isinstance(value, list) else [value]
         command += [f"--{name}={joined(each)}" for each in values if each is not None]
     for name, value in settings.items():
@@ -102,8 +103,13 @@ def nested(name: str, value: Any) -> str:
     """Returns a setting as YAML in one line: {a: {b: 1}}.
 
     Raises:
-        UserError: the value is not plain data.
+        UserError: the name is not a str, or the value is not plain data.
     """
+    if not isinstance(name, str):
+        raise UserError(
+            f"settings has the name {shown(name)}; allowed: dotted names, such as "
+            "'trainer.train_steps'"
+        )
     whole = _plain(value)
     for key in reversed(name.split(".")):
         whole = {key: whole}
