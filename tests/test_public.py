@@ -277,6 +277,13 @@ def test_flags_that_the_command_repeats(tmp_path, monkeypatch):
         from_python.train("run", {}, flags)
 
 
+def test_a_package_that_sys_path_finds_trains(tmp_path, monkeypatch):
+    stand_in(tmp_path, monkeypatch, '#!/bin/sh\necho "$PYTHONPATH" >&2\nexit 1\n')
+    monkeypatch.setattr(sys, "path", ["", "/checkout", *sys.path])
+    with pytest.raises(UserError, match=f"^/checkout{os.pathsep}{sys.path[2]}"):
+        from_python.train("run", {}, {})
+
+
 def test_settings_are_a_dict(tmp_path):
     with pytest.raises(UserError, match="settings has the name 3; allowed: dotted na"):
         cmlm.fit(tmp_path, {3: 4}, flagfile="quickstart")

@@ -54,9 +54,12 @@ def train(
         command += [f"--{name}={joined(each)}" for each in values if each is not None]
     for name, value in settings.items():
         command.append(f"--params_override={nested(name, value)}")
+    # What the caller finds after sys.path.insert, the command finds, too.
+    path = os.pathsep.join(str(entry) for entry in sys.path if entry)
     last = held = ""
     with subprocess.Popen(
         [*command, f"--model_dir={model_dir}"],
+        env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
