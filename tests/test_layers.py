@@ -6,6 +6,7 @@ import tensorflow as tf
 import toys
 from oracles import pool, project_views
 
+from cmlm.common.keras import keras
 from cmlm.modeling import pooling
 from cmlm.modeling.layers import ViewProjection
 
@@ -59,6 +60,15 @@ def test_views_are_the_identity_and_three_layer_networks():
     assert len(networks) == 3
     np.testing.assert_allclose(got, project_views(networks, vectors), atol=1e-5)
     np.testing.assert_array_equal(got[:, 0], vectors)
+
+
+def test_views_are_of_the_precision_of_their_layer():
+    vectors = tf.constant([[1 / 3, 2 / 3]])
+    layer = ViewProjection(2, dtype="mixed_bfloat16")
+    assert layer(vectors).dtype == tf.bfloat16
+    exact = ViewProjection(2, dtype="float32")
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    assert exact(vectors).dtype == tf.float32
 
 
 def test_one_view_has_no_weights():

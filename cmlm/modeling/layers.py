@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
@@ -28,8 +30,8 @@ class AttentionDropout(keras.layers.Layer):
     def __init__(self, rate: float, head_rate: float, **kwargs):
         super().__init__(**kwargs)
         self.rate, self.head_rate = rate, head_rate
-        self._dropout = keras.layers.Dropout(rate)
-        self._drop_heads = keras.layers.Dropout(head_rate)
+        self._dropout = keras.layers.Dropout(rate, dtype=self.dtype_policy)
+        self._drop_heads = keras.layers.Dropout(head_rate, dtype=self.dtype_policy)
 
     def call(self, probabilities: tf.Tensor, training=None) -> tf.Tensor:
         """Drops probabilities and heads.
@@ -110,7 +112,7 @@ class RelativeSoftmax(keras.layers.Layer):
     def __init__(self, positions: RelativePositions, **kwargs):
         super().__init__(**kwargs)
         self.positions = positions
-        self._softmax = keras.layers.Softmax()
+        self._softmax = keras.layers.Softmax(dtype=self.dtype_policy)
 
     def call(self, scores: tf.Tensor, mask=None) -> tf.Tensor:
         """Returns probabilities, float [batch, heads, seq, seq]."""
@@ -138,14 +140,15 @@ class ViewProjection(keras.layers.Layer):
 
     def build(self, input_shape):
         width = input_shape[-1]
+        dense = functools.partial(keras.layers.Dense, dtype=self.dtype_policy)
         # Separate layers, not one batched kernel: LAMB scales each variable by its own
         # norm, so the grouping of weights is part of the recipe.
         self._networks = [
             keras.Sequential(
                 [
-                    keras.layers.Dense(2 * width, "relu", name="hidden_1"),
-                    keras.layers.Dense(2 * width, "relu", name="hidden_2"),
-                    keras.layers.Dense(width, name="output"),
+                    dense(2 * width, "relu", name="hidden_1"),
+                    dense(2 * width, "relu", name="hidden_2"),
+                    dense(width, name="output"),
                 ],
                 name=f"view_{view}",
             )
