@@ -58,6 +58,12 @@ def test_similarity_is_the_cosine(encoder):
     np.testing.assert_array_equal(encoder.similarity(x, y), encoder.similarity(a, b))
 
 
+def test_similarity_ends_at_one(encoder):
+    vectors = np.random.default_rng(3).normal(size=[50, 7])
+    found = encoder.similarity(vectors, np.concatenate([vectors, -vectors]))
+    assert np.abs(found).max() <= 1
+
+
 @pytest.mark.parametrize("k", [1, 2, 5, 30, 120, 149, 150])
 def test_equal_cosines_are_in_the_order_of_their_rows(k):
     random = np.random.default_rng(1)

@@ -33,7 +33,9 @@ class Comparing:
         """
         left, right = self._units("a", a), self._units("b", b)
         _check_widths("a", left, "b", right)
-        return left @ right.T
+        cosines = left @ right.T
+        # Rounding exceeds 1.
+        return np.clip(cosines, -1, 1, out=cosines)
 
     def search(
         self,
@@ -54,7 +56,7 @@ class Comparing:
 
         Returns:
             Cosines and rows of the corpus, [n, min(k, m)]. Equal cosines are in the
-            order of their rows.
+            order of their rows. Rounding may carry a cosine beyond 1.
 
         Raises:
             TypeError: `queries` or `corpus` is neither vectors nor a list of str, or
