@@ -320,7 +320,8 @@ def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_pat
     task = f"sts:{tmp_path}/own.tsv"
     want = cmlm.score(cmlm.load(toy_export.path), tmp_path, [task])
     assert list(want) == [task]
-    assert cmlm.score(Path(toy_export.path), str(tmp_path), task) == want
+    twice = f" {task}, {task},"
+    assert cmlm.score(Path(toy_export.path), str(tmp_path), twice) == want
     with pytest.raises(UserError, match="encoder is 3; allowed: a model, or"):
         cmlm.score(3, str(tmp_path), task)
     # Files need no folder of test sets; neither the range of scores nor the case of the
@@ -329,8 +330,9 @@ def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_pat
     (tmp_path / "own.CSV").write_text("\n".join(rows) + "\n")
     scores = cmlm.score(toy_export.path, tasks=f"sts:{tmp_path}/own.CSV")
     assert scores[f"{task[:-3]}CSV"] == pytest.approx(want[task])
-    with pytest.raises(UserError, match="tasks is not given; allowed: names"):
-        cmlm.score(toy_export.path, str(tmp_path))
+    for nothing in ((), "", " "):
+        with pytest.raises(UserError, match="tasks is not given; allowed: names"):
+            cmlm.score(toy_export.path, str(tmp_path), nothing)
     (tmp_path / "own.tsv").write_text("a cat\tthe cat\tnan\n")
     with pytest.raises(UserError, match="own.tsv, pair 1: score 'nan'; allowed: a num"):
         cmlm.score(toy_export.path, tasks=task)
