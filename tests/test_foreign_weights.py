@@ -5,6 +5,7 @@ original checkpoint by TensorFlow's own op, the rest from it by Model Garden's c
 and exporter. The oracle is BERT in numpy in the layout of each.
 """
 
+import gc
 import json
 import logging
 import math
@@ -246,6 +247,16 @@ def test_sentence_transformers_folder_gives_its_vectors(tmp_path, pooling, optio
     actual, trained = vectors(folder)
     assert trained.config.model.pooling == pooling
     np.testing.assert_allclose(actual, expected(tensors, pooling, **options), atol=1e-5)
+
+
+def test_an_encoder_takes_its_temporary_files_with_it(tmp_path):
+    encoder = opening.open_encoder(str(write_folder(tmp_path / "bert")))
+    assert encoder.encode(TEXTS).shape == (len(TEXTS), HIDDEN)
+    folder = Path(encoder._tokenizer.vocab_file).parent
+    assert folder.exists()
+    del encoder
+    gc.collect()
+    assert not folder.exists()
 
 
 @pytest.mark.large

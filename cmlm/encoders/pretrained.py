@@ -6,10 +6,10 @@ configuration need not repeat these settings; if it does, both must agree.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
+import weakref
 from collections.abc import Collection
 
 from cmlm.common import fields, scratch
@@ -98,16 +98,18 @@ def adopt(
     config.vocabulary.adopt_rules(found, source.path, given)
 
 
-def vocabulary_path(source: foreign.Source, given: str = "") -> str:
+def vocabulary_path(
+    source: foreign.Source, in_use: contextlib.ExitStack, given: str = ""
+) -> str:
     """Finds or writes a vocabulary file for the weights of a source.
 
     Args:
         source: the origin of the weights.
+        in_use: removes a file that this function writes, when it closes.
         given: the user's own file; "" if there is none.
 
     Returns:
-        `given`, or a temporary file with the source's tokens; the process removes it
-        when it ends.
+        `given`, or a temporary file with the source's tokens.
 
     Raises:
         UserError: there is no vocabulary, or it does not fit the weights.
@@ -138,9 +140,7 @@ def vocabulary_path(source: foreign.Source, given: str = "") -> str:
         )
     if given:
         return given
-    until_the_end = contextlib.ExitStack()
-    atexit.register(until_the_end.close)
-    folder = until_the_end.enter_context(scratch.directory())
+    folder = in_use.enter_context(scratch.directory())
     if source.tokenizer:
         return vocabulary_file.write_json(source.tokenizer, folder)
     path = os.path.join(folder, vocabulary_file.FILE_NAME)
@@ -172,7 +172,11 @@ def load_weights(
     config = experiment.ExperimentConfig(init_checkpoint=path)
     adopt(config, source)
     fields.check(config.model, "model.")
-    vocab = vocabulary_path(source)
+    with contextlib.ExitStack() as in_use:
+        vocab = vocabulary_path(source, in_use)
+        tokenizer = config.vocabulary.tokenizer(vocab)
+        # The file lives as long as the tokenizer: an export copies it.
+        weakref.finalize(tokenizer, in_use.pop_all().close)
     # The seed fixes weights that the source lacks, such as the rows for conditions.
     with building(config.trainer.seed):
         model = SentenceModel(config.model)
@@ -187,7 +191,7 @@ def load_weights(
         )
     return OpenedWeights(
         encoder=model.encoder,
-        tokenizer=config.vocabulary.tokenizer(vocab),
+        tokenizer=tokenizer,
         config=config,
         checkpoint=path,
         vocab_file=vocab,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import os
 from collections.abc import Collection
@@ -220,7 +222,10 @@ def vocabulary_settings(
         return settings
     source = foreign.find(start)
     if source is not None:
-        return settings.replace(file=pretrained.vocabulary_path(source, settings.file))
+        in_use = contextlib.ExitStack()
+        atexit.register(in_use.close)
+        path = pretrained.vocabulary_path(source, in_use, settings.file)
+        return settings.replace(file=path)
     folder = _own_run(start)
     if folder is None:
         if not settings.file:
