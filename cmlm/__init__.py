@@ -81,7 +81,8 @@ def score(
     `load` opens a name or path. `tasks` is a list, or a str with commas; your own files
     need no data_dir: tasks="sts:FILE". The other arguments are the command's flags;
     `output` gets its report. Returns metrics, {"trec": {"accuracy": 74.2}}.
-    Raises cmlm.errors.UserError if a task does not exist or its data is missing.
+    Raises cmlm.errors.UserError if a task does not exist or its data is missing; unlike
+    the command, it then scores no other task.
     """
     from cmlm.errors import UserError, naming_arguments, needing, shown
 
