@@ -12,8 +12,7 @@
     cmlm.averages(scores)["sts"]
 
 Importing this package is fast: only its functions import TensorFlow. In a shell, `cmlm`
-lists the commands. The functions are named `fit` and `score`, because `cmlm.train` and
-`cmlm.evaluate` are the modules of commands.
+lists the commands. `train` and `evaluate` are their modules, hence `fit` and `score`.
 """
 
 import os
@@ -30,7 +29,8 @@ def load(model: str | os.PathLike, precision: str | None = None):
     `precision` is float32, bfloat16, or None for the precision of the model.
 
     Returns an object with `encode(sentences) -> float32 [len(sentences), dim]`. Raises
-    cmlm.errors.UserError if the encoder does not exist or is damaged.
+    cmlm.errors.UserError if the encoder does not exist or is damaged. Sets
+    TF_CPP_MIN_LOG_LEVEL and GRPC_VERBOSITY, which quiet native code, if they are unset.
     """
     from cmlm.common import native_log
     from cmlm.errors import naming_arguments
@@ -80,9 +80,8 @@ def score(
 
     `load` opens a name or path. `tasks` is a list, or a str with commas; your own files
     need no data_dir: tasks="sts:FILE". The other arguments are the command's flags;
-    `output` gets its report. Returns metrics, {"trec": {"accuracy": 74.2}}.
-    Raises cmlm.errors.UserError if a task does not exist or its data is missing; unlike
-    the command, it then scores no other task.
+    `output` gets its report. Returns metrics, {"trec": {"accuracy": 74.2}}. Raises
+    cmlm.errors.UserError if a task or its data is missing; the command scores the rest.
     """
     from cmlm.errors import UserError, naming_arguments, needing, shown
 
