@@ -110,6 +110,11 @@ def test_what_the_weights_lack_is_named(source, reading, said):
         opening.open_encoder(source, reading)
 
 
+def test_a_precision_that_does_not_exist_is_named_for_a_bag_of_words(source):
+    with pytest.raises(UserError, match="--precision is 'int8'; allowed: float32"):
+        opening.open_encoder(f"bow:{source}", Reading(precision="int8"))
+
+
 def test_a_pooler_that_nothing_trained_is_refused(tmp_path):
     source = model_dirs.write(tmp_path / "run")
     trained = model_dir.load_weights(source)

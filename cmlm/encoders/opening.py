@@ -100,7 +100,8 @@ def open_encoder(
     if place.kind == "export":
         return _fixed(_from_export(place.path, model), reading, model)
     if place.prefix == "bow":
-        # This baseline reads no layer, so pooling has no effect.
+        # This baseline reads no layer, so pooling and precision have no effect.
+        reading.validate()
         reading = Reading(seq_length=reading.seq_length)
         opened = model_dir.load_weights(place.path, reading=reading)
         return _bag_of_words(opened, reading, model)
