@@ -12,6 +12,7 @@ other part of the project needs torch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from mteb.models import abs_encoder, model_meta
 
 from cmlm.common import identity
 from cmlm.encoders import opening
+from cmlm.encoders.reading import Reading
+from cmlm.errors import naming_arguments
 
 
 class MtebEncoder(abs_encoder.AbsEncoder):
@@ -27,10 +30,13 @@ class MtebEncoder(abs_encoder.AbsEncoder):
 
     Args:
         model: a model that `opening.open_encoder` opens.
+        precision: float32, bfloat16, or None for the precision of the model.
     """
 
-    def __init__(self, model: str):
-        self._encoder = opening.open_encoder(model)
+    def __init__(self, model: str | os.PathLike, precision: str | None = None):
+        model = os.fspath(model)
+        with naming_arguments("precision"):
+            self._encoder = opening.open_encoder(model, Reading(precision=precision))
         self.mteb_model_meta = model_meta.ModelMeta.create_empty(
             {
                 "name": f"cmlm/{model.strip('/').split('/')[-1]}",

@@ -13,7 +13,8 @@ def test_encoder_of_mteb(tmp_path):
     from cmlm.mteb import MtebEncoder
 
     source = model_dirs.write(tmp_path / "model_dir")
-    encoder = MtebEncoder(source)
+    assert MtebEncoder(source, "bfloat16")._encoder.info["precision"] == "bfloat16"
+    encoder = MtebEncoder(tmp_path / "model_dir")
     assert isinstance(encoder, models_protocols.EncoderProtocol)
     batches = [{"text": model_dirs.SENTENCES[:3]}, {"text": model_dirs.SENTENCES[3:]}]
     encoded = encoder.encode(batches, task_metadata=None, hf_split="", hf_subset="")
