@@ -101,6 +101,11 @@ def test_misad_by_hand(form):
     np.testing.assert_allclose(cosine, [root, 1], atol=1e-6)
 
 
+def test_a_form_of_misad_that_does_not_exist_is_named():
+    with pytest.raises(ValueError, match="form is 'papr'; allowed: paper, released"):
+        losses.misad(*[tf.ones([1, 2])] * 3, "papr")
+
+
 def test_cosines_and_their_distance_by_hand():
     vectors = tf.constant([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
     targets = tf.constant([[30.0, 0.0], [0.0, 5.0], [-7.0, 0.0]])

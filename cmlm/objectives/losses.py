@@ -100,7 +100,12 @@ def misad(
 
     Returns:
         The loss of every row, float32 [n], and the cosine of E_w + E_R and E_S.
+
+    Raises:
+        ValueError: there is no such form.
     """
+    if form not in MISAD_FORMS:
+        raise ValueError(f"form is {form!r}; allowed: {', '.join(MISAD_FORMS)}")
     part, rest, whole = map(_unit, (part, rest, whole))
     total = part + rest
     direction = _unit(total)
