@@ -8,7 +8,7 @@ from oracles import pool, project_views
 
 from cmlm.common.keras import keras
 from cmlm.modeling import pooling
-from cmlm.modeling.layers import ViewProjection
+from cmlm.modeling.layers import Classifier, ViewProjection
 
 MODES = [mode for mode, row in pooling.POOLINGS.items() if not row.through_pooler]
 
@@ -69,6 +69,17 @@ def test_views_are_of_the_precision_of_their_layer():
     exact = ViewProjection(2, dtype="float32")
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     assert exact(vectors).dtype == tf.float32
+
+
+@pytest.mark.parametrize(
+    ("shape", "given"),
+    [([2, 3, 4], {"inner_dim": 5, "cls_token_idx": 2}), ([2, 4], {"inner_dim": 0})],
+)
+def test_the_classifier_is_that_of_model_garden(shape, given):
+    layer = Classifier(num_classes=3, **given)
+    inputs = tf.random.normal(shape)
+    got = layer(inputs)
+    np.testing.assert_allclose(got, super(Classifier, layer).call(inputs), atol=1e-6)
 
 
 def test_one_view_has_no_weights():

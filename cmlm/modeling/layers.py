@@ -205,6 +205,11 @@ class Classifier(nlp_layers.ClassificationHead):
     """Model Garden's head of a sequence; a training step adds its biases exactly."""
 
     def call(self, sequence: tf.Tensor) -> tf.Tensor:
-        """Classifies: float [batch, seq, dim], of which [CLS] counts, to logits."""
-        x = self.dropout(fused.dense(self.dense, sequence[:, 0]))
-        return fused.dense(self.out_proj, x)
+        """Classifies: float [batch, seq, dim], of which [CLS] counts, to logits.
+
+        Without an `inner_dim` it takes vectors, float [batch, dim].
+        """
+        x = sequence
+        if self.inner_dim:
+            x = fused.dense(self.dense, sequence[:, self.cls_token_idx])
+        return fused.dense(self.out_proj, self.dropout(x))
