@@ -362,7 +362,7 @@ def test_scores_come_with_averages_repeats_and_a_report(encoder, tmp_path):
     rows = [f"{'a' * n}\t{'long' if n > 12 else 'short'}" for n in range(1, 25)]
     path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
     task = f"classification:{path}"
-    given = {"tasks": [task], "repeats": 2, "classifier": "logistic-adam"}
+    given = {"tasks": [task], "repeats": np.int64(2), "classifier": "logistic-adam"}
     scores = cmlm.score(encoder, **given, output=output)
     assert scores[task].keys() >= {"accuracy", "accuracy_std"}
     found = json.loads((output / "results.json").read_text())
@@ -376,6 +376,7 @@ def test_scores_come_with_averages_repeats_and_a_report(encoder, tmp_path):
             "output=.*own.tsv is the input .* of tasks",
         ),
         ({"repeats": 0}, "^repeats is 0; allowed: a number from 1"),
+        ({"repeats": True}, "^repeats is True; allowed: a number from 1"),
         (
             {"classifier": "svm"},
             "^classifier is 'svm'; allowed: logistic, logistic-adam",

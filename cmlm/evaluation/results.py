@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,8 @@ def settings(data_dir: str, repeats: int, kind: str) -> dict[str, Any]:
     Raises:
         UserError: the number or the classifier is not allowed.
     """
-    if not isinstance(repeats, int) or repeats < 1:
+    is_integer = isinstance(repeats, numbers.Integral) and repeats is not True
+    if not is_integer or repeats < 1:
         raise UserError(f"--repeats is {shown(repeats)}; allowed: a number from 1")
     if kind not in classifier.ABOUT:
         raise UserError(
