@@ -12,7 +12,7 @@
     cmlm.averages(scores)["sts"]
 
 Importing this package is fast: only its functions import TensorFlow. In a shell, `cmlm`
-lists the commands. `train` and `evaluate` are their modules, hence `fit` and `score`.
+lists the commands: `fit` is `cmlm train`, and `score` is `cmlm evaluate`.
 """
 
 import os
