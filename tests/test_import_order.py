@@ -43,6 +43,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "locks",
         "machine",
         "outputs",
+        "own_files",
         "path_names",
         "progress",
         "protocols",

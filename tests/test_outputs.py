@@ -220,6 +220,17 @@ def test_a_lock_names_its_holder_and_ends_by_kill_9(tmp_path):
     assert os.listdir(directory) == []
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_lock_that_is_a_link_is_refused(tmp_path, link):
+    (tmp_path / "mine").write_text("text")
+    (tmp_path / "run").mkdir()
+    link(tmp_path / "mine", tmp_path / "run/lock")
+    with pytest.raises(UserError, match="/lock is a link; allowed: a file of the fol"):
+        with locks.held(str(tmp_path / "run")):
+            pass
+    assert (tmp_path / "mine").read_text() == "text"
+
+
 def test_a_remote_directory_is_said_to_have_no_lock(caplog):
     caplog.set_level("INFO")
     with locks.held("gs://nowhere/run"):

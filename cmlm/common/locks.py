@@ -14,7 +14,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from cmlm.common import path_names
+from cmlm.common import own_files, path_names
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def held(directory: str) -> Iterator[None]:
     a kill it stays, and the next process takes it over.
 
     Raises:
-        UserError: another process holds the lock.
+        UserError: another process holds the lock, or its file is a link.
     """
     if not path_names.is_local(directory):
         logger.info(
@@ -67,7 +67,7 @@ def _acquire(directory: str, path: str) -> int:
     """Opens and locks the lock file of a directory."""
     while True:
         with contextlib.ExitStack() as stack:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = own_files.opener(path, os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, handle)
             if not _lock(handle, path):
                 raise UserError(
