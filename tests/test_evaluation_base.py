@@ -81,6 +81,19 @@ def test_a_byte_of_the_vectors_that_changed_is_noticed(tmp_path, name):
         store.Store(WordCounts(), str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["keys", "vectors"])
+def test_a_file_of_the_vectors_that_is_a_link_is_refused(tmp_path, name):
+    with store.Store(WordCounts(), str(tmp_path / "cache")) as vectors:
+        vectors.add(["a", "b c"])
+    (tmp_path / "cache/checksums.json").unlink()
+    (tmp_path / "mine").write_text("a text of no whole row")
+    (tmp_path / "cache" / name).unlink()
+    (tmp_path / "cache" / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match=f"/{name} is a link; .*; delete {tmp_path}"):
+        store.Store(WordCounts(), str(tmp_path / "cache"))
+    assert (tmp_path / "mine").read_text() == "a text of no whole row"
+
+
 @pytest.mark.parametrize(("largest", "name"), [(5, "shape.json"), (20, "vectors")])
 def test_a_full_disk_is_named_and_does_no_harm(tmp_path, largest, name):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO
@@ -12,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import files, own_files
 from cmlm.errors import UserError, one_line
 
 
@@ -54,13 +53,18 @@ def cut_incomplete_rows(row_bytes: Mapping[str, int]) -> None:
     Args:
         row_bytes: the paths of local files that grow together, each with the bytes of
             a row. A missing file is created.
+
+    Raises:
+        UserError: a path is a link.
     """
-    for path in row_bytes:
-        with open(path, "ab"):
-            pass
-    rows = min(os.path.getsize(path) // size for path, size in row_bytes.items())
-    for path, size in row_bytes.items():
-        os.truncate(path, rows * size)
+    with contextlib.ExitStack() as stack:
+        opened = [
+            (stack.enter_context(open(path, "ab", opener=own_files.opener)), size)
+            for path, size in row_bytes.items()
+        ]
+        rows = min(file.tell() // size for file, size in opened)
+        for file, size in opened:
+            file.truncate(rows * size)
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, checksums, files, json_files, locks
+from cmlm.common import arrays, checksums, files, json_files, locks, own_files
 from cmlm.errors import UserError, advised
 
 _ABOUT, _VECTORS, _KEYS, _TEXTS = "teacher.json", "vectors", "keys", "texts.json"
@@ -132,10 +132,12 @@ class Writer:
             keys: distinct keys that the directory lacks.
             vectors: float32 [len(keys), dim], unit vectors.
         """
-        with open(self._path(_VECTORS), "ab") as file:
-            file.write(vectors.astype("<f2").tobytes())
-        with open(self._path(_KEYS), "ab") as file:
-            file.write(np.array(keys, "<i8").tobytes())
+        for name, rows in (
+            (_VECTORS, vectors.astype("<f2")),
+            (_KEYS, np.array(keys, "<i8")),
+        ):
+            with open(self._path(name), "ab", opener=own_files.opener) as file:
+                file.write(rows.tobytes())
         self._keys = np.concatenate([self._keys, np.array(keys, np.int64)])
         self._known.update(keys)
 

@@ -18,6 +18,7 @@ from cmlm.common import (
     identity,
     json_files,
     locks,
+    own_files,
     scratch,
 )
 from cmlm.common.progress import bar as progress_bar
@@ -188,7 +189,7 @@ class Store:
     def _extend(self, name: str, content: bytes) -> None:
         """Appends to a file of the store; the error of a full disk names it."""
         path = self._path(name)
-        with files.naming(path), open(path, "ab") as file:
+        with files.naming(path), open(path, "ab", opener=own_files.opener) as file:
             file.write(content)
 
     def _load(self) -> None:
