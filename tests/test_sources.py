@@ -358,6 +358,36 @@ def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
     assert told.endswith("a page is larger than 3 MB")
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<page><id>x</id></page>",
+        "<page><ns/></page>",
+        "<page><title/></page>",
+        "<page><title>A</title><id>1</id><revision><id/></revision></page>",
+        "<page><title>A</title><revision><timestamp>x</timestamp></revision></page>",
+    ],
+)
+def test_a_dump_of_wikipedia_is_read_up_to_a_wrong_page(tmp_path, page):
+    (tmp_path / "a.xml").write_text(DUMP % (PAGE % (1, 0, 1, "", "Bees fly.") + page))
+    documents, counts = read(tmp_path / "a.xml", "wikipedia")
+    assert documents == [["Bees fly."]]
+    (told,) = counts
+    assert "a.xml: not a complete MediaWiki dump (" in told
+
+
+SITE = "<mediawiki><siteinfo><namespaces>%s</namespaces></siteinfo>"
+
+
+@pytest.mark.parametrize(
+    "begin", ["<feed>", SITE % '<namespace key="x"/>', SITE % "<namespace/>"]
+)
+def test_other_xml_is_not_of_layout_wikipedia(tmp_path, begin):
+    (tmp_path / "a.xml").write_text(begin)
+    with pytest.raises(UserError, match=r"wikipedia: not a complete Medi.* \(.+\)$"):
+        read(tmp_path / "a.xml", "wikipedia")
+
+
 def test_tsv_and_gettext(tmp_path):
     (tmp_path / "a.tsv").write_text(" \n\nYes.\tJa.\textra\nno tab\n\nNo.\tNein.\n")
     documents, counts = read(tmp_path / "a.tsv", "tsv")

@@ -271,10 +271,18 @@ def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docu
                     counts[f"record over {raw_lines.MAX_BYTES >> 20} MB"] += 1
                 else:
                     yield functools.partial(_article, revision.text or "", namespaces)
-    except (mwxml.errors.MalformedXML, xml.etree.ElementTree.ParseError) as error:
-        raise _WrongFormat(
-            f"not a complete MediaWiki dump ({one_line(error, 100)})"
-        ) from error
+    # mwxml takes tags and values for granted: other XML raises any of these.
+    except (
+        mwxml.errors.MalformedXML,
+        xml.etree.ElementTree.ParseError,
+        AssertionError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:
+        reason = one_line(error, 100) or "its root is not <mediawiki>"
+        raise _WrongFormat(f"not a complete MediaWiki dump ({reason})") from error
 
 
 class _Pages(io.BufferedIOBase):
