@@ -388,6 +388,17 @@ def test_other_xml_is_not_of_layout_wikipedia(tmp_path, begin):
         read(tmp_path / "a.xml", "wikipedia")
 
 
+# Readers take 8,192 bytes at a time.
+@pytest.mark.parametrize("bytes_before", [0, 8190])
+def test_a_dump_of_wikipedia_with_entities_is_damaged(tmp_path, bytes_before):
+    entity = '<!DOCTYPE mediawiki [<!ENTITY a "Bees fly.">]>'
+    dump = " " * bytes_before + entity + DUMP % (PAGE % (1, 0, 1, "", "&a;"))
+    (tmp_path / "a.xml").write_text(dump)
+    documents, counts = read(tmp_path / "a.xml", "wikipedia")
+    assert documents == []
+    assert counts == {f"damaged file: {tmp_path}/a.xml: it has a DOCTYPE": 1}
+
+
 def test_tsv_and_gettext(tmp_path):
     (tmp_path / "a.tsv").write_text(" \n\nYes.\tJa.\textra\nno tab\n\nNo.\tNein.\n")
     documents, counts = read(tmp_path / "a.tsv", "tsv")

@@ -28,6 +28,7 @@ from cmlm.preparation.raw_lines import Counts
 
 # XML has more markup than text; the longest articles have 2 MB.
 _MAX_PAGE = 4 * raw_lines.MAX_BYTES
+_DOCTYPE = b"<!DOCTYPE"
 # Begins the count of a file that is read up to its damage.
 DAMAGED = "damaged file: "
 # Begins the count of a file that is not read.
@@ -286,17 +287,23 @@ def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docu
 
 
 class _Pages(io.BufferedIOBase):
-    """The stream of a dump; it stops at a page that is too large."""
+    """The stream of a dump; it stops at a page that is too large, and at a DOCTYPE.
+
+    A DOCTYPE can name entities that stand for endless text. Dumps have neither.
+    """
 
     def __init__(self, stream: io.BufferedReader):
         super().__init__()
-        self._stream, self._bytes = stream, 0
+        self._stream, self._bytes, self._last = stream, 0, b""
 
     def readable(self) -> bool:
         return True
 
     def read1(self, size: int = -1) -> bytes:
         data = self._stream.read1(size)
+        if _DOCTYPE in self._last + data:
+            raise raw_lines.Damaged("it has a DOCTYPE")
+        self._last = (self._last + data)[1 - len(_DOCTYPE) :]
         end = data.rfind(b"</page>")
         self._bytes = len(data) - end if end >= 0 else self._bytes + len(data)
         if self._bytes > _MAX_PAGE:
