@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import struct
 
 import pytest
 from warcio.warcwriter import WARCWriter
@@ -429,6 +430,17 @@ def test_tsv_and_gettext(tmp_path):
 
     polib.pofile(str(catalogue)).save_as_mofile(str(tmp_path / "a.mo"))
     assert read(tmp_path / "a.mo", "gettext") == (documents, plural)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_compiled_catalogue_whose_texts_overlap_is_refused(tmp_path, order):
+    # Nine messages of the same 60 bytes, behind a table for messages and translations.
+    table = [60, 28] * 9
+    content = struct.pack(f"{order}7I", 0x950412DE, 0, 9, 28, 28, 0, 100)
+    content += struct.pack(f"{order}18I", *table)
+    (tmp_path / "a.mo").write_bytes(content)
+    with pytest.raises(UserError, match=r"not a gettext catal.*\(its texts overlap\)"):
+        read(tmp_path / "a.mo", "gettext")
 
 
 @pytest.mark.parametrize("size", [10, 30, 60])

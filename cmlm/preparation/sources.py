@@ -356,6 +356,8 @@ def _gettext(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docume
         file.write(data)
         file.flush()
         try:
+            if binary:
+                _refuse_shared_texts(data)
             catalogue = (polib.mofile if binary else polib.pofile)(file.name)
         except (OSError, ValueError, LookupError, struct.error) as error:
             reason = str(error).replace(file.name, "the catalogue")
@@ -374,6 +376,26 @@ def _gettext(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Docume
                 yield entry.msgid, entry.msgstr
 
     yield from _pairs(rows())
+
+
+def _refuse_shared_texts(data: bytes) -> None:
+    """Refuses a .mo file whose texts lie over each other.
+
+    They would fill the memory with many times the file.
+
+    Raises:
+        ValueError: they do.
+        struct.error: the file ends in its tables.
+    """
+    order = "<" if data[0] == 0xDE else ">"
+    count, *tables = struct.unpack_from(f"{order}3I", data, 8)
+    sizes = sum(
+        size
+        for start in tables
+        for size, _ in struct.iter_unpack(f"{order}2I", data[start : start + 8 * count])
+    )
+    if sizes > len(data):
+        raise ValueError("its texts overlap")
 
 
 LAYOUTS: dict[str, Reader] = {
