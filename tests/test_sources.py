@@ -91,6 +91,17 @@ def test_wet_with_a_huge_record_is_read_without_it(tmp_path, monkeypatch):
     assert counts == {"record over 1 MB": 1}
 
 
+@pytest.mark.parametrize("line", [b"x" * (2 << 20), b"Name: value\r\n" * 200_000])
+def test_wet_with_a_huge_header_is_read_up_to_it(tmp_path, line):
+    path = tmp_path / "a.wet"
+    write_wet(path, PAGES[:2], packed=False)
+    path.write_bytes(path.read_bytes() + b"WARC/1.0\r\n" + line)
+    documents, counts = read(path, "wet")
+    assert len(documents) == 2
+    (told,) = counts
+    assert told.endswith("a.wet: the header of a record is larger than 1 MB")
+
+
 def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
     write_wet(tmp_path / "a.wet.gz", [b"caf\xe9 noir\n"])
     documents, counts = read(tmp_path / "a.wet.gz", "wet")
@@ -200,6 +211,11 @@ def test_a_warc_of_responses_says_where_the_text_is(tmp_path):
     write_wet(tmp_path / "a.warc.gz", ["<p>x"], kind="resource")
     with pytest.raises(UserError, match=r"resource.*named \.wet\.gz"):
         read(tmp_path / "a.warc.gz", "wet")
+    # A record may lack its type and its address.
+    records = b"WARC/1.0\r\n\r\nWARC/1.0\r\nWARC-Type: response\r\n\r\n"
+    (tmp_path / "a.warc").write_bytes(records)
+    with pytest.raises(UserError, match="its records are of type none"):
+        read(tmp_path / "a.warc", "wet")
 
 
 @pytest.mark.parametrize("ending, pack", [("gz", gzip.compress), ("bz2", bz2.compress)])

@@ -28,6 +28,8 @@ from cmlm.preparation.raw_lines import Counts
 
 # XML has more markup than text; the longest articles have 2 MB.
 _MAX_PAGE = 4 * raw_lines.MAX_BYTES
+# The header of a web page's record has under 1 KB.
+_MAX_HEADER = 1 << 20
 _DOCTYPE = b"<!DOCTYPE"
 # Begins the count of a file that is read up to its damage.
 DAMAGED = "damaged file: "
@@ -223,9 +225,13 @@ def _wet(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
     from warcio import archiveiterator, exceptions
 
     kinds: collections.Counter = collections.Counter()
+    # HTTP headers stay unparsed: a page has none.
+    archive = archiveiterator.ArchiveIterator(lines.stream, no_record_parse=True)
+    archive.reader.readline = header = _HeaderLines(archive.reader.readline)
     try:
-        for record in archiveiterator.ArchiveIterator(lines.stream):
-            kinds[record.rec_type] += 1
+        for record in archive:
+            header.bytes = 0
+            kinds[record.rec_type or "none"] += 1
             if record.rec_type != "conversion":
                 continue
             length = record.rec_headers.get_header("Content-Length")
@@ -248,6 +254,26 @@ def _wet(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
             f"its records are of type {', '.join(sorted(kinds))}; text is in records of"
             " type conversion, in Common Crawl's files named .wet.gz"
         )
+
+
+class _HeaderLines:
+    """Reads the lines between two records, of which warcio limits none.
+
+    Attributes:
+        bytes: their size; the caller resets it at each record.
+    """
+
+    def __init__(self, readline: Callable[[int], bytes]):
+        self._readline, self.bytes = readline, 0
+
+    def __call__(self) -> bytes:
+        line = self._readline(_MAX_HEADER)
+        self.bytes += len(line)
+        if self.bytes >= _MAX_HEADER:
+            raise raw_lines.Damaged(
+                f"the header of a record is larger than {_MAX_HEADER >> 20} MB"
+            )
+        return line
 
 
 def _page(data: bytes, counts: Counts) -> list[str]:
