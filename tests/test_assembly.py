@@ -9,14 +9,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_runner, packing
 from cmlm.errors import UserError
 from cmlm.preparation import (
     assembly,
     deduplication,
     documents,
     dumps,
-    raw_lines,
     report,
     spilling,
     spreading,
@@ -215,7 +214,7 @@ def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
 
 
 def test_evaluation_files_are_not_read_in_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_lines, "_FREE_EXPANSION", 1 << 20)
+    monkeypatch.setattr(packing, "_FREE_EXPANSION", 1 << 20)
     guard = tmp_path / "test.txt.gz"
     guard.write_bytes(gzip.compress(b"Good text.\n" + b"a\n" * (2 << 20)))
     chosen = settings([], steps=(), remove_sentences_of=(str(guard),))

@@ -1,5 +1,6 @@
 """Files are read as they are or refused; vectors are kept; neighbours are exact."""
 
+import bz2
 import gzip
 import importlib
 import json
@@ -14,9 +15,10 @@ import testsets
 from encoders import Table, WordCounts
 
 import cmlm
-from cmlm.common import arrays, scratch
+from cmlm.common import arrays, files, packing, scratch
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, listing, reading, run, search, store
+from cmlm.finetuning import reviews
 from cmlm.mining import index
 
 # --------------------------------------------------------------------- store
@@ -282,6 +284,21 @@ def test_damaged_files_are_refused(tmp_path):
         reading.check_parallel({"a": ["x"], "b": ["x", "y"]})
     with pytest.raises(UserError, match="b, line 2: no sentence"):
         reading.check_parallel({"a": ["x", "y"], "b": ["x", " "]})
+
+
+@pytest.mark.parametrize("ending, pack", [("gz", gzip.compress), ("bz2", bz2.compress)])
+def test_a_set_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, ending, pack):
+    path = tmp_path / f"set.review.{ending}"
+    path.write_bytes(pack(b" " * (20 << 20)))
+    content = files.whole(str(path))
+    assert content == b" " * (20 << 20)
+    monkeypatch.setattr(packing, "_FREE_EXPANSION", 1 << 20)
+    for read in (
+        reading.DataDir(str(tmp_path)).lines,
+        lambda path: list(reviews.TASK.read(path)),
+    ):
+        with pytest.raises(UserError, match=f"{path} unpacks to more than 200 times i"):
+            read(str(path))
 
 
 # ----------------------------------------------------------------- catalogue

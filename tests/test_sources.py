@@ -11,7 +11,7 @@ import struct
 import pytest
 from warcio.warcwriter import WARCWriter
 
-from cmlm.common import choices, files
+from cmlm.common import choices, files, packing
 from cmlm.errors import UserError
 from cmlm.preparation import raw_lines, sources, wikitext
 
@@ -222,7 +222,7 @@ def test_a_warc_of_responses_says_where_the_text_is(tmp_path):
 def test_a_file_that_unpacks_without_end_is_given_up(
     tmp_path, monkeypatch, ending, pack
 ):
-    monkeypatch.setattr(raw_lines, "_FREE_EXPANSION", 1 << 20)
+    monkeypatch.setattr(packing, "_FREE_EXPANSION", 1 << 20)
     path = tmp_path / f"bomb.txt.{ending}"
     path.write_bytes(pack(b"Good text.\n" + b"\0" * (20 << 20)))
     documents, counts = read(path, "lines")

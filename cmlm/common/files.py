@@ -211,6 +211,26 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
         raise UserError(f"{path} is not a whole bzip2 file: {error}") from error
 
 
+def whole(path: str) -> bytes:
+    """Reads a file at once, unpacked.
+
+    Raises:
+        UserError: see `open_bytes`; or the file unpacks to hundreds of times its size.
+    """
+    blocks = []
+    with open_bytes(path) as file:
+        left = packing.most_unpacked(tf.io.gfile.stat(path).length)
+        while block := file.read(_BLOCK):
+            blocks.append(block)
+            left -= len(block)
+            if left < 0:
+                raise UserError(
+                    f"{path} unpacks to more than {packing.MAX_EXPANSION} times its "
+                    "size, the limit"
+                )
+    return b"".join(blocks)
+
+
 def _refuse_streams(path: str) -> None:
     """Raises UserError for a pipe, a socket or a terminal: it can be read once only."""
     try:

@@ -1,4 +1,7 @@
-"""Packed text: refuses a file whose name states another packing; writes .gz."""
+"""Packed text: refuses a file whose name states another packing; writes .gz.
+
+Also the limit for the text of a packed file, which could otherwise fill any memory.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,14 @@ READ = "plain text, .gz, .bz2"
 READ_BY_TENSORFLOW = "plain text, .gz"
 # The most bytes that `kind` needs.
 MARK_BYTES = max(map(len, _MARKS))
+# Deflate packs text by a factor of 3 to 20, and any data by at most 1,032.
+MAX_EXPANSION = 200
+_FREE_EXPANSION = 64 << 20
+
+
+def most_unpacked(packed: int) -> int:
+    """Returns the most bytes that packed bytes may unpack to."""
+    return _FREE_EXPANSION + MAX_EXPANSION * packed
 
 
 def kind(begin: bytes) -> str:

@@ -137,8 +137,7 @@ class DataDir:
         Raises:
             UserError: the file is not text in these encodings, or is truncated.
         """
-        with files.open_bytes(path) as file:
-            content = file.read()
+        content = files.whole(path)
         text = None
         for encoding in encodings:
             with contextlib.suppress(UnicodeDecodeError):

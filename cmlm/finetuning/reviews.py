@@ -44,8 +44,8 @@ class ReviewsTask(Task):
 
     def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
         """See `Task.read`."""
-        with files.open_text(path) as file:
-            examples = transfer.parse_reviews(file.read(), path)
+        content = files.whole(path).decode("utf-8-sig", "replace")
+        examples = transfer.parse_reviews(content, path)
         for number, (texts, label) in enumerate(
             zip(examples.texts, examples.labels, strict=True)
         ):

@@ -14,9 +14,6 @@ from cmlm.common import beam_runner, packing, utf8
 
 # A longer record or line is skipped; a longer document is cut.
 MAX_BYTES = 10 << 20
-# Deflate packs text by a factor of 3 to 20, and any data by at most 1,032.
-MAX_EXPANSION = 200
-_FREE_EXPANSION = 64 << 20
 _INVALID = "invalid UTF-8 replaced"
 
 Counts = collections.Counter
@@ -84,9 +81,11 @@ class Unpacked(io.RawIOBase):
             self.damage = str(error)  # bz2 raises OSError without a number
             return 0
         self._bytes += len(data)
-        limit = _FREE_EXPANSION + MAX_EXPANSION * self._meter.bytes
+        limit = packing.most_unpacked(self._meter.bytes)
         if self._packed and self._bytes > limit:
-            self.damage = f"it unpacks to more than {MAX_EXPANSION} times its size"
+            self.damage = (
+                f"it unpacks to more than {packing.MAX_EXPANSION} times its size"
+            )
             return 0
         buffer[: len(data)] = data
         return len(data)
