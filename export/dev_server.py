@@ -21,7 +21,6 @@ import base64
 import errno
 import html
 import json
-import math
 import os
 import re
 import socket
@@ -47,7 +46,7 @@ from werkzeug.wrappers import Request, Response
 
 from cmlm.common.counts import counted
 from cmlm.encoders import signatures
-from cmlm.encoders.model_server import json_string
+from cmlm.encoders.model_server import array_of, json_string
 from cmlm.errors import UserError, shown
 from export.session_model import SessionModel
 
@@ -61,8 +60,6 @@ _NAME = "[^/:]+"
 # The bytes of a request's body, and the seconds that a client may stay silent.
 _MOST_BYTES = 64 << 20
 _SILENCE = 60
-# The values of a tensor that states one value for many places.
-_MOST_VALUES = 16 << 20
 
 
 def check_name(name: str) -> None:
@@ -401,27 +398,6 @@ def _signatures(model: SessionModel) -> get_model_metadata_pb2.SignatureDefMap:
 # ---------------------------------------------------------------------- gRPC
 
 
-def _array(name: str, proto) -> np.ndarray:
-    """The array of a TensorProto, which repeats its last value up to its shape.
-
-    Raises:
-        ValueError: its shape has a negative size, or it has fewer values than its shape
-            and the result might not fit into memory.
-        TypeError: its type is unknown.
-    """
-    shape = [axis.size for axis in proto.tensor_shape.dim]
-    fields = proto.ListFields()
-    held = sum(len(found) for field, found in fields if field.name.endswith("_val"))
-    if min(shape, default=0) < 0:
-        raise ValueError(f"{name} has the shape {shape}; allowed: sizes from 0")
-    if not proto.tensor_content and max(held, _MOST_VALUES) < math.prod(shape):
-        raise ValueError(
-            f"{name} has {counted(held, 'value')} for the shape {shape}; allowed: a "
-            f"shape of at most {_MOST_VALUES:,} values"
-        )
-    return tf.make_ndarray(proto)
-
-
 class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
     """The PredictionService of tensorflow_serving/apis."""
 
@@ -443,7 +419,9 @@ class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
         name = request.model_spec.signature_name or signatures.DEFAULT
         response = predict_pb2.PredictResponse()
         try:
-            inputs = {key: _array(key, proto) for key, proto in request.inputs.items()}
+            inputs = {
+                key: array_of(key, proto) for key, proto in request.inputs.items()
+            }
             outputs = self._model.predict(name, inputs)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, _reason(error))

@@ -4,9 +4,12 @@ import http.server
 import json
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
 
 from cmlm.common import tasks
 from cmlm.encoders import external, model_server, opening
@@ -20,6 +23,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     last = 1.0
     version = 1
+    status = b""
 
     def do_GET(self):
         """The state of the model `upgraded`."""
@@ -28,7 +32,8 @@ class Server(http.server.BaseHTTPRequestHandler):
         rows = [{"version": version, "state": state} for version, state in states]
         self.send_response(200 if known else 404)
         self.end_headers()
-        self.wfile.write(json.dumps({"model_version_status": rows}).encode())
+        status = json.dumps({"model_version_status": rows}).encode()
+        self.wfile.write(self.status or status)
 
     def do_POST(self):
         length = int(self.headers["Content-Length"])
@@ -41,6 +46,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             "short": rows[1:],
             "flat": [1.0 for _ in rows],
             "words": texts,
+            "nested": [],
             "infinite": [[float("inf"), 1.0] for _ in rows],
             "growing": [[1.0] * len(texts[0]) for _ in rows],
             "upgraded": rows,
@@ -61,9 +67,12 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             time.sleep(0.5)
             return
+        content = json.dumps(answer).encode()
+        if name == "nested":
+            content = b"[" * 100_000
         self.send_response(200 if found else 404)
         self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+        self.wfile.write(content)
 
     def log_message(self, *_):
         pass
@@ -100,6 +109,7 @@ def test_a_model_server_is_an_encoder(server):
         ("short", r"default has the shape \[0\]; allowed: \[1, dim\]"),
         ("flat", r"default has the shape \[1\]; allowed: \[1, dim\]"),
         ("words", "an output is no array of numbers: "),
+        ("nested", "no valid answer of a model server: its lists nest too deeply"),
         ("infinite", "the vector of 'a' is not finite"),
         ("object", 'HTTP 404 Not Found: .*"message": "no such route"'),
     ],
@@ -107,6 +117,43 @@ def test_a_model_server_is_an_encoder(server):
 def test_an_answer_of_another_kind_of_model_is_refused(server, model, said):
     encoder = model_server.connect(server, model)
     with pytest.raises(UserError, match=f"{server}, model {model}: .*{said}"):
+        encoder.encode(["a"])
+
+
+def test_an_answer_without_end_is_refused(server, monkeypatch):
+    monkeypatch.setattr(model_server, "_MOST_BYTES", 20)
+    with pytest.raises(UserError, match="model toy: no valid .*: it has over 20 bytes"):
+        model_server.connect(server, "toy").encode(["a"])
+
+
+@pytest.mark.parametrize("version", ["Infinity", "1e999"])
+def test_a_version_without_end_counts_as_none(server, monkeypatch, version):
+    states = f'[{{"version": {version}, "state": "AVAILABLE"}}]'
+    status = f'{{"model_version_status": {states}}}'.encode()
+    monkeypatch.setattr(Server, "status", status)
+    assert model_server.connect(server, "upgraded").encode(["a"]).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "shape, content, dtype, said",
+    [
+        ([1, 1 << 40], b"", tf.float32, "has 1 value for the shape .*; allowed: a sha"),
+        ([1, 3], b"1234", tf.float32, "cannot reshape array of size 1"),
+        ([1, 1], b"", tf.resource, "default has the type 20 of TensorFlow"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_its_shape_is_refused(shape, content, dtype, said):
+    encoder = model_server.connect("grpc://localhost:1", "toy")
+    answer = predict_pb2.PredictResponse()
+    tensor = answer.outputs["default"]
+    tensor.CopyFrom(tf.make_tensor_proto([1.0], tf.float32))
+    tensor.dtype = dtype.as_datatype_enum
+    tensor.tensor_content = content
+    del tensor.tensor_shape.dim[:]
+    for size in shape:
+        tensor.tensor_shape.dim.add().size = size
+    encoder._stub = types.SimpleNamespace(Predict=lambda request, timeout: answer)
+    with pytest.raises(UserError, match=f"model toy: an output is no array .*{said}"):
         encoder.encode(["a"])
 
 

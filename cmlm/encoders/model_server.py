@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import math
 import os
 import re
 import urllib.error
@@ -23,6 +24,7 @@ import urllib.parse
 import urllib.request
 import weakref
 from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -35,6 +37,10 @@ from cmlm.errors import UserError, one_line
 # a batch and the time of an answer, and many proxies limit the size of a request.
 _REQUEST_SENTENCES = 256
 _REQUEST_BYTES = 64 << 10
+# Limits of an answer: its bytes, and the values of a tensor that states one value for
+# many places.
+_MOST_BYTES = 256 << 20
+_MOST_VALUES = 16 << 20
 
 DEFAULT_MODEL = "cmlm"
 _ADDRESS = re.compile(
@@ -215,6 +221,9 @@ class ModelServer(abc.ABC):
             The outputs, by name.
         """
 
+    def _no_array(self, error: Exception) -> UserError:
+        return self._refused(f"an output is no array of numbers: {error}")
+
     def _refused(self, reason: str) -> UserError:
         reason = one_line(reason, 300)
         return UserError(f"{self._address}, model {self._model}: {reason}")
@@ -246,17 +255,23 @@ class RestServer(ModelServer):
                 for name, value in outputs.items()
             }
         except (ValueError, TypeError, OverflowError) as error:
-            raise self._refused(f"an output is no array of numbers: {error}") from error
+            raise self._no_array(error) from error
 
     def _newest(self, model: str) -> int | None:
         """The newest version that the server has loaded; None if it does not tell."""
         try:
             with urllib.request.urlopen(model, timeout=self._timeout) as response:
-                states = json.load(response)["model_version_status"]
+                states = _json(response)["model_version_status"]
             loaded = [row["version"] for row in states if row["state"] == "AVAILABLE"]
             return max(map(int, loaded), default=None)
         # The request for vectors tells what is wrong.
-        except (urllib.error.HTTPError, ValueError, KeyError, TypeError):
+        except (
+            urllib.error.HTTPError,
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+        ):
             return None
 
     def _outputs(self, model: str, version: int | None, body: bytes):
@@ -269,7 +284,7 @@ class RestServer(ModelServer):
         )
         try:
             with urllib.request.urlopen(request, timeout=self._timeout) as response:
-                return json.load(response)["outputs"]
+                return _json(response)["outputs"]
         except urllib.error.HTTPError as error:
             raise self._refused(_error_of(error)) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -311,13 +326,35 @@ def json_string(value: bytes) -> str | dict[str, str]:
         return {"b64": base64.b64encode(value).decode()}
 
 
+def _json(answer: BinaryIO) -> Any:
+    """Reads an answer of a server.
+
+    Raises:
+        ValueError: it is too long, or is not JSON.
+    """
+    content = answer.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it has over {_MOST_BYTES:,} bytes")
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("its lists nest too deeply") from error
+
+
 def _error_of(error: urllib.error.HTTPError) -> str:
     status = f"HTTP {error.code} {error.reason}"
     try:
         body = error.read(10_000).decode(errors="replace")
         reason = json.loads(body)["error"]
     # The rest of the answer may not come, or may not be that of a model server.
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):
         return status
     # Servers of other programs answer objects.
     return reason if isinstance(reason, str) else f"{status}: {json.dumps(reason)}"
@@ -339,7 +376,7 @@ class GrpcServer(ModelServer):
 
         # gRPC's default limit, 4 MB, would hold 1,365 vectors of width 768.
         options = [
-            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_receive_message_length", _MOST_BYTES),
             ("grpc.max_send_message_length", -1),
         ]
         self._channel = grpc.insecure_channel(
@@ -351,7 +388,6 @@ class GrpcServer(ModelServer):
 
     def predict(self, signature, inputs):
         import grpc
-        import tensorflow as tf
 
         if os.getpid() != self._process:
             # The answer would never come.
@@ -375,9 +411,38 @@ class GrpcServer(ModelServer):
             self._version = answered
         if answered != self._version:
             raise self._refused(f"version {answered} answered, not {self._version}")
-        return {
-            name: tf.make_ndarray(value) for name, value in response.outputs.items()
-        }
+        try:
+            return {
+                name: array_of(name, value) for name, value in response.outputs.items()
+            }
+        except (ValueError, TypeError) as error:
+            raise self._no_array(error) from error
+
+
+def array_of(name: str, proto) -> np.ndarray:
+    """The array of a TensorProto, which repeats its last value up to its shape.
+
+    Raises:
+        ValueError: its shape has a negative size, or it has fewer values than its shape
+            and the result might not fit into memory; or its content has another size.
+        TypeError: its type is unknown, or has no array.
+    """
+    import tensorflow as tf
+
+    shape = [axis.size for axis in proto.tensor_shape.dim]
+    fields = proto.ListFields()
+    held = sum(len(found) for field, found in fields if field.name.endswith("_val"))
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{name} has the shape {shape}; allowed: sizes from 0")
+    if not proto.tensor_content and max(held, _MOST_VALUES) < math.prod(shape):
+        raise ValueError(
+            f"{name} has {counted(held, 'value')} for the shape {shape}; allowed: a "
+            f"shape of at most {_MOST_VALUES:,} values"
+        )
+    try:
+        return tf.make_ndarray(proto)
+    except KeyError as error:
+        raise TypeError(f"{name} has the type {proto.dtype} of TensorFlow") from error
 
 
 def grpc_request(
