@@ -808,6 +808,24 @@ def test_original_checkpoint_gives_its_vectors(original):
     assert trained.tokenizer.rules.lower_case
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b'model_checkpoint_path: "%s/bert_model.ckpt"',
+        b'model_checkpoint_path: "../elsewhere/bert_model.ckpt"',
+    ],
+)
+def test_a_checkpoint_file_leads_nowhere_else(original, tmp_path, content):
+    for name in ("elsewhere", "here"):
+        shutil.copytree(original, tmp_path / name)
+    if b"%s" in content:
+        content %= str(tmp_path / "elsewhere").encode()
+    (tmp_path / "here" / "checkpoint").write_bytes(content)
+    assert foreign.find(f"{tmp_path}/here").path == f"{tmp_path}/here/bert_model.ckpt"
+
+
 @pytest.mark.large
 def test_model_garden_checkpoint_gives_the_same_vectors(garden):
     actual, trained = vectors(garden[1])

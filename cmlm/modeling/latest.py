@@ -38,10 +38,26 @@ def find(directory: str) -> str | None:
     return path
 
 
+def named(directory: str) -> str | None:
+    """Returns the whole checkpoint of a directory that its file `checkpoint` names.
+
+    Checkpoints move with their directory, so only the last part of the name counts.
+
+    Returns:
+        The path, or None if the file is missing or damaged, or the checkpoint is not
+        there whole.
+    """
+    path = _named_in(directory)
+    # The old format of TensorFlow 1 is one file.
+    if path and (tf.io.gfile.exists(path) or _is_whole(path)):
+        return path
+    return None
+
+
 def step(directory: str) -> int:
     """Returns the step of the latest checkpoint of a run; 0 if it has none."""
-    named = re.fullmatch(r"ckpt-(\d+)", os.path.basename(find(directory) or ""))
-    return int(named[1]) if named else 0
+    match = re.fullmatch(r"ckpt-(\d+)", os.path.basename(find(directory) or ""))
+    return int(match[1]) if match else 0
 
 
 def repair(directory: str) -> None:
@@ -80,13 +96,11 @@ def _find(directory: str) -> tuple[str | None, bool]:
     has_state = tf.io.gfile.exists(state_path)
     fault = f"{state_path} is missing"
     if has_state:
-        named = _named_in(directory)
-        # The old format of TensorFlow 1 is one file.
-        if named and (tf.io.gfile.exists(named) or _is_whole(named)):
-            return named, True
+        if path := named(directory):
+            return path, True
         fault = f"{state_path} is damaged"
-        if named:
-            fault = f"{state_path} names {os.path.basename(named)}, which is not whole"
+        if path := _named_in(directory):
+            fault = f"{state_path} names {os.path.basename(path)}, which is not whole"
     whole = _whole(directory)
     if whole:
         path = _readable(whole)
@@ -115,10 +129,7 @@ def _state(directory: str):
 
 
 def _named_in(directory: str) -> str | None:
-    """The path that the file `checkpoint` names; None if the file is damaged.
-
-    Checkpoints move with their directory, so only the last part of the name counts.
-    """
+    """The path that the file `checkpoint` names; None if the file is damaged."""
     state = _state(directory)
     name = os.path.basename(state.model_checkpoint_path) if state else ""
     return os.path.join(directory, name) if name else None

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from cmlm.common import files
 from cmlm.errors import UserError
-from cmlm.modeling import export_layout
+from cmlm.modeling import export_layout, latest
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
 from cmlm.modeling.foreign.base import BINDING, Source
 
@@ -125,9 +125,8 @@ def _is_huggingface(folder: str) -> bool:
 
 def _checkpoints(folder: str) -> list[str]:
     """Returns the latest checkpoint of a directory, or all if none is the latest."""
-    latest = tf.train.latest_checkpoint(folder)
-    if latest:
-        return [latest]
+    if named := latest.named(folder):
+        return [named]
     found = tf.io.gfile.glob(os.path.join(files.escaped(folder), "*.index"))
     return sorted(path.removesuffix(".index") for path in found)
 
