@@ -34,7 +34,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from cmlm.common import flagfiles, native_log, path_names
-from cmlm.errors import UserError, needing, shown
+from cmlm.errors import UserError, needing, printable, shown
 
 # With "1" TensorFlow takes the weights of every fused layer for constant: a trained
 # layer would keep its first weights in the forward pass.
@@ -292,14 +292,14 @@ class _PlainFormatter(logging.Formatter):
     """The bare message; above INFO with the level before it, such as `error: ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = super().format(record)
+        message = printable(super().format(record))
         if record.levelno > logging.INFO:
             return f"{record.levelname.lower()}: {message}"
         return message
 
 
 def _fail(message: object) -> None:
-    line = " ".join(str(message).split())
+    line = printable(" ".join(str(message).split()))
     # A message may quote a value of any length.
     if len(line) > _MOST_CHARACTERS:
         line = f"{line[:_MOST_CHARACTERS]}... ({len(line):,} characters)"

@@ -75,6 +75,15 @@ def one_line(error: object, most: int = 200) -> str:
     return " ".join(str(error).split())[:most]
 
 
+# A line feed and a tab are allowed.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Writes control characters, which a terminal would obey, as \\x1b."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 _SHOWN_CHARACTERS = 100
 
 

@@ -162,6 +162,20 @@ def test_a_line_that_quotes_a_long_value_is_shortened(run):
     assert len(result.stderr) < 2100
 
 
+def test_names_of_others_do_not_steer_the_terminal(run):
+    body = """
+from cmlm.errors import UserError
+logging.getLogger("cmlm").warning("a\\tb\\nc\\x1b[2J\\x9b1m")
+raise UserError("no file matches 'a\\x07\\x1b]0;title\\x07'")
+"""
+    result = run(f"--body={body}")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "warning: a\tb\nc\\x1b[2J\\x9b1m\n"
+        "error: no file matches 'a\\x07\\x1b]0;title\\x07'\n"
+    )
+
+
 def test_unexpected_exception_keeps_its_traceback(run):
     result = run("--body=raise ValueError('a bug')")
     assert result.returncode == 1
