@@ -122,6 +122,18 @@ def test_a_packed_file_behind_the_inspected_text_is_refused(
         )
 
 
+@pytest.mark.parametrize(
+    "name, start", [("a.txt", 0), ("a.txt", 1000), ("a.txt.gz", 0)]
+)
+def test_a_line_without_end_is_refused(tmp_path, name, start):
+    content = b"a b\n" + b"x" * 5_000_000 + b"\n"
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with beam_files.open_bytes(str(path)) as raw:
+        with pytest.raises(UserError, match=f"a line of {path} has .* at most 1,000,0"):
+            list(words_on_beam.read_range(raw, str(path), start))
+
+
 def test_a_file_cut_short_is_named(paths, tmp_path):
     path = paths["de"][1]
     with open(path, "rb") as file:

@@ -183,7 +183,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
             if b"\0" in line:
                 raise utf8.nul_byte(path, number)
             if len(line) > MAX_LINE_CHARACTERS:
-                _refuse_longer(line, stream, f"{path} line {number}")
+                refuse_longer(line, stream, f"{path} line {number}")
             if not report.carriage_return and b"\r" in line.rstrip(b"\r\n"):
                 report.carriage_return = path, number
             try:
@@ -209,7 +209,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
     utf8.refuse_other_encoding(path, invalid, number, first_invalid)
 
 
-def _refuse_longer(line: bytes, stream: BinaryIO, place: str) -> None:
+def refuse_longer(line: bytes, stream: BinaryIO, place: str) -> None:
     """Raises UserError if a line has more than MAX_LINE_CHARACTERS.
 
     Args:

@@ -22,7 +22,7 @@ import apache_beam as beam
 import tensorflow as tf
 
 from cmlm.common import beam_files, beam_runner, files, packing, utf8
-from cmlm.data import streams
+from cmlm.data import inspection, streams
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
 from cmlm.tokenization.word_pieces import WordSplitter
@@ -211,7 +211,7 @@ def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
 
     Raises:
         UserError: the file is not a whole gzip file, is packed in another way than its
-            name says, or is UTF-16.
+            name says, is UTF-16, or has a line of more than MAX_LINE_CHARACTERS.
     """
     end = start + _RANGE_BYTES
     if not start:
@@ -223,20 +223,30 @@ def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
     if path.endswith(".gz"):
         try:
             with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield from filter(None, map(_clean, unpacked))
+                yield from filter(None, map(_clean, _lines(unpacked, path)))
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"{path} is not a whole gzip file: {error}") from error
         return
+    lines, position = _lines(raw, path), 0
     # A line belongs to the range that contains its first byte.
     if start:
         raw.seek(start - 1)
-        position = start - 1 + len(raw.readline())
-    else:
-        position = 0
-    while position < end and (line := raw.readline()):
+        position = start - 1 + len(next(lines, b""))
+    while position < end and (line := next(lines, b"")):
         position += len(line)
         if line := _clean(line):
             yield line
+
+
+def _lines(stream: BinaryIO, path: str) -> Iterator[bytes]:
+    """Yields lines with their ends; raises UserError for one that is too long.
+
+    The inspection reads the first part of a large corpus only.
+    """
+    while line := stream.readline(4 * files.MAX_LINE_CHARACTERS):
+        if len(line) > files.MAX_LINE_CHARACTERS:
+            inspection.refuse_longer(line, stream, f"a line of {path}")
+        yield line
 
 
 def _clean(line: bytes) -> bytes:
