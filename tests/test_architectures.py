@@ -35,6 +35,7 @@ from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
+from cmlm.modeling.foreign import huggingface_tokenizer
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine
 from export import huggingface_folder, saved_models
@@ -532,6 +533,18 @@ def test_vocab_json_and_merges_are_a_tokenizer(tmp_path):
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
     actual = opening.open_encoder(str(folder)).encode(TEXTS)
     np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_merges_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "vocab.json").write_text("{}")
+    merges = tmp_path / "merges.txt"
+    merges.write_bytes(b"a \xff\n")
+    with pytest.raises(UserError, match=f"{merges} is not UTF-8: .*0xff"):
+        huggingface_tokenizer._byte_pairs(str(tmp_path))
+    merges.unlink()
+    merges.mkdir()
+    with pytest.raises(UserError, match=f"cannot read {merges}: "):
+        huggingface_tokenizer._byte_pairs(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["roberta", "mpnet"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import json_files
+from cmlm.common import files, json_files
 from cmlm.errors import UserError, shown
 from cmlm.modeling.foreign import architectures, base
 from cmlm.tokenization import tokenizer_file, vocabulary_file
@@ -156,9 +156,13 @@ def _byte_pairs(folder: str) -> dict:
     """Makes the contents of a tokenizer.json of vocab.json and merges.txt."""
     settings = json_files.optional(folder, "tokenizer_config.json")
     vocab = json_files.read(os.path.join(folder, "vocab.json"))
-    with tf.io.gfile.GFile(os.path.join(folder, _MERGES)) as file:
-        # Only "\n" ends a line: a token may hold other separators of lines.
-        lines = file.read().split("\n")
+    path = os.path.join(folder, _MERGES)
+    try:
+        text = files.whole(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error}") from error
+    # Only "\n" ends a line: a token may hold other separators of lines.
+    lines = text.split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
 
     special = _special_tokens(settings, folder)
