@@ -196,6 +196,38 @@ def test_reports_of_earlier_versions_are_read(tmp_path):
         merging.unite([str(tmp_path / "a.json")], {})
 
 
+@pytest.mark.parametrize(
+    "place, value, said",
+    [
+        (["tasks", "mr"], [], r"tasks: has mr=\[\]; allowed: dict"),
+        (["tasks", "mr", "protocol"], None, "task mr: has no protocol"),
+        (
+            ["tasks", "mr", "remarks"],
+            [5],
+            r"task mr: has remarks=\[5\]; allowed: texts",
+        ),
+        (["models", "m", "scores"], None, "model m: has no scores"),
+        (["models", "m", "scores", "mr"], 5, "model m: has mr=5; allowed: dict"),
+        (["models", "m", "scores", "mr", "accuracy"], "x", "mr has accuracy='x'; allo"),
+        (["models", "m", "mean_of"], ["n"], r"m: mean_of is \['n'\]; allowed: models"),
+        (["models", "m", "pcr"], 5, "model m: has pcr=5; allowed: dict"),
+        (["not_scored"], [], r"has not_scored=\[\]; allowed: dict"),
+        (["versions", "numpy"], [], r"versions: has numpy=\[\]; allowed: str"),
+        (["groups", "own"], "de", "groups: has own='de'; allowed: list"),
+    ],
+)
+def test_a_report_of_another_shape_is_one_line(tmp_path, place, value, said):
+    path = tmp_path / "a.json"
+    write(path, {"m": model(mr=80.0)})
+    content = inner = json.loads(path.read_text())
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"a.json.* {said}.*; allowed: reports of"):
+        merging.unite([str(path)], {})
+
+
 def test_deviations_of_parts_in_earlier_reports_have_the_name_of_today(tmp_path):
     older, newer = (
         {"accuracy": 80.0, "accuracy_std": 1.0, "accuracy/fr": 70.0, deviation: 2.0}

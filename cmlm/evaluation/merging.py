@@ -10,13 +10,17 @@ from cmlm.common import json_files
 from cmlm.errors import UserError, advised, shown
 from cmlm.evaluation import catalogue, metrics
 
+# The entries of a task that name some of its metrics.
+_METRICS = ("shown_metrics", "smaller_is_better", "not_ranked")
 # What earlier versions did not write about a task.
-_OLDER = {
-    "part_of": "",
-    "shown_metrics": [],
-    "smaller_is_better": [],
-    "not_ranked": [],
-    "remarks": [],
+_OLDER = {"part_of": "", "remarks": [], **{name: [] for name in _METRICS}}
+# The kind of the values of each entry that has names.
+_ENTRIES = {
+    "tasks": dict,
+    "models": dict,
+    "versions": str,
+    "groups": list,
+    "not_scored": str,
 }
 # The entries on a report as a whole.
 _SETTINGS = ("date", "data_dir", "seeds", "classifier", "versions")
@@ -116,11 +120,10 @@ def _read(path: str) -> dict[str, Any]:
     file = path if path.endswith(".json") else os.path.join(path, "results.json")
     with advised("allowed: reports of cmlm.evaluate"):
         report = json_files.read(file)
-        for name in ("tasks", "models"):
-            json_files.field(report, name, dict, file)
-    settings = {key: report[key] for key in _SETTINGS if key in report}
-    older = {"merged": [{"report": path, **settings}], "versions": {}, "groups": {}}
-    report = {**older, "not_scored": {}, **report}
+        settings = {key: report[key] for key in _SETTINGS if key in report}
+        older = {"merged": [{"report": path, **settings}], "versions": {}, "groups": {}}
+        report = {**older, "not_scored": {}, **report}
+        _check(report, file)
     # A merged report has them for each task alone.
     of_task = {
         "seeds": report.get("seeds"),
@@ -134,6 +137,56 @@ def _read(path: str) -> dict[str, Any]:
             task: _renamed(scores) for task, scores in model["scores"].items()
         }
     return report
+
+
+def _check(report: Mapping[str, Any], file: str) -> None:
+    """Raises UserError if an entry has another shape than in results.json."""
+    field = json_files.field
+    for name, kind in _ENTRIES.items():
+        entries = field(report, name, dict, file)
+        for key in entries:
+            field(entries, key, kind, f"{file}, {name}:")
+    field(report, "merged", list, file)
+    field(report, "seeds", list, file, [])
+    for name in report["groups"]:
+        _texts(report["groups"], name, f"{file}, groups:")
+    for name, about in report["tasks"].items():
+        where = f"{file}, task {name}:"
+        for key in ("family", "main_metric", "protocol"):
+            field(about, key, str, where)
+        field(about, "part_of", str, where, "")
+        for key in about.keys() & {"remarks", *_METRICS}:
+            _texts(about, key, where)
+        field(about, "seeds", list, where, [])
+        checksums = field(about, "sha256", dict, where)
+        for key in checksums:
+            field(checksums, key, str, where)
+    for name, entry in report["models"].items():
+        where = f"{file}, model {name}:"
+        scores = field(entry, "scores", dict, where)
+        for task in scores:
+            values = field(scores, task, dict, where)
+            for metric in values:
+                field(values, metric, float, f"{where} {task}")
+        field(entry, "figures", dict, where)
+        if pcr := field(entry, "pcr", dict, where, {}):
+            _texts(pcr, "languages", where)
+            if "unchanged" in pcr:
+                _texts(pcr, "unchanged", where)
+        if "mean_of" in entry:
+            members = _texts(entry, "mean_of", where)
+            if not members or not report["models"].keys() >= {*members}:
+                raise UserError(
+                    f"{where} mean_of is {shown(members)}; allowed: models of the file"
+                )
+
+
+def _texts(values: Mapping[str, Any], name: str, where: str) -> list[str]:
+    """Returns a list of texts; raises UserError if it is anything else."""
+    found = json_files.field(values, name, list, where)
+    if not all(isinstance(each, str) for each in found):
+        raise UserError(f"{where} has {name}={shown(found)}; allowed: texts")
+    return found
 
 
 def _renamed(scores: Mapping[str, float]) -> dict[str, float]:
