@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import multiprocessing
 import os
 import resource
@@ -288,6 +289,8 @@ def test_bag_of_words_is_the_mean_of_the_embeddings(source):
 
 
 def test_a_process_with_many_encoders_gets_no_warning(source, caplog):
+    # The imports have set it to errors.
+    caplog.set_level(logging.WARNING, logger="tensorflow")
     tokenizer = model_dir.load_weights(source).tokenizer
     tf.get_logger().addHandler(caplog.handler)
     for _ in range(8):

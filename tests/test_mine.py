@@ -125,7 +125,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
             cells = line.rstrip("\n").split("\t")
             assert cells[:2] == pair.rstrip("\n").split("\t")
             assert len(set(cells[1:])) == 3 and cells[0] not in cells[2:]
-    assert not (tmp_path / "hard.tsv.gz.work").exists()
+    assert not Path(f"{hard_path}.work").exists()
 
 
 @pytest.mark.large
