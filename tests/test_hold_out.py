@@ -1,5 +1,8 @@
 """A run says before its first step what it validates by, and what has changed."""
 
+import itertools
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
 import toys
@@ -8,10 +11,11 @@ from cmlm.common import distributed
 from cmlm.config import loading
 from cmlm.data import inspection
 from cmlm.data.corpus import Corpus
+from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.objectives import OBJECTIVES
 from cmlm.objectives.base import Data
-from cmlm.training import engine, hold_out, inputs
+from cmlm.training import engine, hold_out, inputs, metrics_log
 
 FRACTION = "task.cmlm.train_data.hold_out_fraction"
 
@@ -76,6 +80,40 @@ def test_objectives_of_one_text_hold_out_the_same(small, tmp_path):
     task = build(small, tmp_path / "run", **values).config.task
     share = task.cmlm.train_data.hold_out_fraction
     assert task.mlm.train_data.hold_out_fraction == share > 0.001
+
+
+@pytest.mark.usefixtures("eager")
+def test_validation_data_of_its_own_leaves_all_text_to_training(
+    small, tmp_path, caplog
+):
+    caplog.set_level("INFO", "cmlm")
+    other = toys.write_corpus(tmp_path / "other.txt", documents=3, seed=1)
+    run = build(small, tmp_path / "run", **{"task.cmlm.validation_data": other})
+    objective = run.trainer.objectives["cmlm"]
+    # Documents of eight sentences.
+    assert objective.count_examples() == 30 * 7
+    assert "held out" not in caplog.text and "holds out" not in caplog.text
+
+    found = []
+    for batch in objective.validation_dataset(tf.distribute.InputContext()):
+        batch = {name: values.numpy() for name, values in batch.items()}
+        second = batch["input_word_ids"]
+        rows, columns = batch["masked_lm_weights"].nonzero()
+        positions = batch["masked_lm_positions"][rows, columns]
+        second[rows, positions] = batch["masked_lm_ids"][rows, columns]
+        for sides in zip(batch["context_word_ids"], second, strict=True):
+            found.append(sorted(side[side > 0].tolist() for side in sides))
+    lines = Path(other).read_text().split("\n")
+    want = [
+        sorted(objective.tokenizer.encode(tf.constant(pair), 16).to_list())
+        for pair in itertools.pairwise(lines)
+        if all(pair)
+    ]
+    assert len(found) == 3 * 7 and sorted(found) == sorted(want)
+
+    validation = engine.train(run)
+    rows = metrics_log.read_metrics(str(tmp_path / "run" / model_dir.METRICS))
+    assert rows[0]["train/cmlm/loss"] > 0 and validation["cmlm/loss"] > 0
 
 
 def test_a_share_that_is_not_empty_stays(small, tmp_path):
