@@ -161,6 +161,13 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
     metrics = Validator(trainer.objectives, one_device).evaluate(["nli"])
     assert metrics["nli/accuracy"] == pytest.approx(np.mean([*pairs.values()]))
 
+    # Validation data of its own has its own languages.
+    config.validation_data = f"de={files['de'][0]},fr={files['fr'][0]}"
+    objective.data = config.load_data("-")
+    metrics = Validator(trainer.objectives, one_device).evaluate(["nli"])
+    pairs = {f"nli/accuracy_{a}_{b}" for a in ("de", "fr") for b in ("de", "fr")}
+    assert metrics.keys() == {"nli/loss", "nli/accuracy", *pairs}
+
 
 @pytest.mark.usefixtures("eager")
 def test_another_objective_does_not_let_a_frozen_encoder_learn_nli(one_device):
