@@ -71,6 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in ON_ONE_STACK:
             item.add_marker("large")
+    # Its fixture takes a minute, which at the end would leave the other processes idle.
+    items.sort(key=lambda item: item.path.stem != "test_workers")
 
 
 def pytest_collection_finish() -> None:
