@@ -55,9 +55,8 @@ def hashed(texts):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("name", ["mr", "mpqa"])
-def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data, name):
-    (task,) = catalogue.select([name])
+def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data):
+    (task,) = catalogue.select(["mpqa"])
     data = task.read(reading.DataDir(str(shared_data / "eval")))
     part = data["train"]
     # Every 60th example, in the toolkit's order.
