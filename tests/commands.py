@@ -6,11 +6,20 @@ kill a command, limit its files or change its environment start a process of the
 
 import atexit
 import functools
+import json
 import os
 import subprocess
 import tempfile
+from pathlib import Path
 
 from campaign import warm
+
+# For `repeatedly`: its cases open each encoder once.
+OPEN_ONCE = """
+import functools
+from cmlm.encoders import opening
+opening.open_encoder = functools.cache(opening.open_encoder)
+"""
 
 
 @functools.cache
@@ -37,3 +46,24 @@ def run(
     return subprocess.CompletedProcess(
         [module, *arguments], done.code, done.stdout, done.stderr
     )
+
+
+def repeatedly(
+    module: str, cases: list[list[str]], prepare: str = ""
+) -> list[tuple[int, str, str]]:
+    """Runs `python -m module` with the arguments of each case, in one fork for all.
+
+    Args:
+        module, cases: the command, and its arguments each time.
+        prepare: Python source that runs first.
+
+    Returns:
+        The exit code, the output and the messages of each case.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "cases.json")
+        file.write_text(json.dumps([module, prepare, cases]))
+        done = run("tests.run_repeatedly", str(file))
+    answers = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    assert len(answers) == len(cases), done.stderr[-3000:]
+    return answers

@@ -261,8 +261,9 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ([model, output, source, target, "--margin=cosine"], "cosine"),
         ([model, output, source, target, "--max_memory_gb=1"], "1.25"),
     ]
-    answers = [run(*flags) for flags, _ in cases]
-    for (flags, said), (code, _, heard) in zip(cases, answers):
+    arguments = [flags for flags, _ in cases]
+    answers = commands.repeatedly("cmlm.mine", arguments, commands.OPEN_ONCE)
+    for (flags, said), (code, _, heard) in zip(cases, answers, strict=True):
         errors = [line for line in heard.splitlines() if line.startswith("error:")]
         assert code == 1 and len(errors) == 1 and said in errors[0], (flags, heard)
         assert "Traceback" not in heard

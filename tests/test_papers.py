@@ -9,7 +9,6 @@ each kind trains two steps. The other commands run as they are.
 import bz2
 import collections
 import functools
-import json
 import os
 import re
 import shlex
@@ -483,12 +482,10 @@ def test_a_flagfile_trains(path, toy, trained, tmp_path, monkeypatch):
 
 # What makes a command small that its flags do not.
 SMALLER = {
-    "cmlm.evaluate": """
-import functools
-from cmlm.encoders import opening
-from cmlm.evaluation import classifier, relatedness
+    "cmlm.evaluate": f"""
+{warm.OPEN_ONCE}
+from cmlm.evaluation import classifier
 classifier.FOLDS, classifier.GRID = 2, (1.0,)
-opening.open_encoder = functools.cache(opening.open_encoder)
 """,
 }
 MORE_FLAGS = {
@@ -496,16 +493,6 @@ MORE_FLAGS = {
     "cmlm.prepare": ["--workers=1"],
 }
 NEEDS = {"cmlm.mine": "faiss", "cmlm.evaluate": "sklearn"}
-
-
-def run(module: str, cases: list[list[str]], folder: Path) -> list:
-    """The exit code of each case, and what it printed and reported."""
-    file = folder / "cases.json"
-    file.write_text(json.dumps([module, SMALLER.get(module, ""), cases]))
-    done = warm.run("tests.run_repeatedly", file, cwd=folder)
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(cases), done.stderr[-3000:]
-    return answers
 
 
 @pytest.mark.large
@@ -535,11 +522,10 @@ def test_commands_run(module, toy, tmp_path):
             continue
         scored |= tasks
         cases[tuple(a for a in case if not a.startswith("--output"))] = case
+    answers = warm.repeatedly(module, list(cases.values()), SMALLER.get(module, ""))
     failed = [
         (case, said[-1500:])
-        for case, (code, _, said) in zip(
-            cases.values(), run(module, list(cases.values()), tmp_path), strict=True
-        )
+        for case, (code, _, said) in zip(cases.values(), answers, strict=True)
         if code
     ]
     assert not failed

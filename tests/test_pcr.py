@@ -63,7 +63,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
     np.save(tmp_path / "objects.npy", np.array([{}] * 3, object), allow_pickle=True)
     text = f"--text=de={tmp_path / 'de.txt'}"
     output = f"--output={tmp_path / 'pcr.npz'}"
-    for flags, said in (
+    cases = [
         ([text, "--output=pcr.txt"], "allowed: a path that ends in .npz"),
         ([output], "no sentences; allowed"),
         ([output, text, text], "de is given twice"),
@@ -99,11 +99,12 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
             [output, text, "--model=http://localhost:1/v1/models/cmlm"],
             "--model is http://localhost:1/v1/models/cmlm; allowed: an export",
         ),
-    ):
-        refused = command(f"--model={toy_export.path}", *flags)
-        assert refused.returncode == 1, flags
-        errors = refused.stderr.splitlines()
-        assert len(errors) == 1 and said in errors[0], refused.stderr
+    ]
+    arguments = [[f"--model={toy_export.path}", *flags] for flags, _ in cases]
+    answers = commands.repeatedly("cmlm.pcr", arguments, commands.OPEN_ONCE)
+    for (flags, said), (code, _, heard) in zip(cases, answers, strict=True):
+        errors = heard.splitlines()
+        assert code == 1 and len(errors) == 1 and said in errors[0], (flags, heard)
     assert not (tmp_path / "pcr.npz").exists()
 
 
