@@ -10,9 +10,11 @@ import model_dirs
 import numpy as np
 import pytest
 import tensorflow as tf
+import test_reading
 
 from cmlm.common import files
 from cmlm.encoders import components_file, fingerprints, model_dir, opening
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout
 from cmlm.tokenization import vocabulary_file
@@ -121,32 +123,43 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     assert len(found) == 12
 
 
-def test_command_replaces_an_export_only_when_told_to(source, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
+def test_command_replaces_an_export_only_when_told_to(tmp_path):
+    source = model_dirs.write(tmp_path / "run")
+    test_reading.with_projection(source)
+    folder = tmp_path / "exports"
+    out = folder / "out"
+    out.mkdir(parents=True)
     (out / "old").write_text("old")
     batching = out / "serving" / "batching_parameters.txt"
     batching.parent.mkdir()
     batching.write_text("num_batch_threads { value: 16 }\n")
     flags = [f"--model_dir={source}", f"--export_dir={out}"]
     refused = export_command(*flags)
-    assert_refused(refused, "--overwrite", tmp_path, ["out"])
+    assert_refused(refused, "--overwrite", folder, ["out"])
     assert str(out) in refused.stderr
     assert sorted(path.name for path in out.iterdir()) == ["old", "serving"]
 
-    done = export_command(*flags, "--overwrite")
+    flags += ["--pooling=max", "--sentence_vector=projected", "--seq_length=11"]
+    done = export_command(*flags, "--precision=bfloat16", "--version=2", "--overwrite")
     assert done.returncode == 0, done.stderr
+    assert "cut at 11 tokens; trained with 37" in done.stderr
     assert "largest difference to the checkpoint" in done.stdout
     assert sorted(path.name for path in out.iterdir()) == [
         *("README.md", "checksums.json", "encoder", "export.json"),
         *("preprocessor", "serving"),
     ]
     assert sorted(path.name for path in (out / "serving").iterdir()) == [
-        *("1", "batching_parameters.txt", "models.config")
+        *("2", "batching_parameters.txt", "models.config")
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["out"], "leftovers"
+    assert [path.name for path in folder.iterdir()] == ["out"], "leftovers"
     # An operator changed it.
     assert batching.read_text() == "num_batch_threads { value: 16 }\n"
+    exported = opening.open_encoder(str(out))
+    assert exported.info["precision"] == "bfloat16"
+    read = opening.open_encoder(source, Reading("max", "projected", 11))
+    texts = test_reading.TEXTS
+    # Of bfloat16.
+    model_dirs.assert_same(exported.encode(texts), read.encode(texts), 0.02)
 
 
 @pytest.fixture(scope="module")

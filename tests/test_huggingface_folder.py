@@ -196,3 +196,9 @@ def test_command_writes_a_folder_or_nothing(tmp_path):
     assert (out / "2_Normalize").is_dir()
     again = opening.open_weights(str(out))
     assert again.config.model.hidden_size == 16
+    # It is a source, too.
+    second = tmp_path / "second"
+    done = command(f"--from={out}", f"--output={second}")
+    assert done.returncode == 0, done.stderr
+    weights = "model.safetensors"
+    assert (second / weights).read_bytes() == (out / weights).read_bytes()
