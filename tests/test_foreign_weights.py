@@ -968,19 +968,21 @@ def test_a_start_from_an_export_equals_a_start_from_its_run(tmp_path):
     about = json_files.read(f"{export}/export.json")
     assert about["fingerprint"] == fingerprints.fingerprint(trained)
     assert about["trained_seq_length"] == 20
-    # Exports of an export state it, too.
-    second = str(tmp_path / "second")
-    saved_models.write(again, second, 24)
-    assert opening.open_weights(second).trained_seq_length == 20
+    # Exports of an export state it, too; their configuration is that of a start.
+    stated = fingerprints.describe(again, 24)
+    assert stated["trained_seq_length"] == 20
+    # The checksums are those of the file before.
+    Path(export, "checksums.json").unlink()
+    second = {**about, **stated, "config": again.config.as_dict()}
+    json_files.write(f"{export}/export.json", second)
+    assert opening.open_weights(export).trained_seq_length == 20
     longer = ["task.cmlm.train_data.seq_length=30"]
-    assert run_settings(tmp_path, second, longer).longest_sentence == 30
+    assert run_settings(tmp_path, export, longer).longest_sentence == 30
 
     # An export of an early version.
     del about["trained_by_run"]
     about["seq_length"] = 20
     json_files.write(f"{export}/export.json", about)
-    # The checksums are those of the file before.
-    Path(export, "checksums.json").unlink()
     for own in (9, 30):
         more = [f"task.cmlm.train_data.seq_length={own}"]
         starts = [run_settings(tmp_path, path, more) for path in (run, export)]
