@@ -37,8 +37,12 @@ _TEACHER = {
 SETTINGS = {
     "misad": {"ngrams_file": "{}/ngrams.tsv"},
     "distill": _TEACHER,
-    # A map that the loss itself has.
-    "distill_bitext": {**_TEACHER, "projection": "linear"},
+    # A map that the loss itself has; test_train.py has a teacher of the sources.
+    "distill_bitext": {
+        **_TEACHER,
+        "projection": "linear",
+        "teacher_side": "target",
+    },
 }
 
 
@@ -72,10 +76,10 @@ def data(tmp_path_factory) -> Path:
     words = [f"{word}{language}" for word in WORDS for language in ("en", "de")]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
     (directory / "vocab.txt").write_text("\n".join([*special, *words]))
-    # A teacher of another width, for all lines and for the sources of the bitext.
+    # A teacher of another width, for all lines and for the targets of the bitext.
     lines = [(directory / f"{name}.txt").read_text() for name in ("en", "de")]
     taught = dict.fromkeys("\n".join(lines).split("\n"))
-    taught |= dict.fromkeys(row.split("\t")[0] for row in rows)
+    taught |= dict.fromkeys(row.split("\t")[1] for row in rows)
     taught.pop("", None)
     (directory / "taught.txt").write_text("".join(f"{text}\n" for text in taught))
     np.save(directory / "taught.npy", random.normal(size=[len(taught), 24]))
@@ -126,9 +130,9 @@ class Case:
         metrics: of each step.
     """
 
-    def __init__(self, name: str, data: Path):
+    def __init__(self, name: str, data: Path, **settings):
         self.name = name
-        self.config = OBJECTIVES[name].config_class()
+        self.config = OBJECTIVES[name].config_class(**settings)
         configure(self.config, name, data)
         self.tokenizer = WordPiece(str(data / "vocab.txt"))
         run = experiment.ExperimentConfig()
@@ -262,6 +266,18 @@ def test_gradient_is_that_of_the_loss(case):
 @each_in_a_graph
 def test_replicas_and_micro_batches_change_nothing(case, two_replicas):
     """In a graph; the case ran eagerly."""
+    assert_two_steps_are_the_same(case, two_replicas)
+
+
+@pytest.mark.large
+def test_replicas_and_micro_batches_do_not_change_a_regression(data, two_replicas):
+    """The loss of scored pairs that compares none."""
+    with toys.eagerly():
+        case = Case("scored", data, loss="cosine")
+    assert_two_steps_are_the_same(case, two_replicas)
+
+
+def assert_two_steps_are_the_same(case: Case, two_replicas) -> None:
     trainer = case.build(two_replicas, micro_batch_size=2)
     for name, variable in variables(trainer).items():
         variable.assign(case.start[name])
