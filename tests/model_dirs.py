@@ -17,7 +17,7 @@ from cmlm.tokenization import vocabulary_file
 from export import saved_models
 
 VOCAB = [
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *vocabulary_file.SPECIAL_TOKENS,
     *"the cat sat on a mat dog ran far away ##s ##ing un ##able . , ! ? \ufffd".split(),
     *("The", "Cat"),  # found with their case only
 ]

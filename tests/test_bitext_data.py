@@ -5,17 +5,13 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from texts import write_lines
 
 from cmlm.data import bitext, streams
 from cmlm.data.bitext import BitextDataConfig, PairDataConfig
 from cmlm.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("unconverted")
-
-
-def write(path, lines) -> str:
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
 
 
 def pairs(*args, **kwargs) -> list[tuple[str, ...]]:
@@ -29,19 +25,19 @@ GOOD = [f"sentence {i}\tSatz {i}" for i in range(500)]
 
 
 def test_lines_are_read_in_order(tmp_path):
-    path = write(tmp_path / "a.tsv", GOOD)
+    path = write_lines(tmp_path / "a.tsv", GOOD)
     assert pairs([path]) == [tuple(line.split("\t")) for line in GOOD]
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress("\n".join(GOOD).encode()))
     assert pairs([f"{tmp_path}/b.tsv.gz"]) == pairs([path])
 
 
 def test_further_columns_are_hard_negatives(tmp_path):
-    path = write(tmp_path / "a.tsv", [f"{line}\tanders\tfalsch" for line in GOOD])
+    path = write_lines(tmp_path / "a.tsv", [f"{line}\tanders\tfalsch" for line in GOOD])
     assert pairs([path])[3] == ("sentence 3", "Satz 3", "anders", "falsch")
     report = bitext.inspect([path])
     assert report.columns == 4
     assert "500 pairs with 2 hard negatives each" in str(report)
-    one = write(tmp_path / "b.tsv", [f"{line}\tanders" for line in GOOD])
+    one = write_lines(tmp_path / "b.tsv", [f"{line}\tanders" for line in GOOD])
     assert "500 pairs with 1 hard negative each" in str(bitext.inspect([one]))
 
 
@@ -64,7 +60,7 @@ def test_a_carriage_return_inside_a_line_gets_a_warning(tmp_path, caplog):
 
 def test_bad_lines_are_left_out_and_counted(tmp_path):
     lines = [*GOOD, "no column", "empty side\t ", "three\tcolumns\there", ""]
-    path = write(tmp_path / "a.tsv", lines)
+    path = write_lines(tmp_path / "a.tsv", lines)
     report = bitext.inspect([path])
     assert (report.pairs, report.wrong_columns, report.empty_sides) == (500, 2, 1)
     assert "2 lines without 2 columns, 1 line with an empty column" in str(report)
@@ -88,25 +84,27 @@ def test_bad_lines_are_left_out_and_counted(tmp_path):
     ],
 )
 def test_many_bad_lines_are_refused(tmp_path, lines, message):
-    path = write(tmp_path / "a.tsv", lines)
+    path = write_lines(tmp_path / "a.tsv", lines)
     with pytest.raises(UserError, match=message):
         BitextDataConfig(input_path=path).load(str(tmp_path))
 
 
 def test_a_column_of_numbers_is_refused(tmp_path):
-    scored = write(tmp_path / "b.tsv", [f"0.{i}\t-1\t{GOOD[i]}" for i in range(300)])
+    scored = write_lines(
+        tmp_path / "b.tsv", [f"0.{i}\t-1\t{GOOD[i]}" for i in range(300)]
+    )
     said = (
         r"column 1 of bitext holds numbers, not text, .*b.tsv line 1 first; allowed: "
         r"source<TAB>target and hard negatives \(`cut -f3,4 OLD > NEW`\)"
     )
     with pytest.raises(UserError, match=said):
         bitext.inspect([scored])
-    numbers = write(tmp_path / "c.tsv", [f"{i}\t{i} Uhr" for i in range(9)])
+    numbers = write_lines(tmp_path / "c.tsv", [f"{i}\t{i} Uhr" for i in range(9)])
     with pytest.raises(UserError, match=r"hard negatives$"):
         bitext.inspect([numbers])
     # Half of the cells may be numbers.
     half = ["12\t12", "二\tदो"] * 9
-    assert bitext.inspect([write(tmp_path / "d.tsv", half)]).pairs == 18
+    assert bitext.inspect([write_lines(tmp_path / "d.tsv", half)]).pairs == 18
 
 
 def test_a_column_with_one_text_in_all_lines_is_refused(tmp_path):
@@ -117,26 +115,28 @@ def test_a_column_with_one_text_in_all_lines_is_refused(tmp_path):
         r"hard negatives, in different texts \(`cut -f2,4 OLD > NEW`\)"
     )
     with pytest.raises(UserError, match=said):
-        bitext.inspect([write(tmp_path / "a.tsv", lines)])
+        bitext.inspect([write_lines(tmp_path / "a.tsv", lines)])
     with pytest.raises(UserError, match="column 2 .* in different texts$"):
-        bitext.inspect([write(tmp_path / "b.tsv", [f"x {i}\tb" for i in range(100)])])
+        bitext.inspect(
+            [write_lines(tmp_path / "b.tsv", [f"x {i}\tb" for i in range(100)])]
+        )
     # A few lines may have one query.
-    assert bitext.inspect([write(tmp_path / "c.tsv", lines[:99])]).pairs == 99
+    assert bitext.inspect([write_lines(tmp_path / "c.tsv", lines[:99])]).pairs == 99
     other = ["eng\tHouse\tdeutsch\tHaus", *lines[1:], "deu\tHouse\tdeu\tHaus"]
-    assert bitext.inspect([write(tmp_path / "d.tsv", other)]).constant == {}
+    assert bitext.inspect([write_lines(tmp_path / "d.tsv", other)]).constant == {}
 
 
 @pytest.mark.parametrize("different", [0, 49, 50])
 def test_equal_sides_get_a_warning(tmp_path, caplog, different):
     equal = [f"house {i}\t house {i}" for i in range(500 - different)]
-    path = write(tmp_path / "a.tsv", [*equal, *GOOD[:different]])
+    path = write_lines(tmp_path / "a.tsv", [*equal, *GOOD[:different]])
     assert bitext.inspect([path]).equal_sides == 500 - different
     said = f"a.tsv: the first two columns are equal in {500 - different} of 500 lines"
     assert (said in caplog.text) is (different < 50)
 
 
 def test_a_name_is_that_of_two_languages(tmp_path):
-    path = write(tmp_path / "a.tsv", GOOD)
+    path = write_lines(tmp_path / "a.tsv", GOOD)
     for name in ("", "en-de=", "zh-Hant-en="):
         BitextDataConfig(input_path=f"{name}{path}").load(str(tmp_path))
     with pytest.raises(
@@ -148,8 +148,8 @@ def test_a_name_is_that_of_two_languages(tmp_path):
 
 
 def test_the_file_of_the_first_bad_line_is_named(tmp_path):
-    good = write(tmp_path / "a.tsv", GOOD)
-    bad = write(tmp_path / "b.tsv", ["Yes.\tJa.", *["missing"] * 9])
+    good = write_lines(tmp_path / "a.tsv", GOOD)
+    bad = write_lines(tmp_path / "b.tsv", ["Yes.\tJa.", *["missing"] * 9])
     with pytest.raises(
         UserError, match="lines of bitext do not .*b.tsv line 2 is the first"
     ):
@@ -159,17 +159,19 @@ def test_the_file_of_the_first_bad_line_is_named(tmp_path):
 @pytest.mark.parametrize("header", ["Query\tpassage\tnegative", "sentence1\tsentence2"])
 def test_a_header_is_told(header, tmp_path, caplog):
     columns = header.count("\t") - 1
-    path = write(tmp_path / "a.tsv", [line + "\tanders" * columns for line in GOOD])
+    path = write_lines(
+        tmp_path / "a.tsv", [line + "\tanders" * columns for line in GOOD]
+    )
     bitext.inspect([path])
     assert not caplog.text
-    named = write(tmp_path / "b.tsv", [header, Path(path).read_text().rstrip()])
+    named = write_lines(tmp_path / "b.tsv", [header, Path(path).read_text().rstrip()])
     assert bitext.inspect([path, named]).pairs == 1001
     assert "b.tsv line 1 names columns, and counts as a pair" in caplog.text
 
 
 def test_translations_of_one_text_are_held_out_together(tmp_path):
     lines = [f"sentence {i % 100}\tSatz {i}" for i in range(1000)]
-    path = write(tmp_path / "a.tsv", lines)
+    path = write_lines(tmp_path / "a.tsv", lines)
     train = pairs([path], "train", 0.2)
     held_out = pairs([path], "validation", 0.2)
     assert sorted(train + held_out) == sorted(pairs([path]))
@@ -178,7 +180,7 @@ def test_translations_of_one_text_are_held_out_together(tmp_path):
 
 
 def test_hosts_share_the_lines(tmp_path):
-    path = write(tmp_path / "a.tsv", GOOD)
+    path = write_lines(tmp_path / "a.tsv", GOOD)
     shares = [
         pairs([path], input_context=tf.distribute.InputContext(2, i, 2))
         for i in range(2)

@@ -17,12 +17,13 @@ from cmlm.objectives.distill import (
     DistillConfig,
     DistillObjective,
 )
+from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import inputs, teachers
 from cmlm.training.start import Start
 
 TEXTS = [f"sentence number {n} of the text ." for n in range(300)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sentence", "##ing", "."]
+VOCABULARY = [*vocabulary_file.SPECIAL_TOKENS, "sentence", "##ing", "."]
 
 
 def unit(vectors):

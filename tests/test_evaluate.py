@@ -9,16 +9,12 @@ import commands
 import model_dirs
 import numpy as np
 import pytest
+from texts import write
 
 from cmlm.encoders import components_file, opening
 from cmlm.evaluation import averages, results
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def write(path: Path, content, encoding="utf-8"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode(encoding))
 
 
 def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):

@@ -6,6 +6,7 @@ import io
 import numpy as np
 import pytest
 from encoders import Table
+from texts import write_lines
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, reading, report, results, run, tables
@@ -25,11 +26,6 @@ def read(name, folder):
     return task, task.read(reading.DataDir(str(folder)))
 
 
-def write(path, lines):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines))
-
-
 def pairs(language, count):
     return [
         (f"{language} premise {row}", f"{language} {LABELS[row % 3]} {row}")
@@ -46,7 +42,7 @@ def write_published(folder, languages=("en", "de")):
                 cells |= {"language": language, "gold_label": LABELS[row % 3]}
                 cells |= {"sentence1": first, "sentence2": second}
                 rows.append("\t".join(cells[name] for name in HEAD))
-        write(folder / "XNLI-1.0" / f"xnli.{part}.tsv", rows)
+        write_lines(folder / "XNLI-1.0" / f"xnli.{part}.tsv", rows)
 
 
 def write_by_language(folder):
@@ -56,8 +52,10 @@ def write_by_language(folder):
                 "\t".join([*pair, *([LABELS[row % 3]] if part == "dev" else [])])
                 for row, pair in enumerate(pairs(language, count))
             ]
-            write(folder / "xnli" / f"{part}-{language}.tsv", rows)
-    write(folder / "xnli" / "test-labels.txt", [LABELS[row % 3] for row in range(12)])
+            write_lines(folder / "xnli" / f"{part}-{language}.tsv", rows)
+    write_lines(
+        folder / "xnli" / "test-labels.txt", [LABELS[row % 3] for row in range(12)]
+    )
 
 
 def write_labels_beside(folder):
@@ -69,7 +67,7 @@ def write_labels_beside(folder):
             "\t".join([*pair, LABELS[row % 3]])
             for row, pair in enumerate(pairs(language, 12))
         ]
-        write(folder / "xnli" / f"test-{language}.tsv", rows)
+        write_lines(folder / "xnli" / f"test-{language}.tsv", rows)
 
 
 class Words:
@@ -156,22 +154,22 @@ def test_snli_learns_from_its_training_set_if_there_is_one(tmp_path):
         both = list(zip(*pairs("en", count), strict=True))
         labels = [LABELS[row % 3] for row in range(count)]
         # No agreement of the annotators: the pair does not count.
-        write(tmp_path / "SNLI" / f"labels.{part}", [*labels, "-"])
+        write_lines(tmp_path / "SNLI" / f"labels.{part}", [*labels, "-"])
         for name, column in zip(("s1", "s2"), both, strict=True):
-            write(tmp_path / "SNLI" / f"{name}.{part}", [*column, "left out"])
+            write_lines(tmp_path / "SNLI" / f"{name}.{part}", [*column, "left out"])
     task, data = read("snli", tmp_path)
     assert len(data["train"].texts) == 30 and data["en"].texts == pairs("en", 12)
     assert task.score(data, Words().encode)["accuracy"] == 100
-    write(tmp_path / "SNLI" / "s1.train", ["a"] * 20)
-    write(tmp_path / "SNLI" / "s2.train", ["b"] * 20)
-    write(tmp_path / "SNLI" / "labels.train", ["neutral", "entailment"] * 10)
+    write_lines(tmp_path / "SNLI" / "s1.train", ["a"] * 20)
+    write_lines(tmp_path / "SNLI" / "s2.train", ["b"] * 20)
+    write_lines(tmp_path / "SNLI" / "labels.train", ["neutral", "entailment"] * 10)
     _, data = read("snli", tmp_path)
     assert data["train"].texts == [("a", "b")] * 20
 
 
 def test_damage_is_named(tmp_path):
     write_by_language(tmp_path)
-    write(tmp_path / "xnli" / "test-labels.txt", ["neutral"])
+    write_lines(tmp_path / "xnli" / "test-labels.txt", ["neutral"])
     with pytest.raises(UserError, match="not line by line"):
         read("xnli", tmp_path)
     (tmp_path / "xnli" / "test-labels.txt").unlink()
@@ -182,7 +180,7 @@ def test_damage_is_named(tmp_path):
     path.write_text(path.read_text().replace("entailment", "yes", 1))
     with pytest.raises(UserError, match="label 'yes'; allowed: entailment, neutral"):
         read("xnli", tmp_path)
-    write(path, ["a\t" * 8])
+    write_lines(path, ["a\t" * 8])
     with pytest.raises(UserError, match="columns 'a', .*, ''; allowed: language, "):
         read("xnli", tmp_path)
 
@@ -190,16 +188,16 @@ def test_damage_is_named(tmp_path):
 def test_a_set_without_enough_labels_is_refused(tmp_path):
     for part in ("dev", "test"):
         for name in ("s1", "s2"):
-            write(tmp_path / "snli" / f"{name}.{part}", ["a", "b"])
-    write(tmp_path / "snli" / "labels.dev", ["neutral", "entailment"])
-    write(tmp_path / "snli" / "labels.test", ["-", "-"])
+            write_lines(tmp_path / "snli" / f"{name}.{part}", ["a", "b"])
+    write_lines(tmp_path / "snli" / "labels.dev", ["neutral", "entailment"])
+    write_lines(tmp_path / "snli" / "labels.test", ["-", "-"])
     with pytest.raises(UserError, match="labels.test has no labelled pair"):
         read("snli", tmp_path)
-    write(tmp_path / "snli" / "labels.test", ["-", "neutral"])
+    write_lines(tmp_path / "snli" / "labels.test", ["-", "neutral"])
     with pytest.raises(UserError, match="each class: 1, 1; allowed: two classes"):
         read("snli", tmp_path)
     for name in ("s1", "s2", "labels"):
-        write(tmp_path / "snli" / f"{name}.dev", ["neutral"] * 30)
+        write_lines(tmp_path / "snli" / f"{name}.dev", ["neutral"] * 30)
     with pytest.raises(UserError, match="each class: 30; allowed: two classes"):
         read("snli", tmp_path)
 

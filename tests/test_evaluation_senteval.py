@@ -1,11 +1,10 @@
 """STS and SentEval: public files as they are, scores learnt from scores, XEVAL."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from encoders import WordCounts
 from scipy import optimize, special, stats
+from texts import write
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, perceptron, reading, relatedness, run
@@ -16,11 +15,6 @@ TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
 
 def read(name, data_dir):
     return TASKS[name].read(reading.DataDir(str(data_dir)))
-
-
-def write(path: Path, content, encoding="utf-8"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode(encoding))
 
 
 # -------------------------------------------------------------------- training

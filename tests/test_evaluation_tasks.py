@@ -12,6 +12,7 @@ import testsets
 from encoders import Table, WordCounts
 from scipy.linalg import orthogonal_procrustes
 from sklearn.linear_model import LogisticRegression
+from texts import write_lines
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, classifier, reading, run
@@ -32,11 +33,6 @@ from cmlm.evaluation.tasks import (
 def read(name, data_dir):
     (task,) = catalogue.select([name])
     return task, task.read(reading.DataDir(str(data_dir)))
-
-
-def write(path, lines):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 # -------------------------------------------------------------------- mining
@@ -69,10 +65,10 @@ def bucc(tmp_path):
             rows.append(f"{language}-{row}\t{text}")
             table[text] = np.eye(6)[row] + (0 if row < 3 else row * 0.1)
         rows.append(f"{language}-6\t{language} 0")  # a double
-        write(tmp_path / f"zh-en.dev.{language}", rows)
+        write_lines(tmp_path / f"zh-en.dev.{language}", rows)
     table["en 4"] = np.eye(6)[4] * 0.3 + np.eye(6)[3]
     gold = ["zh-0\ten-6", "zh-1\ten-1", "zh-2\ten-2"]
-    write(tmp_path / "zh-en.dev.gold", gold)
+    write_lines(tmp_path / "zh-en.dev.gold", gold)
     return tmp_path, Table(table)
 
 
@@ -88,14 +84,14 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
     for end in ("zh", "en"):
         text = (folder / f"zh-en.dev.{end}").read_text()
         (folder / f"zh-en.test.{end}").write_text(text)
-    write(folder / "zh-en.test.gold", ["zh-5\ten-5"])
+    write_lines(folder / "zh-en.test.gold", ["zh-5\ten-5"])
     _, data = read("bucc", folder)
     assert data["zh-en"].scored.gold == {(5, 5)} and len(data["zh-en"].tuning.gold) == 3
     assert task.score(data, model.encode)["own_threshold"] == 0
     assert task.remarks(data) == [
         "scored files: zh-en.test with the threshold of zh-en.dev"
     ]
-    write(folder / "zh-en.dev.gold", ["zh-0\ten-9"])
+    write_lines(folder / "zh-en.dev.gold", ["zh-0\ten-9"])
     with pytest.raises(UserError, match="line 1: no sentence 'en-9'"):
         read("bucc", folder)
 
@@ -162,8 +158,8 @@ def test_a_learnt_mapping_finds_a_rotation():
 
 def test_bli_dictionaries(tmp_path):
     folder = tmp_path / "bli" / "en-de"
-    write(folder / "yacle.test.freq.2k.en-de.tsv", ["a\tx", "b\ty", "a\tz"])
-    write(folder / "yacle.train.freq.5k.en-de.tsv", ["c\tw"])
+    write_lines(folder / "yacle.test.freq.2k.en-de.tsv", ["a\tx", "b\ty", "a\tz"])
+    write_lines(folder / "yacle.train.freq.5k.en-de.tsv", ["c\tw"])
     task, data = read("bli", tmp_path)
     lexicon = data["en-de"]
     assert lexicon.source == ["a", "b", "c"] and lexicon.target == ["x", "y", "z", "w"]
@@ -205,7 +201,7 @@ def test_multi_simlex_pairs_and_crossed_ones(tmp_path):
                 scores = [{"4": "5", "1": "3", "2": "2"}[score] for score in scores]
             cells[f"{name}_SCORE"] = " ".join(scores)
         rows.append([cells[column] for column in columns])
-    write(tmp_path / "Vulic-2020-2244.tsv", ["\t".join(row) for row in rows])
+    write_lines(tmp_path / "Vulic-2020-2244.tsv", ["\t".join(row) for row in rows])
     _, data = read("multi-simlex-fr", tmp_path)
     assert (data["fr"].first, data["fr"].second) == (
         ["french1", "french1", "french4"],
@@ -223,7 +219,7 @@ def test_multi_simlex_pairs_and_crossed_ones(tmp_path):
     ]
     for row in rows[1:]:
         row[columns.index("FRENCH_IN_SOURCE")] = ""
-    write(tmp_path / "Vulic-2020-2244.tsv", ["\t".join(row) for row in rows])
+    write_lines(tmp_path / "Vulic-2020-2244.tsv", ["\t".join(row) for row in rows])
     for name in ("multi-simlex-fr", "multi-simlex-cross-en-fr"):
         with pytest.raises(UserError, match="fr has 0 examples with 0 distinct scores"):
             read(name, tmp_path)
@@ -281,8 +277,8 @@ def test_words_in_the_tables_of_their_authors(tmp_path):
     head = "word1\tword2\tPOS\tSimLex999\tconc(w1)"
     lines = [f"{one}\t{two}\tA\t{score}\t2.7" for one, two, score in rows]
     simlex = tmp_path / "SimLex-999" / "SimLex-999.txt"
-    write(simlex, [head, *lines])
-    write(
+    write_lines(simlex, [head, *lines])
+    write_lines(
         tmp_path / "lexical" / "combined.csv",
         ["Word 1,Word 2,Human (mean)", *map(",".join, rows)],
     )
@@ -291,7 +287,7 @@ def test_words_in_the_tables_of_their_authors(tmp_path):
         assert pairs.first == ["old", "smart", "a"]
         assert pairs.second == ["new", "wise", "b"]
         assert pairs.gold.tolist() == [1.58, 9.2, 3]
-    write(simlex, [head, *lines[:2], "a\tb\t3"])
+    write_lines(simlex, [head, *lines[:2], "a\tb\t3"])
     with pytest.raises(UserError, match="3 columns in .*; allowed: 5"):
         read("simlex999", tmp_path)
 
@@ -300,7 +296,7 @@ def test_words_in_the_tables_of_their_authors(tmp_path):
 
 
 def test_entity_linking(tmp_path):
-    write(
+    write_lines(
         tmp_path / "ncbi-disease" / "medic-2012.txt", ["C1|7||Flu|Grippe", "D2||Cold"]
     )
     corpus = [
@@ -311,7 +307,7 @@ def test_entity_linking(tmp_path):
         "1\t0\t3\tsniffles\tSpecificDisease\tD2+D9",
         "",
     ]
-    write(tmp_path / "ncbi-disease" / "test" / "NCBItestset_corpus.txt", corpus)
+    write_lines(tmp_path / "ncbi-disease" / "test" / "NCBItestset_corpus.txt", corpus)
     task, data = read("ncbi-disease", tmp_path)
     assert not data.is_released
     assert data.mentions == [["flu"], ["sniffles"]] and data.names == [
@@ -335,7 +331,9 @@ def test_entity_linking(tmp_path):
 def test_entity_linking_in_the_released_layout(tmp_path):
     """A composite counts if all its parts are right (BioSyn's evaluate_topk_acc)."""
     folder = tmp_path / "ncbi-disease"
-    write(folder / "test_dictionary.txt", ["C1||breast cancer", "C2||ovarian cancer"])
+    write_lines(
+        folder / "test_dictionary.txt", ["C1||breast cancer", "C2||ovarian cancer"]
+    )
     rows = [
         "7||0|9||DiseaseClass||breast cancer|ovarian cancer||C1|C2",
         "7||0|9||DiseaseClass||breast cancer|mystery||C1+C9",
@@ -343,7 +341,7 @@ def test_entity_linking_in_the_released_layout(tmp_path):
         "7||0|9||DiseaseClass||tumour||OMIM:C1",
         "7||0|9||DiseaseClass||tumour||OMIM:C1",
     ]
-    write(folder / "processed_test" / "7.concept", rows)
+    write_lines(folder / "processed_test" / "7.concept", rows)
     task, data = read("ncbi-disease", tmp_path)
     assert data.is_released and len(data.mentions) == 4, "doubles stay, CUI-less goes"
     assert data.mentions[0] == ["breast cancer", "ovarian cancer"]
@@ -361,7 +359,7 @@ def test_entity_linking_in_the_released_layout(tmp_path):
     assert read("ncbi-disease", folder)[1] == data
     with pytest.raises(reading.MissingData):
         read("bc5cdr-disease", folder)
-    write(folder / "processed_test" / "7.concept", [rows[2]])
+    write_lines(folder / "processed_test" / "7.concept", [rows[2]])
     with pytest.raises(UserError, match="processed_test has no mention with a concept"):
         read("ncbi-disease", tmp_path)
 
@@ -369,10 +367,14 @@ def test_entity_linking_in_the_released_layout(tmp_path):
 def test_entity_linking_in_folds_and_tables(tmp_path):
     """AskAPatient splits composites, COMETA does not; names only lose their case."""
     folder = tmp_path / "askapatient"
-    write(folder / "AskAPatient.dict.txt", ["1||No Sleep", "2||Pain, acute", "2||Ache"])
+    write_lines(
+        folder / "AskAPatient.dict.txt", ["1||No Sleep", "2||Pain, acute", "2||Ache"]
+    )
     name = "AskAPatient.fold-{}.test.preprocessed_query.txt"
-    write(folder / name.format(0), ["1|2||awake+ache", "CUI-less||fine", "1||ache"])
-    write(folder / name.format(1), ["2||ache"])
+    write_lines(
+        folder / name.format(0), ["1|2||awake+ache", "CUI-less||fine", "1||ache"]
+    )
+    write_lines(folder / name.format(1), ["2||ache"])
     task, data = read("askapatient", tmp_path)
     assert data["0"].mentions == [["awake", "ache"], ["ache"]]
     assert data["0"].names == ["no sleep", "pain, acute", "ache"]
@@ -386,16 +388,16 @@ def test_entity_linking_in_folds_and_tables(tmp_path):
 
     table = tmp_path / "cometa" / "splits" / "stratified_general" / "test.csv"
     head = "ID\tTerm\tGeneral SNOMED ID\tExample"
-    write(table, [head, "7\tawake+ache\t1\tI am.", "8\tache\t1\tIt does."])
+    write_lines(table, [head, "7\tawake+ache\t1\tI am.", "8\tache\t1\tIt does."])
     names = ["1||No Sleep", "2||Ache"]
-    write(tmp_path / "cometa" / "COMETA_id_sf_dictionary.txt", names)
+    write_lines(tmp_path / "cometa" / "COMETA_id_sf_dictionary.txt", names)
     task, data = read("cometa", tmp_path)
     assert data.mentions == [["awake+ache"], ["ache"]]
     assert task.score(data, Table(vectors).encode)["accuracy"] == 50
-    write(table, [head.replace("Term", "Word"), "7\tache\t1\tIt does."])
+    write_lines(table, [head.replace("Term", "Word"), "7\tache\t1\tIt does."])
     with pytest.raises(UserError, match="'ID', 'Word', 'General.*; allowed: Term, "):
         read("cometa", tmp_path)
-    write(folder / name.format(1), ["2||ache||more"])
+    write_lines(folder / name.format(1), ["2||ache||more"])
     found, failed = run.read(catalogue.select(["askapatient"]), str(tmp_path))
     assert list(found[0].data) == ["0"]
     assert "line 1: 3 columns; allowed: 2" in failed["askapatient-1"]
@@ -405,8 +407,8 @@ def test_sts_in_other_languages(tmp_path):
     """Organisers' files; the columns of ar-en are English and Arabic."""
 
     def put(place, pairs, scores):
-        write(tmp_path / place.format("eval.v1.1", "input"), pairs)
-        write(tmp_path / place.format("gs", "gs"), scores)
+        write_lines(tmp_path / place.format("eval.v1.1", "input"), pairs)
+        write_lines(tmp_path / place.format("gs", "gs"), scores)
 
     track = "sts17/STS2017.{}/STS.{}.track"
     put(track + "3.es-es.txt", ["a\tb", "a\tc", "a\td"], ["5.0", "2.5", "0"])
@@ -460,7 +462,7 @@ def test_closed_and_open_analogies_by_hand():
 def test_analogy_files(tmp_path):
     for kind, level in (("semantic", "word"), ("syntactic", "sentence")):
         path = tmp_path / "ulr-analogy" / kind / level / "kind.txt"
-        write(path, ["a \tb\tc\td\te", "b\ta\td\tc\te"])
+        write_lines(path, ["a \tb\tc\td\te", "b\ta\td\tc\te"])
     task, data = read("ulr-analogy", tmp_path)
     assert set(data) == {"word-semantic", "sentence-syntactic"}
     assert data["word-semantic"].texts == ["a", "b", "c", "d", "e"]
@@ -475,25 +477,27 @@ def test_analogy_files(tmp_path):
     assert set(read("ulr-analogy", tmp_path)[1]) == {"sentence-syntactic"}
     # Other sets in the folder are not taken for analogies.
     mrpc = tmp_path / "other" / "senteval" / "MRPC" / "msr_paraphrase_test.txt"
-    write(mrpc, ["a\tb\tc\td\te"])
+    write_lines(mrpc, ["a\tb\tc\td\te"])
     with pytest.raises(reading.MissingData, match="ulr-analogy/semantic"):
         read("ulr-analogy", tmp_path / "other")
-    write(
+    write_lines(
         tmp_path / "lexical" / "questions-words.txt",
         [": x", "a b c d", ": gram1", "b a d c"],
     )
     task, data = read("google-analogy", tmp_path)
     assert task.score(data, Table(vectors).encode)["accuracy/gram1"] == 100
-    write(tmp_path / "lexical" / "questions-words.txt", ["a b c d"])
+    write_lines(tmp_path / "lexical" / "questions-words.txt", ["a b c d"])
     with pytest.raises(UserError, match="line 1"):
         read("google-analogy", tmp_path)
-    write(tmp_path / "lexical" / "questions-words.txt", [": none", ": x", "a b c d"])
+    write_lines(
+        tmp_path / "lexical" / "questions-words.txt", [": none", ": x", "a b c d"]
+    )
     assert list(read("google-analogy", tmp_path)[1]) == ["x"]
-    write(tmp_path / "lexical" / "questions-words.txt", [": none"])
+    write_lines(tmp_path / "lexical" / "questions-words.txt", [": none"])
     with pytest.raises(UserError, match="no question"):
         read("google-analogy", tmp_path)
     for line in ("a\t\tc\td\te", "a\tb\tc\td\t "):
-        write(path, ["a\tb\tc\td\te", line])
+        write_lines(path, ["a\tb\tc\td\te", line])
         with pytest.raises(UserError, match="line 2: an empty column; allowed: a, b"):
             read("ulr-analogy", tmp_path)
 
@@ -507,7 +511,7 @@ def test_geogranno_and_qnli(tmp_path):
         "dev": [("q1", "p2")],
     }.items():
         lines = [json.dumps({"nl": q, "can": p}) for q, p in pairs]
-        write(tmp_path / "geogranno" / f"{part}_geo_granno.json", lines)
+        write_lines(tmp_path / "geogranno" / f"{part}_geo_granno.json", lines)
     task, data = read("geogranno", tmp_path)
     assert data.gold == [{0, 1}, {1}]
     vectors = {"q1": [1, 0], "q2": [1, 0], "p1": [1, 0], "p2": [0, 1]}
@@ -526,13 +530,13 @@ def test_geogranno_and_qnli(tmp_path):
         **{"query 9-15": [False, False], "difference 0+": [True, True]},
         **{"difference 2+": [True, True], "difference 3+": [True, True]},
     }
-    write(tmp_path / "geogranno" / "dev_geo_granno.json", ["[1]"])
+    write_lines(tmp_path / "geogranno" / "dev_geo_granno.json", ["[1]"])
     with pytest.raises(UserError, match="line 1: not a JSON object"):
         read("geogranno", tmp_path)
     rows = ["index\tquestion\tsentence\tlabel"]
     rows += ["0\tq1\tp1\tentailment", "1\tq1\tp2\tnot_entailment"]
     rows += ["2\tq2\tp2\tentailment", "3\tq2\tp2\tnot_entailment"]
-    write(tmp_path / "glue" / "QNLI" / "dev.tsv", rows)
+    write_lines(tmp_path / "glue" / "QNLI" / "dev.tsv", rows)
     task, data = read("qnli", tmp_path)
     # Cosines 1 and 0 with the answer, 0 and 0 without: (1 + 1 + 0.5 + 0.5) / 4.
     assert task.score(data, Table(vectors).encode) == {"auc": pytest.approx(75)}
@@ -554,7 +558,7 @@ def write_reviews(folder, rows_of):
                     for rating in (1, 3, 4, 5)
                 ]
                 path = folder / "amazon-reviews" / "amazon-dataset" / language / domain
-                write(path / f"{part}.review", ["<items>", *items, "</items>"])
+                write_lines(path / f"{part}.review", ["<items>", *items, "</items>"])
 
 
 def test_amazon_reviews_as_in_table_6(tmp_path):
@@ -585,14 +589,14 @@ def test_amazon_reviews_as_in_table_6(tmp_path):
     _, data = read("amazon", tmp_path)
     assert "; de books 20; ja books 20, music 20" in task.remarks(data)[0]
     for language in ("german", "japanese"):
-        write(folder / language / "books" / "test.review", ["<item>"])
+        write_lines(folder / language / "books" / "test.review", ["<item>"])
     with pytest.raises(UserError, match="german.* has <item>s of one label"):
         read("amazon", tmp_path)
     write_reviews(tmp_path, 1)
     for domain in ("books", "music"):
         path = tmp_path / "amazon-reviews" / "amazon-dataset" / "english" / domain
         items = [f"<item><rating>{rating}</rating></item>" for rating in (1, 5)]
-        write(path / "train.review", items)
+        write_lines(path / "train.review", items)
     with pytest.raises(UserError, match="each class: 2, 2; allowed: two classes"):
         read("amazon", tmp_path)
     with pytest.raises(UserError, match="item 1: score '6'; allowed: 1 to 5"):
@@ -673,7 +677,7 @@ def test_removing_components_takes_the_language_away(tmp_path):
         for language in offset:
             texts = [f"{language} {part} {row}" for row in range(60)]
             lines = [f"{text}\tother" for text in texts]
-            write(tmp_path / "pawsx" / f"{part}-{language}.tsv", lines)
+            write_lines(tmp_path / "pawsx" / f"{part}-{language}.tsv", lines)
             noise = random.normal(0, 0.05, size=[60, 6])
             for text, vector in zip(texts, meaning + noise):
                 table[text] = np.concatenate([vector, offset[language]])
@@ -685,7 +689,7 @@ def test_removing_components_takes_the_language_away(tmp_path):
     assert scores["cosine_gap"] > 0.5 > abs(scores["cosine_gap_pcr"]) * 10
     drawn = task.figures(data, Table(table).encode)
     np.testing.assert_allclose(np.sum(drawn["after"]["neighbours"], axis=1), 1)
-    write(tmp_path / "pawsx" / "dev-fr.tsv", ["a\tb"])
+    write_lines(tmp_path / "pawsx" / "dev-fr.tsv", ["a\tb"])
     _, failed = run.read(catalogue.select(["pawsx"]), str(tmp_path))
     assert "not line by line" in failed["pawsx-fr"]
 
@@ -695,7 +699,7 @@ def test_the_files_of_xnli_are_no_paraphrases(tmp_path):
     for language in ("de", "en"):
         for part, label in (("test", ""), ("dev", "\tneutral")):
             rows = [f"{language} {part} {row}\tother{label}" for row in range(4)]
-            write(tmp_path / f"{part}-{language}.tsv", rows)
+            write_lines(tmp_path / f"{part}-{language}.tsv", rows)
     with pytest.raises(
         UserError, match="dev-...tsv, line 1: label 'neutral'; allowed: 0"
     ):
@@ -714,15 +718,15 @@ def test_paraphrases_in_the_archives_own_layout(tmp_path, folder):
         for part in ("test", "dev"):
             rows = [f"{n}\t{language} {part} {n}\tother\t1" for n in range(4)]
             path = tmp_path / folder / language / f"{part}_2k.tsv"
-            write(path, ["id\tsentence1\tsentence2\tlabel", *rows])
-        write(path.parent / "translated_train.tsv", ["id\tsentence1", "1\ttrain"])
+            write_lines(path, ["id\tsentence1\tsentence2\tlabel", *rows])
+        write_lines(path.parent / "translated_train.tsv", ["id\tsentence1", "1\ttrain"])
     _, pool = read("pawsx", tmp_path)
     for part, found in (("test", pool.texts), ("dev", pool.fitted)):
         assert found == {
             name: [f"{name} {part} {n}" for n in range(4)] for name in languages
         }
     path.unlink()
-    write(tmp_path / folder / "de" / "test_2k.tsv", ["1\tde test 1\tother\t1"])
+    write_lines(tmp_path / folder / "de" / "test_2k.tsv", ["1\tde test 1\tother\t1"])
     (found,), failed = run.read(catalogue.select(["pawsx"]), str(tmp_path))
     assert list(found.data.texts) == ["en", "es"]
     assert "fr/dev_2k.tsv" in failed["pawsx-fr"]
@@ -742,7 +746,7 @@ def test_the_quotes_of_csv_are_removed(tmp_path, cells, wanted):
     for language in ("de", "en"):
         for part in ("test", "dev"):
             lines = ["plain\tother", *(f"{cell}\t{cells[3]}" for cell in cells[:3])]
-            write(tmp_path / "pawsx" / f"{part}-{language}.tsv", lines)
+            write_lines(tmp_path / "pawsx" / f"{part}-{language}.tsv", lines)
     _, pool = read("pawsx", tmp_path)
     assert pool.texts == pool.fitted == dict.fromkeys(("de", "en"), ["plain", *wanted])
 
@@ -756,7 +760,7 @@ def test_a_sentence_without_a_translation_is_left_out_in_all_languages(tmp_path)
             if (language, part) != ("en", "test"):
                 lines[5] = "NS"
             rows = [f"{line}\tother" for line in lines]
-            write(tmp_path / "pawsx" / f"{part}-{language}.tsv", rows)
+            write_lines(tmp_path / "pawsx" / f"{part}-{language}.tsv", rows)
     _, pool = read("pawsx", tmp_path)
     for part, found, kept in (
         ("test", pool.texts, [0, 1, 3, 4, 6]),
@@ -769,7 +773,9 @@ def test_a_sentence_without_a_translation_is_left_out_in_all_languages(tmp_path)
 
 def test_own_files_are_fitted_on_other_lines(tmp_path):
     for language in ("en", "de"):
-        write(tmp_path / f"a.{language}", [f"{language} {row}" for row in range(5)])
+        write_lines(
+            tmp_path / f"a.{language}", [f"{language} {row}" for row in range(5)]
+        )
     _, pool = read(f"agnosticity:{tmp_path}/a.en:{tmp_path}/a.de", tmp_path)
     assert pool.texts["a.de"] == ["de 0", "de 2", "de 4"]
     assert pool.fitted["a.en"] == ["en 1", "en 3"]
@@ -799,7 +805,7 @@ def test_geometry_of_raw_vectors_over_training_strings(tmp_path):
         texts = (f"a {row}", f"b {row % 5}")
         rows.append("\t".join(["g", "f", "y", "i", str(row % 6), *texts]))
         table |= {text: 0.3 * random.normal(size=4) + 0.5 for text in texts}
-    write(tmp_path / "senteval" / "stsbenchmark" / "sts-train.csv", rows)
+    write_lines(tmp_path / "senteval" / "stsbenchmark" / "sts-train.csv", rows)
     task, data = read("geometry", tmp_path)
     assert sorted(data.texts) == sorted(table) and len(data.first) == 4
     scores = task.score(data, Table(table).encode)
@@ -813,7 +819,7 @@ def test_geometry_of_raw_vectors_over_training_strings(tmp_path):
         expected = np.linalg.norm(v.mean(axis=0))
         assert scores[f"mean_vector_norm{end}"] == pytest.approx(expected, rel=1e-5)
     assert abs(scores["mean_vector_norm"] - scores["mean_vector_norm_unit"]) > 0.01
-    write(tmp_path / "strings.txt", ["a 0", "b 0", "", "a 0"])
+    write_lines(tmp_path / "strings.txt", ["a 0", "b 0", "", "a 0"])
     task, data = read(f"geometry:{tmp_path}/strings.txt", tmp_path)
     assert data.texts == ["a 0", "b 0"]
     assert "random pairs" in task.figures(data, Table(table).encode)["shares"]
@@ -830,7 +836,7 @@ def test_random_pairs_are_of_different_rows():
 def test_the_next_sentence_is_found_by_hand(tmp_path):
     """A document needs two sentences; a query is never a candidate; copies are one."""
     path = tmp_path / "text.txt"
-    write(
+    write_lines(
         path, ["a", "A", "more", "", "b", "B", "", "", "alone", "", "c", "B", "", "B"]
     )
     with open(path, "a") as file:
@@ -843,7 +849,7 @@ def test_the_next_sentence_is_found_by_hand(tmp_path):
     # c finds A first, and d finds B.
     scores = task.score(data, Table(table).encode)
     assert scores == {"accuracy": 50, "accuracy_at_10": 100, "candidates": 3}
-    write(path, ["a", "A", "b", "B"])
+    write_lines(path, ["a", "A", "b", "B"])
     with pytest.raises(UserError, match="1 document with different second sentences"):
         read(f"neighbours:{path}", tmp_path)
 
@@ -854,7 +860,7 @@ def test_the_next_sentence_is_found_by_hand(tmp_path):
 @pytest.mark.parametrize("family", ["analogy", "geometry", "linking"])
 def test_english_sets_ask_for_english_vectors(tmp_path, family):
     """So that an encoder for each language, and --pcr, know what they read."""
-    write(tmp_path / "questions-words.txt", [": x", "a b c d", "b a d c"])
+    write_lines(tmp_path / "questions-words.txt", [": x", "a b c d", "b a d c"])
     found, _ = run.read(catalogue.select([family]), testsets.write(tmp_path))
     assert len(found) == len(catalogue.FAMILIES[family])
     assert run.score({"en": WordCounts()}, found).scores

@@ -21,6 +21,7 @@ from cmlm.data.scored import ScoredDataConfig
 from cmlm.encoders import model_dir
 from cmlm.modeling import checkpoints
 from cmlm.objectives import OBJECTIVES
+from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import engine, metrics_log, teachers
 from cmlm.training.start import Start
@@ -74,8 +75,8 @@ def data(tmp_path_factory) -> Path:
     ngrams = [f"{a}en {b}en\t1.5" for a, b in zip(WORDS, WORDS[1:])]
     (directory / "ngrams.tsv").write_text("\n".join([*ngrams, "riveren\t1.0"]))
     words = [f"{word}{language}" for word in WORDS for language in ("en", "de")]
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
-    (directory / "vocab.txt").write_text("\n".join([*special, *words]))
+    tokens = [*vocabulary_file.SPECIAL_TOKENS, ".", *words]
+    (directory / "vocab.txt").write_text("\n".join(tokens))
     # A teacher of another width, for all lines and for the targets of the bitext.
     lines = [(directory / f"{name}.txt").read_text() for name in ("en", "de")]
     taught = dict.fromkeys("\n".join(lines).split("\n"))

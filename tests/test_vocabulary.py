@@ -15,7 +15,7 @@ from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.vocabulary import coverage, learning, of_run, words
 from cmlm.vocabulary.settings import VocabularyConfig
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SPECIAL = list(vocabulary_file.SPECIAL_TOKENS)
 
 
 def write(path, tokens):

@@ -4,6 +4,8 @@ import json
 import random
 from pathlib import Path
 
+from texts import write_lines
+
 from cmlm.evaluation import catalogue
 from cmlm.evaluation.tasks import lexical
 
@@ -22,11 +24,6 @@ def write(directory: Path) -> str:
     return str(directory)
 
 
-def _put(path: Path, lines) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-
-
 def _text(draw: random.Random) -> str:
     return " ".join(draw.choices(WORDS, k=draw.randint(2, 7)))
 
@@ -37,29 +34,29 @@ def _senteval(directory: Path, draw: random.Random) -> None:
         *("CR/custrev.neg", "SUBJ/subj.objective", "SUBJ/subj.subjective"),
         *("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
     ):
-        _put(directory / "senteval" / name, [_text(draw) for _ in range(_ROWS)])
+        write_lines(directory / "senteval" / name, [_text(draw) for _ in range(_ROWS)])
     for part in ("train", "dev", "test"):
         folder = directory / "senteval" / "SST"
         binary = [f"{_text(draw)}\t{row % 2}" for row in range(_ROWS)]
-        _put(folder / "binary" / f"sentiment-{part}", binary)
+        write_lines(folder / "binary" / f"sentiment-{part}", binary)
         fine = [f"{row % 5} {_text(draw)}" for row in range(_ROWS)]
-        _put(folder / "fine" / f"sentiment-{part}", fine)
+        write_lines(folder / "fine" / f"sentiment-{part}", fine)
         scored = [
             f"a\tb\tc\td\t{row % 6}\t{_text(draw)}\t{_text(draw)}"
             for row in range(_ROWS)
         ]
         path = directory / "senteval" / "STS" / "STSBenchmark" / f"sts-{part}.csv"
-        _put(path, scored)
+        write_lines(path, scored)
     types = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
     for name in ("train_5500", "TREC_10"):
         # At least ten examples of a class, one for each fold.
         lines = [f"{types[row % 6]}:x {_text(draw)}" for row in range(3 * _ROWS)]
-        _put(directory / "senteval" / "TREC" / f"{name}.label", lines)
+        write_lines(directory / "senteval" / "TREC" / f"{name}.label", lines)
     for part in ("train", "test"):
         head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
         lines = [f"{row % 2}\t1\t2\t{_text(draw)}\t{_text(draw)}" for row in range(99)]
         path = directory / "senteval" / "MRPC" / f"msr_paraphrase_{part}.txt"
-        _put(path, [head, *lines])
+        write_lines(path, [head, *lines])
     judgments = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
     for name in ("SICK_train", "SICK_trial", "SICK_test_annotated"):
         head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tjudgment"
@@ -67,7 +64,7 @@ def _senteval(directory: Path, draw: random.Random) -> None:
             f"{row}\t{_text(draw)}\t{_text(draw)}\t{1 + row % 5}\t{judgments[row % 3]}"
             for row in range(_ROWS)
         ]
-        _put(directory / "senteval" / "SICK" / f"{name}.txt", [head, *lines])
+        write_lines(directory / "senteval" / "SICK" / f"{name}.txt", [head, *lines])
 
 
 def _sts(directory: Path, draw: random.Random) -> None:
@@ -75,8 +72,8 @@ def _sts(directory: Path, draw: random.Random) -> None:
         for subset in getattr(task, "_subsets", ()):
             folder = directory / "senteval" / "STS" / f"{task._year}-en-test"
             pairs = [f"{_text(draw)}\t{_text(draw)}" for _ in range(_ROWS)]
-            _put(folder / f"STS.input.{subset}.txt", pairs)
-            _put(
+            write_lines(folder / f"STS.input.{subset}.txt", pairs)
+            write_lines(
                 folder / f"STS.gs.{subset}.txt", [str(row % 6) for row in range(_ROWS)]
             )
     for place in (
@@ -85,12 +82,12 @@ def _sts(directory: Path, draw: random.Random) -> None:
         "sts-ru/STS2012_MSRvid_translated/STS.{1}.MSRvid.txt",
     ):
         pairs = [f"{_text(draw)}\t{_text(draw)}" for _ in range(_ROWS)]
-        _put(directory / place.format("eval.v1.1", "input"), pairs)
+        write_lines(directory / place.format("eval.v1.1", "input"), pairs)
         scores = [str(row % 6) for row in range(_ROWS)]
-        _put(directory / place.format("gs", "gs"), scores)
+        write_lines(directory / place.format("gs", "gs"), scores)
     for code in ("de", "fr"):
         rows = [f"{_text(draw)},{_text(draw)},{row % 6}" for row in range(_ROWS)]
-        _put(directory / "stsb-multilingual" / f"stsb-{code}-test.csv", rows)
+        write_lines(directory / "stsb-multilingual" / f"stsb-{code}-test.csv", rows)
 
 
 def _xeval(directory: Path, draw: random.Random) -> None:
@@ -109,28 +106,30 @@ def _tatoeba(directory: Path, draw: random.Random) -> None:
     for code in ("deu", "fra", "cmn"):
         for side in ("eng", code):
             name = f"tatoeba.{code}-eng.{side}"
-            _put(directory / "tatoeba" / name, [_text(draw) for _ in range(_ROWS)])
+            write_lines(
+                directory / "tatoeba" / name, [_text(draw) for _ in range(_ROWS)]
+            )
 
 
 def _un(directory: Path, draw: random.Random) -> None:
     for language in ("en", "fr", "es"):
         lines = [_text(draw) for _ in range(_ROWS)]
-        _put(directory / "un" / f"UNv1.0.6way.{language}", lines)
+        write_lines(directory / "un" / f"UNv1.0.6way.{language}", lines)
 
 
 def _bucc(directory: Path, draw: random.Random) -> None:
     folder = directory / "bucc2018"
     for side in ("zh", "en"):
         rows = [f"{side}-{row}\t{_text(draw)} {side}" for row in range(_ROWS)]
-        _put(folder / f"zh-en.dev.{side}", rows)
-    _put(folder / "zh-en.dev.gold", ["zh-0\ten-0", "zh-1\ten-1"])
+        write_lines(folder / f"zh-en.dev.{side}", rows)
+    write_lines(folder / "zh-en.dev.gold", ["zh-0\ten-0", "zh-1\ten-1"])
 
 
 def _pawsx(directory: Path, draw: random.Random) -> None:
     for part in ("test", "dev"):
         for language in ("de", "en", "fr", "zh"):
             rows = [f"{_text(draw)} {row}\tother" for row in range(_ROWS)]
-            _put(directory / "pawsx" / f"{part}-{language}.tsv", rows)
+            write_lines(directory / "pawsx" / f"{part}-{language}.tsv", rows)
 
 
 def _amazon(directory: Path, draw: random.Random) -> None:
@@ -145,7 +144,7 @@ def _amazon(directory: Path, draw: random.Random) -> None:
                 ]
                 folder = directory / "amazon-reviews" / "amazon-dataset" / language
                 path = folder / category / f"{part}.review"
-                _put(path, ["<items>", *items, "</items>"])
+                write_lines(path, ["<items>", *items, "</items>"])
 
 
 def _words(directory: Path, draw: random.Random) -> None:
@@ -161,20 +160,22 @@ def _words(directory: Path, draw: random.Random) -> None:
                 cells |= {name: word, f"{name}_IN_SOURCE": word}
                 cells[f"{name}_SCORE"] = str(pair % 6)
             rows.append("\t".join(cells[column] for column in head))
-    _put(directory / "multi-simlex" / "Vulic-2020-x.tsv", ["\t".join(head), *rows])
+    write_lines(
+        directory / "multi-simlex" / "Vulic-2020-x.tsv", ["\t".join(head), *rows]
+    )
 
 
 def _lexicons(directory: Path, draw: random.Random) -> None:
     for pair in ("en-fr", "en-it"):
         for name in ("test.freq.2k", "train.freq.1k", "train.freq.3k", "train.freq.5k"):
             rows = [f"{word}\t{draw.choice(WORDS)}s" for word in WORDS]
-            _put(directory / "bli" / pair / f"yacle.{name}.{pair}.tsv", rows)
+            write_lines(directory / "bli" / pair / f"yacle.{name}.{pair}.tsv", rows)
 
 
 def _linking(directory: Path, draw: random.Random) -> None:
     folder = directory / "ncbi-disease"
     names = [f"C{row}||{_text(draw)}|{_text(draw)}" for row in range(9)]
-    _put(folder / "medic-2012-07-06.txt", names)
+    write_lines(folder / "medic-2012-07-06.txt", names)
     for part, name in (
         *(("train", "NCBItrainset_corpus"), ("devel", "NCBIdevelopset_corpus")),
         ("test", "NCBItestset_corpus"),
@@ -183,47 +184,47 @@ def _linking(directory: Path, draw: random.Random) -> None:
         for row in range(5):
             lines += [f"{row}|t|{_text(draw)}", f"{row}|a|{_text(draw)}"]
             lines += [f"{row}\t0\t3\t{_text(draw)}\tSpecificDisease\tMESH:C{row}", ""]
-        _put(folder / part / f"{name}.txt", lines)
+        write_lines(folder / part / f"{name}.txt", lines)
     for kind in ("disease", "chemical"):
         folder = directory / f"bc5cdr-{kind}"
-        _put(folder / "test_dictionary.txt", names)
+        write_lines(folder / "test_dictionary.txt", names)
         rows = [f"1||0|3||Disease||{_text(draw)}||C{row}" for row in range(5)]
-        _put(folder / "processed_test" / "1.concept", rows)
+        write_lines(folder / "processed_test" / "1.concept", rows)
     names = [f"{row}||{_text(draw)}" for row in range(9)]
-    _put(directory / "askapatient" / "AskAPatient.dict.txt", names)
+    write_lines(directory / "askapatient" / "AskAPatient.dict.txt", names)
     for fold in range(2):
         name = f"AskAPatient.fold-{fold}.test.preprocessed_query.txt"
         queries = [f"{row}||{_text(draw)}" for row in range(5)]
-        _put(directory / "askapatient" / name, queries)
-    _put(directory / "cometa" / "COMETA_id_sf_dictionary.txt", names)
+        write_lines(directory / "askapatient" / name, queries)
+    write_lines(directory / "cometa" / "COMETA_id_sf_dictionary.txt", names)
     for split in ("stratified_general", "zeroshot_general"):
         rows = [f"{row}\t{_text(draw)}\t{row}" for row in range(5)]
         path = directory / "cometa" / "splits" / split / "test.csv"
-        _put(path, ["ID\tTerm\tGeneral SNOMED ID", *rows])
+        write_lines(path, ["ID\tTerm\tGeneral SNOMED ID", *rows])
 
 
 def _analogies(directory: Path, draw: random.Random) -> None:
     for kind in ("semantic", "syntactic"):
         for level in ("word", "phrase", "sentence"):
             rows = ["\t".join(_text(draw) for _ in range(6)) for _ in range(9)]
-            _put(directory / "ulr-analogy" / kind / level / "kind.txt", rows)
+            write_lines(directory / "ulr-analogy" / kind / level / "kind.txt", rows)
 
 
 def _paraphrases(directory: Path, draw: random.Random) -> None:
     for part in ("train", "dev"):
         rows = [{"nl": _text(draw), "can": _text(draw)} for _ in range(_ROWS)]
         path = directory / "geogranno" / f"{part}_geo_granno.json"
-        _put(path, [json.dumps(row) for row in rows])
+        write_lines(path, [json.dumps(row) for row in rows])
 
 
 def _glue(directory: Path, draw: random.Random) -> None:
     for part in ("train", "dev"):
         rows = [f"x\t{row % 2}\t*\t{_text(draw)}" for row in range(_ROWS)]
-        _put(directory / "glue" / "CoLA" / f"{part}.tsv", rows)
+        write_lines(directory / "glue" / "CoLA" / f"{part}.tsv", rows)
     labels = ("entailment", "not_entailment")
     rows = [
         f"{row}\t{_text(draw)}\t{_text(draw)}\t{labels[row % 2]}"
         for row in range(_ROWS)
     ]
     head = "index\tquestion\tsentence\tlabel"
-    _put(directory / "glue" / "QNLI" / "dev.tsv", [head, *rows])
+    write_lines(directory / "glue" / "QNLI" / "dev.tsv", [head, *rows])

@@ -5,21 +5,27 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
 
-_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-
-def write(path, text):
-    data = text if isinstance(text, bytes) else text.encode()
+def write(path: Path, text: str | bytes, encoding: str = "utf-8") -> str:
+    """Writes a file and the folders above it; a name in .gz packs it."""
+    data = text if isinstance(text, bytes) else text.encode(encoding)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return str(path)
 
 
+def write_lines(path: Path, lines: Iterable[str]) -> str:
+    """Does `write` for lines."""
+    return write(path, "".join(f"{line}\n" for line in lines))
+
+
 def word_piece(directory: Path, tokens: Iterable[str]) -> WordPiece:
     """A tokenizer of five special tokens, ids 0 to 4, and of these tokens."""
-    path = write(directory / "vocab.txt", "\n".join([*_SPECIAL, *tokens]))
-    return WordPiece(path)
+    lines = [*vocabulary_file.SPECIAL_TOKENS, *tokens]
+    return WordPiece(write_lines(directory / "vocab.txt", lines))
 
 
 def make_corpus(directory, n_files=7, seed=0, documents_a_file=30):
