@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+import texts
 import toys
 from oracles import gelu, layer_norm, softmax
 
@@ -815,6 +816,8 @@ def test_original_checkpoint_gives_its_vectors(original):
         b"\xff\xfe",
         b'model_checkpoint_path: "%s/bert_model.ckpt"',
         b'model_checkpoint_path: "../elsewhere/bert_model.ckpt"',
+        b'model_checkpoint_path: ".."',
+        b'model_checkpoint_path: "subfolder"',
     ],
 )
 def test_a_checkpoint_file_leads_nowhere_else(original, tmp_path, content):
@@ -823,6 +826,10 @@ def test_a_checkpoint_file_leads_nowhere_else(original, tmp_path, content):
     if b"%s" in content:
         content %= str(tmp_path / "elsewhere").encode()
     (tmp_path / "here" / "checkpoint").write_bytes(content)
+    # Each names weights elsewhere.
+    state = f'model_checkpoint_path: "{tmp_path}/elsewhere/bert_model.ckpt"'
+    texts.write(tmp_path / "here" / "subfolder" / "checkpoint", state)
+    texts.write(tmp_path / "checkpoint", state)
     assert foreign.find(f"{tmp_path}/here").path == f"{tmp_path}/here/bert_model.ckpt"
 
 
@@ -970,7 +977,7 @@ def test_a_start_from_an_export_equals_a_start_from_its_run(tmp_path):
     assert about["trained_seq_length"] == 20
     # Exports of an export state it, too; their configuration is that of a start.
     stated = fingerprints.describe(again, 24)
-    assert stated["trained_seq_length"] == 20
+    assert stated["trained_seq_length"] == again.trained_seq_length == 20
     # The checksums are those of the file before.
     Path(export, "checksums.json").unlink()
     second = {**about, **stated, "config": again.config.as_dict()}

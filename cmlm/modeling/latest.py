@@ -48,10 +48,11 @@ def named(directory: str) -> str | None:
         there whole.
     """
     path = _named_in(directory)
+    # TensorFlow would follow the file `checkpoint` of a directory.
+    if not path or tf.io.gfile.isdir(path):
+        return None
     # The old format of TensorFlow 1 is one file.
-    if path and (tf.io.gfile.exists(path) or _is_whole(path)):
-        return path
-    return None
+    return path if tf.io.gfile.exists(path) or _is_whole(path) else None
 
 
 def step(directory: str) -> int:
