@@ -47,6 +47,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             "flat": [1.0 for _ in rows],
             "words": texts,
             "nested": [],
+            "cut": rows,
             "infinite": [[float("inf"), 1.0] for _ in rows],
             "growing": [[1.0] * len(texts[0]) for _ in rows],
             "upgraded": rows,
@@ -71,6 +72,8 @@ class Server(http.server.BaseHTTPRequestHandler):
         if name == "nested":
             content = b"[" * 100_000
         self.send_response(200 if found else 404)
+        if name == "cut":
+            self.send_header("Content-Length", f"{len(content) + 9}")
         self.end_headers()
         self.wfile.write(content)
 
@@ -110,6 +113,10 @@ def test_a_model_server_is_an_encoder(server):
         ("flat", r"default has the shape \[1\]; allowed: \[1, dim\]"),
         ("words", "an output is no array of numbers: "),
         ("nested", "no valid answer of a model server: its lists nest too deeply"),
+        (
+            "cut",
+            r"cannot be reached: IncompleteRead\(.* 9 more expected\)",
+        ),
         ("infinite", "the vector of 'a' is not finite"),
         ("object", 'HTTP 404 Not Found: .*"message": "no such route"'),
     ],

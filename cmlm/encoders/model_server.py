@@ -39,7 +39,7 @@ _REQUEST_SENTENCES = 256
 _REQUEST_BYTES = 64 << 10
 # Limits of an answer: its bytes, and the values of a tensor that states one value for
 # many places.
-_MOST_BYTES = 256 << 20
+_MOST_BYTES = 1 << 30
 _MOST_VALUES = 16 << 20
 
 DEFAULT_MODEL = "cmlm"
@@ -331,10 +331,14 @@ def _json(answer: BinaryIO) -> Any:
 
     Raises:
         ValueError: it is too long, or is not JSON.
+        http.client.IncompleteRead: the connection was lost.
     """
     content = answer.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ValueError(f"it has over {_MOST_BYTES:,} bytes")
+    # A read of a stated number of bytes does not notice a lost connection.
+    if missing := getattr(answer, "length", None):
+        raise http.client.IncompleteRead(content, missing)
     try:
         return json.loads(content)
     except RecursionError as error:
