@@ -18,14 +18,18 @@ def opener(path: str, flags: int) -> int:
         UserError: the path is a symbolic link, or one of several names of a file.
         OSError: the file cannot be opened.
     """
-    refused = UserError(f"{path} is a link; allowed: a file of the folder's own")
     try:
         handle = os.open(path, flags | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise refused from error
+            raise UserError(
+                f"{path} is a link; allowed: a file of the folder's own"
+            ) from error
         raise
     if os.fstat(handle).st_nlink > 1:
         os.close(handle)
-        raise refused
+        raise UserError(
+            f"{path} is one of several hard links to a file; allowed: a file of the "
+            "folder's own, as `cp --remove-destination` writes it"
+        )
     return handle
