@@ -47,6 +47,13 @@ def test_train_and_dev_are_parts_of_english_in_all_domains(tmp_path):
         TASK.find(source, "ja")
 
 
+def test_utf16_is_named(tmp_path):
+    path = tmp_path / "train.review"
+    path.write_text(REVIEW.format(5.0, "t", "books"), "utf-16")
+    with pytest.raises(UserError, match="train.review is UTF-16"):
+        list(TASK.read(str(path)))
+
+
 def test_every_language_has_its_accuracy_and_dev_chooses():
     gold = {name: np.array([0, 1, 1, 1]) for name in ("dev", "en", "de")}
     predicted = {name: np.array([0, 1, 1, 0]) for name in gold}

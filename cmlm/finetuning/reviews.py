@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import files
+from cmlm.common import files, utf8
 from cmlm.evaluation import reading
 from cmlm.evaluation.tasks import base, transfer
 from cmlm.finetuning.tasks import Row, Task
@@ -44,8 +44,9 @@ class ReviewsTask(Task):
 
     def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
         """See `Task.read`."""
-        content = files.whole(path).decode("utf-8-sig", "replace")
-        examples = transfer.parse_reviews(content, path)
+        content = files.whole(path)
+        utf8.refuse_utf16(path, content)
+        examples = transfer.parse_reviews(content.decode("utf-8-sig", "replace"), path)
         for number, (texts, label) in enumerate(
             zip(examples.texts, examples.labels, strict=True)
         ):
