@@ -92,7 +92,7 @@ def score(
             # It would score first and fail then.
             from cmlm.evaluation import plots, report  # noqa: F401  (for figures)
 
-    names = [*tasks]
+    names = [*(tasks or ())]
     if isinstance(tasks, str):
         names = [name.strip() for name in tasks.split(",") if name.strip()]
     if not names:

@@ -50,7 +50,7 @@ from cmlm import cli
 from cmlm.common import choices
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
-from cmlm.errors import UserError
+from cmlm.errors import UserError, printable
 
 flags.DEFINE_multi_string(
     "model",
@@ -279,7 +279,7 @@ def show(found: dict[str, Any]) -> None:
     if "differences" in found:
         parts.append(layout.plain_lines(differences.lines(found["differences"])))
         parts.append(differences.NOTE)
-    print("\n\n".join(parts))
+    print(printable("\n\n".join(parts)))
     if note := tables.note_of_pcr(found):
         print(f"note: {note}", file=sys.stderr)
 
@@ -302,7 +302,7 @@ def read_tasks(settings: dict[str, Any]):
     )
     tasks, failed = run.read(chosen, settings["data_dir"])
     for name, reason in failed.items():
-        print(f"{name}: {reason}", file=sys.stderr)
+        print(printable(f"{name}: {reason}"), file=sys.stderr)
     return tasks, failed
 
 
@@ -394,7 +394,7 @@ def score_models(
         )
         for task, reason in result.failed.items():
             failed[f"{task} of {name}"] = reason
-            print(f"{name}: {task}: {reason}", file=sys.stderr)
+            print(printable(f"{name}: {task}: {reason}"), file=sys.stderr)
         if not result.scores:
             continue
         entry = results.entry_of(encoder, result, sentences)

@@ -330,7 +330,7 @@ def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_pat
     (tmp_path / "own.CSV").write_text("\n".join(rows) + "\n")
     scores = cmlm.score(toy_export.path, tasks=f"sts:{tmp_path}/own.CSV")
     assert scores[f"{task[:-3]}CSV"] == pytest.approx(want[task])
-    for nothing in ((), "", " "):
+    for nothing in (None, (), "", " "):
         with pytest.raises(UserError, match="tasks is not given; allowed: names"):
             cmlm.score(toy_export.path, str(tmp_path), nothing)
     (tmp_path / "own.tsv").write_text("a cat\tthe cat\tnan\n")

@@ -176,7 +176,7 @@ def load_weights(
         vocab = vocabulary_path(source, in_use)
         tokenizer = config.vocabulary.tokenizer(vocab)
         # The file lives as long as the tokenizer: an export copies it.
-        weakref.finalize(tokenizer, in_use.pop_all().close)
+        weakref.finalize(tokenizer, _close, in_use.pop_all(), os.getpid())
     # The seed fixes weights that the source lacks, such as the rows for conditions.
     with building(config.trainer.seed):
         model = SentenceModel(config.model)
@@ -200,3 +200,9 @@ def load_weights(
         ),
         trained_seq_length=source.trained_seq_length,
     )
+
+
+def _close(in_use: contextlib.ExitStack, process: int) -> None:
+    # A fork ends its copy of a tokenizer, too.
+    if os.getpid() == process:
+        in_use.close()

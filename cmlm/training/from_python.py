@@ -55,11 +55,11 @@ def train(
     for name, value in settings.items():
         command.append(f"--params_override={nested(name, value)}")
     # What the caller finds after sys.path.insert, the command finds, too.
-    path = os.pathsep.join(str(entry) for entry in sys.path if entry)
+    path = [*map(str, sys.path), os.environ.get("PYTHONPATH", "")]
     last = held = ""
     with subprocess.Popen(
         [*command, f"--model_dir={model_dir}"],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
