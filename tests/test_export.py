@@ -156,10 +156,10 @@ def test_command_replaces_an_export_only_when_told_to(tmp_path):
     assert batching.read_text() == "num_batch_threads { value: 16 }\n"
     exported = opening.open_encoder(str(out))
     assert exported.info["precision"] == "bfloat16"
-    reading = Reading("max", "projected", 11, "bfloat16")
-    read = opening.open_encoder(source, reading)
+    read = opening.open_encoder(source, Reading("max", "projected", 11))
     texts = test_reading.TEXTS
-    model_dirs.assert_same(exported.encode(texts), read.encode(texts), 1e-5)
+    # Of bfloat16; the command itself compares in its own precision.
+    model_dirs.assert_same(exported.encode(texts), read.encode(texts), 0.02)
 
 
 @pytest.fixture(scope="module")
