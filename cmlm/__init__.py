@@ -92,9 +92,9 @@ def score(
             # It would score first and fail then.
             from cmlm.evaluation import plots, report  # noqa: F401  (for figures)
 
-    names = [*(tasks or ())]
     if isinstance(tasks, str):
-        names = [name.strip() for name in tasks.split(",") if name.strip()]
+        tasks = filter(None, map(str.strip, tasks.split(",")))
+    names = [*(tasks or ())]
     if not names:
         raise UserError(
             "tasks is not given; allowed: names, as `cmlm evaluate --list_tasks` shows"

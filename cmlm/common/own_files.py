@@ -30,6 +30,6 @@ def opener(path: str, flags: int) -> int:
         os.close(handle)
         raise UserError(
             f"{path} is one of several hard links to a file; allowed: a file of the "
-            "folder's own, as `cp --remove-destination` writes it"
+            "folder's own, as `cp FILE NEW && mv NEW FILE` makes it"
         )
     return handle
