@@ -53,9 +53,10 @@ def settings(folder, **values) -> DistillConfig:
     return config
 
 
-def taught(folder, directory="run", *, objectives, **values):
+def taught(folder, directory="run", *, objectives, init_checkpoint="", **values):
     """The data of some objectives, with the teachers' vectors; and the tokenizer."""
     run = toys.run_config(f"{folder}/text.txt")
+    run.init_checkpoint = init_checkpoint
     run.task.cmlm.weight = 0.0
     for name, objective in objectives.items():
         setattr(run.task, name, objective)
@@ -422,6 +423,35 @@ def test_a_run_keeps_the_basis_of_its_first_start(folder, caplog):
     assert f"{said}this command validates in a new one" in caplog.text
     later()
     assert f"{said}the run goes on in a new one" in caplog.text
+
+
+def test_a_run_from_another_run_keeps_its_directions(folder, caplog):
+    """The weights that it starts from give vectors in them."""
+    caplog.set_level("INFO")
+    config = settings(folder)
+    first = prepare(folder, config)[0].teacher.directions()
+    (folder / "run" / "params.yaml").write_text("")
+    (folder / "run" / "best").mkdir()
+    config.init_words = True
+
+    def directions(directory, source, **values):
+        data, _ = prepare(
+            folder, config, directory, init_checkpoint=str(source), **values
+        )
+        return data.teacher.directions()
+
+    assert np.abs(directions("alone", "") - first).max() > 1e-3
+    for source in (folder / "run", folder / "run" / "best" / "ckpt-5"):
+        assert "keeps the directions" not in caplog.text
+        found = directions(f"from {source.name}", source)
+        np.testing.assert_array_equal(found, first)
+        assert f"teacher: the run keeps the directions of {folder}/run" in caplog.text
+        caplog.clear()
+    # Those of the new run are its own.
+    shutil.rmtree(folder / "run" / "teacher_bases")
+    begun = toys.run_config(f"{folder}/text.txt")
+    found = directions("from run", folder / "run", begun=begun)
+    np.testing.assert_array_equal(found, first)
 
 
 def prepare_both(folder, distill, bitext):

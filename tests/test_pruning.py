@@ -118,7 +118,13 @@ def test_a_name_relative_to_the_working_directory(source, tmp_path, monkeypatch)
 
 
 def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
-    for name in (model_dir.METRICS, model_dir.STARTS):
+    records = (
+        model_dir.METRICS,
+        model_dir.STARTS,
+        f"{model_dir.BASES}/0123456789abcdef",
+    )
+    Path(source, model_dir.BASES).mkdir()
+    for name in records:
         Path(source, name).write_text('{"step": 3}\n')
     output = str(tmp_path / "new")
     pruned = pruning.prune(source, lambda: [TEXT], output)
@@ -136,7 +142,7 @@ def test_vectors_are_the_same_and_the_rest_is_gone(source, tmp_path):
     assert after.info["step"] == 3
     config = model_dir.read_config(output)
     assert config.model.vocab_size == len(vocab)
-    for name in (model_dir.METRICS, model_dir.STARTS):
+    for name in records:
         assert Path(output, name).read_text() == '{"step": 3}\n'
 
 

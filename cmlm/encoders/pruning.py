@@ -104,11 +104,7 @@ def prune(
         # The original vocabulary file has more tokens than the pruned model.
         config.vocabulary.file = ""
         model_dir.write_config(new, config)
-        for record in (model_dir.METRICS, model_dir.STARTS):
-            if tf.io.gfile.exists(os.path.join(source, record)):
-                tf.io.gfile.copy(
-                    os.path.join(source, record), os.path.join(new, record)
-                )
+        _copy_records(source, new)
         difference = _compare(model, new, read())
         written = _size(os.path.join(new, name))
     return Pruned(
@@ -118,6 +114,20 @@ def prune(
         bytes=(size, written),
         difference=difference,
     )
+
+
+def _copy_records(source: str, new: str) -> None:
+    """Copies what the run has logged, and the directions of its teachers' vectors."""
+    bases = os.path.join(source, model_dir.BASES)
+    names = [model_dir.METRICS, model_dir.STARTS]
+    if tf.io.gfile.isdir(bases):
+        tf.io.gfile.makedirs(os.path.join(new, model_dir.BASES))
+        names += [
+            os.path.join(model_dir.BASES, name) for name in tf.io.gfile.listdir(bases)
+        ]
+    for name in names:
+        if tf.io.gfile.exists(os.path.join(source, name)):
+            tf.io.gfile.copy(os.path.join(source, name), os.path.join(new, name))
 
 
 def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:

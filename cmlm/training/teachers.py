@@ -21,6 +21,7 @@ from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.distill import DistillConfig, word_of
 from cmlm.tokenization.base import Tokenizer
+from cmlm.training import warm_start
 from cmlm.training.start import Start
 
 # Texts that the teacher encodes in one call: enough for batches of similar length.
@@ -81,8 +82,9 @@ def _with_bases(
 ) -> dict[str, TeacherVectors]:
     """Gives all objectives with one teacher the basis of the run's first start.
 
-    The student learns the teacher's vectors in this basis, and more texts would turn
-    it. A run of an earlier version has kept none, and keeps that of its next start.
+    The student learns the teacher's vectors in this basis, and other texts would turn
+    it. So a run that starts from another run takes the basis of that run. A run of an
+    earlier version has kept none, and keeps that of its next start.
 
     Args:
         start: the start of the run; one that only validates keeps no basis.
@@ -98,8 +100,15 @@ def _with_bases(
         bases.setdefault(teachers[name], found[name].basis)
     folder = os.path.join(start.shared_directory, model_dir.BASES)
     others = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    source = start.config.init_checkpoint if start.is_first else ""
+    former = source and warm_start.own_run(source)
     for teacher, basis in bases.items():
         kept = os.path.join(folder, teacher[:16])
+        if former:
+            learnt = os.path.join(former, model_dir.BASES, teacher[:16])
+            if tf.io.gfile.exists(learnt):
+                logger.info("teacher: the run keeps the directions of %s", former)
+                bases[teacher] = basis = learnt
         if others and not (start.is_first or tf.io.gfile.exists(kept)):
             logger.warning(
                 "teacher: %s holds the bases of other teachers, and %s in a new one, "
@@ -234,12 +243,16 @@ def _vectors(
         _check_words(start, name, objective, teacher.dim)
         with teacher_vectors.opened(cache, about, teacher.dim) as writer:
             _refuse_changed(cache, about)
+            size = len(words) + sum(sum(part.sizes.values()) for part in data.corpora)
             logger.info(
-                "teacher: reads the texts; a stopped run resumes with its vectors in "
-                "%s",
+                "teacher: reads about %s texts; a stopped run resumes with its vectors "
+                "in %s",
+                f"{size:,}",
                 cache,
             )
-            _write(teacher, objective.teacher, _batches(objective, data, words), writer)
+            _warn_of_unlearnt(start, objective, data)
+            batches = _batches(objective, data, words)
+            _write(teacher, objective.teacher, batches, size, writer)
             found = writer.finish(texts)
     logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
     return found
@@ -251,14 +264,35 @@ def _check_words(start: Start, name: str, objective: DistillConfig, dim: int) ->
         objective.check_words(name, dim, start.config.model)
 
 
+def _warn_of_unlearnt(start: Start, objective: DistillConfig, data: Data) -> None:
+    """Warns if the run ends before it has learnt half of the teacher's vectors."""
+    trainer, texts = start.config.trainer, sum(data.train.sizes.values())
+    learnt = trainer.train_steps * objective.train_data.global_batch_size
+    if not trainer.epochs and 2 * learnt < texts:
+        logger.warning(
+            "teacher: reads all %s texts, and the run learns at most %s of them "
+            "(trainer.train_steps x the batch): less text saves time and disk space",
+            f"{texts:,}",
+            f"{learnt:,}",
+        )
+
+
 def _write(
     teacher: DescribedEncoder,
     model: str,
     batches: Iterator[tuple[list[int], list[str]]],
+    size: int,
     writer: teacher_vectors.Writer,
 ) -> None:
-    """Encodes the texts whose vectors are missing; `model` names the teacher."""
-    with progress_bar(None, "teacher", unit="texts") as bar:
+    """Encodes the texts whose vectors are missing.
+
+    Args:
+        teacher, model: the teacher and its name.
+        batches: keys and texts.
+        size: about how many texts there are.
+        writer: gets the vectors.
+    """
+    with progress_bar(size, "teacher", unit="texts") as bar:
         for keys, texts in batches:
             missing = {
                 key: text

@@ -105,7 +105,7 @@ def _layers_of_first_stage(
     first = config.trainer.layers_of_stages(last.num_layers)[0]
     if source is not None:
         found = source.model["num_layers"]
-    elif folder := _own_run(start):
+    elif folder := own_run(start):
         found = model_dir.read_config(folder).model.num_layers
     else:
         # A checkpoint alone: `checkpoints.initialize` counts its layers.
@@ -172,7 +172,7 @@ def _adopt_shape(
     Raises:
         UserError: a given setting contradicts the run; the message names both.
     """
-    folder = _own_run(config.init_checkpoint)
+    folder = own_run(config.init_checkpoint)
     if folder is None:
         return
     begun = model_dir.read_config(folder)
@@ -195,7 +195,7 @@ def _adopt_shape(
         config.model.seq_length = max(begun.longest_sentence, own)
 
 
-def _own_run(path: str) -> str | None:
+def own_run(path: str) -> str | None:
     """The model_dir of a path: the path itself, or one or two folders above it."""
     for folder in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         if tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS)):
@@ -226,7 +226,7 @@ def vocabulary_settings(
         atexit.register(in_use.close)
         path = pretrained.vocabulary_path(source, in_use, settings.file)
         return settings.replace(file=path)
-    folder = _own_run(start)
+    folder = own_run(start)
     if folder is None:
         if not settings.file:
             raise UserError(
