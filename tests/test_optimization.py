@@ -140,11 +140,15 @@ def test_a_decay_may_end_before_the_run():
 
 
 @pytest.mark.parametrize("decay_steps", [3, 4])
-def test_a_decay_that_ends_in_the_warm_up_leaves_the_full_rate(decay_steps):
+def test_a_decay_that_ends_in_the_warm_up_leaves_the_full_rate(decay_steps, caplog):
     config = OptimizerConfig(learning_rate=1.0, warmup_steps=4, decay_steps=decay_steps)
     rate = optimization.build_optimizer(config, train_steps=10).learning_rate
     found = [float(rate(step)) for step in range(8)]
     np.testing.assert_allclose(found, [0, 0.25, 0.5, 0.75, 1, 1, 1, 1])
+    assert (
+        "the learning rate does not decay: trainer.optimizer.decay_steps is "
+        f"{decay_steps}, and the warm-up takes 4 steps"
+    ) in caplog.text
 
 
 def test_the_defaults_are_the_paper_s():
@@ -153,6 +157,16 @@ def test_the_defaults_are_the_paper_s():
     assert (found.decay, found.end_learning_rate) == ("linear", 0)
     assert (found.beta_1, found.beta_2, found.epsilon) == (0.9, 0.999, 1e-6)
     assert (found.weight_decay_rate, found.clip_norm) == (0.01, 1)
+
+
+@pytest.mark.parametrize("decay", [False, True])
+def test_lamb_never_adapts_the_rate_of_norms_and_biases(decay):
+    optimizer = optimization.build_optimizer(
+        config(type="lamb", decay_norms_and_biases=decay), 10
+    )
+    names = ["dense/kernel", "dense/bias", "layer_norm/gamma"]
+    adapts = [optimizer._do_layer_adaptation(name) for name in names]
+    assert adapts == [True, False, False]
 
 
 def test_norms_and_biases_decay_where_asked():

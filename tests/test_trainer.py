@@ -158,9 +158,16 @@ def test_gradients_are_clipped_to_the_norm(one_device, batches):
     np.testing.assert_allclose(total, 0.5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.large)])
-def test_a_non_finite_loss_stops_before_its_update(one_device, batches, bad):
+def test_a_non_finite_loss_stops_before_its_update(one_device, batches, bad, optimizer):
     trainer = build(one_device, batches, names=("cmlm", "mlm"))
+    if optimizer == "adamw":
+        # Its weight decay reads no gradient.
+        config = optimization.OptimizerConfig(
+            type="adamw", warmup_steps=0, weight_decay_rate=0.5
+        )
+        trainer.optimizer = optimization.build_optimizer(config, 10)
     trainer.train(1)
     # Only CMLM reads the projection. Its last layer: a fused ReLU may hide a NaN.
     kernel = trainer.model.projection().weights[4]

@@ -30,7 +30,7 @@ class OptimizerConfig(hyperparams.Config):
         end_learning_rate: the rate at the end of a linear decay.
         warmup_steps: steps of linear growth from 0.
         decay_steps: step at which a linear decay ends, the warm-up included; None:
-            `trainer.train_steps`.
+            `trainer.train_steps`. At most `warmup_steps`: the rate does not decay.
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.
         epsilon: added to the square root of the second moment; above 0.
@@ -77,6 +77,13 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
             f"{config.warmup_steps:,}",
             f"{train_steps:,}",
         )
+    elif config.decay == "linear" and _linear_steps(config, train_steps) <= 0:
+        logger.warning(
+            "the learning rate does not decay: trainer.optimizer.decay_steps is %s, "
+            "and the warm-up takes %s steps",
+            f"{config.decay_steps:,}",
+            f"{config.warmup_steps:,}",
+        )
     factory = _factory(config, train_steps)
     optimizer = factory.build_optimizer(factory.build_learning_rate())
     # Keras would keep rates and decays as variables, and a checkpoint would set them
@@ -95,17 +102,19 @@ def _factory(
     config: OptimizerConfig, train_steps: int
 ) -> optimization.OptimizerFactory:
     excluded = () if config.decay_norms_and_biases else NO_WEIGHT_DECAY
+    settings = {
+        "beta_1": config.beta_1,
+        "beta_2": config.beta_2,
+        "epsilon": config.epsilon,
+        "weight_decay_rate": config.weight_decay_rate,
+        "exclude_from_weight_decay": list(excluded),
+    }
+    if config.type == "lamb":
+        # By default, LAMB's trust ratio would apply to every variable that decays. It
+        # would nearly stop the biases, which begin at 0 and stay small.
+        settings["exclude_from_layer_adaptation"] = list(NO_WEIGHT_DECAY)
     params = {
-        "optimizer": {
-            "type": config.type,
-            config.type: {
-                "beta_1": config.beta_1,
-                "beta_2": config.beta_2,
-                "epsilon": config.epsilon,
-                "weight_decay_rate": config.weight_decay_rate,
-                "exclude_from_weight_decay": list(excluded),
-            },
-        },
+        "optimizer": {"type": config.type, config.type: settings},
         "learning_rate": _after_warmup(config, train_steps),
     }
     if config.warmup_steps:
@@ -116,9 +125,14 @@ def _factory(
     return optimization.OptimizerFactory(optimization.OptimizationConfig(params))
 
 
+def _linear_steps(config: OptimizerConfig, train_steps: int) -> int:
+    """The steps between the end of the warm-up and the end of a linear decay."""
+    return (config.decay_steps or train_steps) - config.warmup_steps
+
+
 def _after_warmup(config: OptimizerConfig, train_steps: int) -> dict:
     """Model Garden's settings of the rate after the warm-up."""
-    decay_steps = (config.decay_steps or train_steps) - config.warmup_steps
+    decay_steps = _linear_steps(config, train_steps)
     # A warm-up that ends no earlier than the decay leaves nothing to decay.
     if config.decay == "constant" or decay_steps <= 0:
         return {

@@ -285,9 +285,10 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             limit = self.settings.optimizer.clip_norm
             factor = limit / tf.maximum(norm, limit) if limit else 1.0
             gradients = [gradient * factor for gradient in gradients]
-        # Without waiting, TensorFlow computes the decay of all weights as the step
-        # begins, and holds as much memory as the weights take until it ends.
-        with tf.control_dependencies([norm]):
+        # The decay of AdamW reads no gradient. Without waiting, it would change weights
+        # before a check stops the step, and TensorFlow would compute all decays as the
+        # step begins, and hold as much memory as the weights take until it ends.
+        with tf.control_dependencies([norm, *checks]):
             # The gradients are already summed over the replicas; the optimizer must not
             # repeat it.
             self.optimizer.apply_gradients(
