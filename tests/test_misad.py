@@ -124,6 +124,18 @@ def test_n_grams_of_pieces_are_found_inside_words(tmp_path, tokenizer):
     assert [np.flatnonzero(row).tolist() for row in ends] == [[1], [1, 2], [2]]
 
 
+def test_the_looser_of_two_rules_for_the_same_tokens_holds(tmp_path, tokenizer):
+    """`w1 ##s` is found anywhere, and the name `w1s` as a whole word only."""
+    ids = tokenizer.encode(tf.constant(["w1s w2", "w1st w2"]), SEQ).to_tensor(PAD)
+    for lists in ([["w1 ##s"], ["w1s"]], [["w1s"], ["w1 ##s"]]):
+        named = {f"list {number}": found for number, found in enumerate(lists)}
+        table = ngram_table.NgramFinder(tokenizer, named)
+        marked = ngram_table.NgramFinder(tokenizer, marks=True)
+        marks = tf.ragged.constant([sum(lists, [])] * 2)
+        for ends in (table(ids, None), marked(ids, marks)):
+            assert [np.flatnonzero(row).tolist() for row in ends] == [[1], [1]]
+
+
 def test_names_of_a_list_are_found(tmp_path, tokenizer):
     path = tmp_path / "names.txt"
     path.write_text("w3\n\nW4 w5\r\n  w4 w5 \nnew york\nw6 -- w7\n", newline="")

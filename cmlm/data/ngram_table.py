@@ -83,7 +83,11 @@ class NgramFinder:
                 "n-grams: %s: %d of %d are usable", path, usable.sum(), len(found)
             )
             self._longest = max(self._longest, int(lengths[usable].max()))
-            table |= zip(hashes[usable].tolist(), kinds[usable].tolist(), strict=True)
+            # The looser rule of two n-grams with the same tokens: _PIECES < _WORDS.
+            for key, kind in zip(
+                hashes[usable].tolist(), kinds[usable].tolist(), strict=True
+            ):
+                table[key] = min(kind, table.get(key, kind))
         self._table = None
         if table:
             self._table = tf.lookup.StaticHashTable(
@@ -160,8 +164,9 @@ class NgramFinder:
 
             def of_marks(hashed):
                 same = hashed[:, :, tf.newaxis] == hashes
-                # A row without marks gives neither _PIECES nor _WORDS.
-                return tf.reduce_max(tf.where(same, kinds, _NONE), axis=2)
+                # Of a row without marks, the largest number: no n-gram either.
+                matched = same & (kinds != _NONE)
+                return tf.reduce_min(tf.where(matched, kinds, tf.int64.max), axis=2)
 
             lookups.append(of_marks)
         return lookups
