@@ -14,7 +14,7 @@ import importlib.util
 import runpy
 import sys
 
-from cmlm import cli
+from cmlm import __version__, cli
 from cmlm.common import flagfiles
 from cmlm.errors import UserError, did_you_mean
 
@@ -60,7 +60,7 @@ def _dispatch() -> None:
     elif name == "settings":
         _settings(arguments)
     elif name == "--version":
-        print(f"cmlm {_version()}")
+        print(f"cmlm {__version__}")
     elif name in ("help", "--help", "-h"):
         _help()
     else:
@@ -70,14 +70,8 @@ def _dispatch() -> None:
         )
 
 
-def _version() -> str:
-    from cmlm.common.versions import VERSION
-
-    return VERSION
-
-
 def _help() -> None:
-    print(f"cmlm {_version()}: {__doc__}")
+    print(f"cmlm {__version__}: {__doc__}")
     for name, module in COMMANDS.items():
         print(f"  {name:18s}  {_first_line(module)}")
 
