@@ -158,10 +158,10 @@ class _ScoreTable:
 
     def of(self, ngrams: Iterable[str]) -> list[tuple[str, float]]:
         """Returns the n-grams that are in the table, with their scores."""
-        ngrams = list(ngrams)
-        hashes = np.fromiter(map(hash, ngrams), np.int64, len(ngrams))
         if not len(self._hashes):
             return []
+        ngrams = list(ngrams)
+        hashes = np.fromiter(map(hash, ngrams), np.int64, len(ngrams))
         places = np.searchsorted(self._hashes, hashes)
         places = np.minimum(places, len(self._hashes) - 1)
         known = np.flatnonzero(self._hashes[places] == hashes)
@@ -195,13 +195,12 @@ def extract(
     Args:
         paths: text in the training format.
         units: cuts sentences into units.
-        config: settings of the counting, scoring and selection.
+        config: settings of the counting, scoring and selection, already checked.
         marked_directory: an existing directory that receives each text with its marks:
             after every sentence, the selected n-grams of its document that occur in the
             sentence, separated by tabs. The setting `task.misad.candidates=marks` reads
             these texts.
     """
-    fields.check(config, "")
     if config.counts == "document":
         selected = (
             (document, score_document(document.runs, config))
