@@ -37,7 +37,6 @@ import apache_beam as beam
 import grpc
 from apache_beam import pvalue
 from apache_beam.options import pipeline_options
-from apache_beam.utils import windowed_value
 
 from cmlm.common import beam_files, machine, path_names
 from cmlm.common.progress import Bar
@@ -315,10 +314,8 @@ class CountingDoFn(beam.DoFn):
 
     def finish_bundle(self):
         for item in sorted(self.counts.items()):
-            yield pvalue.TaggedOutput(
-                COUNTS,
-                windowed_value.WindowedValue(item, 0, [beam.window.GlobalWindow()]),
-            )
+            item = beam.window.GlobalWindows.windowed_value(item)
+            yield pvalue.TaggedOutput(COUNTS, item)
         self.counts.clear()
 
 

@@ -19,7 +19,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
-from apache_beam.utils import windowed_value
 
 # A value of a key: a block, or the path of a file of blocks.
 Value = bytes | str
@@ -74,9 +73,8 @@ class _Append(beam.DoFn):
 
     def finish_bundle(self):
         self._write()
-        window = [beam.window.GlobalWindow()]
         for item in self._paths.items():
-            yield windowed_value.WindowedValue(item, 0, window)
+            yield beam.window.GlobalWindows.windowed_value(item)
 
     def _write(self) -> None:
         for key, gathered in self._gathered.items():

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
-from apache_beam.utils import windowed_value
 
 from cmlm.common import choices
 from cmlm.preparation import deduplication, documents, spilling
@@ -77,9 +76,8 @@ class Spread(beam.DoFn):
                 yield pvalue.TaggedOutput(tag, item) if tag else item
 
     def finish_bundle(self):
-        window = [beam.window.GlobalWindow()]
         for tag, item in self._sent():
-            item = windowed_value.WindowedValue(item, 0, window)
+            item = beam.window.GlobalWindows.windowed_value(item)
             yield pvalue.TaggedOutput(tag, item) if tag else item
 
     def _sent(self) -> Iterator[tuple[str, tuple[int, bytes]]]:
