@@ -14,18 +14,17 @@ from cmlm.common import files
 from cmlm.errors import UserError, shown
 
 
-def write(path: str, values: Any, end: str = "\n", **options: Any) -> None:
+def write(path: str, values: Any, **options: Any) -> None:
     """Writes values as JSON, whole or not at all.
 
     Args:
         path: the file.
         values: what JSON can hold.
-        end: the text behind the values.
         **options: of `json.dump`.
     """
     with files.atomic_text(path) as file:
         json.dump(values, file, **options)
-        file.write(end)
+        file.write("\n")
 
 
 def read(path: str, kind: type = dict) -> dict | list[dict]:

@@ -225,7 +225,7 @@ def find(directory: str, model: str, texts: Iterable[str]) -> TeacherVectors | N
 def _note(directory: str, texts: Iterable[str], rows: int) -> None:
     """Notes that all texts of a corpus are among the first N rows."""
     noted = _texts(directory) | dict.fromkeys(texts, rows)
-    json_files.write(os.path.join(directory, _TEXTS), noted, end="")
+    json_files.write(os.path.join(directory, _TEXTS), noted)
 
 
 def _finished(directory: str, rows: int, dim: int) -> TeacherVectors:
@@ -292,7 +292,7 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
     with locks.held(directory):
         if not _about(directory):
             about = {"teacher": teacher, "dim": dim}
-            json_files.write(os.path.join(directory, _ABOUT), about, end="")
+            json_files.write(os.path.join(directory, _ABOUT), about)
         refuse_other(directory, teacher, dim)
         yield Writer(directory, dim)
 

@@ -69,7 +69,7 @@ def _begin(directory: str, about: dict[str, Any]) -> str:
     own = os.path.join(directory, _digest(about))
     os.makedirs(own, exist_ok=True)
     path = os.path.join(own, _ABOUT)
-    json_files.write(path, about, end="", indent=1, sort_keys=True)
+    json_files.write(path, about, indent=1, sort_keys=True)
     return own
 
 

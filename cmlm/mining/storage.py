@@ -118,4 +118,4 @@ def read_json(path: str) -> dict | None:
 
 def write_json(path: str, content: dict) -> None:
     """Writes the description of a directory."""
-    json_files.write(path, content, end="", indent=1, sort_keys=True)
+    json_files.write(path, content, indent=1, sort_keys=True)

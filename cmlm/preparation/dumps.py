@@ -104,7 +104,7 @@ def run(
             kind = "pair" if settings.is_bitext else "document"
             raise UserError(f"no {kind} of --input is left")
         path = os.path.join(directory, "stats.json")
-        json_files.write(path, stats, end="", indent=1, ensure_ascii=False)
+        json_files.write(path, stats, indent=1, ensure_ascii=False)
         beam_files.tidy(directory, counts_path)
     return stats
 
