@@ -383,7 +383,7 @@ def test_a_damaged_export_without_checksums_is_one_line(toy_export, tmp_path):
     )
     assert refused.returncode == 1
     (line,) = refused.stderr.splitlines()
-    assert line.startswith(f"error: {path} is not a whole export: ")
+    assert line.startswith(f"error: {path} is not a whole SavedModel: ")
 
 
 @pytest.mark.large  # A process of its own, which loads TensorFlow.

@@ -423,7 +423,8 @@ def loading_graph(path: str) -> Iterator[None]:
         yield
     # TensorFlow has no list of the errors that a damaged graph raises.
     except Exception as error:
-        raise UserError(f"{path} is not a whole export: {one_line(error)}") from error
+        reason = one_line(error)
+        raise UserError(f"{path} is not a whole SavedModel: {reason}") from error
 
 
 def _from_export(path: str, name: str) -> Encoder:

@@ -160,14 +160,10 @@ class Tuned:
                 "cmlm.finetune --task=file:FILE, or name --task to train"
             )
         about = json_files.read(os.path.join(path, export_layout.TUNED_TASK))
-        try:
+        with opening.loading_graph(path):
             self.task = labelled.from_description(about)
             self._served = tf.saved_model.load(path)
             self._serve = self._served.signatures["serving_default"]
-        # TensorFlow has no list of the errors that a damaged graph raises.
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{path} is not a whole tuned model: {reason}") from error
 
     def logits(self, texts: Iterable[tuple[str, ...]]) -> np.ndarray:
         """The outputs of the head for texts or pairs, float32 [n, outputs]."""
