@@ -63,8 +63,7 @@ class SentenceGraph:
         return self.token_vectors(ids, mask, tf.zeros_like(ids))
 
     def _token_vectors(self, *tensors: tf.Tensor) -> tf.Tensor:
-        names = [spec.name for spec in self.TOKENS]
-        outputs = self._encoder(dict(zip(names, tensors, strict=True)))
+        outputs = self._encoder(dict(zip(TENSORS, tensors, strict=True)))
         return tf.cast(outputs["default"], tf.float32)
 
     def _lengths(self, text: tf.Tensor) -> tf.Tensor:

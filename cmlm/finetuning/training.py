@@ -13,6 +13,7 @@ from cmlm.common import fields
 from cmlm.common.keras import keras
 from cmlm.encoders import batching
 from cmlm.encoders.opened_weights import OpenedWeights
+from cmlm.encoders.signatures import TENSORS
 from cmlm.errors import UserError
 from cmlm.finetuning import examples as examples_lib
 from cmlm.finetuning.examples import Examples
@@ -130,9 +131,7 @@ class SentenceClassifier:
         self.model = start.build(task, settings.dropout_rate)
         self.model.build_dropout(seed)
         tokens = tf.TensorSpec([None, None], tf.int32)
-        features = {
-            name: tokens for name in ("input_word_ids", "input_mask", "input_type_ids")
-        }
+        features = dict.fromkeys(TENSORS, tokens)
         shape = [None, task.num_outputs] if task.is_several else [None]
         labels = tf.TensorSpec(shape, tf.float32)
         self._predict = tf.function(
