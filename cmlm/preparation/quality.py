@@ -99,7 +99,7 @@ def read_examples(paths: Sequence[str], maximum: int) -> list[str]:
     Raises:
         UserError: a file cannot be read or is not UTF-8 text, see `files.open_text`.
     """
-    counts: raw_lines.Counts = collections.Counter()
+    counts: collections.Counter = collections.Counter()
     examples: list[str] = []
     for path in paths:
         with files.open_text(path, raw_lines.MAX_BYTES) as lines:

@@ -16,8 +16,6 @@ from cmlm.common import beam_runner, packing, utf8
 MAX_BYTES = 10 << 20
 _INVALID = "invalid UTF-8 replaced"
 
-Counts = collections.Counter
-
 
 class Damaged(Exception):
     """A file ends inside a record."""
@@ -102,7 +100,7 @@ class Lines:
         counts: the counts of this stream alone.
     """
 
-    def __init__(self, unpacked: Unpacked, path: str, counts: Counts):
+    def __init__(self, unpacked: Unpacked, path: str, counts: collections.Counter):
         self.stream = io.BufferedReader(unpacked, 1 << 18)
         self._unpacked, self._path, self._counts = unpacked, path, counts
 
@@ -129,7 +127,7 @@ class Lines:
             yield text
 
 
-def decode(data: bytes, counts: Counts) -> str:
+def decode(data: bytes, counts: collections.Counter) -> str:
     """Decodes UTF-8; invalid bytes become U+FFFD and the text is counted."""
     try:
         return data.decode("utf-8")

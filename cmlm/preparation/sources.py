@@ -7,7 +7,6 @@ rest of a file that unpacks to hundreds of times its size.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import io
@@ -17,6 +16,7 @@ import os
 import struct
 import tempfile
 import xml.etree.ElementTree
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -24,7 +24,6 @@ from cmlm.common import beam_files, beam_runner, packing, utf8
 from cmlm.data import sentences
 from cmlm.errors import UserError, one_line
 from cmlm.preparation import raw_lines
-from cmlm.preparation.raw_lines import Counts
 
 # XML has more markup than text; the longest articles have 2 MB.
 _MAX_PAGE = 4 * raw_lines.MAX_BYTES
@@ -40,8 +39,8 @@ _PAIRS_A_DOCUMENT = 1000
 
 # A document is a function that counts problems and returns its lines. If several
 # workers read one file, each worker builds only its own documents.
-_Document = Callable[[Counts], list[str]]
-Reader = Callable[[raw_lines.Lines, str, Counts], Iterator[_Document]]
+_Document = Callable[[Counter], list[str]]
+Reader = Callable[[raw_lines.Lines, str, Counter], Iterator[_Document]]
 
 
 class OtherLayoutError(UserError):
@@ -55,7 +54,7 @@ class _WrongFormat(Exception):
 def read(
     path: str,
     layout: str,
-    counts: Counts,
+    counts: Counter,
     text_field: str = "text",
     progress: beam_runner.Progress | None = None,
     part: int = 0,
@@ -83,7 +82,7 @@ def read(
             than ten, are not UTF-8.
     """
     position = -1
-    of_file: Counts = collections.Counter()
+    of_file: Counter = Counter()
     with _opened(path) as raw:
         unpacked = raw_lines.Unpacked(raw, path, None if part else progress)
         lines = _lines(unpacked, path, layout, of_file)
@@ -108,7 +107,7 @@ def read(
 
 
 def _lines(
-    unpacked: raw_lines.Unpacked, path: str, layout: str, counts: Counts
+    unpacked: raw_lines.Unpacked, path: str, layout: str, counts: Counter
 ) -> raw_lines.Lines:
     """The lines of a file; raises UserError for UTF-16 and another packing."""
     # The reader of web archives unpacks gzip under any name.
@@ -119,7 +118,7 @@ def _lines(
     return lines
 
 
-def _without_nul(lines: list[str], counts: Counts) -> list[str]:
+def _without_nul(lines: list[str], counts: Counter) -> list[str]:
     """Replaces NUL by U+FFFD and counts the document: training refuses NUL."""
     if not any("\0" in line for line in lines):
         return lines
@@ -137,7 +136,7 @@ def check_beginning(path: str, layout: str, text_field: str = "text") -> None:
         UserError: the beginning of the file is of another layout or UTF-16, or the file
             is packed in another way than its name says.
     """
-    next(read(path, layout, collections.Counter(), text_field), None)
+    next(read(path, layout, Counter(), text_field), None)
 
 
 def check_encoding(path: str, layout: str) -> None:
@@ -151,7 +150,7 @@ def check_encoding(path: str, layout: str) -> None:
     """
     with _opened(path) as raw:
         unpacked = raw_lines.Unpacked(raw, path, None)
-        _lines(unpacked, path, layout, collections.Counter())
+        _lines(unpacked, path, layout, Counter())
 
 
 @contextlib.contextmanager
@@ -166,7 +165,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 # ------------------------------------------------------------------- plain text
 def _plain(layout: str) -> Reader:
     def read_plain(
-        lines: raw_lines.Lines, _: str, counts: Counts
+        lines: raw_lines.Lines, _: str, counts: Counter
     ) -> Iterator[_Document]:
         document: list[str] = []
         size = 0
@@ -189,7 +188,7 @@ def _as_it_is(lines: list[str]) -> _Document:
     return lambda _: lines
 
 
-def _json(lines: raw_lines.Lines, field: str, counts: Counts) -> Iterator[_Document]:
+def _json(lines: raw_lines.Lines, field: str, counts: Counter) -> Iterator[_Document]:
     begun = False
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -220,11 +219,11 @@ def _nonempty(text: str) -> list[str]:
 
 
 # ------------------------------------------------------------------- web archives
-def _wet(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+def _wet(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[_Document]:
     """Reads Common Crawl's WET files: a record of type `conversion` holds a page."""
     from warcio import archiveiterator, exceptions
 
-    kinds: collections.Counter = collections.Counter()
+    kinds: Counter = Counter()
     # HTTP headers stay unparsed: a page has none.
     archive = archiveiterator.ArchiveIterator(lines.stream, no_record_parse=True)
     archive.reader.readline = header = _HeaderLines(archive.reader.readline)
@@ -276,12 +275,12 @@ class _HeaderLines:
         return line
 
 
-def _page(data: bytes, counts: Counts) -> list[str]:
+def _page(data: bytes, counts: Counter) -> list[str]:
     return _nonempty(raw_lines.decode(data, counts))
 
 
 # ------------------------------------------------------------------- Wikipedia
-def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+def _wikipedia(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[_Document]:
     """Reads a MediaWiki XML dump: the prose of articles, without redirects."""
     import mwxml
 
@@ -337,7 +336,7 @@ class _Pages(io.BufferedIOBase):
         return data
 
 
-def _article(markup: str, namespaces: list[str], _: Counts) -> list[str]:
+def _article(markup: str, namespaces: list[str], _: Counter) -> list[str]:
     from cmlm.preparation import wikitext
 
     return wikitext.paragraphs(markup, namespaces)
@@ -350,7 +349,7 @@ def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[_Document]:
         yield _as_it_is(block)
 
 
-def _tsv(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+def _tsv(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[_Document]:
     """Reads lines of source, tab, target; further columns are dropped and counted."""
 
     def rows() -> Iterator[tuple[str, str]]:
@@ -370,7 +369,7 @@ def _tsv(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
     yield from _pairs(rows())
 
 
-def _gettext(lines: raw_lines.Lines, _: str, counts: Counts) -> Iterator[_Document]:
+def _gettext(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[_Document]:
     """Reads a .po or .mo catalogue: messages and translations, without fuzzy ones."""
     import polib
 
