@@ -158,13 +158,14 @@ class SentenceClassifier:
         """
         settings = self._settings
         steps = settings.steps(len(examples))
-        self._config = optimization.OptimizerConfig(
+        config = optimization.OptimizerConfig(
             type="adamw",
             learning_rate=settings.learning_rate,
             warmup_steps=round(settings.warmup_share * steps),
             weight_decay_rate=settings.weight_decay,
         )
-        self._optimizer = optimization.build_optimizer(self._config, steps)
+        self._clip_norm = config.clip_norm
+        self._optimizer = optimization.build_optimizer(config, steps)
         self._variables = [
             variable
             for part in ("encoder", HEAD)
@@ -219,7 +220,7 @@ class SentenceClassifier:
             tf.convert_to_tensor(gradient)
             for gradient in tape.gradient(loss, self._variables)
         ]
-        gradients, _ = tf.clip_by_global_norm(gradients, self._config.clip_norm)
+        gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
         self._optimizer.apply_gradients(
             zip(gradients, self._variables, strict=True),
             # Otherwise Model Garden's optimizer would clip a second time.
