@@ -16,7 +16,7 @@ from cmlm.encoders import opening
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
-from cmlm.finetuning import catalogue, examples, glue, report, tasks, training
+from cmlm.finetuning import catalogue, examples, glue, report, training
 from cmlm.finetuning import run as finetuning
 from cmlm.finetuning.glue import Row
 from cmlm.tokenization.base import Tokenizer
@@ -162,7 +162,7 @@ def test_outputs_and_losses_are_those_of_numpy(trained, tokenizer, task):
         predicted = want[:, 0]
     np.testing.assert_allclose(made._losses(batch, labels), wanted, rtol=1e-4)
     # Whatever the batches of prediction are.
-    found = tasks.decide(glue.TASKS[task], made.outputs(data))
+    found = glue.TASKS[task].decide(made.outputs(data))
     np.testing.assert_allclose(found, predicted, atol=2e-5)
 
 
@@ -179,7 +179,7 @@ def test_a_task_is_learnt_and_every_seed_starts_anew(trained, tokenizer):
         steps.clear()
         made.train(train, lambda *step: steps.append(step))
         weights = [part.get_weights() for part in made.model.parts.values()]
-        found = tasks.decide(glue.TASKS["cola"], made.outputs(dev))
+        found = glue.TASKS["cola"].decide(made.outputs(dev))
         return found, [array for part in weights for array in part]
 
     before = trained.encoder.get_weights()

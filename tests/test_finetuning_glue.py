@@ -7,7 +7,7 @@ import pytest
 
 from cmlm.errors import UserError
 from cmlm.evaluation.reading import DataDir, MissingData
-from cmlm.finetuning import catalogue, glue, tasks
+from cmlm.finetuning import catalogue, glue
 
 # What the public files look like: header and row with labels, header and row of tests.
 _PARSED = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse"
@@ -150,24 +150,22 @@ def test_figures_by_their_definitions():
     gold = np.array([1, 1, 1, 0, 0, 0, 0, 1.0])
     predicted = np.array([1, 1, 0, 0, 0, 1, 0, 1])
     tp, tn, fp, fn = 3, 3, 1, 1
-    found = tasks.score(glue.TASKS["cola"], {"dev.tsv": predicted}, {"dev.tsv": gold})
+    found = glue.TASKS["cola"].score({"dev.tsv": predicted}, {"dev.tsv": gold})
     assert found["matthews"] == pytest.approx(
         100
         * (tp * tn - fp * fn)
         / np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     )
-    found = tasks.score(glue.TASKS["mrpc"], {"dev.tsv": predicted}, {"dev.tsv": gold})
+    found = glue.TASKS["mrpc"].score({"dev.tsv": predicted}, {"dev.tsv": gold})
     f1 = 100 * 2 * tp / (2 * tp + fp + fn)
     assert found == pytest.approx({"accuracy": 75, "f1": f1, "score": (75 + f1) / 2})
-    found = tasks.score(
-        glue.TASKS["stsb"],
+    found = glue.TASKS["stsb"].score(
         {"dev.tsv": np.array([1.0, 2, 3, 10])},
         {"dev.tsv": np.array([0.0, 1, 2, 3])},
     )
     assert found["spearman"] == pytest.approx(100) and 80 < found["pearson"] < 99
     parts = [name for _, name in glue.TASKS["mnli"].dev]
-    found = tasks.score(
-        glue.TASKS["mnli"],
+    found = glue.TASKS["mnli"].score(
         {parts[0]: np.array([2, 1]), parts[1]: np.array([0, 0, 0, 0])},
         {parts[0]: np.array([2, 1]), parts[1]: np.array([0, 1, 2, 1])},
     )
@@ -180,12 +178,12 @@ def test_figures_by_their_definitions():
 
 def test_who_has_seen_no_text_scores_nothing():
     labels = np.array([1, 1, 0, 1.0])
-    guess = tasks.constant(glue.TASKS["cola"], labels)
+    guess = glue.TASKS["cola"].constant(labels)
     guesses = {"dev.tsv": np.full(4, guess)}
     assert guess == 1
-    found = tasks.score(glue.TASKS["cola"], guesses, {"dev.tsv": labels})
+    found = glue.TASKS["cola"].score(guesses, {"dev.tsv": labels})
     assert found["matthews"] == 0
-    assert tasks.constant(glue.TASKS["stsb"], np.array([1, 4.0])) == 2.5
+    assert glue.TASKS["stsb"].constant(np.array([1, 4.0])) == 2.5
 
 
 def test_predictions_are_handed_in_as_glue_wants_them():

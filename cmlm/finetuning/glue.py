@@ -18,7 +18,6 @@ from cmlm.common import files
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
-from cmlm.finetuning import tasks
 from cmlm.finetuning.tasks import Row, Task
 
 logger = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ class GlueTask(Task):
         A score outside 0 to 5 is replaced by the nearest score inside.
         """
         file.write("index\tprediction\n")
-        for index, value in zip(indices, tasks.decide(self, logits), strict=True):
+        for index, value in zip(indices, self.decide(logits), strict=True):
             if self.is_regression:
                 text = f"{np.clip(value, _LOWEST, _HIGHEST):.3f}"
             else:

@@ -18,7 +18,6 @@ import tensorflow as tf
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import labelled_files, metrics, reading
-from cmlm.finetuning import tasks
 from cmlm.finetuning.tasks import Row, Task
 
 PREFIX = "file:"
@@ -87,8 +86,8 @@ class FileTask(Task):
 
         A line has the texts, the prediction and the probability of each class.
         """
-        predicted = tasks.decide(self, logits)
-        shares = tasks.probabilities(self, logits)
+        predicted = self.decide(logits)
+        shares = self.probabilities(logits)
         header = [*self.texts, self.column, *(f"p({name})" for name in self.labels)]
         file.write("\t".join(header) + "\n")
         for index, value, row in zip(indices, predicted, shares, strict=True):

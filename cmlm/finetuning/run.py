@@ -285,8 +285,8 @@ def _one_seed(
         for name, part in data.parts.items()
         if part is not train
     }
-    predicted = {name: tasks.decide(task, each) for name, each in outputs.items()}
-    return {**tasks.score(task, predicted, data.gold), "train_loss": loss}, outputs
+    predicted = {name: task.decide(each) for name, each in outputs.items()}
+    return {**task.score(predicted, data.gold), "train_loss": loss}, outputs
 
 
 def _summarise(
@@ -301,12 +301,12 @@ def _summarise(
     summary = {"mean": over(statistics.fmean)}
     if len(scores) > 1:
         summary |= {"std": over(statistics.stdev), "max": over(max)}
-    guess = np.asarray(tasks.constant(task, data.parts[task.train].labels))
+    guess = np.asarray(task.constant(data.parts[task.train].labels))
     guesses = {
         name: np.broadcast_to(guess, [len(part), *guess.shape])
         for name, part in data.parts.items()
     }
-    return {**summary, "constant": tasks.score(task, guesses, data.gold)}
+    return {**summary, "constant": task.score(guesses, data.gold)}
 
 
 def _describe(data: Data, name: str) -> dict[str, Any]:

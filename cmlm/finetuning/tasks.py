@@ -156,84 +156,74 @@ class Task:
         """
         raise NotImplementedError
 
+    def score(
+        self, predicted: Mapping[str, np.ndarray], gold: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """The metrics of the task, each times 100.
 
-def score(
-    task: Task,
-    predicted: Mapping[str, np.ndarray],
-    gold: Mapping[str, np.ndarray],
-) -> dict[str, float]:
-    """The metrics of a task, each times 100.
+        Args:
+            predicted, gold: the classes or scores of every dev and held-out file, [n].
 
-    Args:
-        task: the task.
-        predicted, gold: the classes or scores of every dev and held-out file, [n].
+        Returns:
+            The metrics, as `METRIC/PART` for a named part, and `score`, their mean over
+            `dev`, as in GLUE's ranking.
+        """
 
-    Returns:
-        The metrics, as `METRIC/PART` for a named part, and `score`, their mean over
-        `dev`, as in GLUE's ranking.
-    """
+        def measure(part: str, name: str) -> dict[str, float]:
+            suffix = f"/{part}" if part else ""
+            return {
+                f"{figure}{suffix}": _FIGURES[figure](predicted[name], gold[name])
+                for figure in self.figures
+            }
 
-    def measure(part: str, name: str) -> dict[str, float]:
-        suffix = f"/{part}" if part else ""
-        return {
-            f"{figure}{suffix}": _FIGURES[figure](predicted[name], gold[name])
-            for figure in task.figures
-        }
+        dev, heldout = {}, {}
+        for part, name in self.dev:
+            dev |= measure(part, name)
+        for part, name in self.heldout:
+            if name in predicted:
+                heldout |= measure(part, name)
+        return {**dev, **heldout, "score": float(np.mean(list(dev.values())))}
 
-    dev, heldout = {}, {}
-    for part, name in task.dev:
-        dev |= measure(part, name)
-    for part, name in task.heldout:
-        if name in predicted:
-            heldout |= measure(part, name)
-    return {**dev, **heldout, "score": float(np.mean(list(dev.values())))}
+    def constant(self, labels: np.ndarray) -> np.ndarray:
+        """The best constant prediction, from the training labels alone.
 
+        Args:
+            labels: the training labels, float [n], or [n, labels] for several labels.
 
-def constant(task: Task, labels: np.ndarray) -> np.ndarray:
-    """The best constant prediction, from the training labels alone.
+        Returns:
+            The most frequent class or the mean score, a scalar; for several labels,
+            whether most examples have each, bool [labels].
+        """
+        if self.is_several:
+            return labels.mean(axis=0) > 0.5
+        if self.is_regression:
+            return labels.mean()
+        return np.bincount(labels.astype(np.int64)).argmax()
 
-    Args:
-        task: the task.
-        labels: the training labels, float [n], or [n, labels] for several labels.
+    def decide(self, logits: np.ndarray) -> np.ndarray:
+        """Makes predictions of the outputs of a head.
 
-    Returns:
-        The most frequent class or the mean score, a scalar; for several labels, whether
-        most examples have each, bool [labels].
-    """
-    if task.is_several:
-        return labels.mean(axis=0) > 0.5
-    if task.is_regression:
-        return labels.mean()
-    return np.bincount(labels.astype(np.int64)).argmax()
+        Args:
+            logits: float [n, outputs].
 
+        Returns:
+            The most probable classes, int64 [n]; the scores, float32 [n]; or for
+            several labels, whether each is more probable than not, bool [n, labels].
+        """
+        if self.is_several:
+            return logits > 0
+        if self.is_regression:
+            return logits[:, 0] * np.float32(self.spread) + np.float32(self.center)
+        return logits.argmax(axis=1)
 
-def decide(task: Task, logits: np.ndarray) -> np.ndarray:
-    """Makes predictions of the outputs of a head.
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """The probability of each label: float [n, labels]; no column for a score.
 
-    Args:
-        task: the task.
-        logits: float [n, outputs].
-
-    Returns:
-        The most probable classes, int64 [n]; the scores, float32 [n]; or for several
-        labels, whether each is more probable than not, bool [n, labels].
-    """
-    if task.is_several:
-        return logits > 0
-    if task.is_regression:
-        return logits[:, 0] * np.float32(task.spread) + np.float32(task.center)
-    return logits.argmax(axis=1)
-
-
-def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
-    """The probability of each label: float [n, labels]; no column for a score.
-
-    Args:
-        task: the task.
-        logits: float [n, outputs].
-    """
-    if task.is_regression:
-        return logits[:, :0]
-    if task.is_several:
-        return special.expit(logits)
-    return special.softmax(logits, axis=1)
+        Args:
+            logits: float [n, outputs].
+        """
+        if self.is_regression:
+            return logits[:, :0]
+        if self.is_several:
+            return special.expit(logits)
+        return special.softmax(logits, axis=1)
