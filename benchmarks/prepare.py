@@ -73,7 +73,7 @@ def make_wet(path: str, texts: list[list[str]], megabytes: int, seed: int) -> No
 
 def time_steps(path: str) -> None:
     """Prints the speed of every step on documents that the steps before let through."""
-    from cmlm.preparation import deduplication, documents, sources, spreading
+    from cmlm.preparation import deduplication, documents, sources, spreading, steps
     from cmlm.preparation.settings import Settings
 
     start = time.process_time()
@@ -87,7 +87,7 @@ def time_steps(path: str) -> None:
     whole = size
     total = _told("read", size, time.process_time() - start)
     settings = Settings((path,), "wet", tuple(_STEPS), languages=(), shards=4)
-    for step in settings.document_steps():
+    for step in steps.chosen(settings):
         step.start_bundle()
         size = _bytes(found)
         start = time.process_time()

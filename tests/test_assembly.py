@@ -21,6 +21,7 @@ from cmlm.preparation import (
     spreading,
 )
 from cmlm.preparation import settings as settings_lib
+from cmlm.preparation import steps as steps_lib
 
 WORDS = [f"word{i}" for i in range(40)]
 
@@ -219,7 +220,7 @@ def test_evaluation_files_are_not_read_in_part(tmp_path, monkeypatch):
     guard.write_bytes(gzip.compress(b"Good text.\n" + b"a\n" * (2 << 20)))
     chosen = settings([], steps=(), remove_sentences_of=(str(guard),))
     with pytest.raises(UserError, match="test.txt.gz: it unpacks to more than"):
-        chosen.guard().setup()
+        steps_lib.guard(chosen).setup()
 
 
 @pytest.mark.large

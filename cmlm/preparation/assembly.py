@@ -114,7 +114,7 @@ class _Parts:
                 progress,
             ),
         )
-        for step in settings.document_steps():
+        for step in steps.chosen(settings):
             stream = self.counted(step.name, stream, step)
         return stream
 

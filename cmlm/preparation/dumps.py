@@ -12,7 +12,7 @@ from concurrent import futures
 from cmlm.common import beam_files, beam_runner, choices, files, json_files, machine
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.preparation import assembly, report, sources
+from cmlm.preparation import assembly, report, sources, steps
 from cmlm.preparation.settings import Settings
 
 _INPUT_BYTES_A_SHARD = 64 << 20
@@ -69,13 +69,13 @@ def run(
     local = beam_runner.is_local(beam_options)
     readers = (workers or machine.processors()) if local else _READERS_ELSEWHERE
     size = size_of(settings.paths)
-    steps = [step.name for step in settings.document_steps()]
-    steps += [step for step in settings.steps if step not in steps]
+    names = [step.name for step in steps.chosen(settings)]
+    names += [step for step in settings.steps if step not in names]
     where = "here" if local else " ".join(beam_options.split())
     print(
         f"{counted(len(settings.paths), 'file')}, {size / 1e6:,.1f} MB, layout"
         f" {settings.layout}; Beam {where}; steps:"
-        f" {', '.join(steps)}",
+        f" {', '.join(names)}",
         flush=True,
     )
     if settings.remove_sentences_of:
@@ -118,7 +118,7 @@ def _check_guard(settings: Settings) -> int:
     Raises:
         UserError: a file has no sentence, or is not UTF-8 text, see `files.open_text`.
     """
-    guard, prints = settings.guard(), set()
+    guard, prints = steps.guard(settings), set()
     for path in settings.remove_sentences_of:
         with files.open_text(path) as lines:
             found = guard.prints(line.strip() for line in lines)

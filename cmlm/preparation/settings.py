@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from cmlm.common import choices
 from cmlm.data import sentences
 from cmlm.errors import UserError
-from cmlm.preparation import filters, steps
+from cmlm.preparation import filters
 
 # The steps in their order; the last three compare documents with one another.
 STEPS = (
@@ -66,35 +66,6 @@ class Settings:
         if "language" in self.steps:
             return self.languages or tuple(filters.identified_languages())
         return self.languages
-
-    @property
-    def _split_by(self) -> tuple[str, ...]:
-        """The languages whose rules split evaluation data into sentences."""
-        codes = [part for code in self.languages for part in code.split("-")]
-        return tuple(dict.fromkeys(codes)) or ("en",)
-
-    def guard(self) -> steps.Guard:
-        """The transform that removes the sentences of the given files."""
-        return steps.Guard(self.remove_sentences_of, self.is_bitext, self._split_by)
-
-    def document_steps(self) -> list[steps.Step]:
-        """The transforms that work on single documents, in order."""
-        chosen: list[steps.Step] = []
-        if self.is_bitext:
-            chosen.append(steps.Lines("pairs", filters.pair_fault))
-        if "c4" in self.steps:
-            chosen.append(steps.C4())
-        if "length" in self.steps:
-            chosen.append(steps.Lines("length", filters.length_fault))
-        if "language" in self.steps:
-            chosen.append(steps.Language(self.languages))
-        if self.quality_model:
-            chosen.append(steps.Quality(self.quality_model, self.min_quality))
-        if not self.is_bitext:
-            chosen.append(steps.Split())
-        if self.remove_sentences_of:
-            chosen.append(self.guard())
-        return chosen
 
 
 def ordered(steps: Sequence[str]) -> tuple[str, ...]:

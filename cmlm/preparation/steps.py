@@ -14,6 +14,7 @@ from cmlm.data import sentences
 from cmlm.errors import UserError
 from cmlm.preparation import documents, filters, quality, sources
 from cmlm.preparation.documents import Document
+from cmlm.preparation.settings import Settings
 
 # Separates the fields in the name of a count.
 SEPARATOR = "\t"
@@ -253,3 +254,30 @@ class Guard(Step):
         """Whether the files hold a sentence, or one of the texts of a whole line."""
         texts = self._texts(part) if self._whole_lines else (part,)
         return any(documents.loose_fingerprint(t) in self._prints for t in texts)
+
+
+def guard(settings: Settings) -> Guard:
+    """The step that removes the sentences of the given files."""
+    codes = [part for code in settings.languages for part in code.split("-")]
+    languages = tuple(dict.fromkeys(codes)) or ("en",)
+    return Guard(settings.remove_sentences_of, settings.is_bitext, languages)
+
+
+def chosen(settings: Settings) -> list[Step]:
+    """The steps that the settings choose, in order."""
+    found: list[Step] = []
+    if settings.is_bitext:
+        found.append(Lines("pairs", filters.pair_fault))
+    if "c4" in settings.steps:
+        found.append(C4())
+    if "length" in settings.steps:
+        found.append(Lines("length", filters.length_fault))
+    if "language" in settings.steps:
+        found.append(Language(settings.languages))
+    if settings.quality_model:
+        found.append(Quality(settings.quality_model, settings.min_quality))
+    if not settings.is_bitext:
+        found.append(Split())
+    if settings.remove_sentences_of:
+        found.append(guard(settings))
+    return found
