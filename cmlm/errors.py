@@ -1,4 +1,4 @@
-"""The exception for mistakes that the user can correct."""
+"""The exception for mistakes that the user can correct, and words for messages."""
 
 import contextlib
 import difflib

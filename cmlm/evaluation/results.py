@@ -148,7 +148,7 @@ def mean_of(
     classifier `logistic` only the encoder's training seed changes their scores.
 
     Args:
-        models: the results of each run, as `ModelScores.as_dict` returns them.
+        models: the entries of the runs in results.json; `scores` is read.
         own: the user's groups, see `averages.of`.
 
     Returns:

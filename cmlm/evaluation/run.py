@@ -76,7 +76,7 @@ class ModelScores:
     predictions: dict[str, dict[str, Predictions]]
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of results.json."""
+        """The part of a model's entry in results.json that comes from the scores."""
         return {
             "scores": self.scores,
             "figures": self.figures,

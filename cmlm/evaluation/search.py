@@ -19,15 +19,17 @@ from cmlm.errors import needing
 from cmlm.mining import exact, margins
 
 if TYPE_CHECKING:
+    from cmlm.evaluation.store import VectorsOnDisk
     from cmlm.mining import neighbours
 
 
-def nearest_on_disk(queries, pool) -> tuple[np.ndarray, np.ndarray, bool]:
+def nearest_on_disk(
+    queries: VectorsOnDisk, pool: VectorsOnDisk
+) -> tuple[np.ndarray, np.ndarray, bool]:
     """The nearest row for each row of two large sets of vectors, both ways.
 
     Args:
-        queries: unit vectors, `mining.vectors.Vectors` or `store.VectorsOnDisk` [n].
-        pool: unit vectors [m].
+        queries, pool: unit vectors, [n] and [m].
 
     Returns:
         The nearest row of the pool for each query, int64 [n]; the nearest query for
@@ -40,13 +42,13 @@ def nearest_on_disk(queries, pool) -> tuple[np.ndarray, np.ndarray, bool]:
         return forward, backward, searcher.kind == "flat"
 
 
-def nearest_of_pool(queries, pool, k: int) -> np.ndarray:
+def nearest_of_pool(queries: VectorsOnDisk, pool: VectorsOnDisk, k: int) -> np.ndarray:
     """The k nearest rows of a large set of vectors for each query, exactly.
 
     The search reads the pool in parts, in bounded memory.
 
     Args:
-        queries, pool: unit vectors, as for `nearest_on_disk`, [n] and [m].
+        queries, pool: unit vectors, [n] and [m].
         k: the number of rows, at most m.
 
     Returns:
@@ -63,7 +65,9 @@ def check_faiss() -> None:
 
 
 @contextlib.contextmanager
-def _searcher(queries, pool, kind: str) -> Iterator[neighbours.Searcher]:
+def _searcher(
+    queries: VectorsOnDisk, pool: VectorsOnDisk, kind: str
+) -> Iterator[neighbours.Searcher]:
     """Yields a searcher of two sets of vectors.
 
     Raises:
@@ -87,12 +91,12 @@ class Neighbours:
     """The k nearest rows of y for each row of x by cosine, and the reverse.
 
     Attributes:
-        forward: cosines float32 [n, k] and rows of y, int64 [n, k].
-        backward: cosines float32 [m, k] and rows of x, int64 [m, k].
+        forward: the rows of y for each row of x.
+        backward: the rows of x for each row of y.
     """
 
-    forward: tuple[np.ndarray, np.ndarray]
-    backward: tuple[np.ndarray, np.ndarray]
+    forward: exact.Nearest
+    backward: exact.Nearest
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, k: int) -> Neighbours:
@@ -108,7 +112,7 @@ class Neighbours:
         """Ratio margins of x's neighbours, float64 [n, k]; see `mining.margins`."""
         cosines, rows = self.forward
         of_x = cosines.mean(axis=1, dtype=np.float64)
-        of_y = self.backward[0].mean(axis=1, dtype=np.float64)
+        of_y = self.backward.cosines.mean(axis=1, dtype=np.float64)
         return margins.score(cosines, of_x, of_y[rows])
 
     def best_by_margin(self) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +121,7 @@ class Neighbours:
         Returns:
             Margins float64 [n] and rows of y, int64 [n].
         """
-        margins = self.margins()
-        best = np.argmax(margins, axis=1)
+        scores = self.margins()
+        best = np.argmax(scores, axis=1)
         queries = np.arange(len(best))
-        return margins[queries, best], self.forward[1][queries, best]
+        return scores[queries, best], self.forward.rows[queries, best]

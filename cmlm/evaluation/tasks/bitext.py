@@ -68,7 +68,7 @@ def score_retrieval(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     gold = np.arange(len(x))
     scores: dict[str, float] = {}
     for direction, side in (("forward", found), ("backward", found.swapped())):
-        nearest = side.forward[1][:, 0]
+        nearest = side.forward.rows[:, 0]
         _, by_margin = side.best_by_margin()
         f1 = f1_score(gold, nearest, average="weighted", zero_division=0)
         scores |= {
@@ -102,7 +102,7 @@ class Retrieval(base.PartedTask[Bitext]):
         self, part: str, data: Bitext, vectors: base.Vectors
     ) -> base.Predictions:
         found = search.Neighbours.of(*data.encoded(vectors), 1)
-        forward, backward = found.forward[1][:, 0], found.backward[1][:, 0]
+        forward, backward = found.forward.rows[:, 0], found.backward.rows[:, 0]
         gold = np.arange(len(data.first))
         return base.Predictions(
             [data.first],

@@ -169,7 +169,7 @@ def _proposals(
     )
     proposals = {}
     for direction, neighbours in (("forward", found), ("backward", found.swapped())):
-        by_cosine = neighbours.forward[0][:, 0], neighbours.forward[1][:, 0]
+        by_cosine = neighbours.forward.cosines[:, 0], neighbours.forward.rows[:, 0]
         candidates = {"cosine": by_cosine, "margin": neighbours.best_by_margin()}
         for measure_name, (values, rows) in candidates.items():
             pairs = enumerate(rows.tolist())
